@@ -1,0 +1,169 @@
+"""Files that are whole or absent: written under a temporary name, synced, renamed; with a manifest and digests.
+
+A Parquet table carries its manifest (JSON) in the footer's key-value metadata, so that a table alone tells what it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallkit.config import SCHEMA_VERSION
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy as np
+    import pyarrow as pa
+
+MANIFEST_KEY = b"recallkit"
+_SAMPLE_BLOCK = 1 << 16
+_NUM_SAMPLES = 64
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a temporary path beside `path`; renames it over `path` when the block ends well, removes it otherwise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON, indented and with sorted keys, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Reads a JSON file of ours. Raises UserError where it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise UserError("not a readable JSON file", where=path, remedy="make it again with --force") from error
+
+
+def write_parquet(path: Path, tables: Iterable[pa.Table], schema: pa.Schema, manifest: dict[str, Any], **options: Any) -> None:
+    """Writes each table as one row group (zstd), the manifest in the footer, whole or not at all.
+
+    `options` go to pyarrow.parquet.ParquetWriter (`use_dictionary`, `column_encoding` ...).
+    """
+    import pyarrow.parquet as pq
+
+    footer = {MANIFEST_KEY: json.dumps(manifest, sort_keys=True).encode()}
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema.with_metadata(footer), compression="zstd", **options) as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest in a Parquet file's footer, its schema version checked.
+
+    Raises UserError where the file is missing, damaged, not ours, or of another schema version.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        metadata = pq.read_metadata(path).metadata or {}
+    except FileNotFoundError:
+        raise UserError("no such table", where=path, remedy="make it with `recallkit slice` or `recallkit score`") from None
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"not a readable Parquet file ({error})", where=path, remedy="make it again with --force") from error
+    if MANIFEST_KEY not in metadata:
+        raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
+    manifest: dict[str, Any] = json.loads(metadata[MANIFEST_KEY])
+    check_schema_version(manifest, path)
+    return manifest
+
+
+def check_schema_version(manifest: dict[str, Any], path: Path) -> None:
+    """Raises UserError unless the manifest is of this program's schema version."""
+    found = manifest.get("schema_version")
+    if found != SCHEMA_VERSION:
+        raise UserError(
+            f"written with table schema {found}, this recallkit reads schema {SCHEMA_VERSION}",
+            where=path,
+            remedy="make it again with --force, or use the recallkit that wrote it",
+        )
+
+
+def digest_bytes(*parts: bytes) -> str:
+    """A short digest (BLAKE2b, 128 bit, hex) of byte strings, their boundaries included."""
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.hexdigest()
+
+
+def digest_json(value: Any) -> str:
+    """The digest of a JSON value, independent of key order."""
+    return digest_bytes(json.dumps(value, sort_keys=True, ensure_ascii=False).encode())
+
+
+def digest_arrays(*arrays: np.ndarray) -> str:
+    """The digest of arrays' contents, dtypes and lengths, read 64 MB at a time (memory-mapped arrays stay mapped)."""
+    state = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        state.update(f"{array.dtype.str}{array.size};".encode())
+        step = max(1, (1 << 26) // array.itemsize)
+        for start in range(0, array.size, step):
+            state.update(memoryview(array[start : start + step]).cast("B"))
+    return state.hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """The digest of a whole file, for files whose every byte matters (weights, tokenizers)."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def digest_sample(path: Path) -> str:
+    """A digest of a file's length and up to 64 evenly spaced blocks of 64 KiB: quick on shards of many gigabytes.
+
+    A file of at most 4 MiB is read whole. Serves to notice a shard that was replaced, not to detect malice.
+    """
+    size = path.stat().st_size
+    state = hashlib.blake2b(str(size).encode(), digest_size=16)
+    last = max(0, size - _SAMPLE_BLOCK)
+    with path.open("rb") as handle:
+        for sample in range(_NUM_SAMPLES):
+            handle.seek(sample * _SAMPLE_BLOCK if size <= _NUM_SAMPLES * _SAMPLE_BLOCK else last * sample // (_NUM_SAMPLES - 1))
+            state.update(handle.read(_SAMPLE_BLOCK))
+    return state.hexdigest()
+
+
+def file_slug(name: str) -> str:
+    """A file name for any model's name: readable, unique, and never a path out of its folder."""
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name).strip("-")[-60:] or "model"
+    return safe if safe == name else f"{safe}.{digest_bytes(name.encode())[:8]}"
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a folder of ours, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,48 @@
+"""Defaults, limits and the user's cache folder: every number that more than one module needs, once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SCHEMA_VERSION = 1
+"""Version of every table's layout; a reader refuses tables of another one."""
+
+SEQ_LEN = 2048
+"""Predictions in a sequence (Zoology 3.1): a sequence holds one id more."""
+
+MAX_COUNT = 1250
+"""Largest training count of a bigram that still counts as rare (Zoology 3.1: <= 1250 in 10B tokens)."""
+
+PAPER_TRAINING_TOKENS = 10_000_000_000
+"""Pre-training tokens behind MAX_COUNT in the papers: 125 occurrences a billion tokens."""
+
+SEQUENCES_PER_ROW_GROUP = 512
+"""Row groups of every table of tokens: 512 x 2048 = 1,048,576 rows, the same in slices and scores."""
+
+MAX_RECORD_BYTES = 50_000_000
+"""Longest record read (one line, one text): anything longer is a broken file rather than a document."""
+
+
+def home() -> Path:
+    """The cache folder: $RECALLKIT_HOME, or the platform's place for caches."""
+    given = os.environ.get("RECALLKIT_HOME")
+    if given:
+        return Path(given).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("recallkit"))
+
+
+def parse_amount(text: str) -> int:
+    """A number of tokens as people write it: 1250, 10M, 1.5B, 16_000_000.
+
+    Raises ValueError where it is not a whole, positive number.
+    """
+    units = {"k": 10**3, "m": 10**6, "b": 10**9}
+    cleaned = text.strip().lower().replace("_", "").replace(",", "")
+    number, unit = (cleaned[:-1], units[cleaned[-1]]) if cleaned[-1:] in units else (cleaned, 1)
+    amount = float(number) * unit
+    if amount < 1 or amount != int(amount):
+        raise ValueError(f"{text!r} is not a whole number of tokens")
+    return int(amount)

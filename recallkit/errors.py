@@ -1,0 +1,23 @@
+"""Mistakes a user can mend: raised anywhere, printed as one line by the command line, never as a traceback."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """What went wrong, where, and what to do about it, in one line.
+
+    `where` names the file, record, option or model concerned; `remedy` says what to do next.
+    """
+
+    def __init__(self, problem: str, *, where: object = None, remedy: str | None = None) -> None:
+        self.problem = problem
+        self.where = None if where is None else str(where)
+        self.remedy = remedy
+        super().__init__(self.line())
+
+    def line(self) -> str:
+        """The message as one printable line: control characters from file names or data never reach a terminal."""
+        text = self.problem if self.where is None else f"{self.where}: {self.problem}"
+        if self.remedy:
+            text = f"{text}; {self.remedy}"
+        return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in " ".join(text.split()))

@@ -1,0 +1,62 @@
+"""The records that flow from one stage to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place in a stream of documents: record `record` (from 0) of shard `shard` (from 0, in stream order)."""
+
+    shard: int = 0
+    record: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text with its source (the Pile set, the RedPajama subset ...) and where it stands in the stream.
+
+    `position` counts records of the shard, skipped bad ones included, so that a stream can be re-entered there.
+    """
+
+    text: str
+    source: str
+    id: str
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedDocuments:
+    """A few megabytes of documents as token ids, in stream order, without end tokens.
+
+    `ids` is flat, uint16 or uint32; document i is `ids[offsets[i]:offsets[i + 1]]`, offsets int64 (num_documents + 1).
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    sources: Sequence[str]
+    positions: Sequence[Position]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSummary:
+    """One input of a stream: its name as given to the user, and a digest that changes when its content does."""
+
+    name: str
+    digest: str
+
+
+@dataclass(slots=True)
+class StreamReport:
+    """What a stream met on its way: filled while the stream is read, complete when it ends."""
+
+    num_documents: int = 0
+    num_skipped: int = 0
+    first_skipped: list[str] = field(default_factory=list)

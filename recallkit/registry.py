@@ -1,0 +1,25 @@
+"""Name -> "module:attribute" tables: plain dictionaries, resolved when a name is used, with "did you mean"."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def resolve(table: Mapping[str, str], name: str, kind: str) -> Any:
+    """The object that `table` names; `kind` ("control model", ...) is the word used in the error.
+
+    Raises UserError for an unknown name, with the nearest known one.
+    """
+    if name not in table:
+        near = difflib.get_close_matches(name, table, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(sorted(table))}"
+        raise UserError(f"no such {kind}", where=name, remedy=remedy)
+    module, _, attribute = table[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
