@@ -10,21 +10,21 @@ import hashlib
 import json
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     import numpy as np
     import pyarrow as pa
 
 MANIFEST_KEY = b"recallkit"
 _SAMPLE_BLOCK = 1 << 16
-_NUM_SAMPLES = 64
+_NUM_SAMPLES = 16
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
         _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
@@ -64,17 +64,22 @@ def read_json(path: Path) -> Any:
         raise UserError("not a readable JSON file", where=path, remedy="make it again with --force") from error
 
 
-def write_parquet(path: Path, tables: Iterable[pa.Table], schema: pa.Schema, manifest: dict[str, Any], **options: Any) -> None:
-    """Writes each table as one row group (zstd), the manifest in the footer, whole or not at all.
+def write_parquet(
+    path: Path, tables: Iterable[pa.Table], schema: pa.Schema, manifest: dict[str, Any] | Callable[[], dict[str, Any]], **options: Any
+) -> dict[str, Any]:
+    """Writes each table as one row group (zstd), the manifest in the footer, whole or not at all; returns the manifest.
 
-    `options` go to pyarrow.parquet.ParquetWriter (`use_dictionary`, `column_encoding` ...).
+    A callable `manifest` is asked once all tables are written, for facts that are only known then. `options` go to
+    pyarrow.parquet.ParquetWriter (`use_dictionary`, `column_encoding` ...).
     """
     import pyarrow.parquet as pq
 
-    footer = {MANIFEST_KEY: json.dumps(manifest, sort_keys=True).encode()}
-    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema.with_metadata(footer), compression="zstd", **options) as writer:
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd", **options) as writer:
         for table in tables:
             writer.write_table(table, row_group_size=max(1, table.num_rows))
+        stamp = {"schema_version": SCHEMA_VERSION, **(manifest() if callable(manifest) else manifest)}
+        writer.add_key_value_metadata({MANIFEST_KEY.decode(): json.dumps(stamp, sort_keys=True)})
+    return stamp
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -125,12 +130,14 @@ def digest_json(value: Any) -> str:
 
 def digest_arrays(*arrays: np.ndarray) -> str:
     """The digest of arrays' contents, dtypes and lengths, read 64 MB at a time (memory-mapped arrays stay mapped)."""
+    import numpy as np
+
     state = hashlib.blake2b(digest_size=16)
     for array in arrays:
         state.update(f"{array.dtype.str}{array.size};".encode())
         step = max(1, (1 << 26) // array.itemsize)
         for start in range(0, array.size, step):
-            state.update(memoryview(array[start : start + step]).cast("B"))
+            state.update(np.ascontiguousarray(array[start : start + step]).view(np.uint8).data)
     return state.hexdigest()
 
 
@@ -141,9 +148,9 @@ def digest_file(path: Path) -> str:
 
 
 def digest_sample(path: Path) -> str:
-    """A digest of a file's length and up to 64 evenly spaced blocks of 64 KiB: quick on shards of many gigabytes.
+    """A digest of a file's length and up to 16 evenly spaced blocks of 64 KiB: quick on shards of many gigabytes.
 
-    A file of at most 4 MiB is read whole. Serves to notice a shard that was replaced, not to detect malice.
+    A file of at most 1 MiB is read whole. Serves to notice a shard that was replaced, not to detect malice.
     """
     size = path.stat().st_size
     state = hashlib.blake2b(str(size).encode(), digest_size=16)

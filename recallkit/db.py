@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import duckdb
+    import polars as pl
 
 
 @cache
@@ -31,3 +32,8 @@ def connect(path: Path | None = None, *, read_only: bool = False, threads: int |
     connection = duckdb.connect(str(path) if path else ":memory:", read_only=read_only, config=settings)
     connection.execute("SET enable_progress_bar = false")
     return connection
+
+
+def frame(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
+    """The result of the query `name`, over views registered on the connection, as a polars frame."""
+    return connection.sql(query(name)).pl()

@@ -42,7 +42,9 @@ class Journal:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            raise UserError("another recallkit process is writing this", where=self.target, remedy="wait for it, or choose another output") from None
+            raise UserError(
+                "another recallkit process is writing this", where=self.target, remedy="wait for it, or choose another output"
+            ) from None
         self._load()
         return self
 

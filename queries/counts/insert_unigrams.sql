@@ -1,0 +1,4 @@
+-- Appends the unigrams. Grain: one row a distinct token; `batch` holds token, count, sorted.
+INSERT INTO unigrams
+SELECT token, count
+FROM batch

@@ -1,0 +1,4 @@
+-- Facts about the run that made the table. Grain: one row a fact; values are JSON.
+SELECT key, value
+FROM meta
+ORDER BY key

@@ -1,0 +1,161 @@
+"""Row-aligned reading of token labels and score files: row i of each is the same token, so no join on keys is needed.
+
+A keyed join of the same tables costs several times as much time and memory. What makes the shortcut safe is checked
+before a row is read: the digest of the sequences, the number of rows, and the sequences that each row group spans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from recallkit.artifacts import read_manifest
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_BATCH_ROWS = 1 << 20
+"""Rows read at a time: one row group of 512 sequences of 2048 tokens, or as many small groups as fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledTokens:
+    """The labels of a set of sequences (`tokens.parquet`) and what its manifest says."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def num_rows(self) -> int:
+        """Predicted tokens in the table."""
+        return int(self.manifest["num_rows"])
+
+    @property
+    def seq_len(self) -> int:
+        """Predictions in a whole sequence: positions are 1..seq_len."""
+        return int(self.manifest["seq_len"])
+
+    @property
+    def max_count(self) -> int:
+        """Largest training count of an AR hit."""
+        return int(self.manifest["max_count"])
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """A model's NLLs of the same tokens, in the same order."""
+
+    path: Path
+    model: str
+
+
+def open_tokens(path: Path) -> LabelledTokens:
+    """The table of labelled tokens at `path`.
+
+    Raises UserError where it is not such a table, was labelled without training counts, or is empty.
+    """
+    manifest = read_manifest(path)
+    if manifest.get("kind") != "tokens":
+        raise UserError(f"a table of {manifest.get('kind')}, not of tokens", where=path, remedy="make one with `recallkit slice`")
+    if manifest["counts"] is None:
+        raise UserError(
+            "labelled without training counts, so that no token is known to be an AR hit",
+            where=path,
+            remedy="label it again with `recallkit slice SOURCE --counts COUNTS`",
+        )
+    if not manifest["num_rows"]:
+        raise UserError("holds no tokens", where=path, remedy="slice a source with longer text")
+    return LabelledTokens(path, manifest)
+
+
+def open_scores(path: Path, tokens: LabelledTokens) -> Scores:
+    """The score file at `path`, checked to be of the sequences in `tokens`, row by row.
+
+    Raises UserError, naming the file and how to make it again, where it is not.
+    """
+    manifest = read_manifest(path)
+    if manifest.get("kind") != "scores":
+        raise UserError(f"a table of {manifest.get('kind')}, not of scores", where=path, remedy="make one with `recallkit score`")
+    model = str(manifest["model"])
+    remedy = f"score them again with `recallkit score {model} --slices {tokens.path.parent} --force`"
+    if manifest["sequences_digest"] != tokens.manifest["sequences_digest"]:
+        raise UserError(f"scores of other sequences than those of {tokens.path}", where=path, remedy=remedy)
+    if manifest["num_rows"] != tokens.num_rows:
+        raise UserError(f"{manifest['num_rows']} scores for {tokens.num_rows} tokens", where=path, remedy=remedy)
+    if not _rows_agree(path, tokens.path):
+        raise UserError(f"its rows are not in the order of those of {tokens.path}", where=path, remedy=remedy)
+    return Scores(path, model)
+
+
+def _rows_agree(scores: Path, tokens: Path) -> bool:
+    """Whether the footers hold as many rows and, group by group, the same first and last sequence: no row is read."""
+    import pyarrow.parquet as pq
+
+    ours, theirs = pq.read_metadata(tokens), pq.read_metadata(scores)
+    if ours.num_rows != theirs.num_rows:
+        return False
+    spans, other_spans = list(_sequence_spans(ours)), list(_sequence_spans(theirs))
+    same_layout = [span[0] for span in spans] == [span[0] for span in other_spans]
+    return not same_layout or all(a == b or None in (a[1], b[1]) for a, b in zip(spans, other_spans, strict=True))
+
+
+def _sequence_spans(metadata: pq.FileMetaData) -> Iterator[tuple[int, tuple[int, int] | None]]:
+    """For each row group its number of rows, and its smallest and largest sequence where the writer recorded them."""
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        columns = (group.column(i) for i in range(group.num_columns))
+        statistics = next((c.statistics for c in columns if c.path_in_schema == "sequence"), None)
+        yield group.num_rows, (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
+
+
+def batch_ranges(path: Path) -> list[tuple[int, int]]:
+    """Row ranges [start, stop) to read together: whole row groups of `path` where they have a usual size."""
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(path)
+    group = metadata.row_group(0).num_rows
+    step = group * max(1, _BATCH_ROWS // group) if group <= 2 * _BATCH_ROWS else _BATCH_ROWS
+    return [(start, min(start + step, metadata.num_rows)) for start in range(0, metadata.num_rows, step)]
+
+
+class RowReader:
+    """Reads any range of rows of a Parquet file; a row group is decoded once when ranges ascend.
+
+    Our own files are read one whole row group at a time. A file of another layout (rewritten by another tool) costs a
+    copy, and holds one of its own row groups in memory. Not for use by several threads: each opens its own.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        import numpy as np
+        import pyarrow.parquet as pq
+
+        self._file = pq.ParquetFile(path)
+        self._columns = list(columns)
+        groups = range(self._file.metadata.num_row_groups)
+        self._starts = np.cumsum([0, *(self._file.metadata.row_group(g).num_rows for g in groups)]).tolist()
+        self._kept: tuple[int, pa.Table] | None = None
+
+    def read(self, start: int, stop: int) -> pa.Table:
+        """Rows [start, stop) of the chosen columns."""
+        import pyarrow as pa
+
+        parts = []
+        for group, (first, end) in enumerate(zip(self._starts, self._starts[1:], strict=False)):
+            if first < stop and end > start:
+                table = self._group(group, keep=end > stop)
+                parts.append(table.slice(max(0, start - first), min(end, stop) - max(first, start)))
+        return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+
+    def _group(self, group: int, *, keep: bool) -> pa.Table:
+        if self._kept is not None and self._kept[0] == group:
+            return self._kept[1]
+        self._kept = None
+        table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
+        if keep:
+            self._kept = (group, table)
+        return table

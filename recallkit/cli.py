@@ -1,0 +1,448 @@
+"""The command line: options in, results on stdout, one line on stderr for whatever a user can mend.
+
+Nothing heavy is imported before a command needs it, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from recallkit import __version__, config
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from recallkit.pipeline import RareCount, ScoringOptions, TextOptions
+
+app = typer.Typer(
+    name="recallkit",
+    help="How much of the gap between an efficient language model and an attention model is associative recall in real text?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+class BoundaryChoice(StrEnum):
+    """How documents meet."""
+
+    pack = "pack"
+    document = "document"
+
+
+class DtypeChoice(StrEnum):
+    """Precision of the weights."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+def _amount(text: str) -> int:
+    try:
+        return config.parse_amount(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: give a whole number such as 1250, 10M or 1.5B") from error
+
+
+Sources = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SOURCE]...",
+        help="Files, globs, directories, hub ids or presets (see `recallkit sources`); the embedded text if none.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Force = Annotated[bool, typer.Option("--force", help="Redo finished work, discard unfinished work made with other options.")]
+LimitTokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", parser=_amount, help="Stop after N tokens, such as 10M (Zoology) or 16M (Based).", show_default=False),
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(
+        help="A tokenizer.json, model directory, GGUF file or hub id; the embedded 4,096-entry BPE if not given.", show_default=False
+    ),
+]
+EndToken = Annotated[str | None, typer.Option(help="The token that separates documents; found if not given.", show_default=False)]
+TextField = Annotated[str | None, typer.Option(help="Field of the text, dotted; found if not given.", show_default=False)]
+SourceField = Annotated[
+    str | None, typer.Option(help="Field of the source's name, such as meta.pile_set_name; found if not given.", show_default=False)
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip and count records that cannot be read instead of stopping.")]
+Boundary = Annotated[
+    BoundaryChoice, typer.Option(help="pack: context runs across documents, as in the papers; document: it is reset at each.")
+]
+Slices = Annotated[
+    Path | None,
+    typer.Option(
+        "--slices", metavar="DIR", help="A directory made by `recallkit slice`; the embedded one if not given.", show_default=False
+    ),
+]
+Counts = Annotated[Path | None, typer.Option("--counts", metavar="FILE", help="A table made by `recallkit count`.", show_default=False)]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Dtype = Annotated[DtypeChoice, typer.Option(help="Precision of the weights; logits are always reduced in float32.")]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", parser=_amount, help="Tokens a batch; chosen from the model and the memory if not given.", show_default=False
+    ),
+]
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"recallkit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+    pass
+
+
+@app.command()
+def demo(as_json: Json = False, force: Force = False) -> None:
+    """Run the whole way on the embedded text: count, slice, score and attribute the gap between control models."""
+    from recallkit import console, embedded, pipeline, views
+
+    folder = embedded.folder()
+    counted = pipeline.count(_text(list(embedded.TRAINING_SOURCES), "train"), folder / "counts.duckdb", force=force)
+    sliced = pipeline.slice_text(
+        _text(list(embedded.VALIDATION_SOURCES), "validation"),
+        folder / "slices",
+        counts=folder / "counts.duckdb",
+        rare=embedded.RARE,
+        force=force,
+    )
+    reference, *models = embedded.MODELS
+    tables = pipeline.gap(reference, models, folder / "slices", folder / "gap", pipeline.ScoringOptions(force=force))
+    if as_json:
+        console.print_json(
+            {"counts": counted["id"], "slices": views.slices_json(folder / "slices", sliced), "gap": views.gap_json(tables, folder / "gap")}
+        )
+        return
+    views.print_counts(counted, folder / "counts.duckdb")
+    views.print_slices(folder / "slices", sliced)
+    views.print_gap(tables, sliced, folder / "gap")
+
+
+@app.command()
+def count(
+    sources: Sources = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="The DuckDB file to write.  [default: counts.duckdb]", show_default=False),
+    ] = None,
+    tokenizer: Tokenizer = None,
+    end_token: EndToken = None,
+    boundary: Boundary = BoundaryChoice.pack,
+    limit_tokens: LimitTokens = None,
+    text_field: TextField = None,
+    source_field: SourceField = None,
+    skip_bad: SkipBad = False,
+    only: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep only the bigrams that this slice directory holds.", show_default=False)
+    ] = None,
+    import_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--import",
+            metavar="FILE",
+            help="Make the table of a Parquet or CSV file with columns first, second, count.",
+            show_default=False,
+        ),
+    ] = None,
+    training_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            parser=_amount,
+            help="With --import: tokens of the training text; the sum of the counts if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the bigrams to this Parquet file.", show_default=False)
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes."""
+    from recallkit import console, embedded, pipeline, views
+    from recallkit.stages.bigrams import export_counts
+
+    if import_file is not None:
+        path = out or Path("counts.duckdb")
+        meta = pipeline.import_counts(
+            import_file, path, tokenizer=tokenizer, num_tokens=training_tokens, boundary=boundary.value, force=force
+        )
+    else:
+        path = out or (Path("counts.duckdb") if sources else embedded.folder() / "counts.duckdb")
+        text = _text(
+            sources or list(embedded.TRAINING_SOURCES),
+            "train",
+            tokenizer,
+            end_token,
+            boundary,
+            limit_tokens,
+            text_field,
+            source_field,
+            skip_bad,
+        )
+        meta = pipeline.count(text, path, only=only, force=force)
+    if export is not None:
+        export_counts(path, export)
+    if as_json:
+        console.print_json(views.counts_json(meta, path))
+    else:
+        views.print_counts(meta, path)
+
+
+@app.command(name="slice")
+def slice_(
+    sources: Sources = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="The directory to write.  [default: slices]", show_default=False)
+    ] = None,
+    counts: Counts = None,
+    max_count: Annotated[
+        int | None, typer.Option(min=0, help=f"Largest training count of a rare bigram.  [default: {config.MAX_COUNT}]", show_default=False)
+    ] = None,
+    max_rate: Annotated[
+        float | None,
+        typer.Option(min=0, help="The same as occurrences a billion training tokens (the papers' 1250 of 10B is 125).", show_default=False),
+    ] = None,
+    seq_len: Annotated[int, typer.Option(min=1, help="Predictions in a sequence.")] = config.SEQ_LEN,
+    tokenizer: Tokenizer = None,
+    end_token: EndToken = None,
+    boundary: Boundary = BoundaryChoice.pack,
+    limit_tokens: LimitTokens = None,
+    text_field: TextField = None,
+    source_field: SourceField = None,
+    skip_bad: SkipBad = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?"""
+    from recallkit import console, embedded, pipeline, views
+
+    if max_count is not None and max_rate is not None:
+        raise typer.BadParameter("give --max-count or --max-rate, not both")
+    if not sources and counts is None:
+        counts = embedded.counts()
+        rare = embedded.RARE if max_count is None and max_rate is None else _rare(max_count, max_rate)
+    else:
+        rare = _rare(max_count, max_rate)
+    path = out or (Path("slices") if sources else embedded.folder() / "slices")
+    text = _text(
+        sources or list(embedded.VALIDATION_SOURCES),
+        "validation",
+        tokenizer,
+        end_token,
+        boundary,
+        limit_tokens,
+        text_field,
+        source_field,
+        skip_bad,
+    )
+    manifest = pipeline.slice_text(text, path, counts=counts, rare=rare, seq_len=seq_len, force=force)
+    if as_json:
+        console.print_json(views.slices_json(path, manifest))
+    else:
+        views.print_slices(path, manifest)
+
+
+@app.command()
+def score(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...", help="Models to score (see `recallkit models`); the control models if none.", show_default=False
+        ),
+    ] = None,
+    slices: Slices = None,
+    counts: Counts = None,
+    device: Device = "auto",
+    dtype: Dtype = DtypeChoice.float32,
+    batch_tokens: BatchTokens = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes."""
+    from recallkit import console, embedded, pipeline, views
+
+    folder = slices or embedded.slices()
+    options = _scoring(counts, device, dtype, batch_tokens, force)
+    manifests = {name: pipeline.score(name, folder, options) for name in models or embedded.MODELS}
+    if as_json:
+        console.print_json([views.scores_json(folder, name, manifest) for name, manifest in manifests.items()])
+    else:
+        views.print_scores(folder, manifests)
+
+
+@app.command()
+def gap(
+    reference: Annotated[str | None, typer.Argument(help="The reference, usually the attention model.", show_default=False)] = None,
+    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="Models to compare with it.", show_default=False)] = None,
+    slices: Slices = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="DIR", help="Directory of the result tables.  [default: DIR/gap beside the slices]", show_default=False
+        ),
+    ] = None,
+    counts: Counts = None,
+    device: Device = "auto",
+    dtype: Dtype = DtypeChoice.float32,
+    batch_tokens: BatchTokens = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Do the arithmetic on printed perplexities instead: a CSV with columns model, all, ar, other.",
+            show_default=False,
+        ),
+    ] = None,
+    ar_share: Annotated[
+        float | None,
+        typer.Option(help="With --table: the share of AR tokens, if not to be derived from the reference's row.", show_default=False),
+    ] = None,
+    fail_above: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NATS", help="Exit 1 if a model's NLL on AR hits is more than this above the reference's.", show_default=False
+        ),
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals."""
+    from recallkit import console, embedded, pipeline, views
+
+    if table is not None:
+        from recallkit.stages.published import attribute_published
+
+        published = attribute_published(table, reference=reference, ar_share=ar_share)
+        console.print_json(views.published_json(published)) if as_json else views.print_published(published)
+        return
+    if reference is not None and not models:
+        raise typer.BadParameter("name at least one model to compare with the reference")
+    compared = (reference, *(models or ())) if reference is not None else embedded.MODELS
+    folder = slices or embedded.slices()
+    target = out or folder / "gap"
+    tables = pipeline.gap(compared[0], compared[1:], folder, target, _scoring(counts, device, dtype, batch_tokens, force))
+    if as_json:
+        console.print_json(views.gap_json(tables, target))
+    else:
+        views.print_gap(tables, views.manifest_of(folder), target)
+    if fail_above is not None and views.worst_ar_gap(tables) > fail_above:
+        console.note(f"a model's NLL on AR hits is more than {fail_above} nats above the reference's")
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """List the models that can be scored, a line each."""
+    from recallkit.models.api import DESCRIPTIONS
+
+    _print_list(list(DESCRIPTIONS.items()), as_json)
+
+
+@app.command()
+def sources(as_json: Json = False) -> None:
+    """List the kinds of text that can be read, a line each."""
+    from recallkit.stages.corpus import describe_sources
+
+    _print_list(describe_sources(), as_json)
+
+
+def _print_list(rows: list[tuple[str, str]], as_json: bool) -> None:
+    from recallkit import console
+
+    if as_json:
+        console.print_json([{"name": name, "description": description} for name, description in rows])
+        return
+    width = max(len(name) for name, _ in rows)
+    for name, description in rows:
+        typer.echo(f"{name:<{width}}  {description}")
+
+
+def _text(
+    sources: list[str],
+    default_split: str,
+    tokenizer: str | None = None,
+    end_token: str | None = None,
+    boundary: BoundaryChoice = BoundaryChoice.pack,
+    limit_tokens: int | None = None,
+    text_field: str | None = None,
+    source_field: str | None = None,
+    skip_bad: bool = False,
+) -> TextOptions:
+    from recallkit.pipeline import TextOptions
+
+    return TextOptions(sources, default_split, tokenizer, end_token, boundary.value, limit_tokens, text_field, source_field, skip_bad)
+
+
+def _rare(max_count: int | None, max_rate: float | None) -> RareCount:
+    from recallkit.pipeline import RareCount
+
+    return RareCount(config.MAX_COUNT if max_count is None else max_count, max_rate)
+
+
+def _scoring(counts: Path | None, device: str, dtype: DtypeChoice, batch_tokens: int | None, force: bool) -> ScoringOptions:
+    from recallkit.pipeline import ScoringOptions
+
+    return ScoringOptions(counts, device, dtype.value, batch_tokens, force)
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Runs a command; exits 0, 1 (it failed), 2 (usage) or 130 (interrupted; the same command goes on)."""
+    try:
+        status: Any = app(args=arguments, standalone_mode=False)
+    except UserError as error:
+        _stop(error.line())
+    except KeyboardInterrupt:
+        _stop("interrupted; the same command goes on from here", EXIT_INTERRUPTED)
+    except OSError as error:
+        _stop(_explain_os_error(error))
+    except typer.Abort:
+        _stop("interrupted; the same command goes on from here", EXIT_INTERRUPTED)
+    except Exception as error:  # the last line of defence for what libraries raise; see _explain
+        _explain(error)
+        raise
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _stop(line: str, status: int = EXIT_FAILED) -> None:
+    sys.stderr.write(f"recallkit: {line}\n")
+    sys.exit(status)
+
+
+def _explain_os_error(error: OSError) -> str:
+    where = error.filename if error.filename is not None else "writing"
+    if error.errno == errno.ENOSPC:
+        return UserError(
+            "no space left on the disk", where=where, remedy="free some and run the same command again: it goes on from here"
+        ).line()
+    return UserError(error.strerror or str(error), where=where).line()
+
+
+def _explain(error: Exception) -> None:
+    """Turns usage errors and full disks that libraries report in their own way into a line and an exit."""
+    show = getattr(error, "show", None)
+    if callable(show):
+        show()
+        sys.exit(int(getattr(error, "exit_code", 2)))
+    if "no space left" in str(error).lower():
+        _stop(UserError("no space left on the disk", remedy="free some and run the same command again").line())

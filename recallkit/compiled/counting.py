@@ -1,0 +1,406 @@
+"""Exact bigram counts of a chunk of token ids, as sorted runs that merge: the step that reads every training token.
+
+A bigram is counted by radix. Its first id picks a partition (32 neighbouring ids for a vocabulary of 50,257), and the
+bigram is written there as 4 bytes: its cell in a table of that partition alone. One table, small enough for a core's
+cache, then counts one partition after the other. Partitions are in key order, so what leaves them is sorted.
+
+Ids beyond half a million, and chunks small beside their vocabulary, are counted by sorting 64-bit keys instead.
+
+Kernels are compiled by numba at their first call and cached beside this file, or in the user's cache folder
+(`NUMBA_CACHE_DIR` overrides it) where the package folder is read-only.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_LINE = 16
+"""32-bit words in a cache line: bigrams are gathered and tables are cleared by the line."""
+
+_WORD_CELLS = 8 * _LINE
+"""Cells that one 64-bit word of touched marks stands for: a byte a line."""
+
+_MAX_PARTITIONS = 2048
+"""Partitions while the vocabulary allows: each thread gathers a line a partition, 128 KiB, within a core's L2 cache."""
+
+_MAX_CELLS = 1 << 24
+"""Cells in a partition's table: 64 MiB a thread, reached at a vocabulary of 2^19."""
+
+_MAX_CELLS_PER_TOKEN = 8192
+"""Cells in all tables together, a token of the chunk: looking through more for what was touched takes longer than sorting."""
+
+_REPEATED = np.uint32(1 << 31)
+"""Marks a packed cell that is followed by its count; a cell seen once stands alone, so packing never needs more room."""
+
+_SORTED_TOKENS = 1 << 23
+"""Tokens sorted at once on the sorting path: 64 MiB of keys a thread."""
+
+
+class BigramRun(NamedTuple):
+    """Distinct bigrams and their counts, both uint64 (m,): `keys` is first << 32 | second, strictly increasing."""
+
+    keys: np.ndarray
+    counts: np.ndarray
+
+
+class BigramCounter:
+    """Counts chunks one after the other and keeps its memory between them: 4 bytes a token of the largest chunk.
+
+    A counter serves one caller at a time. `num_threads` threads share every chunk; the result does not depend on it.
+    """
+
+    def __init__(self, *, num_threads: int = 2) -> None:
+        """Raises ValueError unless `num_threads` is at least 1."""
+        if num_threads < 1:
+            raise ValueError(f"num_threads is {num_threads}, must be at least 1")
+        self.num_threads = num_threads
+        self._cells = np.empty(0, np.uint32)
+        self._tables: list[_Table] = []
+
+    def count(self, ids: np.ndarray, segment_starts: np.ndarray) -> BigramRun:
+        """The distinct bigrams of a chunk with their counts.
+
+        `ids` is (n,) uint16 or uint32, n < 2^32. `segment_starts` is (s,) int64, from 0 upwards to at most n:
+        positions whose id no bigram ends with, such as the first of every document (an empty document repeats one).
+        Both may be memory-mapped. Beside the kept buffers a chunk takes 16 bytes a distinct bigram (the result), on the
+        sorting path up to twice that.
+        Raises ValueError for other shapes, dtypes and starts.
+        """
+        ids, segment_starts = _checked(ids, segment_starts)
+        if ids.size < 2:
+            return BigramRun(np.empty(0, np.uint64), np.empty(0, np.uint64))
+        with ThreadPoolExecutor(self.num_threads) as pool:
+            vocab = int(max(pool.map(np.max, np.array_split(ids, min(self.num_threads, ids.size))))) + 1
+            layout = _Layout.of(vocab)
+            if layout is None or vocab**2 > _MAX_CELLS_PER_TOKEN * ids.size:
+                return _count_by_sorting(ids, segment_starts, pool)
+            return self._count_by_radix(ids, segment_starts, layout, pool)
+
+    def _count_by_radix(self, ids: np.ndarray, segment_starts: np.ndarray, layout: _Layout, pool: ThreadPoolExecutor) -> BigramRun:
+        """Tally partitions, scatter bigrams into them, count each in a table, unpack the rows: four steps, each on all threads."""
+        threads = range(self.num_threads)
+        edges = _split_evenly(ids.size, segment_starts, self.num_threads)
+        tallies = np.zeros((self.num_threads, layout.num_partitions), np.int64)
+        _run(pool, lambda thread: _tally(ids, edges[thread], layout.shift, tallies[thread]), threads)
+
+        begins, ends, num_cells = _place(tallies)
+        cells = self._room(num_cells)
+        _run(pool, lambda thread: _scatter(ids, edges[thread], layout.shift, layout.stride, begins[thread].copy(), cells), threads)
+
+        num_words, num_rows = np.zeros((2, layout.num_partitions), np.int64)
+        blocks = iter(_blocks(tallies.sum(axis=0), self.num_threads))
+        tables = self._zeroed_tables(layout.stride << layout.shift)
+
+        def count_blocks(table: _Table) -> None:
+            for first, last in blocks:
+                _count_partitions(first, last, begins, ends, cells, table.counters, table.touched, num_words, num_rows)
+
+        _run(pool, count_blocks, tables)
+
+        row_ends = np.cumsum(num_rows)
+        run = BigramRun(np.empty(row_ends[-1], np.uint64), np.empty(row_ends[-1], np.uint64))
+
+        def unpack(block: tuple[int, int]) -> None:
+            first, last = block
+            _unpack(first, last, begins[0], num_words, row_ends - num_rows, layout.shift, layout.stride, cells, run.keys, run.counts)
+
+        _run(pool, unpack, _blocks(num_rows, self.num_threads))
+        return run
+
+    def _room(self, num_cells: int) -> np.ndarray:
+        """The buffer of packed bigrams, at least `num_cells`; a larger one replaces it after it is freed."""
+        if self._cells.size < num_cells:
+            self._cells = np.empty(0, np.uint32)
+            self._cells = np.empty(num_cells, np.uint32)
+        return self._cells
+
+    def _zeroed_tables(self, num_cells: int) -> list[_Table]:
+        """A table a thread for `num_cells` cells. Counting clears what it touched, so that kept tables are all zero."""
+        num_words = -(-num_cells // _WORD_CELLS)
+        if not self._tables or self._tables[0].touched.size < num_words:
+            self._tables = [_Table.zeroed(num_words) for _ in range(self.num_threads)]
+        return [_Table(table.counters[: num_words * _WORD_CELLS], table.touched[:num_words]) for table in self._tables]
+
+
+class _Table(NamedTuple):
+    """Counters of one partition's cells, uint32, and in `touched`, uint64, a byte a line of counters: 1 where not all zero."""
+
+    counters: np.ndarray
+    touched: np.ndarray
+
+    @classmethod
+    def zeroed(cls, num_words: int) -> _Table:
+        return cls(np.zeros(num_words * _WORD_CELLS, np.uint32), np.zeros(num_words, np.uint64))
+
+
+class _Layout(NamedTuple):
+    """How bigrams are packed: `2**shift` first ids a partition, `stride` cells for the second ids of each."""
+
+    shift: int
+    stride: int
+    num_partitions: int
+
+    @classmethod
+    def of(cls, vocab: int) -> _Layout | None:
+        """The layout for ids below `vocab`; None where partitions or their tables would be too many or too large."""
+        # An odd number of lines: with a power of two, a frequent second id would hit the same cache set for every first id.
+        stride = (-(-vocab // _LINE) | 1) * _LINE
+        shift = max(0, (vocab - 1) // _MAX_PARTITIONS).bit_length()
+        while shift and stride << shift > _MAX_CELLS:
+            shift -= 1
+        num_partitions = ((vocab - 1) >> shift) + 1
+        return cls(shift, stride, num_partitions) if num_partitions <= 8 * _MAX_PARTITIONS else None
+
+
+def _checked(ids: np.ndarray, segment_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if ids.ndim != 1 or ids.dtype not in (np.uint16, np.uint32) or ids.size >= 1 << 32:
+        raise ValueError(f"ids are {ids.dtype} {ids.shape}, must be uint16 or uint32 (n,) with n < 2^32")
+    if segment_starts.ndim != 1 or segment_starts.dtype != np.int64:
+        raise ValueError(f"segment_starts are {segment_starts.dtype} {segment_starts.shape}, must be int64 (s,)")
+    if ids.size and (segment_starts.size == 0 or segment_starts[0] != 0 or segment_starts[-1] > ids.size):
+        raise ValueError("segment_starts must begin with 0 and end at the number of ids or before")
+    if np.any(segment_starts[1:] < segment_starts[:-1]):
+        raise ValueError("segment_starts must not decrease")
+    return _frozen(ids), _frozen(segment_starts)
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    """A plain, contiguous, read-only view: mapped, sliced and ordinary arrays share one compiled kernel."""
+    view = np.ascontiguousarray(array).view(np.ndarray)
+    view.flags.writeable = False
+    return view
+
+
+def _run(pool: ThreadPoolExecutor, task: Callable[[Any], object], items: Iterable[Any]) -> None:
+    """Runs the task on every item and raises what a task raised."""
+    for _ in pool.map(task, items):
+        pass
+
+
+def _split_evenly(num_ids: int, segment_starts: np.ndarray, num_shares: int) -> list[np.ndarray]:
+    """A thread's positions as edges, int64: the second ids of its bigrams stand strictly between neighbouring edges."""
+    bounds = [num_ids * share // num_shares for share in range(num_shares + 1)]
+    cuts = np.searchsorted(segment_starts, bounds)
+    return [np.concatenate([[bounds[i] - 1], segment_starts[cuts[i] : cuts[i + 1]], [bounds[i + 1]]]) for i in range(num_shares)]
+
+
+def _place(tallies: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Where each thread writes each partition: begins and ends, both like tallies (thread, partition), and the total room.
+
+    Partitions follow one another, in each the threads. Every part begins at a whole line, as it is written by lines.
+    """
+    rooms = (tallies + _LINE - 1) // _LINE * _LINE
+    begins = np.zeros_like(tallies)
+    begins.T.flat[1:] = np.cumsum(rooms.T)[:-1]
+    return begins, begins + tallies, int(rooms.sum())
+
+
+def _blocks(weights: np.ndarray, num_threads: int) -> list[tuple[int, int]]:
+    """Ranges of partitions of similar weight, eight a thread: threads that finish early take the next."""
+    reached = np.cumsum(weights)
+    targets = np.linspace(0, int(reached[-1]), 8 * num_threads + 1)[1:-1]
+    bounds = np.unique([0, *np.searchsorted(reached, targets).tolist(), weights.size]).tolist()
+    return list(pairwise(bounds))
+
+
+@njit(cache=True, nogil=True)
+def _tally(ids: np.ndarray, edges: np.ndarray, shift: int, tally: np.ndarray) -> None:
+    """Adds the number of bigrams a partition to `tally`."""
+    for span in range(edges.size - 1):
+        for i in range(edges[span] + 1, edges[span + 1]):
+            tally[ids[i - 1] >> shift] += 1
+
+
+@njit(cache=True, nogil=True)
+def _scatter(ids: np.ndarray, edges: np.ndarray, shift: int, stride: int, cursors: np.ndarray, cells: np.ndarray) -> None:
+    """Writes every bigram's cell to its partition, at `cursors`, which advance.
+
+    Cells gather in a line a partition and leave as whole lines: single 4-byte writes to 1571 places far apart would
+    miss the translation buffer and the cache nearly every time.
+    """
+    lines = np.empty((cursors.size, _LINE), np.uint32)
+    row_mask = (1 << shift) - 1
+    for span in range(edges.size - 1):
+        for i in range(edges[span] + 1, edges[span + 1]):
+            previous = np.int64(ids[i - 1])
+            partition = previous >> shift
+            cursor = cursors[partition]
+            slot = cursor & (_LINE - 1)
+            lines[partition, slot] = (previous & row_mask) * stride + np.int64(ids[i])
+            cursors[partition] = cursor + 1
+            if slot == _LINE - 1:
+                for k in range(_LINE):
+                    cells[cursor - (_LINE - 1) + k] = lines[partition, k]
+    for line in range(cursors.size):
+        num_left = cursors[line] & (_LINE - 1)
+        for k in range(num_left):
+            cells[cursors[line] - num_left + k] = lines[line, k]
+
+
+@njit(cache=True, nogil=True)
+def _count_partitions(
+    first: int,
+    last: int,
+    begins: np.ndarray,
+    ends: np.ndarray,
+    cells: np.ndarray,
+    counters: np.ndarray,
+    touched: np.ndarray,
+    num_words: np.ndarray,
+    num_rows: np.ndarray,
+) -> None:
+    """Counts partitions [first, last), packs each in place into its distinct cells with their counts, clears the table.
+
+    Touched marks spare most of the search: a partition fills a few per cent of its table.
+    """
+    marks = touched.view(np.uint8)
+    for partition in range(first, last):
+        for thread in range(begins.shape[0]):
+            for j in range(begins[thread, partition], ends[thread, partition]):
+                cell = cells[j]
+                counters[cell] += np.uint32(1)
+                marks[cell // np.uint32(_LINE)] = 1
+        out = begins[0, partition]
+        for word in range(touched.size):
+            if touched[word] == 0:
+                continue
+            touched[word] = 0
+            for cell in range(word * _WORD_CELLS, (word + 1) * _WORD_CELLS):
+                count = counters[cell]
+                if count == 0:
+                    continue
+                counters[cell] = 0
+                num_rows[partition] += 1
+                cells[out] = cell
+                if count > 1:
+                    cells[out] |= _REPEATED
+                    out += 1
+                    cells[out] = count
+                out += 1
+        num_words[partition] = out - begins[0, partition]
+
+
+@njit(cache=True, nogil=True)
+def _unpack(
+    first: int,
+    last: int,
+    begins: np.ndarray,
+    num_words: np.ndarray,
+    row_begins: np.ndarray,
+    shift: int,
+    stride: int,
+    cells: np.ndarray,
+    keys: np.ndarray,
+    counts: np.ndarray,
+) -> None:
+    """Writes the packed partitions [first, last) as rows of keys and counts."""
+    for partition in range(first, last):
+        previous = partition << shift
+        base = 0
+        row = row_begins[partition]
+        j = begins[partition]
+        end = j + num_words[partition]
+        while j < end:
+            cell = np.int64(cells[j] & ~_REPEATED)
+            while cell >= base + stride:
+                base += stride
+                previous += 1
+            keys[row] = (previous << 32) | (cell - base)
+            counts[row] = 1
+            if cells[j] & _REPEATED:
+                j += 1
+                counts[row] = cells[j]
+            j += 1
+            row += 1
+
+
+def _count_by_sorting(ids: np.ndarray, segment_starts: np.ndarray, pool: ThreadPoolExecutor) -> BigramRun:
+    """Sorts keys piece by piece and merges the pieces' runs."""
+    bounds = [*range(1, ids.size, _SORTED_TOKENS), ids.size]
+    runs = pool.map(lambda piece: _sorted_run(ids, segment_starts, *piece), pairwise(bounds))
+    return merge_runs(list(runs))
+
+
+def _sorted_run(ids: np.ndarray, segment_starts: np.ndarray, first: int, last: int) -> BigramRun:
+    """The bigrams whose second id stands at positions [first, last)."""
+    keys = ids[first - 1 : last - 1].astype(np.uint64)
+    keys <<= np.uint64(32)
+    keys |= ids[first:last]
+    starts = segment_starts[slice(*np.searchsorted(segment_starts, [first, last]))]
+    if starts.size:
+        keys = np.delete(keys, starts - first)
+    keys.sort()
+    changes = np.flatnonzero(keys[1:] != keys[:-1]) + 1
+    begins = np.concatenate([np.zeros(min(1, keys.size), np.int64), changes])
+    return BigramRun(keys[begins], np.diff(begins, append=keys.size).astype(np.uint64))
+
+
+def merge_runs(runs: Sequence[BigramRun]) -> BigramRun:
+    """Merges any number of runs in memory, always the two smallest."""
+    waiting = sorted(runs, key=lambda run: run.keys.size, reverse=True)
+    while len(waiting) > 1:
+        a, b = waiting.pop(), waiting.pop()
+        keys, counts = np.empty((2, a.keys.size + b.keys.size), np.uint64)
+        num_rows = merge_two(a, b, keys, counts)
+        # A view, not a copy: the system never backs the pages behind it that nothing wrote to.
+        insort(waiting, BigramRun(keys[:num_rows], counts[:num_rows]), key=lambda run: -run.keys.size)
+    return waiting[0] if waiting else BigramRun(np.empty(0, np.uint64), np.empty(0, np.uint64))
+
+
+def merge_two(a: BigramRun, b: BigramRun, out_keys: np.ndarray, out_counts: np.ndarray) -> int:
+    """Merges two runs into the outputs, adding the counts of equal keys, and returns the number of rows written.
+
+    Reads and writes each array once, front to back: memory-mapped runs of any size pass through a few pages. The
+    outputs are uint64 of at least `len(a.keys) + len(b.keys)` rows and share no memory with the runs; rows beyond
+    those written are undefined. Raises ValueError for other outputs.
+    """
+    needed = a.keys.size + b.keys.size
+    for out in (out_keys, out_counts):
+        if out.dtype != np.uint64 or out.ndim != 1 or out.size < needed or not out.flags.c_contiguous:
+            raise ValueError(f"the output is {out.dtype} {out.shape}, must be contiguous uint64 of at least {needed} rows")
+    a_keys, a_counts, b_keys, b_counts = (_frozen(array) for array in (*a, *b))
+    return int(_merge(a_keys, a_counts, b_keys, b_counts, out_keys.view(np.ndarray), out_counts.view(np.ndarray)))
+
+
+@njit(cache=True, nogil=True)
+def _merge(
+    a_keys: np.ndarray, a_counts: np.ndarray, b_keys: np.ndarray, b_counts: np.ndarray, out_keys: np.ndarray, out_counts: np.ndarray
+) -> int:
+    """The rows written. Without a branch on the keys: which run comes next cannot be predicted."""
+    i = j = row = 0
+    while i < a_keys.size and j < b_keys.size:
+        from_a = a_keys[i] <= b_keys[j]
+        from_b = b_keys[j] <= a_keys[i]
+        out_keys[row] = a_keys[i] if from_a else b_keys[j]
+        out_counts[row] = a_counts[i] * np.uint64(from_a) + b_counts[j] * np.uint64(from_b)
+        i += int(from_a)
+        j += int(from_b)
+        row += 1
+    while i < a_keys.size:
+        out_keys[row], out_counts[row] = a_keys[i], a_counts[i]
+        i += 1
+        row += 1
+    while j < b_keys.size:
+        out_keys[row], out_counts[row] = b_keys[j], b_counts[j]
+        j += 1
+        row += 1
+    return row
+
+
+def count_bigrams_reference(ids: np.ndarray, segment_starts: np.ndarray) -> BigramRun:
+    """The readable twin of `BigramCounter.count`: the oracle of its tests."""
+    starts = set(segment_starts.tolist())
+    tokens = ids.tolist()
+    counts = Counter((tokens[i - 1] << 32) | tokens[i] for i in range(len(tokens)) if i not in starts)
+    keys = sorted(counts)
+    return BigramRun(np.array(keys, np.uint64), np.array([counts[key] for key in keys], np.uint64))

@@ -1,0 +1,121 @@
+"""Scores of the control models: exact probabilities, argmax and rank from a sorted table of counts.
+
+A rank asks how many of all tokens are more likely. Tokens never seen after `u` keep the order of the unigrams, so that
+a binary search counts them, and only the followers of `u` are looked at one by one.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+_NONE = -1
+
+
+@nb.njit(inline="always", nogil=True, cache=True)
+def _find(seconds, low, end, token):  # type: ignore[no-untyped-def]
+    """Place of `token` in seconds[low:end] (sorted), or -1."""
+    stop = end
+    while low < stop:
+        middle = (low + stop) // 2
+        if seconds[middle] < token:
+            low = middle + 1
+        else:
+            stop = middle
+    return low if low < end and seconds[low] == token else _NONE
+
+
+@nb.njit(nogil=True, cache=True)
+def _count_larger_scaled(ascending, scale, bound):  # type: ignore[no-untyped-def]
+    """How many values v of `ascending` have scale * v > bound."""
+    low, stop = 0, len(ascending)
+    while low < stop:
+        middle = (low + stop) // 2
+        if scale * ascending[middle] > bound:
+            stop = middle
+        else:
+            low = middle + 1
+    return len(ascending) - low
+
+
+@nb.njit(nogil=True, cache=True)
+def _count_larger(low, end, seconds, counts, scale, unigram, ascending, bound):  # type: ignore[no-untyped-def]
+    """How many tokens v have weight(v) = count(u, v) + scale * p1(v) > bound."""
+    larger = _count_larger_scaled(ascending, scale, bound)
+    for place in range(low, end):
+        smoothed = scale * unigram[seconds[place]]
+        if smoothed <= bound < counts[place] + smoothed:
+            larger += 1
+    return larger
+
+
+@nb.njit(parallel=True, nogil=True, cache=True)
+def summarise_rows(starts, seconds, counts, unigram):  # type: ignore[no-untyped-def]
+    """For every token u: the sum of its counts, and the most likely next token under p2 with its weight.
+
+    Of the tokens never seen after u only the most frequent one can win, and where that one is a follower none of them
+    can. Equal weights go to the lowest id.
+    """
+    num_rows = len(starts) - 1
+    totals = np.zeros(num_rows)
+    best = np.empty(num_rows, np.int64)
+    best_weight = np.empty(num_rows)
+    most_frequent = np.int64(np.argmax(unigram))
+    for u in nb.prange(num_rows):
+        scale = max(1.0, np.float64(starts[u + 1] - starts[u]))
+        token, weight, total = most_frequent, scale * unigram[most_frequent], 0.0
+        for place in range(starts[u], starts[u + 1]):
+            total += counts[place]
+            mine = counts[place] + scale * unigram[seconds[place]]
+            if mine > weight or (mine == weight and seconds[place] < token):
+                token, weight = np.int64(seconds[place]), mine
+        totals[u], best[u], best_weight[u] = total, token, weight
+    return totals, best, best_weight
+
+
+@nb.njit(parallel=True, nogil=True, cache=True)
+def score_ngrams(ids, offsets, cache_weight, starts, seconds, counts, unigram, ascending, totals, best, best_weight):  # type: ignore[no-untyped-def]
+    """NLL (float32, nats), argmax and rank (int32) of every predicted id under p3 (p2 where `cache_weight` is 0).
+
+    `ids` uint32 flat, sequence i is ids[offsets[i]:offsets[i + 1]]; followers of token u are seconds[starts[u]:starts[u + 1]]
+    with `counts` float64; `unigram` p1 (vocab,), `ascending` the same sorted; the rest from `summarise_rows`.
+    """
+    num_sequences = len(offsets) - 1
+    num_predicted = offsets[-1] - offsets[0] - num_sequences
+    nll = np.empty(num_predicted, np.float32)
+    argmax = np.empty(num_predicted, np.int32)
+    rank = np.empty(num_predicted, np.int32)
+    for sequence in nb.prange(num_sequences):
+        latest = np.full(len(unigram), _NONE, np.int64)
+        out = offsets[sequence] - offsets[0] - sequence
+        for place in range(offsets[sequence] + 1, offsets[sequence + 1]):
+            u, w = np.int64(ids[place - 1]), np.int64(ids[place])
+            low, end = starts[u], starts[u + 1]
+            scale = max(1.0, np.float64(end - low))
+            norm = totals[u] + scale
+            at = _find(seconds, low, end, w)
+            weight = scale * unigram[w] + (counts[at] if at != _NONE else 0.0)
+            likeliest = best[u]
+            recalled = latest[u] if cache_weight > 0.0 else _NONE
+            if recalled == _NONE:
+                probability = weight / norm
+                larger = _count_larger(low, end, seconds, counts, scale, unigram, ascending, weight)
+            else:
+                # Weights of p3, in units of (1 - m) / norm: the cache adds `bonus` to one token.
+                bonus = cache_weight / (1.0 - cache_weight) * norm
+                at = _find(seconds, low, end, recalled)
+                plain = scale * unigram[recalled] + (counts[at] if at != _NONE else 0.0)
+                if w == recalled:
+                    weight = plain + bonus
+                larger = _count_larger(low, end, seconds, counts, scale, unigram, ascending, weight)
+                if w != recalled:
+                    larger += np.int64(plain + bonus > weight) - np.int64(plain > weight)
+                if plain + bonus > best_weight[u] or (plain + bonus == best_weight[u] and recalled < likeliest):
+                    likeliest = recalled
+                probability = (1.0 - cache_weight) * weight / norm
+            nll[out] = np.float32(-np.log(probability))
+            argmax[out] = likeliest
+            rank[out] = larger
+            latest[u] = w
+            out += 1
+    return nll, argmax, rank

@@ -1,0 +1,100 @@
+"""What people see: results on stdout, progress and notes on stderr, tables that fit 80 columns.
+
+Progress bars appear on a terminal only, so that logs and pipes stay clean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rich.console import Console
+
+
+@cache
+def stdout() -> Console:
+    """The console of results; 100 columns where the output is no terminal, so that tables in logs keep their shape."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+
+
+@cache
+def stderr() -> Console:
+    """The console of progress, notes and errors."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def note(message: str) -> None:
+    """A line for the user on stderr."""
+    sys.stderr.write(f"recallkit: {' '.join(message.split())}\n")
+    sys.stderr.flush()
+
+
+def print_json(value: Any) -> None:
+    """The result as JSON on stdout; floats as they are, never rounded."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@contextlib.contextmanager
+def progress(description: str, *, total: int | None = None, unit: str = "tokens") -> Iterator[Callable[[int], None]]:
+    """A progress bar on a terminal: yields a function that is told how much is done, with the rate beside it."""
+    if not stderr().is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            rate = task.finished_speed or task.speed
+            return Text(f"{abbreviate(task.completed)} {unit}" + (f"  {abbreviate(rate)}/s" if rate else ""))
+
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), Rate(), TimeElapsedColumn(), TimeRemainingColumn()]
+    with Progress(*columns, console=stderr(), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def abbreviate(number: float) -> str:
+    """1234567 -> 1.23M: three digits for people."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """0.0703 -> 7.0 %; a dash where there is none."""
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str | None = None) -> None:
+    """A table on stdout: the first column to the left, figures to the right. Cells are text, never markup."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=Text(title),
+        title_justify="left",
+        caption=None if caption is None else Text(caption),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for index, header in enumerate(headers):
+        table.add_column(
+            Text(header), justify="left" if index == 0 else "right", overflow="fold" if index == 0 else "ellipsis", no_wrap=index > 0
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    stdout().print(table)

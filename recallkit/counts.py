@@ -1,0 +1,116 @@
+"""The table of training counts, read: what labelling, the control models and the manifests ask of `counts.duckdb`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recallkit import artifacts, db
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class CountsTable:
+    """Bigram and unigram counts of a training text, and what is known of it.
+
+    `keys` (m,) uint64 strictly increasing, first << 32 | second; `counts` (m,) uint64; `unigram_counts` (vocab,)
+    uint64, occurrences of every token. `meta` holds the facts of the run (`tokenizer`, `num_tokens`, `boundary` ...).
+    """
+
+    path: Path
+    meta: dict[str, Any]
+    keys: np.ndarray
+    counts: np.ndarray
+    unigram_counts: np.ndarray
+
+    @property
+    def num_tokens(self) -> int:
+        """Training tokens behind the counts."""
+        return int(self.meta["num_tokens"])
+
+    @cached_property
+    def _rows(self) -> tuple[np.ndarray, int]:
+        from recallkit.compiled.lookup import index_rows
+
+        return index_rows(self.keys)
+
+    def lookup(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Counts (int64) of the bigrams (first[i], second[i]); 0 for unseen ones."""
+        from recallkit.compiled.lookup import lookup_counts
+
+        starts, shift = self._rows
+        found: np.ndarray = lookup_counts(self.keys, self.counts, starts, shift, first, second)
+        return found
+
+    def row_starts(self) -> np.ndarray:
+        """Where the bigrams of each first token begin: int64 (vocab + 1,). Raises UserError for ids beyond 2^22."""
+        starts, shift = self._rows
+        if shift:
+            raise UserError("token ids beyond 4 million", where=self.path, remedy="control models need a common vocabulary")
+        vocab = len(self.unigram_counts)
+        return np.concatenate([starts, np.full(max(0, vocab + 1 - len(starts)), starts[-1])])[: vocab + 1]
+
+    def check_tokenizer(self, digest: str, name: str) -> None:
+        """Raises UserError unless the counts were made with the tokenizer of this digest (imported tables may not know)."""
+        mine = self.meta.get("tokenizer") or {}
+        if mine.get("digest") not in (None, digest):
+            raise UserError(
+                f"counted with tokenizer {mine.get('name')}, but the slices use {name}",
+                where=self.path,
+                remedy="count again with the same --tokenizer, or slice with the tokenizer of the counts",
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest keeps of the counts it was made with."""
+        return {
+            "id": self.meta["id"],
+            "path": str(self.path.resolve()),
+            "num_tokens": self.num_tokens,
+            "num_bigrams": len(self.keys),
+            "boundary": self.meta.get("boundary"),
+        }
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """The facts of a counts database. Raises UserError where it is missing, damaged, or of another schema version."""
+    import duckdb
+
+    if not path.is_file():
+        raise UserError("no such counts table", where=path, remedy="make it with `recallkit count SOURCE -o FILE`")
+    try:
+        with db.connect(path, read_only=True) as connection:
+            rows = connection.execute(db.query("counts/select_meta")).fetchall()
+    except duckdb.Error as error:
+        raise UserError(f"not a readable counts table ({_first_line(error)})", where=path, remedy="make it again with --force") from error
+    meta = {key: json.loads(value) for key, value in rows}
+    artifacts.check_schema_version(meta, path)
+    return meta
+
+
+def open_counts(path: Path) -> CountsTable:
+    """Reads a counts database into memory: 16 bytes a distinct bigram. Raises UserError as `read_meta` does."""
+    import duckdb
+
+    meta = read_meta(path)
+    try:
+        with db.connect(path, read_only=True) as connection:
+            bigrams = connection.execute(db.query("counts/select_bigrams")).fetchnumpy()
+            unigrams = connection.execute(db.query("counts/select_unigrams")).fetchnumpy()
+    except duckdb.Error as error:
+        raise UserError(f"not a readable counts table ({_first_line(error)})", where=path, remedy="make it again with --force") from error
+    tokens = np.asarray(unigrams["token"], np.int64)
+    vocab_size = max(int((meta.get("tokenizer") or {}).get("vocab_size", 0)), int(tokens.max(initial=-1)) + 1)
+    unigram_counts = np.zeros(vocab_size, np.uint64)
+    unigram_counts[tokens] = unigrams["count"]
+    return CountsTable(path, meta, np.asarray(bigrams["key"], np.uint64), np.asarray(bigrams["count"], np.uint64), unigram_counts)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

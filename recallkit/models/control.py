@@ -1,0 +1,113 @@
+"""Control models: true language models made of counts, whose every NLL is exact, so that the pipeline has a known answer.
+
+Interpolated Witten-Bell smoothing (Chen & Goodman 1999, section 2.4), which sums to one at every order:
+
+    p1(w)     = (c(w) + T / V) / (N + T)                          N tokens, T distinct ones, V entries of the vocabulary
+    p2(w | u) = (c(u, w) + T(u) p1(w)) / (C(u) + T(u))            C(u) bigrams after u, T(u) distinct ones; p1 if C(u) = 0
+    p3(w | u, context) = (1 - m) p2(w | u) + m [w = r(u)]         r(u): what followed the latest earlier u in this context
+
+`control:recall` is p3 and `control:bigram` is p2: they differ by a cache of the context's bigrams and nothing else.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from recallkit import artifacts, registry
+from recallkit.counts import open_counts, read_meta
+from recallkit.errors import UserError
+from recallkit.models.api import CONTROL_MODELS, TokenScores
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from recallkit.counts import CountsTable
+    from recallkit.models.api import ModelRequest
+
+CACHE_WEIGHT = 0.3
+"""m above: about how often the latest completion of a token is the right one in running text."""
+
+
+def identify_control(request: ModelRequest) -> str:
+    """Digest of what decides a control model's numbers. Raises UserError for an unknown name, or without counts."""
+    model = registry.resolve(CONTROL_MODELS, request.spec, "control model")
+    return artifacts.digest_json([request.spec, read_meta(_counts_path(request))["id"], request.vocab_size, model.cache_weight])
+
+
+def _counts_path(request: ModelRequest) -> Path:
+    if request.counts is None:
+        raise UserError("control models are made of training counts", where=request.spec, remedy="give the table with --counts")
+    return request.counts
+
+
+class _ControlModel:
+    """What the control models share: the counts, the unigram distribution, the interface of a scoring model."""
+
+    cache_weight = 0.0
+    order = 2
+    max_length: int | None = None
+
+    def __init__(self, request: ModelRequest) -> None:
+        self.name = request.spec
+        self.table: CountsTable = open_counts(_counts_path(request))
+        if self.table.meta.get("only"):
+            raise UserError(
+                "this table holds only the bigrams of one slice directory",
+                where=request.counts,
+                remedy="a control model needs all of them: count without --only",
+            )
+        self.vocab_size = max(request.vocab_size, len(self.table.unigram_counts))
+
+    @cached_property
+    def unigram(self) -> np.ndarray:
+        """p1, float64 (vocab,)."""
+        counts = np.zeros(self.vocab_size)
+        counts[: len(self.table.unigram_counts)] = self.table.unigram_counts
+        distinct = np.count_nonzero(counts)
+        if distinct == 0:
+            return np.full(self.vocab_size, 1 / self.vocab_size)
+        probabilities: np.ndarray = (counts + distinct / self.vocab_size) / (counts.sum() + distinct)
+        return probabilities
+
+    @cached_property
+    def _arrays(self) -> tuple[np.ndarray, ...]:
+        """What `score_ngrams` needs: rows of followers with their counts, p1, p1 sorted, and the rows' summaries."""
+        from recallkit.compiled.ngram import summarise_rows
+
+        rows = self._rows() if self.order == 2 else (np.zeros(self.vocab_size + 1, np.int64), np.empty(0, np.uint32), np.empty(0))
+        return *rows, self.unigram, np.sort(self.unigram), *summarise_rows(*rows, self.unigram)
+
+    def _rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        starts = self.table.row_starts()
+        starts = np.concatenate([starts, np.full(self.vocab_size + 1 - len(starts), starts[-1])])
+        return starts, self.table.keys.astype(np.uint32), self.table.counts.astype(np.float64)
+
+    def batch_tokens(self, seq_len: int) -> int:
+        """Any number fits."""
+        return max(seq_len, 1 << 17)
+
+    def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
+        """See `ScoringModel.score`; probabilities in float64, NLLs rounded once to float32."""
+        from recallkit.compiled.ngram import score_ngrams
+
+        nll, argmax, rank = score_ngrams(np.ascontiguousarray(ids, np.uint32), offsets.astype(np.int64), self.cache_weight, *self._arrays)
+        return TokenScores(nll, argmax, rank)
+
+
+class UnigramModel(_ControlModel):
+    """`control:unigram`: p1."""
+
+    order = 1
+
+
+class BigramModel(_ControlModel):
+    """`control:bigram`: p2."""
+
+
+class RecallModel(_ControlModel):
+    """`control:recall`: p3."""
+
+    cache_weight = CACHE_WEIGHT

@@ -1,0 +1,227 @@
+"""Causal language models that transformers loads: a directory, a GGUF file or a hub id.
+
+Hidden states come from the backbone and go through the head a few rows at a time, so that logits of a whole batch never
+exist; where a model does more to its logits than a linear layer (a soft cap, a scale), its own forward is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recallkit import artifacts
+from recallkit.errors import UserError
+from recallkit.models.api import TokenScores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    from torch import Tensor
+
+    from recallkit.models.api import ModelRequest
+
+_WEIGHT_FILES = ("*.safetensors", "*.bin", "*.json", "*.gguf")
+_MOST_CPU_TOKENS = 1 << 13
+_MOST_CUDA_TOKENS = 1 << 16
+
+
+def load_transformers(request: ModelRequest) -> TransformersModel:
+    """Loads a model in evaluation mode.
+
+    Raises UserError where transformers cannot read it, where weights are missing from the files, or without the device.
+    """
+    import torch
+
+    device = choose_device(request.device)
+    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[request.dtype]
+    path = Path(request.spec)
+    source, options = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (request.spec, {})
+    if path.is_file() and path.suffix != ".gguf":
+        raise UserError("not a model: a directory, a .gguf file or a hub id is wanted", where=request.spec)
+    model = _from_pretrained(request.spec, source, dtype, options)
+    if model.get_input_embeddings() is None or model.get_output_embeddings() is None:
+        raise UserError("not a language model with input and output embeddings", where=request.spec)
+    return TransformersModel(model.to(device).eval(), request.spec, device)
+
+
+def identify_transformers(request: ModelRequest) -> str:
+    """Digest of what decides a model's numbers: the files of a local one, the commit of a hub's, and the precision.
+
+    Raises UserError where there is no such model.
+    """
+    path = Path(request.spec)
+    if path.is_file():
+        weights = artifacts.digest_file(path)
+    elif path.is_dir():
+        found = sorted({file for pattern in _WEIGHT_FILES for file in path.glob(pattern)})
+        weights = artifacts.digest_json([[file.name, artifacts.digest_file(file)] for file in found])
+    else:
+        weights = _hub_commit(request.spec)
+    return artifacts.digest_json([weights, request.dtype])
+
+
+def _hub_commit(spec: str) -> str:
+    """The commit that a hub id stands for: part of the path of its files in the hub's cache."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return Path(hf_hub_download(spec, "config.json")).parent.name
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise UserError(
+            f"neither a model directory nor a model that the hub gives ({type(error).__name__})",
+            where=spec,
+            remedy="check the spelling and the network, or give a directory or a .gguf file",
+        ) from error
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto`, `cpu`, `cuda` or `cuda:1`. Raises UserError for a card that is not there."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError("no such device", where=name, remedy="use auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("no CUDA card that this torch can use", where=name, remedy="use --device cpu, or install a CUDA build of torch")
+    return device
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """No progress bars and no advice: what matters of it becomes an error of ours."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
+@contextlib.contextmanager
+def _memory_errors() -> Iterator[None]:
+    """Turns torch's ways of running out of memory into MemoryError."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        raise MemoryError from error
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error) or "not enough memory" in str(error):
+            raise MemoryError from error
+        raise
+
+
+def _from_pretrained(spec: str, source: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with _quiet_transformers():
+        try:
+            model, info = AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype, output_loading_info=True, trust_remote_code=False, **options
+            )
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise UserError(
+                f"transformers cannot load it ({first_line})", where=spec, remedy="give a model directory, a .gguf file or a hub id"
+            ) from error
+    missing = sorted(info.get("missing_keys", ()))
+    if missing:
+        raise UserError(
+            f"{len(missing)} weights are missing from its files, {missing[0]} among them",
+            where=spec,
+            remedy="scores of random weights mean nothing: check the files",
+        )
+    return model
+
+
+class TransformersModel:
+    """A transformers model behind `ScoringModel`."""
+
+    def __init__(self, model: Any, name: str, device: torch.device) -> None:
+        self.model = model
+        self.name = name
+        self.device = device
+        config = model.config.get_text_config()
+        self.config = config
+        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        length = getattr(config, "max_position_embeddings", None)
+        self.max_length = int(length) if isinstance(length, int) and length > 0 else None
+        self.head_is_linear = self._check_head()
+
+    def batch_tokens(self, seq_len: int) -> int:
+        """From the memory of the device and the widest activations of one layer; the same on every run."""
+        import torch
+
+        if self.device.type == "cuda":
+            memory, most = torch.cuda.get_device_properties(self.device).total_memory, _MOST_CUDA_TOKENS
+        else:
+            memory, most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _MOST_CPU_TOKENS
+        width = int(getattr(self.config, "hidden_size", 1024))
+        inner = int(getattr(self.config, "intermediate_size", None) or 4 * width)
+        state = int(getattr(self.config, "state_size", 0) or 0)
+        heads = int(getattr(self.config, "num_attention_heads", 0) or 0)
+        per_token = 4 * (8 * width + 4 * inner + 4 * inner * state + 2 * heads * seq_len)
+        fitting = max(1, memory // 8 // per_token)
+        return int(max(seq_len, min(most, 1 << (fitting.bit_length() - 1))))
+
+    def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
+        """See `ScoringModel.score`. Shorter sequences of a batch are padded behind their last id, which no causal model sees."""
+        import torch
+
+        lengths = np.diff(offsets) - 1
+        inputs, real = _padded_inputs(ids, offsets, lengths)
+        is_first = np.zeros(len(ids), bool)
+        is_first[offsets[:-1]] = True
+        targets = torch.from_numpy(ids[~is_first].astype(np.int64)).to(self.device)
+        with torch.inference_mode(), _memory_errors():
+            scores = self._token_nll(torch.from_numpy(inputs).to(self.device), torch.from_numpy(real).to(self.device), targets)
+        return TokenScores(scores.nll.cpu().numpy(), scores.argmax.to(torch.int32).cpu().numpy(), scores.rank.to(torch.int32).cpu().numpy())
+
+    def _token_nll(self, inputs: Tensor, real: Tensor, targets: Tensor) -> Any:
+        from recallkit.kernels.token_nll.api import logits_nll, token_nll
+
+        if not self.head_is_linear:
+            return logits_nll(self.model(input_ids=inputs, use_cache=False).logits[real], targets)
+        head = self.model.get_output_embeddings()
+        hidden = self.model.base_model(input_ids=inputs, use_cache=False).last_hidden_state
+        return token_nll(hidden[real], head.weight, targets, bias=getattr(head, "bias", None))
+
+    def _check_head(self) -> bool:
+        """Whether the logits are the head's linear layer on the backbone's last hidden state, tried on a few ids."""
+        import torch
+
+        head = self.model.get_output_embeddings()
+        if not isinstance(head, torch.nn.Linear) or self.model.base_model is self.model:
+            return False
+        ids = torch.arange(8, device=self.device)[None] % self.vocab_size
+        with torch.inference_mode():
+            expected = self.model(input_ids=ids, use_cache=False).logits.float()
+            hidden = getattr(self.model.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)
+            if hidden is None:
+                return False
+            # The largest logit sets the scale: a soft cap or a factor changes it far beyond rounding.
+            difference = (head(hidden).float() - expected).abs().max()
+            return bool(difference <= 1e-3 * expected.abs().max().clamp(min=1e-6))
+
+
+def _padded_inputs(ids: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs (b, longest) int64 and which of them are real; the fill repeats an id of the sequence itself."""
+    longest = int(lengths.max())
+    places = np.arange(longest)
+    real = places < lengths[:, None]
+    at = offsets[:-1, None] + np.minimum(places, lengths[:, None] - 1)
+    return ids[at].astype(np.int64), real

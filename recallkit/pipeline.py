@@ -1,0 +1,411 @@
+"""The stages put together: what each command does, as a function.
+
+    corpus -> tokens -> sequences -> bigram counts -> slices -> scores -> gap
+
+Stages know nothing of each other; here their streams and tables meet. Every function finds finished work again, goes on
+with unfinished work, and refuses to replace work that was made with other options unless `force` is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallkit import __version__, artifacts, config, console
+from recallkit.counts import CountsTable, open_counts, read_meta
+from recallkit.errors import UserError
+from recallkit.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+
+    from recallkit.joining import Boundary
+    from recallkit.models.api import ModelRequest
+    from recallkit.records import EncodedDocuments, Position
+    from recallkit.stages.corpus import Corpus
+    from recallkit.stages.gap import GapTables
+    from recallkit.stages.tokens import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TextOptions:
+    """Which text, and how it becomes a stream of token ids."""
+
+    sources: Sequence[str]
+    default_split: str
+    tokenizer: str | None = None
+    end_token: str | None = None
+    boundary: Boundary = "pack"
+    limit_tokens: int | None = None
+    text_field: str | None = None
+    source_field: str | None = None
+    skip_bad: bool = False
+    fast: bool = True
+
+
+class _Text:
+    """A corpus and a tokenizer, opened: the beginning of every stream."""
+
+    def __init__(self, options: TextOptions) -> None:
+        from recallkit.stages.corpus import CorpusOptions, open_corpus
+        from recallkit.stages.tokens import load_tokenizer
+
+        self.options = options
+        self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer, end_token=options.end_token)
+        fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad)
+        self.corpus: Corpus = open_corpus(options.sources, fields, default_split=options.default_split)
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the stream of ids."""
+        kept = ("boundary", "limit_tokens", "text_field", "source_field", "skip_bad")
+        return {
+            "sources": [asdict(summary) for summary in self.corpus.summaries()],
+            "tokenizer": self.tokenizer.describe(),
+            **{name: getattr(self.options, name) for name in kept},
+        }
+
+    def encoded(self, start: Position) -> Iterator[EncodedDocuments]:
+        """The stream of encoded documents from a position on."""
+        from recallkit.stages.tokens import encode_documents
+
+        return encode_documents(self.corpus.documents(start), self.tokenizer, fast=self.options.fast, notify=console.note)
+
+    def report_skipped(self) -> None:
+        """Tells the user of records that were skipped."""
+        report = self.corpus.report
+        if report.num_skipped:
+            console.note(f"skipped {report.num_skipped:,} bad records, the first: {report.first_skipped[0]}")
+
+
+def _finished(found: dict[str, Any] | None, options: dict[str, Any], path: Path, *, force: bool) -> bool:
+    """Whether finished work with these options stands at `path`. Raises UserError where it has other ones."""
+    if found is None or force:
+        return False
+    if found == options:
+        return True
+    changed = sorted(key for key in {*found, *options} if found.get(key) != options.get(key))
+    raise UserError(
+        f"already made with other options (differs in {', '.join(changed)})",
+        where=path,
+        remedy="choose another output with -o, or replace it with --force",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------- count
+
+
+def count(text: TextOptions, out: Path, *, only: Path | None = None, force: bool = False) -> dict[str, Any]:
+    """Counts training bigrams into `out` (DuckDB); returns the table's meta.
+
+    `only` names a slice directory: bigrams that its sequences do not hold are left out, to save memory and disk.
+    Raises UserError for everything a user can mend.
+    """
+    from recallkit.stages import bigrams, slices
+
+    opened = _Text(text)
+    options = {**opened.identity(), "only": _sequences_digest(only) if only else None}
+    if _finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
+        console.note(f"{out} is complete, nothing to do (--force counts again)")
+        return read_meta(out)
+    needed = slices.needed_bigrams(only / "sequences.parquet") if only else None
+    with Journal(out, options, force=force) as journal:
+        state = bigrams.counting_state(journal)
+        _note_resumed(journal, state.num_tokens)
+        with console.progress("counting", total=text.limit_tokens) as show:
+            counted = bigrams.count_stream(
+                opened.encoded(state.position),
+                journal,
+                end_token_id=opened.tokenizer.end_token_id,
+                vocab_size=opened.tokenizer.vocab_size,
+                boundary=text.boundary,
+                limit_tokens=text.limit_tokens,
+                only=needed,
+                progress=show,
+            )
+        opened.report_skipped()
+        meta = bigrams.write_counts(out, counted, {**_stamp(), "options": options, **options})
+        journal.finish()
+    return meta
+
+
+def import_counts(
+    file: Path, out: Path, *, tokenizer: str | None, num_tokens: int | None, boundary: Boundary, force: bool
+) -> dict[str, Any]:
+    """Makes a counts database of a table (Parquet or CSV: first, second, count) that was counted elsewhere."""
+    from recallkit.stages import bigrams
+    from recallkit.stages.tokens import load_tokenizer
+
+    described = load_tokenizer(tokenizer).describe() if tokenizer else None
+    options = {
+        "imported": artifacts.digest_file(file) if file.is_file() else None,
+        "tokenizer": described,
+        "boundary": boundary,
+        "given_num_tokens": num_tokens,
+    }
+    if _finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
+        return read_meta(out)
+    counted = bigrams.read_foreign_counts(file)
+    if num_tokens is not None:
+        counted = type(counted)(counted.bigrams, counted.unigram_counts, num_tokens, counted.num_documents)
+    return bigrams.write_counts(out, counted, {**_stamp(), "options": options, "tokenizer": described, "boundary": boundary, "only": None})
+
+
+def _stamp() -> dict[str, Any]:
+    return {"recallkit_version": __version__}
+
+
+def _note_resumed(journal: Journal, num_tokens: int) -> None:
+    if journal.resumed:
+        console.note(f"{journal.target}: going on after {num_tokens:,} tokens of an interrupted run")
+
+
+# ---------------------------------------------------------------------------------------------------------------- slice
+
+
+@dataclass(frozen=True, slots=True)
+class RareCount:
+    """What counts as rare in training: at most `max_count` times, or at most `max_rate` times a billion tokens."""
+
+    max_count: int = config.MAX_COUNT
+    max_rate: float | None = None
+
+    def resolve(self, counts: CountsTable | None) -> int:
+        """The largest count that is still rare. Raises UserError for a rate without counts."""
+        if self.max_rate is None:
+            return self.max_count
+        if counts is None:
+            raise UserError("a rate needs the number of training tokens", where="--max-rate", remedy="give --counts")
+        return int(self.max_rate * counts.num_tokens / 1e9)
+
+
+def slice_text(
+    text: TextOptions, out: Path, *, counts: Path | None, rare: RareCount = RareCount(), seq_len: int = config.SEQ_LEN, force: bool = False
+) -> dict[str, Any]:
+    """Labels every predicted token of a text into the directory `out`; returns the manifest of `tokens.parquet`.
+
+    Tokenising is the slow part and resumable: sequences that are there already are labelled anew without it. Without
+    `counts` only repetition is labelled. Raises UserError for everything a user can mend.
+    """
+    if seq_len < 1:
+        raise UserError("a sequence needs at least one prediction", where=f"--seq-len {seq_len}")
+    table = open_counts(counts) if counts else None
+    opened = _Text(text)
+    if table is not None:
+        table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
+    sequences = _make_sequences(opened, out / "sequences.parquet", seq_len, force=force)
+    return _make_labels(out, sequences, table, rare, force=force)
+
+
+def _make_sequences(opened: _Text, path: Path, seq_len: int, *, force: bool) -> dict[str, Any]:
+    from recallkit.stages import sequences
+
+    options = {**opened.identity(), "seq_len": seq_len}
+    if _finished(_manifest_options(path), options, path.parent, force=force and _manifest_options(path) != options):
+        return artifacts.read_manifest(path)
+    with Journal(path, options, force=force) as journal:
+        state = sequences.PackingState.from_json(journal.state) if journal.resumed else sequences.PackingState()
+        _note_resumed(journal, state.num_predictions)
+        with console.progress("tokenising", total=opened.options.limit_tokens) as show:
+            blocks = sequences.pack_sequences(
+                opened.encoded(state.position),
+                end_token_id=opened.tokenizer.end_token_id,
+                seq_len=seq_len,
+                boundary=opened.options.boundary,
+                limit_predictions=opened.options.limit_tokens,
+                state=state,
+            )
+            for block in blocks:
+                table = sequences.sequences_table(block, opened.tokenizer)
+                artifacts.write_parquet(journal.part(journal.num_parts), [table], sequences.sequences_schema(), {})
+                journal.commit(block.state.to_json())
+                show(block.state.num_predictions)
+        opened.report_skipped()
+        if not journal.num_parts:
+            raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
+        facts = {**_stamp(), "kind": "sequences", "options": options, **options}
+        manifest = sequences.write_sequences(path, journal, facts)
+        journal.finish()
+    return manifest
+
+
+def _make_labels(out: Path, sequences: dict[str, Any], table: CountsTable | None, rare: RareCount, *, force: bool) -> dict[str, Any]:
+    from recallkit.stages import slices
+
+    path = out / "tokens.parquet"
+    max_count = rare.resolve(table)
+    counts = table.describe() if table is not None else None
+    options = {"sequences_digest": sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": max_count}
+    if _finished(_manifest_options(path), options, out, force=force):
+        console.note(f"{out} is complete, nothing to do (--force labels again)")
+        return artifacts.read_manifest(path)
+    kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "limit_tokens")
+    manifest = {
+        **_stamp(),
+        "kind": "tokens",
+        "options": options,
+        "counts": counts,
+        "max_count": max_count,
+        **{k: sequences[k] for k in kept},
+    }
+    with console.progress("labelling", total=sequences["num_rows"]) as show:
+        tables = slices.label_sequences(out / "sequences.parquet", table, max_count, progress=show)
+        manifest = artifacts.write_parquet(path, tables, slices.tokens_schema(), manifest, **slices.PARQUET_OPTIONS)
+    artifacts.write_json(out / "manifest.json", manifest)
+    return manifest
+
+
+def _manifest_options(path: Path) -> dict[str, Any] | None:
+    """The options that made a finished table; None where there is none."""
+    return artifacts.read_manifest(path)["options"] if path.exists() else None
+
+
+def _sequences_digest(slices: Path) -> str:
+    return str(artifacts.read_manifest(slices / "sequences.parquet")["sequences_digest"])
+
+
+# ---------------------------------------------------------------------------------------------------------------- score
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringOptions:
+    """How models are run. `batch_tokens` None: chosen from the model and the machine's memory."""
+
+    counts: Path | None = None
+    device: str = "auto"
+    dtype: str = "float32"
+    batch_tokens: int | None = None
+    force: bool = False
+
+
+def score_path(slices: Path, model: str) -> Path:
+    """Where a model's scores of a slice directory lie."""
+    return slices / "scores" / f"{artifacts.file_slug(model)}.parquet"
+
+
+def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
+    """Scores every predicted token of a slice directory with one model; returns the score file's manifest.
+
+    Done once for a model and a set of sequences: a finished file is found again, an unfinished one is gone on with.
+    """
+    from recallkit.models.api import ModelRequest, identify_model
+
+    tokens = artifacts.read_manifest(slices / "tokens.parquet")
+    sequences = artifacts.read_manifest(slices / "sequences.parquet")
+    counts = options.counts or (Path(tokens["counts"]["path"]) if tokens["counts"] else None)
+    request = ModelRequest(model_spec, sequences["tokenizer"]["vocab_size"], counts, options.device, options.dtype)
+    path = score_path(slices, model_spec)
+    identity = {"model_digest": identify_model(request), "sequences_digest": sequences["sequences_digest"], "dtype": options.dtype}
+    if _finished(_manifest_options(path), identity, path, force=options.force):
+        return artifacts.read_manifest(path)
+    with Journal(path, {**identity, "batch_tokens": options.batch_tokens}, force=options.force) as journal:
+        return _score_into(journal, path, request, identity, slices, sequences, options)
+
+
+def _score_into(
+    journal: Journal,
+    path: Path,
+    request: ModelRequest,
+    identity: dict[str, Any],
+    slices: Path,
+    sequences: dict[str, Any],
+    options: ScoringOptions,
+) -> dict[str, Any]:
+    from recallkit.models.api import load_model
+    from recallkit.stages import scores
+
+    model = load_model(request)
+    _check_model_tokenizer(request.spec, slices, sequences["tokenizer"])
+    batch_tokens = options.batch_tokens or model.batch_tokens(sequences["seq_len"])
+    if journal.resumed:
+        console.note(f"{path}: going on after {journal.num_parts} parts of an interrupted run")
+    with console.progress(f"scoring {request.spec}", total=sequences["num_rows"]) as show:
+        done = 0
+
+        def advance(num_tokens: int) -> None:
+            nonlocal done
+            done += num_tokens
+            show(done)
+
+        parts = _parts(slices / "sequences.parquet", scores.SEQUENCES_PER_PART)
+        scores.score_sequences(model, parts, journal, batch_tokens=batch_tokens, progress=advance, notify=console.note)
+    facts = {
+        **_stamp(),
+        "kind": "scores",
+        "model": request.spec,
+        "options": identity,
+        **identity,
+        "num_rows": sequences["num_rows"],
+        "batch_tokens": batch_tokens,
+    }
+    manifest = scores.write_scores(journal, path, facts)
+    artifacts.write_json(path.with_suffix(".json"), manifest)
+    journal.finish()
+    return manifest
+
+
+def _parts(sequences: Path, size: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """The sequences `size` at a time: (number of the first, flat ids, offsets)."""
+    from recallkit.stages.slices import group_ids, sequence_groups
+
+    for group in sequence_groups(sequences):
+        ids, offsets = group_ids(group)
+        first = group["sequence"][0].as_py()
+        for start in range(0, len(offsets) - 1, size):
+            part = offsets[start : start + size + 1]
+            yield first + start, ids[part[0] : part[-1]], part - part[0]
+
+
+def _check_model_tokenizer(spec: str, slices: Path, used: dict[str, Any]) -> None:
+    """Raises UserError where a local model brings a tokenizer that gives other ids than the one the slices used."""
+    import pyarrow.parquet as pq
+
+    from recallkit.stages.tokens import load_tokenizer
+
+    if not (Path(spec) / "tokenizer.json").is_file():
+        return
+    mine = load_tokenizer(spec, end_token=None)
+    if mine.digest == used["digest"]:
+        return
+    with pq.ParquetFile(slices / "sequences.parquet") as file:
+        rows = next(file.iter_batches(batch_size=8, columns=["tokens", "text"]))
+    texts = mine.decode([row.values.to_numpy() for row in rows["tokens"]])
+    if texts != rows["text"].to_pylist():
+        raise UserError(
+            f"its own tokenizer gives other ids than {used['name']}, with which the slices were made",
+            where=spec,
+            remedy=f"slice again with --tokenizer {spec}",
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------------ gap
+
+
+def gap(reference: str, models: Sequence[str], slices: Path, out: Path, options: ScoringOptions = ScoringOptions()) -> GapTables:
+    """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
+
+    Writes `gap.parquet` and the `by_*` tables to `out`. Raises UserError for everything a user can mend.
+    """
+    from recallkit.stages.gap import attribute_gap
+
+    names = [reference, *models]
+    if len(set(names)) < len(names):
+        raise UserError("a model is named twice", where=" ".join(names), remedy="compare different models")
+    manifests = {name: score(name, slices, options) for name in names}
+    tables = attribute_gap(slices / "tokens.parquet", score_path(slices, reference), [score_path(slices, name) for name in models])
+    tokens = artifacts.read_manifest(slices / "tokens.parquet")
+    facts = {
+        **_stamp(),
+        "kind": "gap",
+        "reference": reference,
+        "models": list(models),
+        "slices": {
+            key: tokens[key]
+            for key in ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
+        },
+        "scores": {name: manifests[name]["options"] for name in names},
+    }
+    tables.write(out, facts)
+    return tables

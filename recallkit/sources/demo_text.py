@@ -1,0 +1,160 @@
+"""Text that every Python installation holds, so that the whole pipeline runs with nothing downloaded.
+
+Standard-library modules, the language reference in `pydoc_data`, and the READMEs of installed packages. A tenth,
+fixed by a hash of names, is validation text: no model of the zoo was trained on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sysconfig
+import tokenize
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallkit import artifacts
+from recallkit.errors import UserError
+from recallkit.sources.fields import FieldFinder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.metadata import Distribution
+
+    from recallkit.sources.readers import OnBad
+
+SPLITS = ("train", "validation")
+
+# Packages differ a thousandfold in size, so a tenth of the names is not a tenth of the bytes. This salt was chosen
+# among the first few hundred for a share of bytes near a tenth in each of the three sources (CPython 3.10 to 3.13).
+_SALT = "132"
+
+_TESTS = {"test", "tests", "idle_test"}
+# Its one big module holds, again, the topics that are documents of their own: some of them for validation.
+_TOPICS_PACKAGE = "pydoc_data"
+_NOT_OURS_TO_READ = {"recallkit"}
+
+
+def is_validation(name: str) -> bool:
+    """Whether text of this name (a top-level module, a topic, a project in canonical form) is validation text."""
+    return hashlib.blake2b(f"{_SALT}:{name}".encode(), digest_size=8).digest()[0] % 10 == 0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoText:
+    """One document: `split_name` decides its split; `content` is the text itself, or the module that holds it."""
+
+    id: str
+    source: str
+    split_name: str
+    content: str | Path
+
+    def text(self) -> str:
+        """The text; "" for a module that no one can decode (the standard library once had such test data)."""
+        if isinstance(self.content, str):
+            return self.content
+        try:
+            with tokenize.open(self.content) as file:
+                return file.read()
+        except (SyntaxError, UnicodeDecodeError):
+            return ""
+
+
+def demo_texts(split: str) -> list[DemoText]:
+    """The documents of a split, by source (stdlib, pydoc, readme), then id. Modules are not read yet.
+
+    Raises UserError for a split other than `train` and `validation`.
+    """
+    _check_split(split)
+    everything = [*_modules(Path(sysconfig.get_path("stdlib"))), *_topics(), *_readmes()]
+    return [text for text in everything if is_validation(text.split_name) == (split == "validation")]
+
+
+def _check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise UserError(f"no such split: {split}", where="demo", remedy=f"choose {' or '.join(f'demo:{known}' for known in SPLITS)}")
+
+
+def _modules(root: Path) -> Iterator[DemoText]:
+    """Modules of the standard library. Its top-level package decides the split: siblings can be near-duplicates.
+
+    Only folders that are packages by name are entered, which leaves out site-packages, lib-dynload and the like.
+    """
+    found: dict[str, Path] = {}
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name.isidentifier() and name not in {*_TESTS, "__pycache__"}]
+        for name in files:
+            parts = [*Path(folder).relative_to(root).parts, name.removesuffix(".py")]
+            if name.endswith(".py") and parts[-1].isidentifier() and parts[0] != _TOPICS_PACKAGE:
+                found[".".join(parts).removesuffix(".__init__")] = Path(folder, name)
+    for module, path in sorted(found.items()):
+        yield DemoText(module, "stdlib", module.split(".")[0], path)
+
+
+def _topics() -> Iterator[DemoText]:
+    from pydoc_data.topics import topics
+
+    for topic, text in sorted(topics.items()):
+        yield DemoText(topic, "pydoc", topic, text)
+
+
+def _readmes() -> Iterator[DemoText]:
+    """The description of each installed project, once, whatever the number of its copies on the path."""
+    from importlib.metadata import distributions
+
+    found: dict[str, tuple[str, str]] = {}
+    for distribution in distributions():
+        project, version, text = _described(distribution)
+        if text and project not in _NOT_OURS_TO_READ:
+            found[project] = max(found.get(project, ("", "")), (version, text))
+    for project, (_, text) in sorted(found.items()):
+        yield DemoText(project, "readme", project, text)
+
+
+def _described(distribution: Distribution) -> tuple[str, str, str]:
+    """Canonical name, version and description; empty strings for broken metadata."""
+    try:
+        fields: Any = distribution.metadata
+    except (OSError, ValueError):
+        return "", "", ""
+    name = re.sub(r"[-_.]+", "-", fields.get("Name") or "").lower()
+    text = (fields.get("Description") or "").strip()
+    return name, str(fields.get("Version")), "" if text == "UNKNOWN" or not name else text
+
+
+@dataclass(frozen=True, slots=True)
+class DemoShard:
+    """The demo text of one split as a shard; records are its documents, counted from 0.
+
+    Raises UserError for a split other than `train` and `validation`.
+    """
+
+    split: str
+    source: str = "demo"
+    finder: FieldFinder = FieldFinder()
+
+    def __post_init__(self) -> None:
+        _check_split(self.split)
+
+    @property
+    def name(self) -> str:
+        """The preset with its split."""
+        return f"demo:{self.split}"
+
+    def digest(self) -> str:
+        """The digest of names and contents, which differ between installations."""
+        digests = (artifacts.digest_bytes(text.id.encode(), text.text().encode()) for text in demo_texts(self.split))
+        return artifacts.digest_json(list(digests))
+
+    def place(self, record: int) -> str:
+        """Preset and document, from 0."""
+        return f"{self.name}, document {record}"
+
+    def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Documents from `first` on, each with its number; blank ones are left out, their numbers too."""
+        for number, demo_text in enumerate(demo_texts(self.split)[first:], first):
+            text = demo_text.text()
+            if text.strip():
+                yield number, {"text": text, "source": demo_text.source, "id": demo_text.id}

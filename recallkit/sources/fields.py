@@ -1,0 +1,128 @@
+"""Finds text, source and id in a record, because every corpus names and nests them differently.
+
+What a record's fields mean is decided record by record, never from the first one of a shard: a stream entered in its
+middle must give the same documents as one read from its start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit import config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+TEXT_FIELDS = ("text", "content", "raw_content")
+# Cheapest first: a look into `meta` may parse JSON, as in RedPajama's sample, whose `red_pajama_subset` is found before.
+SOURCE_FIELDS = ("red_pajama_subset", "meta.pile_set_name", "meta.redpajama_set_name", "source", "meta.source")
+ID_FIELDS = ("id", "doc_id", "meta.id")
+_LABELS = (str, int, float)
+_MAX_NAMES_LISTED = 12
+
+
+class FieldError(Exception):
+    """A record without the fields asked for; the reader adds file and line. `remedy` says which option mends it."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.remedy = remedy
+
+
+class FieldFinder:
+    """Text, source and id of records; dotted paths given by the user replace the names that are tried otherwise."""
+
+    def __init__(self, text_field: str | None = None, source_field: str | None = None) -> None:
+        self._text_paths = _paths((text_field,) if text_field else TEXT_FIELDS)
+        self._source_paths = _paths((source_field,) if source_field else SOURCE_FIELDS)
+        self._id_paths = _paths(ID_FIELDS)
+        self._source_is_given = source_field is not None
+
+    def find(self, fields: Mapping[str, Any]) -> tuple[str, str, str]:
+        """Text, source and id; source and id are "" where the record has none.
+
+        Raises FieldError where the text is missing, no string or over `config.MAX_RECORD_BYTES`, or where a source
+        field that the user named is missing.
+        """
+        source = _first_label(fields, self._source_paths)
+        if self._source_is_given and not source:
+            problem = f"no source in {_listed(self._source_paths)} ({_present(fields)})"
+            raise FieldError(problem, "name the field with --source-field")
+        return self._text(fields), source, _first_label(fields, self._id_paths)
+
+    def columns(self, available: Iterable[str]) -> list[str]:
+        """Those of a table's columns that `find` looks at. Raises FieldError where none can hold the text."""
+        names = list(available)
+        if not any(path[0] in names for path in self._text_paths):
+            raise _no_text(self._text_paths, dict.fromkeys(names))
+        roots = {path[0] for path in (*self._text_paths, *self._source_paths, *self._id_paths)}
+        return [name for name in names if name in roots]
+
+    def _text(self, fields: Mapping[str, Any]) -> str:
+        for path in self._text_paths:
+            text = _look_up(fields, path)
+            if isinstance(text, str):
+                # A character is 4 bytes at most: short texts, nearly all, need no encoding to be measured.
+                if len(text) > config.MAX_RECORD_BYTES // 4 and len(text.encode()) > config.MAX_RECORD_BYTES:
+                    raise FieldError(*too_long())
+                return text
+            if text is not None:
+                raise FieldError(f"{'.'.join(path)} is {_kind(text)}, not text", "name the field with --text-field")
+        raise _no_text(self._text_paths, fields)
+
+
+def too_long() -> tuple[str, str]:
+    """Problem and remedy of a record that is longer than any document should be."""
+    return f"a record of more than {config.MAX_RECORD_BYTES:,} bytes", "split it, or check that records end in newlines"
+
+
+def _paths(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(name.split(".")) for name in names)
+
+
+def _look_up(fields: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    """The value at a dotted path, through objects and through strings that hold a JSON object; None where it ends."""
+    value = fields.get(path[0])
+    for name in path[1:]:
+        if isinstance(value, str):
+            value = _parsed(value)
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value
+
+
+def _parsed(text: str) -> Any:
+    import orjson
+
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _first_label(fields: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> str:
+    for path in paths:
+        value = _look_up(fields, path)
+        if isinstance(value, _LABELS) and value != "":
+            return str(value)
+    return ""
+
+
+def _no_text(paths: tuple[tuple[str, ...], ...], fields: Mapping[str, Any]) -> FieldError:
+    return FieldError(f"no text in {_listed(paths)} ({_present(fields)})", "name the field with --text-field")
+
+
+def _listed(paths: tuple[tuple[str, ...], ...]) -> str:
+    return " or ".join(".".join(path) for path in paths)
+
+
+def _present(fields: Mapping[str, Any]) -> str:
+    names = [name[:40] for name in fields]
+    more = ", ..." if len(names) > _MAX_NAMES_LISTED else ""
+    return f"the record has: {', '.join(names[:_MAX_NAMES_LISTED])}{more}" if names else "the record is empty"
+
+
+def _kind(value: object) -> str:
+    kinds = {dict: "an object", list: "a list", bool: "true or false", int: "a number", float: "a number"}
+    return kinds.get(type(value), f"of type {type(value).__name__}")

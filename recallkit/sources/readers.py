@@ -1,0 +1,276 @@
+"""Reads local shards record by record in constant memory: JSON lines (plain, zstd, gzip), Parquet rows, text files.
+
+Own code rather than `datasets`, which takes several times as long on `.jsonl.zst` (tests/benchmarks/reading.py).
+A shard can be entered at any record: lines before it are counted but not parsed, row groups before it not read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from recallkit import artifacts, config
+from recallkit.errors import UserError
+from recallkit.sources.fields import FieldError, FieldFinder, too_long
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    OnBad = Callable[[int, str, str], None]
+
+BLOCK_BYTES = 1 << 19
+"""Bytes decompressed at a time: larger blocks fall out of the cache, smaller ones cut more lines in two."""
+
+_BATCH_BYTES = 1 << 22
+_MAX_BATCH_ROWS = 1024
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Shard(Protocol):
+    """One input of a stream; its records are numbered from 0.
+
+    `name` is how the user knows it (a path, a preset with its split), `source` the source of documents that name
+    none, `finder` finds text, source and id in its records.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 (said above)
+
+    @property
+    def source(self) -> str: ...  # noqa: D102
+
+    @property
+    def finder(self) -> FieldFinder: ...  # noqa: D102
+
+    def digest(self) -> str:
+        """A digest that changes when the content does."""
+
+    def place(self, record: int) -> str:
+        """Where a record stands, for messages: as an editor or a table's reader numbers it."""
+
+    def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Records from number `first` on, each with its number.
+
+        For each thing that is no record, `on_bad(number, problem, remedy)` is called, which raises, or returns to
+        go on. Raises UserError for a damaged or an empty shard.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FileShard:
+    """What shards that are files share."""
+
+    name: str
+    path: Path
+    source: str
+    finder: FieldFinder
+
+    def digest(self) -> str:
+        """The digest of length and samples of the file."""
+        return artifacts.digest_sample(self.path)
+
+    def _damaged(self, error: Exception, record: int) -> UserError:
+        remedy = "the file is cut off or damaged: copy it again"
+        return UserError(f"cannot be read further ({error})", where=self.place(record), remedy=remedy)
+
+    def _empty(self) -> UserError:
+        return UserError("holds no record", where=self.name, remedy="leave it out, or copy it again")
+
+    def place(self, record: int) -> str:
+        """The file: it is one record, where a format does not say otherwise."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLinesShard(FileShard):
+    """A file of JSON objects, one a line, plain or compressed. Records are its lines, blank ones counted but skipped.
+
+    That blank lines count keeps numbers and an editor's line numbers (from 1) one apart, and lets a reader enter at
+    any record by counting newlines.
+    """
+
+    compression: str | None = None
+
+    def place(self, record: int) -> str:
+        """File and line, from 1."""
+        return f"{self.name}, line {record + 1}"
+
+    def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Objects of the lines from `first` on; see `Shard.records`."""
+        import orjson
+
+        number, is_empty = first - 1, first == 0
+        try:
+            for number, line in enumerate(split_lines(skip_lines(self._blocks(), first)), first):
+                if line is None:
+                    is_empty = False
+                    on_bad(number, *too_long())
+                    continue
+                try:
+                    fields = orjson.loads(line)
+                except orjson.JSONDecodeError as error:
+                    if bytes(line).isspace() or not line:
+                        continue
+                    on_bad(number, _why_not_json(line, error), "mend or remove the line")
+                else:
+                    if isinstance(fields, dict):
+                        yield number, fields
+                    else:
+                        on_bad(number, "not a JSON object", "each line must be an object with a text field")
+                is_empty = False
+        except OSError as error:
+            raise self._damaged(error, number + 1) from error
+        if is_empty:
+            raise self._empty()
+
+    def _blocks(self) -> Iterator[bytes]:
+        """Decompressed blocks. Raises OSError for damaged data.
+
+        pyarrow rather than zstandard: equally fast, reads on across frames, and says so when the last one is cut off.
+        """
+        import pyarrow as pa
+
+        with pa.OSFile(str(self.path)) as file, pa.input_stream(file, compression=self.compression) as stream:
+            block = stream.read(BLOCK_BYTES).removeprefix(_BYTE_ORDER_MARK)
+            while block:
+                yield block
+                block = stream.read(BLOCK_BYTES)
+
+
+def skip_lines(blocks: Iterable[bytes], num_lines: int) -> Iterator[bytes]:
+    """The blocks' content after its first `num_lines` lines, found without splitting them."""
+    for block in blocks:
+        num_ends = block.count(b"\n") if num_lines else 0
+        if num_ends < num_lines:
+            num_lines -= num_ends
+            continue
+        start = 0
+        for _ in range(num_lines):
+            start = block.index(b"\n", start) + 1
+        num_lines = 0
+        yield block[start:]
+
+
+def split_lines(blocks: Iterable[bytes]) -> Iterator[bytearray | memoryview | None]:
+    """The lines of blocks, without their newlines; None for a line of more than `config.MAX_RECORD_BYTES`.
+
+    None comes as soon as the limit is crossed: no more than that is ever kept. A view is valid for good, a
+    bytearray too, since neither is used again here.
+    """
+    longest = config.MAX_RECORD_BYTES
+    begun, is_cut = bytearray(), False  # a line's part in earlier blocks; whether it was given up there
+    for block in blocks:
+        view, start = memoryview(block), 0
+        while (end := block.find(b"\n", start)) >= 0:
+            line: bytearray | memoryview = view[start:end]
+            start = end + 1
+            if begun:
+                begun += line
+                line, begun = begun, bytearray()
+            if not is_cut:
+                yield line if len(line) <= longest else None
+            is_cut = False
+        if is_cut:
+            continue
+        begun += view[start:]
+        if len(begun) > longest:
+            begun, is_cut = bytearray(), True
+            yield None
+    if begun:
+        yield begun
+
+
+def _why_not_json(line: bytearray | memoryview, error: Any) -> str:
+    try:
+        bytes(line).decode()
+    except UnicodeDecodeError as bad_byte:
+        return f"invalid UTF-8 at byte {bad_byte.start + 1} of the line"
+    return f"not JSON ({error.msg}, column {error.colno})"
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetShard(FileShard):
+    """A Parquet file: records are its rows, counted from 0. Only the columns that can be needed are read."""
+
+    def place(self, record: int) -> str:
+        """File and row, from 0."""
+        return f"{self.name}, row {record}"
+
+    def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Rows from `first` on as dictionaries; see `Shard.records`. Raises UserError where no column can hold text."""
+        import pyarrow as pa
+
+        row = first
+        try:
+            for start, batch in self._batches(first):
+                for row, fields in enumerate(_rows(batch), start):
+                    if fields is None:
+                        on_bad(row, "invalid UTF-8", "write the file again from valid text")
+                    else:
+                        yield row, fields
+        except FieldError as error:
+            raise UserError(str(error), where=self.name, remedy=error.remedy) from error
+        except (OSError, pa.ArrowException) as error:
+            raise self._damaged(error, row) from error
+
+    def _batches(self, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Batches of a few megabytes from row `first` on, each with the number of its first row."""
+        import pyarrow.parquet as pq
+
+        # Without pre_buffer pyarrow reads a column in pieces of buffer_size rather than a whole row group at once.
+        with pq.ParquetFile(self.path, pre_buffer=False, buffer_size=BLOCK_BYTES) as file:
+            if file.metadata.num_rows == 0:
+                raise self._empty()
+            columns = self.finder.columns(file.schema_arrow.names)
+            start = 0
+            for index in range(file.num_row_groups):
+                group = file.metadata.row_group(index)
+                if start + group.num_rows <= first:
+                    start += group.num_rows
+                    continue
+                rows_at_once = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)))
+                for batch in file.iter_batches(rows_at_once, row_groups=[index], columns=columns, use_threads=False):
+                    skipped = min(batch.num_rows, max(0, first - start))
+                    yield start + skipped, batch.slice(skipped)
+                    start += batch.num_rows
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | None]:
+    """The rows of a batch; None for one whose text is not UTF-8 (Parquet readers do not check it)."""
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:
+        for row in range(batch.num_rows):
+            try:
+                yield batch.slice(row, 1).to_pylist()[0]
+            except UnicodeDecodeError:
+                yield None
+
+
+@dataclass(frozen=True, slots=True)
+class TextShard(FileShard):
+    """A text file: one record, the whole file."""
+
+    def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The file's text, where `first` is 0; see `Shard.records`."""
+        if first > 0:
+            return
+        try:
+            size = self.path.stat().st_size
+            content = self.path.read_bytes() if size <= config.MAX_RECORD_BYTES else b""
+        except OSError as error:
+            raise self._damaged(error, 0) from error
+        if size == 0:
+            raise self._empty()
+        if size > config.MAX_RECORD_BYTES:
+            on_bad(0, *too_long())
+            return
+        try:
+            text = content.removeprefix(_BYTE_ORDER_MARK).decode()
+        except UnicodeDecodeError as error:
+            on_bad(0, f"invalid UTF-8 at byte {error.start + 1}", "save it as UTF-8")
+        else:
+            yield 0, {"text": text}

@@ -1,0 +1,220 @@
+"""Streams the documents of a corpus: of local files, of data sets on the hub, or of the demo text.
+
+What the user names becomes a list of shards, in an order that follows from arguments and file names only; reading can
+begin at any position of it and then gives exactly the documents that come there in a whole reading.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from recallkit.errors import UserError
+from recallkit.records import Document, Position, ShardSummary, StreamReport
+from recallkit.sources.demo_text import DemoShard
+from recallkit.sources.fields import FieldError, FieldFinder
+from recallkit.sources.hub import HubShard
+from recallkit.sources.readers import JsonLinesShard, ParquetShard, TextShard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from recallkit.sources.readers import Shard
+
+SUFFIXES = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".txt")
+_COMPRESSION = {".jsonl": None, ".jsonl.zst": "zstd", ".jsonl.gz": "gzip"}
+_MAX_SKIPPED_LISTED = 5
+_START = Position()
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+
+class Preset(NamedTuple):
+    """A data set of the hub under a short name."""
+
+    repo: str
+    revision: str | None
+    splits: tuple[str, ...]
+    description: str
+
+
+_ONE, _ALL = ("train",), ("train", "validation", "test")
+# datasets runs no scripts any more: where a set has one, the hub's own conversion to Parquet is read.
+PRESETS = {
+    "pile": Preset("monology/pile-uncopyrighted", None, _ALL, "the Pile less its copyrighted sets (EleutherAI/pile is gone)"),
+    "redpajama": Preset("togethercomputer/RedPajama-Data-1T-Sample", "refs/convert/parquet", _ONE, "the RedPajama 1T sample of 1B tokens"),
+    "slimpajama": Preset("cerebras/SlimPajama-627B", None, _ALL, "SlimPajama: RedPajama cleaned and deduplicated, 627B tokens"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusOptions:
+    """How records are read: dotted paths of text and source (found where None); whether bad records are skipped."""
+
+    text_field: str | None = None
+    source_field: str | None = None
+    skip_bad: bool = False
+
+
+class Corpus:
+    """Shards in stream order. `report` tells of the latest reading: reset when it begins, complete when it ends."""
+
+    def __init__(self, shards: Sequence[Shard], *, skip_bad: bool = False) -> None:
+        self.shards = list(shards)
+        self.report = StreamReport()
+        self._skip_bad = skip_bad
+
+    def summaries(self) -> list[ShardSummary]:
+        """Name and digest of each shard, in stream order."""
+        return [ShardSummary(shard.name, _digest(shard)) for shard in self.shards]
+
+    def documents(self, start: Position = _START) -> Iterator[Document]:
+        """The documents at `start` and after it; shards before it are not opened.
+
+        `position.record` counts a shard's records: lines of a JSON lines file from 0 (bad and blank ones included),
+        rows, documents of the demo text. A text may be empty. Raises UserError for a damaged or empty shard and,
+        unless bad records are to be skipped, for a bad one; nothing comes after it.
+        """
+        self.report.num_documents = self.report.num_skipped = 0
+        self.report.first_skipped.clear()
+        for index in range(start.shard, len(self.shards)):
+            yield from self._documents_of(index, start.record if index == start.shard else 0)
+
+    def _documents_of(self, index: int, first: int) -> Iterator[Document]:
+        shard, report = self.shards[index], self.report
+        name, default_source, find = shard.name, shard.source, shard.finder.find
+
+        def on_bad(record: int, problem: str, remedy: str) -> None:
+            if not self._skip_bad:
+                raise UserError(problem, where=shard.place(record), remedy=f"{remedy}, or leave bad records out with --skip-bad")
+            report.num_skipped += 1
+            if len(report.first_skipped) < _MAX_SKIPPED_LISTED:
+                report.first_skipped.append(f"{shard.place(record)}: {problem}")
+
+        for record, fields in shard.records(first, on_bad):
+            try:
+                text, source, document_id = find(fields)
+            except FieldError as error:
+                on_bad(record, str(error), error.remedy)
+                continue
+            report.num_documents += 1
+            yield Document(text, source or default_source, document_id or f"{name}:{record}", Position(index, record))
+
+
+def _digest(shard: Shard) -> str:
+    try:
+        return shard.digest()
+    except OSError as error:
+        raise UserError(f"cannot be read ({error.strerror})", where=shard.name, remedy="check that it is still there") from error
+
+
+def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions(), *, default_split: str = "train") -> Corpus:
+    """The corpus that the arguments name: presets and hub ids (`NAME[:SPLIT]`), files, folders, globs.
+
+    A preset's name comes before a file's (`./pile` is the file), a file before a hub id. `default_split` is read
+    where a preset or hub id names none. Nothing is read yet; raises UserError for what is missing, empty or of
+    unknown suffix.
+    """
+    if not arguments:
+        raise UserError("no source was given", remedy="name a preset, hub id, file, folder or glob; `recallkit sources` lists them")
+    finder = FieldFinder(options.text_field, options.source_field)
+    shards = [shard for argument in arguments for shard in _shards_of(argument, finder, default_split)]
+    return Corpus(shards, skip_bad=options.skip_bad)
+
+
+def describe_sources() -> list[tuple[str, str]]:
+    """What a source can be: name and one line each."""
+    return [
+        ("demo", "text of this Python installation: standard library, language reference, READMEs (demo:train, demo:validation)"),
+        *((name, f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}") for name, preset in PRESETS.items()),
+        ("OWNER/NAME[:SPLIT]", "any data set of the hub with a text field, streamed"),
+        ("FILE, FOLDER, GLOB", f"local files: {' '.join(SUFFIXES)}"),
+    ]
+
+
+def _shards_of(argument: str, finder: FieldFinder, default_split: str) -> list[Shard]:
+    name, _, split = argument.partition(":")
+    split = split or default_split
+    if name == "demo":
+        return [DemoShard(split)]
+    if name in PRESETS:
+        return [_preset_shard(name, split, finder)]
+    path = Path(argument).expanduser()
+    if os.path.lexists(path):
+        return _unique(_found_in(argument, path, finder))
+    if glob.has_magic(argument):
+        return _unique(_matching(argument, finder))
+    if _HUB_ID.fullmatch(name) and _suffix(name) is None:
+        return [HubShard(f"{name}:{split}", name, split, name.split("/")[1], finder)]
+    near = difflib.get_close_matches(name, ["demo", *PRESETS], n=1)
+    remedy = f"did you mean {near[0]}?" if near else "check the path; `recallkit sources` lists what a source can be"
+    raise UserError("no such file, folder or preset", where=argument, remedy=remedy)
+
+
+def _preset_shard(name: str, split: str, finder: FieldFinder) -> Shard:
+    preset = PRESETS[name]
+    if split not in preset.splits:
+        remedy = f"choose {' or '.join(f'{name}:{known}' for known in preset.splits)}"
+        raise UserError(f"no such split: {split}", where=name, remedy=remedy)
+    return HubShard(f"{name}:{split}", preset.repo, split, name, finder, preset.revision)
+
+
+class _Found(NamedTuple):
+    path: Path
+    shard: Shard
+
+
+def _unique(found: list[_Found]) -> list[Shard]:
+    """The shards of one argument, each file once, though links or a glob name it again."""
+    shards: dict[str, Shard] = {}
+    for path, shard in found:
+        shards.setdefault(os.path.realpath(path), shard)
+    return list(shards.values())
+
+
+def _matching(argument: str, finder: FieldFinder) -> list[_Found]:
+    """What a glob matches, in the order of names: as if the shell had expanded it."""
+    matches = sorted(glob.glob(str(Path(argument).expanduser()), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+    if not matches:
+        raise UserError("matches no file", where=argument, remedy="check the pattern, and quote it to keep the shell from it")
+    return [found for match in matches for found in _found_in(match, Path(match), finder, is_one_of_many=True)]
+
+
+def _found_in(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: bool = False) -> list[_Found]:
+    """A file, or the files in a folder and below, sorted by their paths in it; hidden ones and other kinds left out."""
+    if not path.is_dir():
+        return [_Found(path, _file_shard(name, path, finder, is_one_of_many=is_one_of_many))]
+    below = []
+    for folder, subfolders, files in os.walk(path):
+        subfolders[:] = [subfolder for subfolder in subfolders if not subfolder.startswith(".")]
+        below += [Path(folder, file).relative_to(path).as_posix() for file in files if not file.startswith(".") and _suffix(file)]
+    if not below and not is_one_of_many:
+        raise UserError(f"no {', '.join(SUFFIXES)} file in this folder", where=name, remedy="name the folder that holds the shards")
+    return [
+        _Found(path / file, _file_shard(f"{name.rstrip('/')}/{file}", path / file, finder, is_one_of_many=True)) for file in sorted(below)
+    ]
+
+
+def _suffix(name: str) -> str | None:
+    return next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), None)
+
+
+def _file_shard(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: bool) -> Shard:
+    suffix = _suffix(path.name)
+    if not path.exists():
+        raise UserError("no such file", where=name, remedy="a link here leads nowhere: mend or remove it")
+    if suffix is None or not path.is_file():
+        raise UserError("not a kind of file that is read", where=name, remedy=f"give {', '.join(SUFFIXES)}")
+    if not os.access(path, os.R_OK):
+        raise UserError("may not be read", where=name, remedy="check its permissions")
+    source = path.name[: -len(suffix)]
+    if suffix in _COMPRESSION:
+        return JsonLinesShard(name, path, source, finder, _COMPRESSION[suffix])
+    if suffix == ".parquet":
+        return ParquetShard(name, path, source, finder)
+    # Of a folder of books each would be a source of its own: the folder tells more.
+    return TextShard(name, path, path.absolute().parent.name if is_one_of_many else source, FieldFinder())

@@ -1,0 +1,220 @@
+"""The gap between models and a reference, split over AR hits and other tokens: the question this program exists for.
+
+Reads labels and scores row-aligned, reduces them to cells in one pass (cells.py), and makes every table from the cells:
+the tables agree with each other because none reads the tokens again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from recallkit import db
+from recallkit.aligned import LabelledTokens, open_scores, open_tokens
+from recallkit.artifacts import write_parquet
+from recallkit.buckets import count_thresholds
+from recallkit.cells import NUM_POSITION_BUCKETS, collect_cells, extra_thresholds
+from recallkit.errors import UserError
+from recallkit.intervals import SLICES, GapIntervals, gap_intervals
+from recallkit.shares import clipped_share, describe_gap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import duckdb
+    import numpy as np
+    import polars as pl
+    import pyarrow as pa
+
+EMPTY_SLICE = "no tokens in this slice"
+ONE_SEQUENCE = "tokens of one sequence only: no interval"
+
+_GAP_COLUMNS = (
+    *("reference", "model", "source", "slice", "tokens", "share_of_tokens"),
+    *("nll_reference", "nll_model", "ppl_reference", "ppl_model", "delta_nll", "delta_ci_low", "delta_ci_high"),
+    *("gap_share", "gap_share_clipped", "ci_low", "ci_high", "note"),
+)
+_THRESHOLD_COLUMNS = tuple(
+    "threshold" if name == "source" else name for name in _GAP_COLUMNS if name not in ("slice", "delta_ci_low", "delta_ci_high")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GapTables:
+    """The gap of each model to the reference. NLLs and differences in nats a token, shares are fractions.
+
+    gap: model x source (ALL first) x slice (all, ar_hit, other); `share_of_tokens` and `gap_share` are of the same source.
+    by_count, by_distance, by_position: model x bucket (`low`..`high`, both included); their shares are of all tokens.
+    by_threshold: model x largest training count of an AR hit; shares of all tokens.
+    """
+
+    gap: pl.DataFrame
+    by_count: pl.DataFrame
+    by_distance: pl.DataFrame
+    by_position: pl.DataFrame
+    by_threshold: pl.DataFrame
+
+    def write(self, folder: Path, manifest: dict[str, Any]) -> list[Path]:
+        """Writes each table to `folder`/NAME.parquet with `manifest` (its `kind` set to NAME); returns the files."""
+        files = []
+        for field in fields(self):
+            table = getattr(self, field.name).to_arrow()
+            path = folder / f"{field.name}.parquet"
+            write_parquet(path, [table], table.schema, {**manifest, "kind": field.name})
+            files.append(path)
+        return files
+
+
+def attribute_gap(tokens: Path, reference: Path, models: Sequence[Path], *, num_resamples: int = 2000, seed: int = 0) -> GapTables:
+    """Splits the gap between each of `models` and `reference` (score files) over the slices of `tokens` (labels).
+
+    A slice's NLL is the mean over its tokens; its share of the gap is the summed difference in it over the summed
+    difference in all tokens (Zoology section 3.1, appendix C.1). Intervals are 95 % percentile bootstrap intervals over
+    sequences (`num_resamples` resamples drawn from `seed`, the same for every model and slice). The result is the same
+    to the bit for the same files and arguments.
+
+    Raises UserError where a file is not what it should be or scores belong to other sequences, and where models repeat.
+    """
+    labelled = open_tokens(tokens)
+    scores = [open_scores(path, labelled) for path in (reference, *models)]
+    names = [score.model for score in scores]
+    _check_models(names[1:])
+    cells = collect_cells(labelled, scores)
+    intervals = gap_intervals(cells.by_sequence, num_resamples, seed)
+    places = {name: place for place, name in enumerate(["ALL", *cells.by_sequence.sources])}
+    thresholds = _thresholds(labelled, cells.by_sequence.class_tokens.shape[1] - 1)
+
+    pairs = []
+    with db.connect(threads=1) as database:
+        _register_classes(database, labelled, thresholds)
+        for index, model in enumerate(names[1:]):
+            database.register("totals", _pair(cells.totals, index + 1))
+            frames = _query_pair(database, labelled, names[0], model)
+            frames["gap"] = _annotate_gap(frames["gap"], intervals, index, places)
+            frames["by_threshold"] = _annotate_thresholds(frames["by_threshold"], frames["gap"], intervals, index, thresholds)
+            pairs.append(frames)
+    return _stack(pairs)
+
+
+def _check_models(models: Sequence[str]) -> None:
+    if not models:
+        raise UserError("no model to compare with the reference", remedy="name two models: the reference first")
+    for model in models:
+        if models.count(model) > 1:
+            raise UserError("given twice", where=model, remedy="name each model once")
+
+
+def _thresholds(tokens: LabelledTokens, largest_class: int) -> dict[int, int]:
+    """Threshold -> count class that it closes: 0, powers of two up to the first that no count exceeds, and the extra ones."""
+    extra = extra_thresholds(tokens)
+    every = count_thresholds(extra)
+    last_power = 1 << (every[largest_class] - 1).bit_length() if every[largest_class] else 0
+    return {threshold: index for index, threshold in enumerate(every) if threshold <= last_power or threshold in extra}
+
+
+def _register_classes(database: duckdb.DuckDBPyConnection, tokens: LabelledTokens, thresholds: dict[int, int]) -> None:
+    """The tables `count_classes` and `thresholds` that the queries look classes of training counts up in."""
+    import pyarrow as pa
+
+    every = count_thresholds(extra_thresholds(tokens))
+    high = [1 << (threshold - 1).bit_length() if threshold else 0 for threshold in every]
+    low = [bound // 2 + 1 if bound else 0 for bound in high]
+    database.register("count_classes", pa.table({"count_class": list(range(len(every))), "threshold": every, "low": low, "high": high}))
+    database.register("thresholds", pa.table({"threshold": list(thresholds), "count_class": list(thresholds.values())}))
+
+
+def _pair(totals: pa.Table, index: int) -> pa.Table:
+    """The cells with the NLL sums of the reference and of model `index` (from 1) only."""
+    keys = [name for name in totals.column_names if not name.startswith("nll_")]
+    return totals.select([*keys, "nll_0", f"nll_{index}"]).rename_columns([*keys, "nll_reference", "nll_model"])
+
+
+def _query_pair(database: duckdb.DuckDBPyConnection, tokens: LabelledTokens, reference: str, model: str) -> dict[str, pl.DataFrame]:
+    """The five tables of one pair, by name, without what the intervals add; `totals` is registered."""
+    pair = {"reference": reference, "model": model}
+    positions = {"seq_len": tokens.seq_len, "num_buckets": NUM_POSITION_BUCKETS}
+    return {
+        "gap": database.sql(db.query("gap/attribute_gap"), params=pair).pl(),
+        "by_count": database.sql(db.query("gap/bucket_counts"), params=pair).pl(),
+        "by_distance": database.sql(db.query("gap/bucket_distances"), params=pair).pl(),
+        "by_position": database.sql(db.query("gap/bucket_positions"), params=pair | positions).pl(),
+        "by_threshold": database.sql(db.query("gap/sweep_thresholds"), params=pair).pl(),
+    }
+
+
+def _annotate_gap(gap: pl.DataFrame, intervals: GapIntervals, model: int, places: dict[str, int]) -> pl.DataFrame:
+    """Adds intervals, clipped shares and notes to the rows of one pair, source by source."""
+    added = []
+    for rows in gap.partition_by("source", maintain_order=True):
+        place = places[rows["source"][0]]
+        by_slice = {row["slice"]: row for row in rows.iter_rows(named=True)}
+        overall, hits_share = by_slice["all"]["delta_nll"], by_slice["ar_hit"]["gap_share"]
+        notes = describe_gap(overall, hits_share, _bounds(intervals.delta_nll[:, model, place, 0]))
+        hits_clipped = clipped_share(overall, hits_share)
+        for column, name in enumerate(SLICES):
+            share = by_slice[name]["gap_share"]
+            # What the hits do not take is left to the other tokens, so that the two clipped shares make up the gap.
+            other_clipped = share if share is None or hits_clipped is None else 1.0 - hits_clipped
+            clipped = {"all": share, "ar_hit": hits_clipped, "other": other_clipped}[name]
+            delta_bounds, share_bounds = (_bounds(b[:, model, place, column]) for b in (intervals.delta_nll, intervals.share))
+            added.append(
+                {
+                    **_interval_columns("delta_ci", delta_bounds),
+                    **_interval_columns("ci", share_bounds if share is not None else None),
+                    "gap_share_clipped": clipped,
+                    "note": _note(by_slice[name]["tokens"], intervals.num_sequences[place, column], notes),
+                }
+            )
+    return _with_columns(gap, added).select(_GAP_COLUMNS)
+
+
+def _annotate_thresholds(
+    sweep: pl.DataFrame, gap: pl.DataFrame, intervals: GapIntervals, model: int, thresholds: dict[int, int]
+) -> pl.DataFrame:
+    """Adds intervals, clipped shares and notes to the thresholds of one pair; `gap` is the pair's own table."""
+    overall = gap.row(0, named=True)
+    gap_bounds = None if overall["delta_ci_low"] is None else (overall["delta_ci_low"], overall["delta_ci_high"])
+    added = []
+    for row in sweep.iter_rows(named=True):
+        place = min(thresholds[row["threshold"]], intervals.class_num_sequences.size - 1)
+        share = row["gap_share"]
+        added.append(
+            {
+                **_interval_columns("ci", _bounds(intervals.class_share[:, model, place]) if share is not None else None),
+                "gap_share_clipped": clipped_share(overall["delta_nll"], share),
+                "note": _note(row["tokens"], intervals.class_num_sequences[place], describe_gap(overall["delta_nll"], share, gap_bounds)),
+            }
+        )
+    return _with_columns(sweep, added).select(_THRESHOLD_COLUMNS)
+
+
+def _bounds(interval: np.ndarray) -> tuple[float, float] | None:
+    """(2,) low and high, or None where there is no interval."""
+    low, high = (float(bound) for bound in interval)
+    return None if low != low or high != high else (low, high)
+
+
+def _interval_columns(name: str, bounds: tuple[float, float] | None) -> dict[str, float | None]:
+    low, high = (None, None) if bounds is None else bounds
+    return {f"{name}_low": low, f"{name}_high": high}
+
+
+def _note(tokens: int, num_sequences: int, notes: list[str]) -> str:
+    if tokens == 0:
+        return EMPTY_SLICE
+    return "; ".join([*notes, ONE_SEQUENCE] if num_sequences < 2 else notes)
+
+
+def _with_columns(frame: pl.DataFrame, added: list[dict[str, Any]]) -> pl.DataFrame:
+    """`frame` with a column for each key of `added`, its rows in the same order; every number float64, also where null."""
+    import polars as pl
+
+    schema = {name: pl.String if name == "note" else pl.Float64 for name in added[0]}
+    return pl.concat([frame, pl.DataFrame(added, schema=schema)], how="horizontal")
+
+
+def _stack(pairs: Sequence[dict[str, pl.DataFrame]]) -> GapTables:
+    import polars as pl
+
+    return GapTables(**{field.name: pl.concat([pair[field.name] for pair in pairs]) for field in fields(GapTables)})

@@ -1,0 +1,305 @@
+"""Token ids to sequences: packed as in the papers, or with the context reset at each document.
+
+Packed (Zoology C.1): documents are joined with the end token and cut into windows of `seq_len` predictions, that is
+`seq_len + 1` ids; adjacent windows share one id, so that every id but the stream's first is predicted exactly once.
+By document: the end token stands before each document, and windows are cut inside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recallkit.artifacts import digest_arrays, digest_json, write_parquet
+from recallkit.config import SEQUENCES_PER_ROW_GROUP
+from recallkit.joining import Boundary, join_documents
+from recallkit.records import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from recallkit.journal import Journal
+    from recallkit.records import EncodedDocuments
+    from recallkit.stages.tokens import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class PackingState:
+    """Where packing goes on: enough to continue the stream to the same sequences.
+
+    The next sequence begins `skip_ids` ids into the stream of document number `document`, read at `position`.
+    """
+
+    position: Position = Position()
+    document: int = 0
+    skip_ids: int = 0
+    sequence: int = 0
+    num_predictions: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> PackingState:
+        """The inverse of `to_json`."""
+        return cls(**{**saved, "position": Position(**saved["position"])})
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBlock:
+    """Up to 512 sequences. `ids` flat, sequence i of the block is `ids[offsets[i]:offsets[i + 1]]`.
+
+    `documents` gives the number of each id's document in the stream, `sources` that document's source.
+    """
+
+    first: int
+    ids: np.ndarray
+    offsets: np.ndarray
+    documents: np.ndarray
+    sources: dict[int, str]
+    state: PackingState
+
+    def __len__(self) -> int:
+        """Sequences in the block."""
+        return len(self.offsets) - 1
+
+
+class _Stream:
+    """Ids not yet in a sequence, each with its document and its place in that document's stream."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.ids = np.empty(0, dtype)
+        self.documents = np.empty(0, np.int32)
+        self.within = np.empty(0, np.int64)
+        self.sources: dict[int, str] = {}
+        self.positions: dict[int, Position] = {}
+
+    def append(self, encoded: EncodedDocuments, first_document: int, end_token_id: int, boundary: Boundary) -> None:
+        """Adds documents with their end tokens."""
+        ids, starts = join_documents(encoded, end_token_id, boundary)
+        lengths = np.diff(np.concatenate([starts, [len(ids)]]))
+        documents = np.arange(first_document, first_document + len(starts), dtype=np.int32)
+        self.ids = np.concatenate([self.ids, ids])
+        self.documents = np.concatenate([self.documents, np.repeat(documents, lengths)])
+        self.within = np.concatenate([self.within, np.arange(len(ids)) - np.repeat(starts, lengths)])
+        self.sources.update(enumerate(encoded.sources, first_document))
+        self.positions.update(enumerate(encoded.positions, first_document))
+
+    def drop(self, count: int) -> None:
+        """Forgets the first `count` ids."""
+        self.ids, self.documents, self.within = self.ids[count:], self.documents[count:], self.within[count:]
+        kept = int(self.documents[0]) if len(self.documents) else None
+        for document in [d for d in self.sources if kept is None or d < kept]:
+            del self.sources[document], self.positions[document]
+
+
+def _packed_windows(stream: _Stream, seq_len: int, *, final: bool) -> np.ndarray:
+    """(start, stop) of the windows that the stream holds whole; with `final` also the shorter last one."""
+    num_predictions = max(0, len(stream.ids) - 1)
+    count = -(-num_predictions // seq_len) if final else num_predictions // seq_len
+    starts = np.arange(count, dtype=np.int64) * seq_len
+    return np.stack([starts, np.minimum(starts + seq_len + 1, len(stream.ids))], axis=1)
+
+
+def _document_windows(stream: _Stream, seq_len: int) -> np.ndarray:
+    """(start, stop) of the windows inside each document."""
+    edges = np.flatnonzero(np.diff(stream.documents)) + 1
+    firsts = np.concatenate([[0], edges]).astype(np.int64)
+    lengths = np.diff(np.concatenate([firsts, [len(stream.ids)]]))
+    windows_of = np.maximum(0, -(-(lengths - 1) // seq_len))
+    first = np.repeat(firsts, windows_of)
+    nth = np.arange(len(first)) - np.repeat(np.cumsum(windows_of) - windows_of, windows_of)
+    starts = first + nth * seq_len
+    return np.stack([starts, np.minimum(starts + seq_len + 1, first + np.repeat(lengths, windows_of))], axis=1)
+
+
+class _Packer:
+    """Collects documents and gives the blocks of sequences that are whole."""
+
+    def __init__(
+        self, dtype: np.dtype[Any], end_token_id: int, seq_len: int, boundary: Boundary, limit: int | None, state: PackingState
+    ) -> None:
+        self.stream = _Stream(dtype)
+        self.end_token_id = end_token_id
+        self.seq_len = seq_len
+        self.boundary = boundary
+        self.limit = limit
+        self.state = state
+        self.next_document = state.document
+        self.next_position = state.position
+        self.skip = state.skip_ids
+
+    @property
+    def full(self) -> bool:
+        """Whether the limit is reached."""
+        return self.limit is not None and self.state.num_predictions >= self.limit
+
+    def add(self, encoded: EncodedDocuments) -> None:
+        """Takes more documents."""
+        self.stream.append(encoded, self.next_document, self.end_token_id, self.boundary)
+        self.next_document += len(encoded.sources)
+        last = encoded.positions[-1]
+        self.next_position = Position(last.shard, last.record + 1)
+        if self.skip:
+            self.stream.drop(self.skip)
+            self.skip = 0
+
+    def blocks(self, *, final: bool) -> Iterator[SequenceBlock]:
+        """The whole blocks, and with `final` the rest."""
+        windows = (
+            _packed_windows(self.stream, self.seq_len, final=final)
+            if self.boundary == "pack"
+            else _document_windows(self.stream, self.seq_len)
+        )
+        windows, at_limit = self._within_limit(windows)
+        taken = 0
+        while len(windows) - taken >= SEQUENCES_PER_ROW_GROUP or (taken < len(windows) and (final or at_limit)):
+            chosen = windows[taken : taken + SEQUENCES_PER_ROW_GROUP]
+            taken += len(chosen)
+            yield self._block(chosen, resume_at=int(windows[taken][0]) if taken < len(windows) else self._after(chosen))
+        if taken:
+            self.stream.drop(int(windows[taken][0]) if taken < len(windows) else self._after(windows))
+
+    def _after(self, windows: np.ndarray) -> int:
+        """Where the stream goes on after the last of `windows`: packed sequences share an id."""
+        return int(windows[-1][1]) - (1 if self.boundary == "pack" else 0)
+
+    def _within_limit(self, windows: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Cuts the windows to the predictions still allowed; also says whether the limit falls into them."""
+        if self.limit is None or not len(windows):
+            return windows, False
+        ends = self.state.num_predictions + np.cumsum(windows[:, 1] - windows[:, 0] - 1)
+        if ends[-1] < self.limit:
+            return windows, False
+        last = int(np.searchsorted(ends, self.limit))
+        windows = windows[: last + 1].copy()
+        windows[last, 1] -= int(ends[last]) - self.limit
+        return windows, True
+
+    def _block(self, windows: np.ndarray, resume_at: int) -> SequenceBlock:
+        lengths = windows[:, 1] - windows[:, 0]
+        take = np.concatenate([np.arange(start, stop) for start, stop in windows])
+        documents = self.stream.documents[take]
+        state = self._state_at(resume_at, len(windows), int(lengths.sum()) - len(windows))
+        first, self.state = self.state.sequence, state
+        return SequenceBlock(
+            first=first,
+            ids=self.stream.ids[take],
+            offsets=np.concatenate([[0], np.cumsum(lengths)]),
+            documents=documents,
+            sources={int(d): self.stream.sources[int(d)] for d in np.unique(documents)},
+            state=state,
+        )
+
+    def _state_at(self, index: int, num_sequences: int, num_predictions: int) -> PackingState:
+        counted = {"sequence": self.state.sequence + num_sequences, "num_predictions": self.state.num_predictions + num_predictions}
+        if index >= len(self.stream.ids):
+            return PackingState(position=self.next_position, document=self.next_document, skip_ids=0, **counted)
+        document = int(self.stream.documents[index])
+        return PackingState(position=self.stream.positions[document], document=document, skip_ids=int(self.stream.within[index]), **counted)
+
+
+def pack_sequences(
+    batches: Iterable[EncodedDocuments],
+    *,
+    end_token_id: int,
+    seq_len: int,
+    boundary: Boundary,
+    limit_predictions: int | None = None,
+    state: PackingState | None = None,
+) -> Iterator[SequenceBlock]:
+    """Cuts a stream of encoded documents into blocks of up to 512 sequences of at most `seq_len` predictions.
+
+    `state` continues an earlier run: `batches` must then begin at `state.position`. `limit_predictions` ends the
+    stream after exactly that many predictions. A sequence holds at least two ids; the last one may be shorter.
+    """
+    packer: _Packer | None = None
+    for encoded in batches:
+        packer = packer or _Packer(encoded.ids.dtype, end_token_id, seq_len, boundary, limit_predictions, state or PackingState())
+        if packer.full:
+            return
+        packer.add(encoded)
+        yield from packer.blocks(final=False)
+        if packer.full:
+            return
+    if packer is not None:
+        yield from packer.blocks(final=True)
+
+
+def sequences_schema() -> pa.Schema:
+    """Arrow schema of `sequences.parquet`: one row a sequence.
+
+    `tokens` holds its ids, the context's first one included; from id `span_starts[i]` on they belong to document
+    `span_documents[i]` of source `span_sources[i]`. `document` and `source` repeat the first span, for queries.
+    """
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("sequence", pa.int32(), nullable=False),
+            pa.field("source", pa.string(), nullable=False),
+            pa.field("document", pa.int32(), nullable=False),
+            pa.field("tokens", pa.list_(pa.uint32()), nullable=False),
+            pa.field("span_starts", pa.list_(pa.int32()), nullable=False),
+            pa.field("span_documents", pa.list_(pa.int32()), nullable=False),
+            pa.field("span_sources", pa.list_(pa.string()), nullable=False),
+            pa.field("text", pa.string(), nullable=False),
+        ]
+    )
+
+
+def sequences_table(block: SequenceBlock, tokenizer: TextTokenizer) -> pa.Table:
+    """A block as rows of `sequences.parquet`."""
+    import pyarrow as pa
+
+    offsets = block.offsets.astype(np.int32)
+    new_span = np.ones(len(block.ids), bool)
+    new_span[1:] = block.documents[1:] != block.documents[:-1]
+    new_span[block.offsets[:-1]] = True
+    span_at = np.flatnonzero(new_span)
+    span_offsets = np.searchsorted(span_at, block.offsets).astype(np.int32)
+    span_documents = block.documents[span_at]
+    names: Sequence[str] = [block.sources[int(d)] for d in span_documents]
+    spans_per_sequence = np.diff(span_offsets)
+    columns = [
+        pa.array(np.arange(block.first, block.first + len(block), dtype=np.int32)),
+        pa.array([names[i] for i in span_offsets[:-1]], pa.string()),
+        pa.array(span_documents[span_offsets[:-1]]),
+        pa.ListArray.from_arrays(offsets, block.ids.astype(np.uint32)),
+        pa.ListArray.from_arrays(span_offsets, (span_at - np.repeat(block.offsets[:-1], spans_per_sequence)).astype(np.int32)),
+        pa.ListArray.from_arrays(span_offsets, span_documents),
+        pa.ListArray.from_arrays(span_offsets, pa.array(names, pa.string())),
+        pa.array(tokenizer.decode(np.split(block.ids, block.offsets[1:-1])), pa.string()),
+    ]
+    return pa.Table.from_arrays(columns, schema=sequences_schema())
+
+
+def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict[str, Any]:
+    """Joins the journal's parts, blocks of 512 sequences, into `sequences.parquet`; returns its manifest.
+
+    The manifest's `sequences_digest` identifies the ids and where sequences end, whatever text they came from.
+    """
+    import pyarrow.parquet as pq
+
+    digests: list[str] = []
+    totals = {"num_sequences": 0, "num_rows": 0}
+
+    def groups() -> Iterator[pa.Table]:
+        for number in range(journal.num_parts):
+            table = pq.read_table(journal.part(number), schema=sequences_schema())
+            tokens = table["tokens"].combine_chunks()
+            digests.append(digest_arrays(tokens.values.to_numpy(), tokens.offsets.to_numpy()))
+            totals["num_sequences"] += table.num_rows
+            totals["num_rows"] += len(tokens.values) - table.num_rows
+            yield table
+
+    def manifest() -> dict[str, Any]:
+        return {**facts, **totals, "sequences_digest": digest_json(digests)}
+
+    return write_parquet(path, groups(), sequences_schema(), manifest)

@@ -1,0 +1,145 @@
+"""Sequences to labelled tokens: which predicted tokens end a bigram that already stood in the context, and how rare it was.
+
+The associative-recall slice of Zoology 3.1: an AR hit is the last token of a bigram that stands earlier in the same
+sequence and occurred at most `max_count` times in training. `repeated` and `train_count` are columns of their own, so
+that any other threshold is a query.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recallkit.compiled.labels import NO_DISTANCE, label_bigrams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import polars as pl
+    import pyarrow as pa
+
+    from recallkit.counts import CountsTable
+
+
+def tokens_schema() -> pa.Schema:
+    """Arrow schema of `tokens.parquet`: one row a predicted token, sorted by (sequence, position)."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("sequence", pa.int32(), nullable=False),
+            pa.field("position", pa.int32(), nullable=False),
+            pa.field("document", pa.int32(), nullable=False),
+            pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("prev_token", pa.int32(), nullable=False),
+            pa.field("token", pa.int32(), nullable=False),
+            pa.field("repeated", pa.bool_(), nullable=False),
+            pa.field("distance", pa.int32()),
+            pa.field("occurrences", pa.int32(), nullable=False),
+            pa.field("train_count", pa.int64()),
+            pa.field("ar_hit", pa.bool_()),
+        ]
+    )
+
+
+PARQUET_OPTIONS: dict[str, Any] = {"use_dictionary": ["source", "sequence", "position"]}
+"""How `tokens.parquet` is encoded: dictionaries only where values run or repeat."""
+
+
+def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
+    """The row groups of `sequences.parquet`, one at a time, without the text."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(sequences) as file:
+        columns = [name for name in file.schema_arrow.names if name != "text"]
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group, columns=columns)
+
+
+def group_ids(group: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Flat ids (uint32) and offsets (int64) of the sequences in a row group."""
+    tokens = group["tokens"].combine_chunks()
+    offsets = tokens.offsets.to_numpy().astype(np.int64)
+    return tokens.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def label_group(group: pa.Table, counts: CountsTable | None, max_count: int) -> pa.Table:
+    """Labels a row group of `sequences.parquet`: its rows of `tokens.parquet`.
+
+    Without `counts` the columns `train_count` and `ar_hit` are null: repetition is known, rarity is not.
+    """
+    import pyarrow as pa
+
+    ids, offsets = group_ids(group)
+    is_predicted = np.ones(len(ids), bool)
+    is_predicted[offsets[:-1]] = False
+    predicted = np.flatnonzero(is_predicted)
+    previous, token = ids[predicted - 1], ids[predicted]
+    distance, occurrences = label_bigrams(ids, offsets)
+    repeated = distance != NO_DISTANCE
+    lengths = np.diff(offsets)
+    documents, sources = _spans(group, offsets, predicted)
+    train_count = None if counts is None else counts.lookup(previous, token)
+    columns = [
+        pa.array(np.repeat(group["sequence"].to_numpy(), lengths - 1)),
+        pa.array((predicted - np.repeat(offsets[:-1], lengths - 1)).astype(np.int32)),
+        documents,
+        sources,
+        pa.array(previous.view(np.int32)),
+        pa.array(token.view(np.int32)),
+        pa.array(repeated),
+        pa.array(distance, mask=~repeated),
+        pa.array(occurrences),
+        pa.nulls(len(predicted), pa.int64()) if train_count is None else pa.array(train_count),
+        pa.nulls(len(predicted), pa.bool_()) if train_count is None else pa.array(repeated & (train_count <= max_count)),
+    ]
+    return pa.Table.from_arrays(columns, schema=tokens_schema())
+
+
+def _spans(group: pa.Table, offsets: np.ndarray, predicted: np.ndarray) -> tuple[pa.Array, pa.Array]:
+    """Document (int32) and source (dictionary) of each predicted id, from the spans of its sequence."""
+    import pyarrow as pa
+
+    starts = group["span_starts"].combine_chunks()
+    per_sequence = np.diff(starts.offsets.to_numpy())
+    absolute = starts.flatten().to_numpy() + np.repeat(offsets[:-1], per_sequence)
+    span = np.searchsorted(absolute, predicted, side="right") - 1
+    documents = group["span_documents"].combine_chunks().flatten().to_numpy()
+    names = group["span_sources"].combine_chunks().flatten().dictionary_encode()
+    codes = names.indices.to_numpy()[span].astype(np.int32)
+    return pa.array(documents[span]), pa.DictionaryArray.from_arrays(pa.array(codes), names.dictionary)
+
+
+def label_sequences(
+    sequences: Path, counts: CountsTable | None, max_count: int, *, progress: Callable[[int], None] = lambda _: None
+) -> Iterator[pa.Table]:
+    """Labels every row group of `sequences.parquet` in turn; `progress` is told the tokens done."""
+    done = 0
+    for group in sequence_groups(sequences):
+        table = label_group(group, counts, max_count)
+        done += table.num_rows
+        progress(done)
+        yield table
+
+
+def needed_bigrams(sequences: Path) -> np.ndarray:
+    """The distinct bigrams that labelling these sequences asks for: sorted keys (uint64), first << 32 | second."""
+    needed = np.empty(0, np.uint64)
+    for group in sequence_groups(sequences):
+        ids, offsets = group_ids(group)
+        keys = (ids[:-1].astype(np.uint64) << np.uint64(32)) | ids[1:]
+        inside = np.ones(len(keys), bool)
+        inside[offsets[1:-1] - 1] = False
+        needed = np.union1d(needed, keys[inside])
+    return needed
+
+
+def summarise_slices(tokens: Path) -> pl.DataFrame:
+    """Tokens, repeated tokens and AR hits by source, `ALL` first: what `recallkit slice` prints."""
+    from recallkit import db
+
+    with db.connect() as connection:
+        connection.read_parquet(str(tokens)).create_view("tokens")
+        return db.frame(connection, "slices/summarise_slices")

@@ -1,0 +1,282 @@
+"""Text to token ids: `tokenizers` is the reference, gigatoken the fast path where it gives the same ids.
+
+Tokenising decides how long everything takes (5 MB/s with `tokenizers`, 50 times that with gigatoken), so the fast path
+is used when it is installed, and only after it has agreed with the reference on the stream's own first documents.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recallkit.artifacts import digest_json
+from recallkit.errors import UserError
+from recallkit.records import Document, EncodedDocuments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import tokenizers
+
+EMBEDDED = "recallkit-4k"
+"""Name of the tokenizer shipped with the package: byte-level BPE, 4,096 entries, trained by examples/01_train_tokenizer.py."""
+
+_END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>")
+_BATCH_CHARACTERS = 4_000_000
+_BATCH_DOCUMENTS = 8192
+_CHECK_CHARACTERS = 400_000
+
+_PROBES = (
+    "",
+    " ",
+    "\n\n \t\r\n",
+    "it's we'll I'M",
+    "a  b   c    d",
+    "naïve café Ünïcödé ſ",
+    "中文字符 한국어 עברית",
+    "e\u0301\u200d\ufeff",
+    "👩‍👩‍👧 1234567 3.14159",
+    "<|endoftext|>a<|endoftext|>",
+    "\x00\x7f\u2028x",
+)
+
+
+class TextTokenizer:
+    """A tokenizer with what the pipeline needs of it: flat ids, an end token, exact decoding, a digest.
+
+    `name` is for people; `digest` identifies the mapping from text to ids (vocabulary, merges, normaliser, splitting).
+    Raises UserError where no end token is found and none is given.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, name: str, *, end_token: str | None = None, default_end: str | None = None) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.name = name
+        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        self.end_token = _find_end_token(backend, name, end_token, default_end)
+        self.end_token_id: int = backend.get_vocab(with_added_tokens=True)[self.end_token]
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of everything that decides ids, whatever release of `tokenizers` wrote the file."""
+        settings = json.loads(self.backend.to_str())
+        model = settings["model"]
+        deciding = {k: settings.get(k) for k in ("normalizer", "pre_tokenizer", "added_tokens")}
+        merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges", [])]
+        return digest_json({**deciding, "type": model.get("type"), "vocab": model.get("vocab"), "merges": merges})
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Flat ids (uint32) and offsets (int64, one more than texts), by the reference implementation."""
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        lengths = np.fromiter((len(e) for e in encodings), dtype=np.int64, count=len(encodings))
+        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+        ids = np.empty(int(offsets[-1]), dtype=np.uint32)
+        for encoding, start, stop in zip(encodings, offsets[:-1], offsets[1:], strict=True):
+            ids[start:stop] = encoding.ids
+        return ids, offsets
+
+    @cached_property
+    def token_bytes(self) -> list[bytes] | None:
+        """The bytes of every id where the vocabulary is byte-level, else None."""
+        if json.loads(self.backend.to_str()).get("decoder", {}).get("type") != "ByteLevel":
+            return None
+        byte_of = _byte_level_alphabet()
+        table = [b""] * self.vocab_size
+        for token, index in self.backend.get_vocab(with_added_tokens=False).items():
+            table[index] = bytes(byte_of[c] for c in token) if all(c in byte_of for c in token) else token.encode()
+        for index, added in self.backend.get_added_tokens_decoder().items():
+            table[index] = added.content.encode()
+        return table
+
+    def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
+        """Text of each id array; bytes of a character cut in two at an end of a sequence become U+FFFD."""
+        table = self.token_bytes
+        if table is None:
+            return list(self.backend.decode_batch([s.tolist() for s in sequences], skip_special_tokens=False))
+        return [b"".join(map(table.__getitem__, s.tolist())).decode("utf-8", errors="replace") for s in sequences]
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest keeps."""
+        return {
+            "name": self.name,
+            "digest": self.digest,
+            "vocab_size": self.vocab_size,
+            "end_token": self.end_token,
+            "end_token_id": self.end_token_id,
+        }
+
+
+def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTokenizer:
+    """Opens a tokenizer: None for the embedded one, a tokenizer.json, a model directory, a GGUF file or a hub id.
+
+    Raises UserError where there is none, or it cannot be read.
+    """
+    from tokenizers import Tokenizer
+
+    if spec is None or spec == EMBEDDED:
+        text = (files("recallkit") / "data" / "tokenizer.json").read_text(encoding="utf-8")
+        return TextTokenizer(Tokenizer.from_str(text), EMBEDDED, end_token=end_token)
+    path = Path(spec)
+    if path.is_file() and path.suffix != ".gguf":
+        return TextTokenizer(_read_tokenizer_file(path), path.name, end_token=end_token)
+    if (path / "tokenizer.json").is_file():
+        backend = _read_tokenizer_file(path / "tokenizer.json")
+        return TextTokenizer(backend, path.resolve().name, end_token=end_token, default_end=_configured_end_token(path))
+    if path.exists():
+        return _load_by_transformers(path, end_token)
+    return _load_from_hub(spec, end_token)
+
+
+def _read_tokenizer_file(path: Path) -> tokenizers.Tokenizer:
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise UserError(f"not a tokenizer.json that `tokenizers` reads ({error})", where=path) from error
+
+
+def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
+    """GGUF files, and directories that hold a tokenizer in another format."""
+    from transformers import AutoTokenizer
+
+    try:
+        if path.is_file():
+            loaded = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+        else:
+            loaded = AutoTokenizer.from_pretrained(str(path))
+        backend = loaded.backend_tokenizer
+    except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
+        raise UserError(f"no tokenizer found here ({error})", where=path, remedy="give a tokenizer.json with --tokenizer") from error
+    return TextTokenizer(backend, path.stem if path.is_file() else path.resolve().name, end_token=end_token, default_end=loaded.eos_token)
+
+
+def _load_from_hub(spec: str, end_token: str | None) -> TextTokenizer:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        path = hf_hub_download(spec, "tokenizer.json")
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise UserError(
+            f"neither a file nor a tokenizer that the hub gives ({type(error).__name__})",
+            where=spec,
+            remedy="check the spelling and the network, or give a local tokenizer.json",
+        ) from error
+    return TextTokenizer(_read_tokenizer_file(Path(path)), spec, end_token=end_token)
+
+
+def _configured_end_token(folder: Path) -> str | None:
+    """`eos_token` of tokenizer_config.json, a string or a record with its content."""
+    try:
+        value = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("eos_token")
+    except (OSError, ValueError, AttributeError):
+        return None
+    value = value.get("content") if isinstance(value, dict) else value
+    return value if isinstance(value, str) else None
+
+
+def _find_end_token(backend: tokenizers.Tokenizer, name: str, given: str | None, default: str | None) -> str:
+    if given is not None:
+        if backend.token_to_id(given) is None:
+            raise UserError(f"no token {given!r} in this vocabulary", where=name, remedy="give another --end-token")
+        return given
+    # <|endoftext|> separates documents in training wherever it exists; a chat model's own eos ends a turn instead.
+    for candidate in (_END_TOKENS[0], default, *_END_TOKENS[1:]):
+        if candidate is not None and backend.token_to_id(candidate) is not None:
+            return candidate
+    raise UserError("no end token found in this vocabulary", where=name, remedy="name the one that separates documents with --end-token")
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """Character -> byte of byte-level BPE: printable bytes stand for themselves, the others for code points from 256."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [b for b in range(256) if b not in set(printable)]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document.text)
+        if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def encode_documents(
+    documents: Iterable[Document], tokenizer: TextTokenizer, *, fast: bool = True, notify: Callable[[str], None] = lambda _: None
+) -> Iterator[EncodedDocuments]:
+    """Encodes a stream a few megabytes at a time, in order.
+
+    With `fast`, gigatoken encodes where it is installed, supports the tokenizer and agrees with `tokenizers` on probe
+    strings and the stream's first documents; otherwise `notify` is told why, once, and `tokenizers` encodes.
+    """
+    encode: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]] | None = None
+    dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
+    for batch in _batches(documents):
+        texts = [document.text for document in batch]
+        if encode is None:
+            encode = (_checked_fast_encoder(tokenizer, texts, notify) if fast else None) or tokenizer.encode
+        ids, offsets = encode(texts)
+        yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], [d.position for d in batch])
+
+
+def _checked_fast_encoder(
+    tokenizer: TextTokenizer, texts: Sequence[str], notify: Callable[[str], None]
+) -> Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]] | None:
+    """gigatoken's encoder, if it agrees with the reference on probes and a sample of `texts`; else None."""
+    encode = fast_encoder(tokenizer, notify)
+    if encode is None:
+        return None
+    sample, characters = [*_PROBES], 0
+    for text in texts:
+        sample.append(text[:_CHECK_CHARACTERS])
+        characters += len(sample[-1])
+        if characters >= _CHECK_CHARACTERS:
+            break
+    if same_ids(encode, tokenizer.encode, sample):
+        return encode
+    notify("gigatoken gives other ids than tokenizers on this text: using tokenizers")
+    return None
+
+
+def same_ids(
+    one: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]],
+    other: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]],
+    texts: Sequence[str],
+) -> bool:
+    """Whether two encoders give the same ids for every text."""
+    return all(np.array_equal(a, b) for a, b in zip(one(texts), other(texts), strict=True))
+
+
+def fast_encoder(
+    tokenizer: TextTokenizer, notify: Callable[[str], None] = lambda _: None
+) -> Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]] | None:
+    """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None where it is absent or refuses."""
+    try:
+        import gigatoken
+    except ImportError:
+        return None
+    try:
+        engine = gigatoken.Tokenizer.from_json(tokenizer.backend.to_str())
+    except Exception as error:  # noqa: BLE001 - a foreign library's refusal, of whatever kind, only costs speed
+        notify(f"gigatoken does not read this tokenizer ({str(error).splitlines()[0]}): using tokenizers")
+        return None
+
+    def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        layout = engine.encode_batch(list(texts)).layout
+        offsets = np.asarray(layout.offsets.data, dtype=np.int64)
+        return np.asarray(layout.content.data)[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+    return encode

@@ -1,0 +1,197 @@
+"""Results as people and programs see them: tables for a terminal, plain data for `--json`.
+
+Both are made from the same frames that are written to Parquet, so that a number is the same wherever it stands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit import artifacts, console
+from recallkit.console import percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from recallkit.stages.gap import GapTables
+    from recallkit.stages.published import PublishedGap
+
+
+def manifest_of(slices: Path) -> dict[str, Any]:
+    """The manifest of a slice directory's labelled tokens."""
+    return artifacts.read_manifest(slices / "tokens.parquet")
+
+
+# ---------------------------------------------------------------------------------------------------------------- count
+
+
+def counts_json(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Facts of a counts table."""
+    kept = ("id", "num_tokens", "num_documents", "num_bigrams", "boundary", "tokenizer", "only", "sources")
+    return {"path": str(path), **{key: meta.get(key) for key in kept}}
+
+
+def print_counts(meta: Mapping[str, Any], path: Path) -> None:
+    """One line: how much was counted, and where it lies."""
+    console.stdout().print(
+        f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams\n        {path}", markup=False, soft_wrap=True
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------- slice
+
+
+def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes of the slices by source, with what they were made of."""
+    from recallkit.stages.slices import summarise_slices
+
+    kept = ("num_sequences", "num_rows", "seq_len", "boundary", "max_count", "counts", "tokenizer", "sequences_digest")
+    return {"path": str(path), **{key: manifest[key] for key in kept}, "by_source": summarise_slices(path / "tokens.parquet").to_dicts()}
+
+
+def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Tokens, repeated tokens and AR hits by source."""
+    from recallkit.stages.slices import summarise_slices
+
+    rows = [
+        [
+            row["source"],
+            f"{row['tokens']:,}",
+            percent(row["repeated_share"]),
+            "–" if row["ar_hits"] is None else f"{row['ar_hits']:,}",
+            percent(row["ar_hit_share"], 2),
+        ]
+        for row in summarise_slices(path / "tokens.parquet").iter_rows(named=True)
+    ]
+    console.print_table(f"Slices: {path}", ["source", "tokens", "repeated", "AR hits", "share"], rows, caption=_what_is_rare(manifest))
+
+
+def _what_is_rare(manifest: Mapping[str, Any]) -> str:
+    """The threshold, never without the number of training tokens that gives it its meaning."""
+    if manifest["counts"] is None:
+        return "No training counts: repetition only. Label AR hits with --counts."
+    tokens = manifest["counts"]["num_tokens"]
+    rate = manifest["max_count"] / tokens * 1e9
+    return (
+        f"AR hit: bigram repeated in the context and seen at most {manifest['max_count']:,} times in "
+        f"{console.abbreviate(tokens)} training tokens ({console.abbreviate(rate)} a billion)."
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------- score
+
+
+def scores_json(slices: Path, model: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What was scored, where it lies, and the mean NLL."""
+    from recallkit.pipeline import score_path
+
+    path = score_path(slices, model)
+    return {"model": model, "path": str(path), **_mean_scores(path), **{k: manifest[k] for k in ("num_rows", "model_digest", "dtype", "batch_tokens")}}
+
+
+def _mean_scores(path: Path) -> dict[str, float]:
+    """Mean NLL (nats a token), perplexity and share of tokens ranked first."""
+    from recallkit import db
+
+    with db.connect() as connection:
+        connection.read_parquet(str(path)).create_view("scores")
+        return db.frame(connection, "scores/summarise_scores").row(0, named=True)
+
+
+def print_scores(slices: Path, manifests: Mapping[str, Mapping[str, Any]]) -> None:
+    """One row a model."""
+    from recallkit.pipeline import score_path
+
+    rows = []
+    for model, manifest in manifests.items():
+        means = _mean_scores(score_path(slices, model))
+        rows.append([model, f"{manifest['num_rows']:,}", f"{means['nll_nats']:.4f}", f"{means['ppl']:.2f}", percent(means["accuracy"])])
+    console.print_table(f"Scores: {slices / 'scores'}", ["model", "tokens", "NLL (nats)", "ppl", "argmax right"], rows)
+
+
+# ------------------------------------------------------------------------------------------------------------------ gap
+
+
+def gap_json(tables: GapTables, out: Path) -> dict[str, Any]:
+    """The gap table row by row, as in `gap.parquet`."""
+    return {"path": str(out), "gap": tables.gap.to_dicts(), "by_threshold": tables.by_threshold.to_dicts()}
+
+
+def worst_ar_gap(tables: GapTables) -> float:
+    """The largest difference in NLL (nats) on AR hits, over all sources, of any model to the reference."""
+    import polars as pl
+
+    worst = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "ar_hit"))["delta_nll"].max()
+    return float(worst) if isinstance(worst, float) else float("-inf")
+
+
+def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
+    """Perplexities of every model overall, on AR hits and on other tokens, and the share of the gap with its interval."""
+    cells = {(row["model"], row["source"], row["slice"]): row for row in tables.gap.iter_rows(named=True)}
+    models = list(dict.fromkeys(model for model, _, _ in cells))
+    first = cells[models[0], "ALL", "all"]
+    share = cells[models[0], "ALL", "ar_hit"]["share_of_tokens"]
+    rows = [[first["reference"], *(_ppl(cells[models[0], "ALL", s]["ppl_reference"]) for s in ("all", "ar_hit", "other")), "", "reference"]]
+    notes = []
+    for model in models:
+        row = cells[model, "ALL", "ar_hit"]
+        rows.append([model, *(_ppl(cells[model, "ALL", s]["ppl_model"]) for s in ("all", "ar_hit", "other")), percent(row["gap_share"]), _interval(row)])
+        notes += [f"{model}: {row['note']}"] if row["note"] else []
+    caption = f"AR hits are {percent(share, 2)} of {first['tokens']:,} tokens. {_what_is_rare(slices)}"
+    console.print_table(
+        "Perplexity, and how much of the gap to the reference is associative recall",
+        ["model", "all", "AR hits", "other", "AR share of gap", "95 % interval"],
+        rows,
+        caption=caption,
+    )
+    for line in notes:
+        console.stdout().print(line, markup=False)
+    if len({source for _, source, _ in cells}) > 2:
+        _print_by_source(cells, models)
+    console.stdout().print(f"Tables (Parquet): {out}", markup=False, soft_wrap=True)
+
+
+def _print_by_source(cells: Mapping[tuple[str, str, str], Mapping[str, Any]], models: list[str]) -> None:
+    """The share of the gap by source, a column a model."""
+    sources = [source for source in dict.fromkeys(source for _, source, _ in cells) if source != "ALL"]
+    rows = []
+    for source in sources:
+        whole, hits = cells[models[0], source, "all"], cells[models[0], source, "ar_hit"]
+        shares = [percent(cells[model, source, "ar_hit"]["gap_share"]) for model in models]
+        rows.append([source, f"{whole['tokens']:,}", percent(hits["tokens"] / whole["tokens"] if whole["tokens"] else None, 2), *shares])
+    console.print_table("AR share of the gap by source", ["source", "tokens", "AR hits", *models], rows)
+
+
+def _ppl(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.2f}"
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    low, high = row["ci_low"], row["ci_high"]
+    return "–" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f} %"
+
+
+# ------------------------------------------------------------------------------------------------------- gap --table
+
+
+def published_json(published: PublishedGap) -> dict[str, Any]:
+    """The arithmetic on printed perplexities, row by row."""
+    return {"reference": published.reference, "ar_share": published.ar_share, "rows": published.rows.to_dicts()}
+
+
+def print_published(published: PublishedGap) -> None:
+    """Printed perplexities with the share of the gap that they imply."""
+    rows = [
+        [row["model"], _ppl(row["all"]), _ppl(row["ar"]), _ppl(row["other"]), percent(row["gap_share"]), percent(row["gap_share_clipped"])]
+        for row in published.rows.iter_rows(named=True)
+    ]
+    console.print_table(
+        "Share of the gap that is associative recall, from printed perplexities",
+        ["model", "all", "AR hits", "other", "raw share", "clipped"],
+        rows,
+        caption=f"AR hits are {percent(published.ar_share, 2)} of tokens, by the row of {published.reference}.",
+    )
+    for row in published.rows.iter_rows(named=True):
+        if row["note"]:
+            console.stdout().print(f"{row['model']}: {row['note']}", markup=False)

@@ -1,0 +1,120 @@
+"""The demo text: which texts it holds, how it is split, and that it reads the same every time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from recallkit.errors import UserError
+from recallkit.records import Position
+from recallkit.sources import demo_text
+from recallkit.stages.corpus import open_corpus
+
+
+def test_the_split_is_fixed() -> None:
+    """Names whose side every release must keep: models of the zoo were trained on the other one."""
+    assert [
+        name for name in ("argparse", "asyncio", "statistics", "json", "os", "typing", "rich", "numpy") if demo_text.is_validation(name)
+    ] == [
+        "argparse",
+        "asyncio",
+        "statistics",
+        "rich",
+    ]
+
+
+def test_about_a_tenth_of_every_source_is_validation() -> None:
+    num_bytes: Counter[tuple[str, str]] = Counter()
+    for split in demo_text.SPLITS:
+        for document in open_corpus([f"demo:{split}"]).documents():
+            num_bytes[document.source, split] += len(document.text.encode())
+    for source in ("stdlib", "pydoc"):  # READMEs depend on what is installed
+        share = num_bytes[source, "validation"] / (num_bytes[source, "validation"] + num_bytes[source, "train"])
+        assert 0.05 < share < 0.15
+    assert num_bytes["readme", "train"] > 0
+
+
+def test_no_package_straddles_the_split() -> None:
+    sides = {split: {(t.source, t.split_name) for t in demo_text.demo_texts(split)} for split in demo_text.SPLITS}
+    assert not sides["train"] & sides["validation"]
+    assert {t.split_name for t in demo_text.demo_texts("validation") if t.id.startswith("asyncio.")} == {"asyncio"}
+
+
+def test_ids_are_sorted_unique_and_leave_out_what_is_no_library() -> None:
+    texts = demo_text.demo_texts("train") + demo_text.demo_texts("validation")
+    ids = [(t.source, t.id) for t in texts]
+    assert len(set(ids)) == len(ids)
+    assert [t.id for t in demo_text.demo_texts("train") if t.source == "stdlib"] == sorted(
+        t.id for t in demo_text.demo_texts("train") if t.source == "stdlib"
+    )
+    modules = {t.id for t in texts if t.source == "stdlib"}
+    assert {"json", "json.decoder", "os"} <= modules
+    assert not any({"test", "tests", "idle_test", "pydoc_data"} & set(module.split(".")) for module in modules)
+    assert not any("site-packages" in str(t.content) for t in texts if isinstance(t.content, Path))
+    projects = {t.id for t in texts if t.source == "readme"}
+    assert "hypothesis" in projects
+    assert "recallkit" not in projects
+
+
+def test_documents_hold_the_texts_themselves() -> None:
+    by_id = {d.id: d for split in demo_text.SPLITS for d in open_corpus([f"demo:{split}"]).documents() if d.source != "pydoc"}
+    assert by_id["json.decoder"].text == Path(__import__("json.decoder").decoder.__file__).read_text()
+    assert by_id["hypothesis"].text == distribution("hypothesis").metadata["Description"].strip()
+
+
+def test_modules_are_found_and_decoded_by_their_cookie(tmp_path: Path) -> None:
+    for name, content in {
+        "plain.py": b"x = 'caf\xc3\xa9'\n",
+        "cookie.py": b"# -*- coding: latin-1 -*-\nx = 'caf\xe9'\n",
+        "broken.py": b"x = '\xff'\n",
+        "package/__init__.py": b"",
+        "package/module.py": b"y = 1\n",
+        "package/test/test_it.py": b"z = 1\n",
+        "site-packages/other.py": b"z = 1\n",
+        "pydoc_data/topics.py": b"topics = {}\n",
+        "_sysconfigdata__x86-64.py": b"z = 1\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    found = list(demo_text._modules(tmp_path))
+    assert [(t.id, t.split_name) for t in found] == [
+        ("broken", "broken"),
+        ("cookie", "cookie"),
+        ("package", "package"),
+        ("package.module", "package"),
+        ("plain", "plain"),
+    ]
+    assert [t.text() for t in found] == ["", "# -*- coding: latin-1 -*-\nx = 'café'\n", "", "y = 1\n", "x = 'café'\n"]
+
+
+def test_readmes_of_copies_and_broken_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, metadata in {
+        "My_Pkg-1.0.dist-info": "Metadata-Version: 2.1\nName: My_Pkg\nVersion: 1.0\n\nold",
+        "my.pkg-2.0.dist-info": "Metadata-Version: 2.1\nName: my.pkg\nVersion: 2.0\n\nnew é\n\nwith a second paragraph\n",
+        "unknown-1.dist-info": "Metadata-Version: 2.1\nName: unknown\nVersion: 1\n\nUNKNOWN\n",
+        "bare-1.dist-info": "Metadata-Version: 2.1\nName: bare\nVersion: 1\n",
+        "nameless-1.dist-info": "Metadata-Version: 2.1\n\ntext",
+    }.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "METADATA").write_text(metadata, encoding="utf-8")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert [(t.id, t.text()) for t in demo_text._readmes()] == [("my-pkg", "new é\n\nwith a second paragraph")]
+
+
+def test_reentry_and_digest() -> None:
+    corpus = open_corpus(["demo:validation"])
+    documents = list(corpus.documents())
+    for index in (0, 1, len(documents) - 1):
+        start = documents[index].position
+        assert list(corpus.documents(start)) == documents[index:]
+    assert list(corpus.documents(Position(1, 0))) == []
+    digests = [open_corpus([f"demo:{split}"]).summaries()[0].digest for split in ("validation", "validation", "train")]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_unknown_split() -> None:
+    with pytest.raises(UserError, match="choose demo:train or demo:validation"):
+        demo_text.demo_texts("test")

@@ -1,0 +1,63 @@
+"""The seam to `datasets`, fed with real data sets in local folders: what the hub serves, without the hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from recallkit.errors import UserError
+from recallkit.records import Position
+from recallkit.stages.corpus import Corpus, open_corpus
+from recallkit.sources.fields import FieldFinder
+from recallkit.sources.hub import HubShard
+
+
+def hub_shard(repo: Path | str, split: str, **options: str) -> HubShard:
+    return HubShard(f"pile:{split}", str(repo), split, "pile", FieldFinder(**options))
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """A data set as hub users lay it out: a file a split."""
+    for split, num_rows in (("train", 12), ("validation", 3)):
+        rows = [{"text": f"{split} {i}", "meta": {"pile_set_name": f"set {i % 2}"}} for i in range(num_rows)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def test_splits_are_streamed_and_reentered(repo: Path) -> None:
+    corpus = Corpus([hub_shard(repo, "train"), hub_shard(repo, "validation")])
+    documents = list(corpus.documents())
+    assert [d.text for d in documents] == [*(f"train {i}" for i in range(12)), *(f"validation {i}" for i in range(3))]
+    assert (documents[1].source, documents[1].id, documents[1].position) == ("set 1", "pile:train:1", Position(0, 1))
+    assert corpus.report.num_documents == 15
+    for start in (Position(0, 5), Position(1, 0), Position(1, 2), Position(1, 3)):
+        assert list(corpus.documents(start)) == [d for d in documents if d.position >= start]
+
+
+def test_given_fields_reach_rows(repo: Path) -> None:
+    documents = Corpus([hub_shard(repo, "validation", text_field="meta.pile_set_name", source_field="text")]).documents()
+    assert next(documents).text == "set 0"
+    with pytest.raises(UserError, match=r"pile:train, row 0: no text in body \(the record has: text, meta\)"):
+        next(Corpus([hub_shard(repo, "train", text_field="body")]).documents())
+
+
+def test_failures_are_one_line_with_the_remedy(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="pile:dev, row 0: cannot be streamed from the hub") as caught:
+        next(Corpus([hub_shard(repo, "dev")]).documents())
+    assert "local files" in caught.value.line()
+    (repo / "train.jsonl").write_text('{"text": "good"}\n' * 3 + "{broken\n")
+    with pytest.raises(UserError, match="cannot be streamed"):
+        list(Corpus([hub_shard(repo, "train")]).documents())
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match="owner/name:train, row 0: cannot be streamed"):
+        next(open_corpus(["owner/name"]).documents())
+
+
+def test_a_digest_names_id_split_and_revision() -> None:
+    shards = [hub_shard("a/b", "train"), hub_shard("a/b", "test"), hub_shard("a/c", "train")]
+    pinned = HubShard("pile:train", "a/b", "train", "pile", FieldFinder(), "refs/convert/parquet")
+    assert len({shard.digest() for shard in [*shards, pinned]}) == 4

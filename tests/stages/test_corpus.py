@@ -1,0 +1,508 @@
+"""Local corpora: what is found in which order, re-entry at every position, bad input, memory."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tracemalloc
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallkit import config
+from recallkit.errors import UserError
+from recallkit.records import Position
+from recallkit.sources import readers
+from recallkit.stages.corpus import CorpusOptions, describe_sources, open_corpus
+
+STRICT = CorpusOptions()
+SKIPPING = CorpusOptions(skip_bad=True)
+
+
+def zst(content: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(content)
+
+
+ENCODERS = {".jsonl": bytes, ".jsonl.zst": zst, ".jsonl.gz": gzip.compress}
+
+
+def lines(*records: object) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def read(*arguments: object, options: CorpusOptions = STRICT) -> list[str]:
+    return [document.text for document in open_corpus([str(a) for a in arguments], options).documents()]
+
+
+def fails(path: Path | str, options: CorpusOptions = STRICT) -> tuple[list[str], str]:
+    """The texts before the error, and its line."""
+    texts = []
+    with pytest.raises(UserError) as caught:
+        texts.extend(document.text for document in open_corpus([str(path)], options).documents())
+    line = caught.value.line()
+    assert "\n" not in line
+    assert caught.value.remedy
+    return texts, line
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ENCODERS)
+def test_json_lines_in_every_compression(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"wiki{suffix}"
+    path.write_bytes(ENCODERS[suffix](lines({"text": "a\nb é 漢"}, {"text": ""}) + b'\r\n{"text": "last, without an end"}'))
+    documents = list(open_corpus([str(path)]).documents())
+    assert [d.text for d in documents] == ["a\nb é 漢", "", "last, without an end"]
+    assert [d.position for d in documents] == [Position(0, 0), Position(0, 1), Position(0, 3)]
+    assert {d.source for d in documents} == {"wiki"}
+    assert [d.id for d in documents] == [f"{path}:0", f"{path}:1", f"{path}:3"]
+
+
+def test_every_frame_and_member_is_read(tmp_path: Path) -> None:
+    first, second = lines({"text": "one"}), lines({"text": "two"})
+    skippable = b"\x50\x2a\x4d\x18" + (3).to_bytes(4, "little") + b"abc"
+    (tmp_path / "a.jsonl.zst").write_bytes(zst(first) + skippable + zst(second[:5]) + zst(second[5:]))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(first) + gzip.compress(second))
+    assert read(tmp_path) == ["one", "two", "one", "two"]
+
+
+def test_parquet_reads_the_columns_it_needs(tmp_path: Path) -> None:
+    rows = [{"text": f"t{i}", "meta": {"pile_set_name": "ArXiv" if i % 2 else "Github"}, "vector": [0.5]} for i in range(10)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=3)
+    shard = open_corpus([str(tmp_path)]).shards[0]
+    assert next(shard.records(4, pytest.fail)) == (4, {"text": "t4", "meta": {"pile_set_name": "Github"}})
+    documents = list(open_corpus([str(tmp_path)]).documents())
+    assert [d.text for d in documents] == [f"t{i}" for i in range(10)]
+    assert [d.source for d in documents[:2]] == ["Github", "ArXiv"]
+
+
+def test_text_files_are_documents(tmp_path: Path) -> None:
+    folder = tmp_path / "books"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "b.txt").write_bytes(b"\xef\xbb\xbfemma\r\n")
+    (folder / "deep" / "a.TXT").write_text("persuasion")
+    assert [(d.text, d.source) for d in open_corpus([str(folder)]).documents()] == [("emma\r\n", "books"), ("persuasion", "deep")]
+    assert [d.source for d in open_corpus([str(folder / "b.txt")]).documents()] == ["b"]
+
+
+def test_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + lines({"text": "windows"}))
+    assert read(tmp_path) == ["windows"]
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record", "source"),
+    [
+        ({"meta": {"pile_set_name": "ArXiv", "source": "x"}}, "ArXiv"),
+        ({"meta": '{"pile_set_name": "ArXiv"}'}, "ArXiv"),
+        ({"meta": '{"url": "u"}', "red_pajama_subset": "arxiv"}, "arxiv"),
+        ({"meta": {"redpajama_set_name": "RedPajamaC4"}}, "RedPajamaC4"),
+        ({"meta": {"source": 7}}, "7"),
+        ({"source": "s", "meta": "not JSON"}, "s"),
+        ({"source": None, "meta": {"source": ["no", "label"]}}, "shard-00"),
+        ({"source": ""}, "shard-00"),
+    ],
+)
+def test_source_is_found(tmp_path: Path, record: dict[str, object], source: str) -> None:
+    (tmp_path / "shard-00.jsonl").write_bytes(lines({"text": "t", **record}))
+    assert next(open_corpus([str(tmp_path)]).documents()).source == source
+
+
+def test_text_and_id_are_found_record_by_record(tmp_path: Path) -> None:
+    records = [{"content": "c", "doc_id": 5}, {"raw_content": "r", "meta": {"id": "m"}}, {"text": "t", "content": "c", "id": "i"}]
+    (tmp_path / "a.jsonl").write_bytes(lines(*records))
+    assert [(d.text, d.id) for d in open_corpus([str(tmp_path)]).documents()] == [("c", "5"), ("r", "m"), ("t", "i")]
+
+
+def test_given_fields_replace_the_usual_ones(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(
+        lines({"text": "no", "source": "no", "doc": {"body": "yes"}, "tag": '{"name": "wiki"}'}, {"text": "no", "doc": {"body": "b"}})
+    )
+    options = CorpusOptions(text_field="doc.body", source_field="tag.name")
+    documents = open_corpus([str(path)], options).documents()
+    first = next(documents)
+    assert (first.text, first.source) == ("yes", "wiki")
+    with pytest.raises(UserError, match=r"line 2: no source in tag\.name"):
+        next(documents)
+
+
+def test_given_fields_leave_text_files_and_demo_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("plain")
+    options = CorpusOptions(text_field="body", source_field="tag")
+    documents = open_corpus([str(tmp_path), "demo:validation"], options).documents()
+    assert [next(documents).text, next(documents).source] == ["plain", "stdlib"]
+
+
+# --- what is found, in which order ------------------------------------------------------------------------------------
+
+
+def make_tree(root: Path) -> None:
+    for name in ("b/1.jsonl", "a.jsonl", "b-0.jsonl", "b/0/2.jsonl", ".cache/x.jsonl", "b/.2.jsonl"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(lines({"text": name}))
+    (root / "README.md").write_text("not a shard")
+
+
+def test_folders_are_read_by_relative_path(tmp_path: Path) -> None:
+    make_tree(tmp_path)
+    assert read(tmp_path) == ["a.jsonl", "b-0.jsonl", "b/0/2.jsonl", "b/1.jsonl"]
+    assert open_corpus([f"{tmp_path}/"]).shards[0].name == f"{tmp_path}/a.jsonl"
+
+
+def test_order_does_not_follow_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tree(tmp_path)
+    arguments = [tmp_path, tmp_path / "**" / "*.jsonl"]
+    before = read(*arguments)
+    walk, find = os.walk, glob.glob
+
+    def walk_backwards(root: Path):
+        for folder, subfolders, files in walk(root):
+            subfolders.sort(reverse=True)
+            yield folder, subfolders, sorted(files, reverse=True)
+
+    monkeypatch.setattr(os, "walk", walk_backwards)
+    monkeypatch.setattr(glob, "glob", lambda *a, **k: sorted(find(*a, **k), reverse=True))
+    assert read(*arguments) == before
+    assert len(before) == 8
+
+
+def test_arguments_keep_their_order_and_may_repeat(tmp_path: Path) -> None:
+    make_tree(tmp_path)
+    assert read(tmp_path / "b", tmp_path / "a.jsonl", tmp_path / "b/1.jsonl") == ["b/0/2.jsonl", "b/1.jsonl", "a.jsonl", "b/1.jsonl"]
+
+
+def test_a_file_is_read_once_for_one_argument(tmp_path: Path) -> None:
+    make_tree(tmp_path)
+    (tmp_path / "c.jsonl").symlink_to(tmp_path / "a.jsonl")
+    assert read(tmp_path) == ["a.jsonl", "b-0.jsonl", "b/0/2.jsonl", "b/1.jsonl"]
+    assert sorted(read(tmp_path / "b*")) == ["b-0.jsonl", "b/0/2.jsonl", "b/1.jsonl"]
+
+
+def test_a_name_with_glob_characters_is_a_file_where_it_exists(tmp_path: Path) -> None:
+    (tmp_path / "a[1].jsonl").write_bytes(lines({"text": "literal"}))
+    assert read(tmp_path / "a[1].jsonl") == ["literal"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("missing.jsonl", "missing.jsonl: no such file"),
+        ("*.parquet", "matches no file"),
+        ("notes.md", "not a kind of file that is read; give .jsonl, .jsonl.zst, .jsonl.gz, .parquet, .txt"),
+        ("*.md", "not a kind of file"),
+        ("empty", "no .jsonl,"),
+        ("away.jsonl", "a link here leads nowhere"),
+        ("*.jsonl", "a link here leads nowhere"),
+        ("piles", "did you mean pile?"),
+        ("pile:dev", "choose pile:train or pile:validation or pile:test"),
+        ("redpajama:test", "choose redpajama:train"),
+        ("demo:test", "choose demo:train or demo:validation"),
+    ],
+)
+def test_wrong_arguments_are_told_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.md").write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "away.jsonl").symlink_to("nowhere.jsonl")
+    with pytest.raises(UserError) as caught:
+        open_corpus([argument])
+    assert message in caught.value.line()
+
+
+def test_no_argument_at_all() -> None:
+    with pytest.raises(UserError, match="no source was given"):
+        open_corpus([])
+
+
+def test_presets_and_hub_ids_take_the_default_split() -> None:
+    corpus = open_corpus(["pile", "slimpajama:test", "owner/name", "owner/name:dev", "demo"], default_split="validation")
+    assert [shard.name for shard in corpus.shards] == [
+        "pile:validation",
+        "slimpajama:test",
+        "owner/name:validation",
+        "owner/name:dev",
+        "demo:validation",
+    ]
+    assert len({summary.digest for summary in corpus.summaries()}) == 5
+
+
+def test_a_digest_changes_with_content(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines({"text": "a"}))
+    corpus = open_corpus([str(path)])
+    before = corpus.summaries()
+    path.write_bytes(lines({"text": "b"}))
+    assert before[0].name == corpus.summaries()[0].name == str(path)
+    assert before[0].digest != corpus.summaries()[0].digest
+    path.unlink()
+    with pytest.raises(UserError, match="cannot be read"):
+        corpus.summaries()
+
+
+def test_every_source_has_one_line() -> None:
+    described = describe_sources()
+    assert [name for name, _ in described[:4]] == ["demo", "pile", "redpajama", "slimpajama"]
+    assert all(line and "\n" not in line for _, line in described)
+
+
+def test_nothing_heavy_is_imported_before_reading() -> None:
+    heavy = {"datasets", "numpy", "orjson", "pyarrow", "zstandard"}
+    program = f"import sys; from recallkit.stages import corpus; corpus.open_corpus(['demo']); sys.exit(bool({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# --- re-entry ---------------------------------------------------------------------------------------------------------
+
+json_line = st.one_of(
+    st.text(max_size=12).map(lambda text: json.dumps({"text": text}).encode()),
+    st.text(st.characters(codec="utf-8"), max_size=12).map(lambda text: json.dumps({"text": text}, ensure_ascii=False).encode()),
+    st.sampled_from([b"", b"  ", b"{", b"[]", b'{"no": 1}', b'{"text": null}', b"\xff", b'{"text": "' + b"x" * 40 + b'"}']),
+)
+
+
+def assert_reenters(folder: Path) -> None:
+    corpus = open_corpus([str(folder)], SKIPPING)
+    documents = list(corpus.documents())
+    assert corpus.report.num_documents == len(documents)
+    for index in range(len(corpus.shards) + 1):
+        for record in range(max((d.position.record for d in documents), default=0) + 2):
+            start = Position(index, record)
+            assert list(corpus.documents(start)) == [d for d in documents if d.position >= start]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(json_line, max_size=8), min_size=1, max_size=2),
+    st.sampled_from(list(ENCODERS)),
+    st.integers(1, 30),
+    st.booleans(),
+)
+def test_lines_are_reentered_at_every_position(shards: list[list[bytes]], suffix: str, block_bytes: int, ends_open: bool) -> None:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        mock.patch.object(readers, "BLOCK_BYTES", block_bytes),
+        mock.patch.object(config, "MAX_RECORD_BYTES", 50),
+    ):
+        for index, content in enumerate(shards):
+            all_lines = [b'{"text": "first"}', *content, b'{"text": "last"}']
+            Path(name, f"{index}{suffix}").write_bytes(ENCODERS[suffix](b"\n".join(all_lines) + (b"" if ends_open else b"\n")))
+        assert_reenters(Path(name))
+        texts = read(name, options=SKIPPING)
+        assert texts == [text for content in shards for text in ["first", *expected_texts(content), "last"]]
+
+
+def expected_texts(content: list[bytes]) -> list[str]:
+    """What Python's own JSON makes of the lines."""
+    texts = []
+    for line in content:
+        try:
+            record = json.loads(line.decode())
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("text"), str) and len(line) <= 50:
+            texts.append(record["text"])
+    return texts
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.none() | st.text(max_size=5), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 4))
+def test_rows_are_reentered_at_every_position(texts: list[str | None], row_group_size: int, batch_rows: int) -> None:
+    with tempfile.TemporaryDirectory() as name, mock.patch.object(readers, "_MAX_BATCH_ROWS", batch_rows):
+        for shard in ("a", "b"):
+            pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), Path(name, f"{shard}.parquet"), row_group_size=row_group_size)
+        assert_reenters(Path(name))
+        assert read(name, options=SKIPPING) == [text for text in texts if text is not None] * 2
+
+
+def test_shards_before_the_start_are_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "0.jsonl.zst").write_bytes(b"damaged")
+    (tmp_path / "1.jsonl").write_bytes(b"not JSON\n" + lines({"text": "good"}))
+    corpus = open_corpus([str(tmp_path)])
+    assert [d.text for d in corpus.documents(Position(1, 1))] == ["good"]
+
+
+def test_real_shards_are_reentered(test_data: Path) -> None:
+    corpus = open_corpus([str(test_data / "corpus" / "valid.jsonl.zst"), str(test_data / "corpus" / "redpajama-sample.jsonl")])
+    documents = list(corpus.documents())
+    assert len(documents) == 1314 + 150
+    assert {d.source for d in documents} >= {"ArXiv", "FreeLaw", "arxiv", "wikipedia"}
+    for start in (documents[700].position, documents[1400].position):
+        assert list(corpus.documents(start)) == [d for d in documents if d.position >= start]
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+GOOD = lines({"text": "good"})
+BAD_LINES = {
+    b"{not json": "not JSON (",
+    b'"a string"': "not a JSON object",
+    b'{"body": "x", "title": "y"}': "no text in text or content or raw_content (the record has: body, title)",
+    b"{}": "the record is empty",
+    b'{"text": null}': "no text in",
+    b'{"text": ["a"]}': "text is a list, not text",
+    b'{"text": 5}': "text is a number, not text",
+    b'{"text": "\xff"}': "invalid UTF-8 at byte 11 of the line",
+    b'{"text": "\xed\xa0\x80"}': "invalid UTF-8",
+    b'{"text": "\\ud800"}': "surrogate",
+}
+
+
+@pytest.mark.parametrize(("line", "message"), BAD_LINES.items())
+def test_a_bad_line_stops_or_is_counted(tmp_path: Path, line: bytes, message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(GOOD + b"\n" + line + b"\n" + GOOD)
+    texts, error = fails(path)
+    assert texts == ["good"]
+    assert f"{path}, line 3: " in error
+    assert message in error
+    assert "--skip-bad" in error
+    corpus = open_corpus([str(path)], SKIPPING)
+    assert [d.position.record for d in corpus.documents()] == [0, 3]
+    assert (corpus.report.num_documents, corpus.report.num_skipped) == (2, 1)
+    assert f"{path}, line 3: " in corpus.report.first_skipped[0]
+
+
+def test_the_report_begins_anew_and_lists_the_first_few(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"bad\n" * 100 + GOOD)
+    corpus = open_corpus([str(tmp_path)], SKIPPING)
+    for _ in range(2):
+        assert len(list(corpus.documents())) == 1
+        assert (corpus.report.num_documents, corpus.report.num_skipped, len(corpus.report.first_skipped)) == (1, 100, 5)
+
+
+@pytest.mark.parametrize("options", [STRICT, SKIPPING])
+@pytest.mark.parametrize("suffix", [".jsonl.zst", ".jsonl.gz"])
+def test_cut_off_and_corrupt_shards_stop(tmp_path: Path, suffix: str, options: CorpusOptions) -> None:
+    whole = ENCODERS[suffix](lines(*({"text": os.urandom(500).hex()} for _ in range(3000))))
+    path = tmp_path / f"a{suffix}"
+    middle = len(whole) // 2
+    for damaged in (whole[:middle], whole[:-3], whole + b"trailing", b"never compressed"):
+        path.write_bytes(damaged)
+        texts, error = fails(path, options)
+        assert f"{path}, line {len(texts) + 1}: cannot be read further" in error
+        assert all(len(text) == 1000 for text in texts)
+
+
+@pytest.mark.parametrize("options", [STRICT, SKIPPING])
+@pytest.mark.parametrize("suffix", [".jsonl.zst", ".jsonl.gz"])
+def test_changed_bytes_are_noticed(tmp_path: Path, suffix: str, options: CorpusOptions) -> None:
+    """At the spot or, where the damage happens to decode, by the checksum at the end."""
+    path = tmp_path / f"a{suffix}"
+    whole = bytearray(ENCODERS[suffix](lines(*({"text": os.urandom(500).hex()} for _ in range(3000)))))
+    whole[len(whole) // 2 : len(whole) // 2 + 50] = b"\0" * 50
+    path.write_bytes(whole)
+    _, error = fails(path, options)
+    assert f"{path}, line " in error
+    assert options.skip_bad is False or "cannot be read further" in error
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst", "a.jsonl.gz", "a.parquet", "a.txt"])
+def test_an_empty_shard_stops(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
+    else:
+        path.write_bytes(ENCODERS.get(name[1:], bytes)(b"" if name == "a.txt" else b"\n \n"))
+    assert "holds no record" in fails(path, SKIPPING)[1]
+    path.write_bytes(b"")
+    assert str(path) in fails(path, SKIPPING)[1]
+
+
+def test_bad_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1 no more PAR1")
+    assert "cannot be read further" in fails(path, SKIPPING)[1]
+    pq.write_table(pa.table({"body": ["x"], "n": [1]}), path)
+    assert f"{path}: no text in text or content or raw_content (the record has: body, n)" in fails(path, SKIPPING)[1]
+    not_text = pa.array([b"good", b"\xff\xfe", b"fine"], pa.binary())
+    pq.write_table(pa.table({"text": pa.StringArray.from_buffers(3, *not_text.buffers()[1:])}), path)
+    assert fails(path) == (
+        ["good"],
+        f"{path}, row 1: invalid UTF-8; write the file again from valid text, or leave bad records out with --skip-bad",
+    )
+    assert read(path, options=SKIPPING) == ["good", "fine"]
+
+
+def test_bad_text_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"caf\xe9")
+    assert "invalid UTF-8 at byte 4" in fails(path)[1]
+    assert read(path, options=SKIPPING) == []
+
+
+@pytest.mark.parametrize("suffix", [*ENCODERS, ".parquet", ".txt"])
+def test_records_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.setattr(config, "MAX_RECORD_BYTES", 1000)
+    path, long = tmp_path / f"a{suffix}", "é" * 600
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"text": ["good", long, "good"]}), path)
+    elif suffix == ".txt":
+        path.write_text(long)
+    else:
+        path.write_bytes(ENCODERS[suffix](GOOD + json.dumps({"text": long}, ensure_ascii=False).encode() + b"\n" + GOOD))
+    expected = [] if suffix == ".txt" else ["good"]
+    texts, error = fails(path)
+    assert texts == expected
+    assert "a record of more than 1,000 bytes" in error
+    assert read(path, options=SKIPPING) == expected * 2
+
+
+def test_control_characters_do_not_reach_the_message(tmp_path: Path) -> None:
+    path = tmp_path / "a\x1b[31m.jsonl"
+    path.write_bytes(lines({"\x1b[31mred": 1}))
+    assert "\x1b" not in fails(path)[1]
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def write_zst(path: Path, block: bytes, times: int) -> None:
+    with path.open("wb") as file, zstandard.ZstdCompressor(level=1).stream_writer(file) as writer:
+        for _ in range(times):
+            writer.write(block)
+
+
+def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
+    write_zst(tmp_path / "a.jsonl.zst", lines(*({"text": f"document {i} " * 500} for i in range(160))), 200)
+    tracemalloc.start()
+    try:
+        num_bytes = sum(len(d.text) for d in open_corpus([str(tmp_path)]).documents())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert num_bytes > 180_000_000
+    assert peak < 8_000_000
+
+
+@pytest.mark.parametrize("options", [STRICT, SKIPPING])
+def test_an_endless_line_is_never_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: CorpusOptions) -> None:
+    monkeypatch.setattr(config, "MAX_RECORD_BYTES", 2_000_000)
+    path = tmp_path / "a.jsonl.zst"
+    write_zst(path, b"x" * 1_000_000, 100)
+    tracemalloc.start()
+    try:
+        if options.skip_bad:
+            assert read(path, options=options) == []
+        else:
+            assert "line 1: a record of more than 2,000,000 bytes" in fails(path)[1]
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
