@@ -126,6 +126,9 @@ def _memory_errors() -> Iterator[None]:
 
 
 def _from_pretrained(spec: str, source: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
+    import pickle
+
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     with _quiet_transformers():
@@ -133,7 +136,9 @@ def _from_pretrained(spec: str, source: str, dtype: torch.dtype, options: dict[s
             model, info = AutoModelForCausalLM.from_pretrained(
                 source, dtype=dtype, output_loading_info=True, trust_remote_code=False, **options
             )
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        except pickle.UnpicklingError as error:
+            raise UserError("its .bin file holds more than weights, and could run code", where=spec, remedy="use safetensors") from error
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, EOFError, SafetensorError) as error:
             first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise UserError(
                 f"transformers cannot load it ({first_line})", where=spec, remedy="give a model directory, a .gguf file or a hub id"

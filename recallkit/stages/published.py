@@ -60,11 +60,9 @@ def attribute_published(table: Path, *, reference: str | None = None, ar_share: 
         raise UserError(f"row {chosen.model}: no perplexity in column ar", where=table, remedy="the reference needs all and ar")
     share = _share_of_tokens(table, chosen) if ar_share is None else ar_share
     if not 0 < share < 1:
-        raise UserError(
-            f"the share of AR hits is {share:.4g}, not between 0 and 1",
-            where=table,
-            remedy=f"check the perplexities of {chosen.model}: all lies between ar and other; or give the share with --ar-share",
-        )
+        derived = f"check the perplexities of {chosen.model} (all lies between ar and other), or give the share with --ar-share"
+        remedy = derived if ar_share is None else "give it as a fraction: 0.07 for 7 %"
+        raise UserError(f"the share of AR hits is {share:.4g}, not between 0 and 1", where=table, remedy=remedy)
     return PublishedGap(_frame([_attribute(row, chosen, share) for row in rows]), chosen.model, share)
 
 
@@ -121,7 +119,7 @@ def _read_rows(table: Path) -> list[_Row]:
             raise UserError(f"no column {column} (found: {found})", where=table, remedy="the columns are model, all, ar, other")
     if frame.is_empty():
         raise UserError("no rows", where=table, remedy="give a row a model: model, all, ar, other")
-    rows = []
+    rows: list[_Row] = []
     for line in frame.iter_rows(named=True):
         model = str(line["model"] or "").strip()
         if not model:

@@ -1,0 +1,41 @@
+# README's two commands, and what a contributor runs. Everything happens in .venv; nothing else is touched.
+VENV ?= .venv
+PYTHON ?= python3
+export PYTHON
+
+.PHONY: demo test lint types slow benchmarks wheel clean
+
+# Sets up and runs the main job on the embedded text: the gap between control models, with its interval.
+demo: $(VENV)/.installed
+	$(VENV)/bin/recallkit demo
+
+# Sets up and runs the tests.
+test: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m pytest -q
+
+slow: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m pytest -q -m slow
+
+lint: $(VENV)/.installed-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(VENV)/bin/mypy
+
+benchmarks: $(VENV)/.installed-dev
+	for script in tests/benchmarks/*.py; do $(VENV)/bin/python $$script || exit 1; done
+
+wheel: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m build --outdir dist .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+$(VENV)/.installed: pyproject.toml constraints-cpu.txt scripts/install.sh
+	scripts/install.sh $(VENV) fast
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints-cpu.txt scripts/install.sh
+	scripts/install.sh $(VENV) fast,dev
+	touch $@ $(VENV)/.installed

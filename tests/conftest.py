@@ -1,0 +1,117 @@
+"""What tests share: real text where it is at hand, small corpora, tiny models with random weights, the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The folder of real text, evaluation sets and tokenizers named by RECALLKIT_TEST_DATA."""
+    folder = os.environ.get("RECALLKIT_TEST_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("needs real text: set RECALLKIT_TEST_DATA to a folder of corpus shards and tokenizers")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One cache folder for the whole run: the embedded default is built in it once."""
+    folder = tmp_path_factory.mktemp("home")
+    before = os.environ.get("RECALLKIT_HOME")
+    os.environ["RECALLKIT_HOME"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["RECALLKIT_HOME"]
+    else:
+        os.environ["RECALLKIT_HOME"] = before
+
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def run(home: Path) -> Run:
+    """Runs `recallkit ARGS` as a user does, in a process of its own."""
+
+    def call(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "recallkit", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env={**os.environ, "COLUMNS": "100"}, **options)
+
+    return call
+
+
+def write_jsonl(path: Path, texts: list[str], source: str = "made up") -> Path:
+    """A shard in the Pile's record format."""
+    lines = [json.dumps({"text": text, "meta": {"pile_set_name": source}}) for text in texts]
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+WORDS = "the of and to in model recalls key value pair token bigram state memory window layer head scan gate 17 42 = ( ) . , \n".split(" ")
+
+
+def made_up_texts(num_documents: int, num_words: int, seed: int = 0) -> list[str]:
+    """Texts with many repeated bigrams, the same on every machine."""
+    import random
+
+    rng = random.Random(seed)
+    return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, num_words))) for _ in range(num_documents)]
+
+
+@pytest.fixture(scope="session")
+def small_slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+    """A slice directory of made-up text in sequences of 64, with its counts: `small_slices.parent / "counts.duckdb"`."""
+    from recallkit import pipeline
+
+    folder = tmp_path_factory.mktemp("small")
+    train = write_jsonl(folder / "train.jsonl", made_up_texts(60, 200, seed=1), "books")
+    valid = write_jsonl(folder / "valid.jsonl", made_up_texts(40, 200, seed=2), "books")
+    other = write_jsonl(folder / "other.jsonl", made_up_texts(20, 60, seed=3), "letters")
+    pipeline.count(pipeline.TextOptions([str(train)], "train"), folder / "counts.duckdb")
+    text = pipeline.TextOptions([str(valid), str(other)], "validation")
+    pipeline.slice_text(text, folder / "slices", counts=folder / "counts.duckdb", rare=pipeline.RareCount(20), seq_len=64)
+    return folder / "slices"
+
+
+FAMILIES = ("gpt_neox", "llama", "mamba", "rwkv")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Saves a tiny model of a family with random weights, 4,096 entries, and gives its directory."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def make(family: str, *, vocab_size: int = 4096, dtype: str = "float32") -> Path:
+        path = folder / f"{family}-{vocab_size}-{dtype}"
+        if path.exists():
+            return path
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        shared = {"vocab_size": vocab_size, "hidden_size": 48, "num_hidden_layers": 2, "bos_token_id": 0, "eos_token_id": 0}
+        special = {
+            "gpt_neox": {"num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 256},
+            "llama": {"num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 256},
+            "gemma2": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "intermediate_size": 96, "max_position_embeddings": 256},
+            "mamba": {"state_size": 8, "pad_token_id": 0},
+            "rwkv": {"attention_hidden_size": 48, "context_length": 256},
+        }
+        torch.manual_seed(7)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shared, **special[family]))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter))
+        model.to(getattr(torch, dtype)).save_pretrained(path)
+        return path
+
+    return make

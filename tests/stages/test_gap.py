@@ -1,0 +1,470 @@
+"""The gap's tables against plain loops over tiny tables, the bootstrap against a naive one, and files that do not fit."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallkit import aligned, bootstrap, shares
+from recallkit.artifacts import MANIFEST_KEY, read_manifest, write_parquet
+from recallkit.buckets import count_class, count_thresholds, log2_bucket, position_bucket
+from recallkit.config import SCHEMA_VERSION
+from recallkit.errors import UserError
+from recallkit.stages.gap import EMPTY_SLICE, ONE_SEQUENCE, attribute_gap
+
+LABELS = pa.schema(
+    [
+        ("sequence", pa.int32()),
+        ("position", pa.int32()),
+        ("source", pa.dictionary(pa.int32(), pa.string())),
+        ("repeated", pa.bool_()),
+        ("distance", pa.int32()),
+        ("train_count", pa.int64()),
+        ("ar_hit", pa.bool_()),
+    ]
+)
+SCORES = pa.schema([("sequence", pa.int32()), ("position", pa.int32()), ("nll", pa.float32()), ("argmax", pa.int32()), ("rank", pa.int32())])
+
+
+class Corpus:
+    """A folder of slices: tokens as (sequence, position, source, distance or None, train_count), and models' scores."""
+
+    def __init__(self, folder, tokens, *, seq_len=64, max_count=1250, rows_per_group=5, digest="d", counts=True):
+        self.folder, self.digest, self.rows_per_group, self.seq_len = Path(folder), digest, rows_per_group, seq_len
+        self.tokens = [
+            dict(
+                zip(("sequence", "position", "source", "distance", "train_count"), token, strict=True),
+                repeated=token[3] is not None,
+                ar_hit=token[3] is not None and token[4] <= max_count,
+            )
+            for token in tokens
+        ]
+        self.nlls = {}
+        manifest = {
+            "kind": "tokens",
+            "num_sequences": len({token[0] for token in tokens}),
+            "seq_len": seq_len,
+            "boundary": "window",
+            "max_count": max_count,
+            "counts": {"id": "c", "num_tokens": 1000} if counts else None,
+        }
+        self.path = self._write("tokens", pa.Table.from_pylist(self.tokens, LABELS), manifest)
+
+    def _write(self, name, table, manifest):
+        path = self.folder / f"{name}.parquet"
+        parts = [table.slice(start, self.rows_per_group) for start in range(0, table.num_rows, self.rows_per_group)]
+        common = {"schema_version": SCHEMA_VERSION, "sequences_digest": self.digest, "num_rows": table.num_rows}
+        write_parquet(path, parts, table.schema, {**common, **manifest})
+        return path
+
+    def score(self, model, nlls, **manifest):
+        self.nlls[model] = [float(np.float32(nll)) for nll in nlls]
+        rows = [
+            {"sequence": t["sequence"], "position": t["position"], "nll": nll, "argmax": 0, "rank": 0}
+            for t, nll in zip(self.tokens, nlls, strict=True)
+        ]
+        return self._write(f"scores/{model}", pa.Table.from_pylist(rows, SCORES), {"kind": "scores", "model": model, **manifest})
+
+    def sums(self, model, keep):
+        """Tokens and NLL sums (reference, model) of the tokens that `keep` takes, added up one by one."""
+        picked = [i for i, token in enumerate(self.tokens) if keep(token)]
+        return len(picked), math.fsum(self.nlls["reference"][i] for i in picked), math.fsum(self.nlls[model][i] for i in picked)
+
+
+SLICES = {"all": lambda t: True, "ar_hit": lambda t: t["ar_hit"], "other": lambda t: not t["ar_hit"]}
+
+
+def close(found, expected):
+    if expected is None or found is None:
+        return found is None and expected is None
+    return math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def assert_row(row, sums, whole):
+    """One row's figures from its own sums and those of the whole that its shares are of."""
+    tokens, reference, model = sums
+    gap = whole[2] - whole[1]
+    assert row["tokens"] == tokens
+    assert close(row["share_of_tokens"], tokens / whole[0])
+    means = (None, None) if not tokens else (reference / tokens, model / tokens)
+    assert (close(row["nll_reference"], means[0]), close(row["nll_model"], means[1])) == (True, True)
+    assert close(row["ppl_reference"], None if not tokens else math.exp(means[0]))
+    assert close(row["ppl_model"], None if not tokens else math.exp(means[1]))
+    assert close(row["delta_nll"], None if not tokens else means[1] - means[0])
+    if gap == 0 or abs(gap) > 1e-6:
+        assert close(row["gap_share"], None if not tokens or gap == 0 else (model - reference) / gap)
+
+
+def small_corpus(folder, **options):
+    """Two sources in three sequences, AR hits in each; sequence 2 mixes its sources."""
+    tokens = [
+        (0, 1, "web", None, 10),
+        (0, 2, "web", 1, 0),
+        (0, 3, "web", 2, 1250),
+        (0, 4, "web", 3, 1251),
+        (1, 1, "code", None, 0),
+        (1, 2, "code", 1, 7),
+        (1, 3, "code", 1, 8),
+        (2, 1, "web", None, 3),
+        (2, 2, "code", 40, 900),
+        (2, 3, "code", 33, 5000),
+        (2, 4, "web", 4, 9),
+    ]
+    return Corpus(folder, tokens, **options)
+
+
+REFERENCE_NLLS = [2.0, 0.5, 0.25, 1.0, 3.0, 0.5, 0.5, 2.5, 0.75, 1.5, 0.5]
+BEHIND_NLLS = [2.5, 2.0, 1.25, 1.25, 3.0, 1.5, 2.5, 2.75, 1.0, 1.75, 3.5]
+
+
+def figures(tables):
+    return {name: getattr(tables, name) for name in ("gap", "by_count", "by_distance", "by_position", "by_threshold")}
+
+
+def check_against_loops(corpus, tables, model):
+    """Every row of every table recounted token by token."""
+    everything = corpus.sums(model, lambda t: True)
+    names = ["ALL", *sorted({t["source"] for t in corpus.tokens})]
+    gap = tables.gap.filter(pl.col("model") == model)
+    assert list(zip(gap["source"], gap["slice"], strict=True)) == [(n, s) for n in names for s in SLICES]
+    for row in gap.iter_rows(named=True):
+        inside = lambda t, source=row["source"]: source in ("ALL", t["source"])  # noqa: E731
+        keep = lambda t, inside=inside, chosen=SLICES[row["slice"]]: inside(t) and chosen(t)  # noqa: E731
+        assert_row(row, corpus.sums(model, keep), corpus.sums(model, inside))
+
+    def check_buckets(table, value, group, expected_groups):
+        rows = list(getattr(tables, table).filter(pl.col("model") == model).iter_rows(named=True))
+        covered = 0
+        for row in rows:
+            keep = lambda t, row=row: value(t) is not None and row["low"] <= value(t) <= row["high"] and group(t, row)  # noqa: E731
+            assert_row(row, corpus.sums(model, keep), everything)
+            assert row["tokens"] > 0
+            covered += row["tokens"]
+        assert covered == expected_groups
+
+    repeated = sum(t["repeated"] for t in corpus.tokens)
+    check_buckets("by_count", lambda t: t["train_count"], lambda t, row: t["repeated"] == row["repeated"], len(corpus.tokens))
+    check_buckets("by_distance", lambda t: t["distance"], lambda t, row: t["ar_hit"] == row["ar_hit"], repeated)
+    check_buckets("by_position", lambda t: t["position"], lambda t, row: t["ar_hit"] == (row["slice"] == "ar_hit"), len(corpus.tokens))
+    for row in tables.by_threshold.filter(pl.col("model") == model).iter_rows(named=True):
+        assert_row(row, corpus.sums(model, lambda t, row=row: t["repeated"] and t["train_count"] <= row["threshold"]), everything)
+
+
+def test_every_table_is_what_plain_loops_count(tmp_path):
+    corpus = small_corpus(tmp_path)
+    paths = [corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS), corpus.score("noise", BEHIND_NLLS[::-1])]
+    tables = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
+    assert tables.gap["model"].unique(maintain_order=True).to_list() == ["behind", "noise"]
+    assert tables.gap["reference"].unique().to_list() == ["reference"]
+    for model in ("behind", "noise"):
+        check_against_loops(corpus, tables, model)
+
+
+@st.composite
+def corpora(draw):
+    num_sequences = draw(st.integers(1, 4))
+    tokens = []
+    for sequence in range(num_sequences):
+        for position in range(1, draw(st.integers(1, 7)) + 1):
+            distance = draw(st.none() | st.integers(1, 70))
+            count = draw(st.integers(0, 9) | st.sampled_from([1024, 1250, 1251, 2048, 2049, 10**7]))
+            tokens.append((sequence, position, draw(st.sampled_from(["a", "b", "ALL of it"])), distance, count))
+    nlls = st.lists(st.floats(0, 20, width=32), min_size=len(tokens), max_size=len(tokens))
+    return tokens, draw(st.integers(1, 8)), draw(st.integers(0, 3000)), draw(nlls), draw(nlls)
+
+
+@settings(max_examples=25, deadline=None)
+@given(corpora())
+def test_any_corpus_is_what_plain_loops_count(tmp_path_factory, drawn):
+    tokens, rows_per_group, max_count, reference, model = drawn
+    corpus = Corpus(tmp_path_factory.mktemp("corpus"), tokens, rows_per_group=rows_per_group, max_count=max_count, seq_len=7)
+    paths = corpus.score("reference", reference), corpus.score("model", model)
+    tables = attribute_gap(corpus.path, paths[0], [paths[1]], num_resamples=20)
+    check_against_loops(corpus, tables, "model")
+    hits = tables.gap.filter(pl.col("source") == "ALL", pl.col("slice") == "ar_hit").row(0, named=True)
+    at_limit = tables.by_threshold.filter(pl.col("threshold") == max_count).row(0, named=True)
+    for name in ("share_of_tokens", "nll_reference", "nll_model", "delta_nll", "gap_share", "ci_low", "ci_high"):
+        assert close(at_limit[name], hits[name]), name
+    assert (at_limit["tokens"], at_limit["note"]) == (hits["tokens"], hits["note"])
+    for table in figures(tables).values():
+        for column in table.select(pl.col(pl.Float64)).iter_columns():
+            assert column.drop_nulls().is_finite().all(), column.name
+
+
+def test_all_is_the_sum_of_the_sources(tmp_path):
+    corpus = small_corpus(tmp_path)
+    gap = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20).gap
+    for name in SLICES:
+        rows = gap.filter(pl.col("slice") == name)
+        total, sources = rows.filter(pl.col("source") == "ALL"), rows.filter(pl.col("source") != "ALL")
+        assert sources["tokens"].sum() == total["tokens"][0]
+        assert close((sources["delta_nll"] * sources["tokens"]).sum(), total["delta_nll"][0] * total["tokens"][0])
+
+
+def test_intervals_are_those_of_a_naive_bootstrap_over_sequences(tmp_path):
+    corpus = small_corpus(tmp_path)
+    paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
+    gap = attribute_gap(corpus.path, paths[0], [paths[1]], num_resamples=40, seed=3).gap
+    by_sequence = defaultdict(list)
+    for index, token in enumerate(corpus.tokens):
+        by_sequence[token["sequence"]].append((token, corpus.nlls["behind"][index] - corpus.nlls["reference"][index]))
+    weights = bootstrap.draw_weights(np.random.Generator(np.random.PCG64(3)), 40, 3)
+    assert (weights.sum(axis=1) == 3).all()
+    for row in gap.iter_rows(named=True):
+        deltas, parts = [], []
+        for resample in weights:
+            drawn = [item for s, times in enumerate(resample) for _ in range(int(times)) for item in by_sequence[s]]
+            whole = [(t, d) for t, d in drawn if row["source"] in ("ALL", t["source"])]
+            picked = [d for t, d in whole if SLICES[row["slice"]](t)]
+            if picked:
+                deltas.append(sum(picked) / len(picked))
+            if whole:
+                parts.append(sum(picked) / sum(d for _, d in whole))
+        for samples, names in ((deltas, ("delta_ci_low", "delta_ci_high")), (parts, ("ci_low", "ci_high"))):
+            expected = np.quantile(samples, [0.025, 0.975])
+            assert [row[name] for name in names] == pytest.approx(expected, rel=1e-9), (row["source"], row["slice"], names)
+
+
+def test_two_runs_agree_to_the_bit_however_many_threads_share_the_work(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    tokens = [
+        (s, p, "ab"[rng.integers(2)], int(rng.integers(1, 60)) if rng.random() < 0.6 else None, int(rng.lognormal(6, 3)))
+        for s in range(40)
+        for p in range(1, 51)
+    ]
+    corpus = Corpus(tmp_path, tokens, rows_per_group=100)
+    paths = [corpus.score(name, rng.gamma(1.2, 2, len(tokens))) for name in ("reference", "one", "two")]
+    monkeypatch.setattr(aligned, "_BATCH_ROWS", 100)
+    runs = []
+    for cpus in ({0}, {0, 1}, {0, 1}):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cpus=cpus: cpus, raising=False)
+        runs.append(attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=200))
+    for run in runs[1:]:
+        for name, table in figures(run).items():
+            assert table.equals(getattr(runs[0], name)), name
+    other = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=200, seed=1)
+    assert not other.gap.equals(runs[0].gap)
+    assert other.by_count.equals(runs[0].by_count)
+
+
+def test_score_files_of_another_layout_are_read_by_rows(tmp_path, monkeypatch):
+    corpus = small_corpus(tmp_path)
+    paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
+    expected = attribute_gap(corpus.path, paths[0], [paths[1]], num_resamples=20)
+    corpus.rows_per_group = 7
+    corpus.score("behind", BEHIND_NLLS)
+    monkeypatch.setattr(aligned, "_BATCH_ROWS", 3)
+    found = attribute_gap(corpus.path, paths[0], [paths[1]], num_resamples=20)
+    for name, table in figures(found).items():
+        for row, other in zip(table.iter_rows(), getattr(expected, name).iter_rows(), strict=True):
+            assert row == pytest.approx(other, rel=1e-12), name
+
+
+# Six tokens in two equal sequences: half of them AR hits. Differences in AR hits, differences in other tokens.
+NOTES = {
+    "ordinary": ((1, 1), (0.5, 0.5), ""),
+    "no gap": ((0, 0), (0, 0), shares.NO_GAP),
+    "cancels": ((1, 1), (-1, -1), shares.NO_GAP),
+    "not told from zero": ((3, -2), (3, -2), shares.NOT_TOLD_FROM_ZERO),
+    "better": ((-1, -1), (-1, -1), shares.MODEL_BETTER),
+    "better, worse on AR hits": ((1, 1), (-3, -3), shares.WORSE_ON_HITS),
+    "better, worse on other tokens": ((-3, -3), (1, 1), shares.WORSE_ON_OTHER),
+    "above 100 %": ((3, 3), (-1, -1), shares.BETTER_ON_OTHER),
+    "negative": ((-1, -1), (3, 3), shares.BETTER_ON_HITS),
+}
+CLIPPED = {
+    "ordinary": (2 / 3, 1 / 3),
+    "no gap": (None, None),
+    "cancels": (None, None),
+    "not told from zero": (0.5, 0.5),
+    "better": (0.5, 0.5),
+    "better, worse on AR hits": (1, 0),
+    "better, worse on other tokens": (1, 0),
+    "above 100 %": (1, 0),
+    "negative": (-0.5, 1.5),
+}
+
+
+@pytest.mark.parametrize("case", NOTES)
+def test_notes_and_clipped_shares(tmp_path, case):
+    hits, others, note = NOTES[case]
+    corpus = Corpus(tmp_path, [(s, p, "web", 1 if p == 2 else None, 5) for s in range(2) for p in (1, 2)])
+    reference = [5.0] * 4
+    model = [5.0 + (hits if p == 2 else others)[s] for s in range(2) for p in (1, 2)]
+    tables = attribute_gap(corpus.path, corpus.score("reference", reference), [corpus.score("model", model)], num_resamples=100)
+    rows = tables.gap.filter(pl.col("source") == "ALL")
+    assert rows["note"].to_list() == [note] * 3
+    assert rows["gap_share_clipped"].to_list()[1:] == pytest.approx(list(CLIPPED[case]))
+    if note != shares.NOT_TOLD_FROM_ZERO:
+        assert tables.by_threshold.filter(pl.col("threshold") == 1250)["note"].to_list() == [note]
+
+
+def test_one_sequence_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
+    corpus = Corpus(tmp_path, [(0, 1, "web", None, 5), (0, 2, "web", None, 5)])
+    tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])])
+    rows = {row["slice"]: row for row in tables.gap.filter(pl.col("source") == "web").iter_rows(named=True)}
+    assert [rows[name]["note"] for name in SLICES] == [ONE_SEQUENCE, EMPTY_SLICE, ONE_SEQUENCE]
+    assert (rows["other"]["gap_share"], rows["other"]["gap_share_clipped"]) == (1, 1)
+    assert {rows[name][column] for name in SLICES for column in ("ci_low", "ci_high", "delta_ci_low", "delta_ci_high")} == {None}
+    unknown = [value for name, value in rows["ar_hit"].items() if name not in ("reference", "model", "source", "slice", "tokens", "note")]
+    assert unknown == [0, *[None] * 11]
+
+
+def test_a_source_called_all_is_kept_apart_from_the_row_of_all(tmp_path):
+    corpus = Corpus(tmp_path, [(0, 1, "ALL", None, 5), (1, 1, "web", None, 5)])
+    gap = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])]).gap
+    assert gap["source"].unique(maintain_order=True).to_list() == ["ALL", "ALL (source)", "web"]
+
+
+def test_thresholds_end_above_the_largest_count_and_hold_the_papers_and_the_files(tmp_path):
+    corpus = Corpus(tmp_path, [(0, 1, "web", 1, 5), (1, 1, "web", None, 0)], max_count=40)
+    tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])], num_resamples=0)
+    assert tables.by_threshold["threshold"].to_list() == [0, 1, 2, 4, 8, 40, 1250]
+    assert tables.by_threshold["tokens"].to_list() == [0, 0, 0, 0, 1, 1, 1]
+    assert tables.gap["ci_low"].null_count() == tables.gap.height
+
+
+def test_tables_are_written_with_the_manifest_and_read_back_the_same(tmp_path):
+    corpus = small_corpus(tmp_path)
+    tables = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20)
+    files = tables.write(tmp_path / "out", {"schema_version": SCHEMA_VERSION, "max_count": 1250})
+    assert [path.name for path in files] == [f"{name}.parquet" for name in figures(tables)]
+    for path in files:
+        assert pl.read_parquet(path).equals(getattr(tables, path.stem))
+        assert read_manifest(path) == {"schema_version": SCHEMA_VERSION, "max_count": 1250, "kind": path.stem}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sequences_digest": "other"}, "scores of other sequences"),
+        ({"num_rows": 10}, "10 scores for 11 tokens"),
+        ({"kind": "tokens"}, "a table of tokens, not of scores"),
+    ],
+)
+def test_scores_of_other_sequences_are_refused(tmp_path, change, message):
+    corpus = small_corpus(tmp_path)
+    reference, model = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS, **change)
+    with pytest.raises(UserError, match=message) as caught:
+        attribute_gap(corpus.path, reference, [model])
+    assert str(model) in caught.value.line()
+    assert "recallkit score" in caught.value.line()
+
+
+def test_the_remedy_names_the_model_and_the_folder(tmp_path):
+    corpus = small_corpus(tmp_path)
+    reference, model = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS, sequences_digest="x")
+    with pytest.raises(UserError) as caught:
+        attribute_gap(corpus.path, reference, [model])
+    assert caught.value.remedy == f"score them again with `recallkit score behind --slices {tmp_path} --force`"
+
+
+def rewrite(path, columns, **changes):
+    """The Parquet file with columns replaced: its manifest and row groups as they were."""
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type))
+    manifest = {**json.loads(pq.read_metadata(path).metadata[MANIFEST_KEY]), **changes}
+    size = pq.read_metadata(path).row_group(0).num_rows
+    write_parquet(path, [table.slice(start, size) for start in range(0, table.num_rows, size)], table.schema, manifest)
+
+
+def test_rows_in_another_order_are_refused(tmp_path):
+    corpus = small_corpus(tmp_path)
+    reference, model = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
+    rewrite(model, {"sequence": [t["sequence"] for t in corpus.tokens[::-1]]})
+    with pytest.raises(UserError, match="its rows are not in the order of those of"):
+        attribute_gap(corpus.path, reference, [model])
+
+
+def test_a_file_with_fewer_rows_than_its_manifest_says_is_refused(tmp_path):
+    corpus = small_corpus(tmp_path)
+    reference, model = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
+    table, manifest = pq.read_table(model), read_manifest(model)
+    write_parquet(model, [table.slice(0, 5)], table.schema, manifest)
+    with pytest.raises(UserError, match="its rows are not in the order"):
+        attribute_gap(corpus.path, reference, [model])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_nlls_that_are_no_numbers_are_refused_by_model(tmp_path, value):
+    corpus = small_corpus(tmp_path)
+    reference, model = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
+    rewrite(model, {"nll": [value, *BEHIND_NLLS[1:]]})
+    with pytest.raises(UserError, match="NLLs that are not finite numbers") as caught:
+        attribute_gap(corpus.path, reference, [model])
+    assert str(model) in caught.value.line()
+
+
+def test_labels_that_miss_values_are_refused(tmp_path):
+    corpus = small_corpus(tmp_path)
+    reference = corpus.score("reference", REFERENCE_NLLS)
+    rewrite(corpus.path, {"train_count": [None, *(t["train_count"] for t in corpus.tokens[1:])]})
+    with pytest.raises(UserError, match="column train_count misses values"):
+        attribute_gap(corpus.path, reference, [reference])
+
+
+def test_labels_without_counts_no_tokens_and_no_or_repeated_models_are_refused(tmp_path):
+    corpus = small_corpus(tmp_path / "a")
+    reference, model = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
+    with pytest.raises(UserError, match="behind: given twice"):
+        attribute_gap(corpus.path, reference, [model, model])
+    with pytest.raises(UserError, match="no model to compare"):
+        attribute_gap(corpus.path, reference, [])
+    with pytest.raises(UserError, match="a table of scores, not of tokens"):
+        attribute_gap(model, reference, [model])
+    uncounted = small_corpus(tmp_path / "b", counts=False)
+    with pytest.raises(UserError, match="without training counts.*--counts"):
+        attribute_gap(uncounted.path, reference, [model])
+    empty = Corpus(tmp_path / "c", [])
+    with pytest.raises(UserError, match="holds no tokens"):
+        attribute_gap(empty.path, reference, [model])
+    with pytest.raises(UserError, match="no such table"):
+        attribute_gap(tmp_path / "absent.parquet", reference, [model])
+
+
+@given(st.lists(st.integers(0, 2**50), max_size=30), st.sets(st.integers(0, 5000), max_size=3))
+def test_count_classes_are_the_places_among_the_thresholds(counts, extra):
+    values = np.array(counts, dtype=np.int64)
+    assert (count_class(values, extra) == np.searchsorted(count_thresholds(extra), values)).all()
+
+
+def test_log2_buckets_change_just_above_each_power_of_two():
+    assert log2_bucket(np.arange(18)).tolist() == [0, 1, 2, 3, 3, *[4] * 4, *[5] * 8, 6]
+    edges = np.array([[2**k, 2**k + 1] for k in range(1, 50)])
+    assert (np.diff(log2_bucket(edges.ravel()).reshape(-1, 2).astype(int)) == 1).all()
+
+
+@given(st.integers(1, 300), st.integers(1, 32))
+def test_position_buckets_differ_by_one_position_in_width(seq_len, num_buckets):
+    found = position_bucket(np.arange(1, seq_len + 1), seq_len, num_buckets)
+    assert (np.diff(found.astype(int)) >= 0).all()
+    widths = np.bincount(found, minlength=num_buckets)
+    assert widths.size == num_buckets
+    assert widths.max() - widths.min() <= 1
+
+
+def test_totals_do_not_depend_on_how_resamples_are_blocked(monkeypatch):
+    sums = np.arange(12.0).reshape(6, 2)
+    expected = bootstrap.resample_totals(sums, 50, seed=1)
+    monkeypatch.setattr(bootstrap, "_BLOCK_DRAWS", 7)
+    assert (bootstrap.resample_totals(sums, 50, seed=1) == expected).all()
+
+
+def test_percentiles_leave_out_what_is_no_number():
+    samples = np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan], [3.0, np.nan]])
+    low, high = bootstrap.percentile_interval(samples, 0.5)
+    assert low.tolist()[:1] + high.tolist()[:1] == [1.5, 2.5]
+    assert np.isnan(low[1])
+    assert np.isnan(high[1])
