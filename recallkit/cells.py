@@ -48,7 +48,7 @@ class SequenceSums:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """All cells: `totals` as of queries/gap/total_cells.sql, the sums of sequences, and the thresholds behind count_class."""
+    """All cells: `totals` as queries/gap/total_cells.sql gives them, and the sums of each sequence."""
 
     totals: pa.Table
     by_sequence: SequenceSums
@@ -79,9 +79,7 @@ def collect_cells(tokens: LabelledTokens, scores: Sequence[Scores]) -> Cells:
 
     with ThreadPoolExecutor(num_workers) as pool:
         batches = list(pool.map(reduce_batch, ranges))
-    totals = _total([batch[0] for batch in batches])
-    _require_finite(totals, scores)
-    return Cells(totals, _join_sums([batch[1] for batch in batches]))
+    return Cells(_total([batch[0] for batch in batches]), _join_sums([batch[1] for batch in batches]))
 
 
 class _Worker:
@@ -107,6 +105,7 @@ class _Worker:
         self._database.register("cells", named_cells)
         totals = self._database.sql(db.query("gap/total_cells")).to_arrow_table()
         self._database.unregister("cells")
+        _require_finite(totals, self._scores)
         return totals, _sum_sequences(cells, sources.to_pylist())
 
     def _read(self, start: int, stop: int) -> tuple[pa.Table, pa.Array]:

@@ -43,6 +43,6 @@ def parse_amount(text: str) -> int:
     cleaned = text.strip().lower().replace("_", "").replace(",", "")
     number, unit = (cleaned[:-1], units[cleaned[-1]]) if cleaned[-1:] in units else (cleaned, 1)
     amount = float(number) * unit
-    if amount < 1 or amount != int(amount):
+    if not 1 <= amount < 2**63 or amount != int(amount):
         raise ValueError(f"{text!r} is not a whole number of tokens")
     return int(amount)

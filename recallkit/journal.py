@@ -45,7 +45,11 @@ class Journal:
             raise UserError(
                 "another recallkit process is writing this", where=self.target, remedy="wait for it, or choose another output"
             ) from None
-        self._load()
+        try:
+            self._load()
+        except BaseException:
+            os.close(self._lock)
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:

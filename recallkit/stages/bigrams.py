@@ -94,7 +94,9 @@ class _Runs:
         return BigramRun(*(np.memmap(path, "<u8", "r", shape=(run.num_rows,)) for path in self._paths(run.number)))
 
     def add(self, counted: BigramRun) -> None:
-        """Writes a run; the caller commits."""
+        """Writes a run, unless it is empty; the caller commits."""
+        if not len(counted.keys):
+            return
         for path, array in zip(self._paths(self.next_number), counted, strict=True):
             with artifacts.replacing(path) as temporary:
                 array.astype("<u8", copy=False).tofile(temporary)
@@ -238,7 +240,7 @@ class _Counting:
             self._save()
             self.runs.discard(replaced)
         empty = np.empty(0, np.uint64)
-        merged = self.runs.load(self.runs.runs[0]) if self.runs.runs and self.runs.runs[0].num_rows else BigramRun(empty, empty)
+        merged = self.runs.load(self.runs.runs[0]) if self.runs.runs else BigramRun(empty, empty)
         return CountedStream(merged, self.unigrams, self.state.num_tokens, self.state.num_documents)
 
     def _at_limit(self) -> bool:

@@ -84,7 +84,7 @@ class TextTokenizer:
     @cached_property
     def token_bytes(self) -> list[bytes] | None:
         """The bytes of every id where the vocabulary is byte-level, else None."""
-        if json.loads(self.backend.to_str()).get("decoder", {}).get("type") != "ByteLevel":
+        if (json.loads(self.backend.to_str()).get("decoder") or {}).get("type") != "ByteLevel":
             return None
         byte_of = _byte_level_alphabet()
         table = [b""] * self.vocab_size

@@ -135,7 +135,12 @@ def test_bucket_counts_by_log2_bucket_and_repetition():
 
 
 def test_bucket_distances_of_repeated_tokens_only():
-    cells = [place(0, 0, False, 6, 6.0, 6.0), place(0, 1, True, 1, 1.0, 2.0), place(3, 1, True, 1, 1.0, 3.0), place(1, 4, False, 2, 0.0, 1.0)]
+    cells = [
+        place(0, 0, False, 6, 6.0, 6.0),
+        place(0, 1, True, 1, 1.0, 2.0),
+        place(3, 1, True, 1, 1.0, 3.0),
+        place(1, 4, False, 2, 0.0, 1.0),
+    ]
     rows = run("bucket_distances", PAIR, totals=totals([*cells, *LABELS]))
     assert [(r["ar_hit"], r["low"], r["high"], r["tokens"], r["delta_nll"]) for r in rows] == [
         (True, 1, 1, 2, 1.5),
@@ -162,5 +167,9 @@ def test_bucket_positions_cover_the_sequence_without_overlap():
 def test_sweep_thresholds_counts_repeated_tokens_up_to_each():
     thresholds = {"threshold": [0, 2, 8], "count_class": [0, 2, 4]}
     rows = run("sweep_thresholds", PAIR, totals=totals([*LABELS, place(0, 1, True, 10, 99.0, 99.0)]), thresholds=thresholds)
-    assert [(r["threshold"], r["tokens"], r["nll_reference"], r["nll_model"]) for r in rows] == [(0, 0, None, None), (2, 2, 1, 3), (8, 3, 1, 7 / 3)]
+    assert [(r["threshold"], r["tokens"], r["nll_reference"], r["nll_model"]) for r in rows] == [
+        (0, 0, None, None),
+        (2, 2, 1, 3),
+        (8, 3, 1, 7 / 3),
+    ]
     assert [(r["share_of_tokens"], r["gap_share"]) for r in rows] == [(0, None), (0.2, 0.5), (0.3, 0.5)]

@@ -33,7 +33,9 @@ LABELS = pa.schema(
         ("ar_hit", pa.bool_()),
     ]
 )
-SCORES = pa.schema([("sequence", pa.int32()), ("position", pa.int32()), ("nll", pa.float32()), ("argmax", pa.int32()), ("rank", pa.int32())])
+SCORES = pa.schema(
+    [("sequence", pa.int32()), ("position", pa.int32()), ("nll", pa.float32()), ("argmax", pa.int32()), ("rank", pa.int32())]
+)
 
 
 class Corpus:
@@ -267,7 +269,8 @@ def test_score_files_of_another_layout_are_read_by_rows(tmp_path, monkeypatch):
     found = attribute_gap(corpus.path, paths[0], [paths[1]], num_resamples=20)
     for name, table in figures(found).items():
         for row, other in zip(table.iter_rows(), getattr(expected, name).iter_rows(), strict=True):
-            assert row == pytest.approx(other, rel=1e-12), name
+            assert [v for v in row if not isinstance(v, float)] == [v for v in other if not isinstance(v, float)], name
+            assert [v for v in row if isinstance(v, float)] == pytest.approx([v for v in other if isinstance(v, float)], rel=1e-12), name
 
 
 # Six tokens in two equal sequences: half of them AR hits. Differences in AR hits, differences in other tokens.
@@ -425,7 +428,7 @@ def test_labels_without_counts_no_tokens_and_no_or_repeated_models_are_refused(t
     with pytest.raises(UserError, match="a table of scores, not of tokens"):
         attribute_gap(model, reference, [model])
     uncounted = small_corpus(tmp_path / "b", counts=False)
-    with pytest.raises(UserError, match="without training counts.*--counts"):
+    with pytest.raises(UserError, match=r"without training counts.*--counts"):
         attribute_gap(uncounted.path, reference, [model])
     empty = Corpus(tmp_path / "c", [])
     with pytest.raises(UserError, match="holds no tokens"):

@@ -1,0 +1,240 @@
+"""Attributes the gap on synthetic slices with recallkit and splits it with keyed and positional joins: seconds, memory.
+
+    python tests/benchmarks/gap.py                   # 8,000 sequences of 2048 tokens, 8 sources, reference and one model
+    python tests/benchmarks/gap.py --models 3 --repeats 5
+
+Ours makes all five tables with intervals; the others only the split by source and AR hit. Each method runs in a fresh
+process a repeat, methods in turn, 2 threads: it warms up on two small row groups, then runs once. Memory is the peak of
+that run beyond what the process held after the warm-up. Every split is compared with ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SOURCES = ["Common Crawl", "Web", "Papers", "Books", "Code", "Law", "Q&A", "Wikipedia"]
+SOURCE_SHARES = [0.30, 0.20, 0.15, 0.12, 0.10, 0.07, 0.04, 0.02]
+SEQ_LEN, SEQUENCES_PER_GROUP, NUM_THREADS = 2048, 512, 2
+MAX_COUNT = 1250
+DIGEST = "synthetic"
+Split = dict[tuple[str, bool], tuple[int, list[float]]]
+
+
+def label_group(rng: np.random.Generator, first: int, num_sequences: int) -> dict[str, np.ndarray]:
+    """Labels of whole sequences: phrases of some ten tokens, fresh ones and copies of earlier ones, as in real text.
+
+    A fresh token's bigram has a log-normal training count; a copy keeps its original's, which is what makes labels
+    compress as those of real text do.
+    """
+    shape = (num_sequences, SEQ_LEN)
+    counts = np.exp(rng.normal(9, 3.2, shape)).astype(np.int64)
+    distance = np.zeros(shape, np.int32)
+    lag = np.zeros(num_sequences, np.int32)
+    rows = np.arange(num_sequences)
+    for place in range(1, SEQ_LEN):
+        turns = rng.random(num_sequences) < 0.1
+        copies = turns & (rng.random(num_sequences) < 0.65)
+        drawn = np.exp(rng.random(num_sequences) * math.log(place + 1)).astype(np.int32)
+        lag = np.where(copies, np.minimum(drawn, place), np.where(turns, 0, lag))
+        distance[:, place] = lag
+        counts[:, place] = np.where(lag > 0, counts[rows, place - lag], counts[:, place])
+    documents = np.cumsum(rng.random(shape) < 1 / 1000, axis=1)
+    sources = rng.choice(len(SOURCES), size=(num_sequences, documents.max() + 1), p=SOURCE_SHARES)
+    repeated = distance > 0
+    return {
+        "sequence": np.repeat(np.arange(first, first + num_sequences, dtype=np.int32), SEQ_LEN),
+        "position": np.tile(np.arange(1, SEQ_LEN + 1, dtype=np.int32), num_sequences),
+        "source": np.take_along_axis(sources, documents, axis=1).ravel().astype(np.int32),
+        "repeated": repeated.ravel(),
+        "distance": distance.ravel(),
+        "train_count": counts.ravel(),
+        "ar_hit": (repeated & (counts <= MAX_COUNT)).ravel(),
+    }
+
+
+def write_corpus(folder: Path, num_sequences: int, num_models: int) -> None:
+    """tokens.parquet and scores/0.parquet (the reference), scores/1.parquet ... in the layout of the real stages."""
+    import pyarrow as pa
+
+    from recallkit.artifacts import write_parquet
+    from recallkit.config import SCHEMA_VERSION
+
+    rng = np.random.Generator(np.random.PCG64(0))
+    starts = range(0, num_sequences, SEQUENCES_PER_GROUP)
+    groups = [label_group(rng, first, min(SEQUENCES_PER_GROUP, num_sequences - first)) for first in starts]
+    common = {"schema_version": SCHEMA_VERSION, "sequences_digest": DIGEST, "num_rows": num_sequences * SEQ_LEN}
+    names = pa.array(SOURCES)
+
+    def labels(group: dict[str, np.ndarray]) -> pa.Table:
+        source = pa.DictionaryArray.from_arrays(pa.array(group["source"]), names)
+        return pa.table({**group, "source": source, "distance": pa.array(group["distance"], mask=~group["repeated"])})
+
+    def scores(group: dict[str, np.ndarray], model: int) -> pa.Table:
+        behind = np.where(group["ar_hit"], 0.4 + 0.3 * model, 1 + 0.02 * model)
+        nll = (rng.gamma(1.2, 2.0, behind.size) * behind).astype(np.float32)
+        return pa.table({"sequence": group["sequence"], "position": group["position"], "nll": nll})
+
+    manifest = {"kind": "tokens", "num_sequences": num_sequences, "seq_len": SEQ_LEN, "boundary": "window", "max_count": MAX_COUNT}
+    write_parquet(
+        folder / "tokens.parquet",
+        map(labels, groups),
+        labels(groups[0]).schema,
+        {**common, **manifest, "counts": {"id": DIGEST, "num_tokens": 10**9}},
+        use_dictionary=["source", "sequence", "position"],
+    )
+    for model in range(num_models):
+        write_parquet(
+            folder / f"scores/{model}.parquet",
+            (scores(group, model) for group in groups),
+            scores(groups[0], model).schema,
+            {**common, "kind": "scores", "model": str(model)},
+            use_dictionary=["sequence", "position"],
+            column_encoding={"nll": "BYTE_STREAM_SPLIT"},
+        )
+
+
+def score_files(folder: Path) -> list[Path]:
+    return sorted((folder / "scores").glob("*.parquet"))
+
+
+def ours(folder: Path) -> Split:
+    from recallkit.stages.gap import attribute_gap
+
+    files = score_files(folder)
+    gap = attribute_gap(folder / "tokens.parquet", files[0], files[1:]).gap
+    split: Split = {}
+    for row in gap.iter_rows(named=True):
+        if row["source"] != "ALL" and row["slice"] != "all" and row["tokens"]:
+            reference = row["nll_reference"] * row["tokens"]
+            sums = split.setdefault((row["source"], row["slice"] == "ar_hit"), (row["tokens"], [reference]))[1]
+            sums.append(row["nll_model"] * row["tokens"])
+    return split
+
+
+def duckdb_split(folder: Path, join: str) -> Split:
+    """`join` is the text between two tables, with {n} for the second one's number."""
+    from recallkit import db
+
+    files = score_files(folder)
+    tables = [f"{join.split('|')[0]} '{path}' AS s{n} {join.split('|')[1]}" for n, path in enumerate(files)]
+    sums = ", ".join(f"sum(s{n}.nll::DOUBLE)" for n in range(len(files)))
+    text = f"SELECT t.source, t.ar_hit, count(*), {sums} FROM '{folder / 'tokens.parquet'}' AS t {' '.join(tables)} GROUP BY ALL"
+    with db.connect(threads=NUM_THREADS) as database:
+        return {(source, hit): (tokens, list(nlls)) for source, hit, tokens, *nlls in database.execute(text).fetchall()}
+
+
+def duckdb_keyed(folder: Path) -> Split:
+    return duckdb_split(folder, "INNER JOIN|USING (sequence, position)")
+
+
+def duckdb_positional(folder: Path) -> Split:
+    return duckdb_split(folder, "POSITIONAL JOIN|")
+
+
+def polars_keyed(folder: Path) -> Split:
+    import polars as pl
+
+    frame = pl.scan_parquet(folder / "tokens.parquet").select("sequence", "position", "source", "ar_hit")
+    for n, path in enumerate(score_files(folder)):
+        scores = pl.scan_parquet(path).select("sequence", "position", pl.col("nll").cast(pl.Float64).alias(f"nll_{n}"))
+        frame = frame.join(scores, on=["sequence", "position"])
+    grouped = frame.group_by(pl.col("source").cast(pl.String), "ar_hit").agg(pl.len().alias("tokens"), pl.col("^nll_.*$").sum())
+    return {(source, hit): (tokens, nlls) for source, hit, tokens, *nlls in grouped.collect().iter_rows()}
+
+
+METHODS = {
+    "recallkit: five tables, intervals": ours,
+    "DuckDB keyed join: split only": duckdb_keyed,
+    "DuckDB POSITIONAL JOIN: split only": duckdb_positional,
+    "polars keyed join: split only": polars_keyed,
+}
+
+
+def measure(method: str, folder: Path) -> dict[str, Any]:
+    """One run after a warm-up, in this process: seconds, extra MB at the peak, the split."""
+    METHODS[method](folder / "warm-up")
+    held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    begin = time.perf_counter()
+    split = METHODS[method](folder)
+    seconds = time.perf_counter() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "seconds": seconds,
+        "extra_mb": (peak - held) / 1e6,
+        "split": sorted([*key, tokens, nlls] for key, (tokens, nlls) in split.items()),
+    }
+
+
+def measure_apart(method: str, folder: Path) -> dict[str, Any]:
+    """The same in a fresh process of 2 threads."""
+    command = [sys.executable, __file__, "--method", method, "--folder", str(folder)]
+    environment = {**os.environ, "POLARS_MAX_THREADS": str(NUM_THREADS), "OPENBLAS_NUM_THREADS": str(NUM_THREADS)}
+    result: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, env=environment).stdout)
+    return result
+
+
+def same_split(found: list[Any], expected: list[Any]) -> bool:
+    return all(
+        a[:3] == b[:3] and all(math.isclose(x, y, rel_tol=1e-9) for x, y in zip(a[3], b[3], strict=True))
+        for a, b in zip(found, expected, strict=True)
+    )
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--sequences", type=int, default=8000)
+    options.add_argument("--models", type=int, default=2, help="score files, the reference included")
+    options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--method", help=argparse.SUPPRESS)
+    options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.method:
+        print(json.dumps(measure(given.method, given.folder)))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_corpus(folder, given.sequences, given.models)
+        write_corpus(folder / "warm-up", 64, given.models)
+        num_rows = given.sequences * SEQ_LEN
+        for path in (folder / "tokens.parquet", folder / "scores/0.parquet"):
+            print(f"{path.name}: {path.stat().st_size / num_rows:.2f} bytes a token")
+        runs: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
+        for _ in range(given.repeats):
+            for method, results in runs.items():
+                results.append(measure_apart(method, folder))
+    report(runs, num_rows, given.models)
+
+
+def report(runs: dict[str, list[dict[str, Any]]], num_rows: int, num_models: int) -> None:
+    """Medians, and whether the targets are met: <= 1 s, <= 400 MB, >= 2.5x the keyed DuckDB join."""
+    first, keyed = list(METHODS)[:2]
+    seconds = {method: statistics.median(run["seconds"] for run in results) for method, results in runs.items()}
+    megabytes = {method: statistics.median(run["extra_mb"] for run in results) for method, results in runs.items()}
+    repeats = len(runs[first])
+    print(f"\n{num_rows:,} tokens, {num_models} score files, medians of {repeats} interleaved repeats, {NUM_THREADS} threads\n")
+    print(f"{'method':38}{'seconds':>9}{'min':>8}{'max':>8}{'extra MB':>10}{'to ours':>9}")
+    for method, results in runs.items():
+        times = [run["seconds"] for run in results]
+        equal = all(same_split(run["split"], runs[first][0]["split"]) for run in results)
+        line = f"{method:38}{seconds[method]:9.2f}{min(times):8.2f}{max(times):8.2f}{megabytes[method]:10.0f}"
+        print(line + f"{seconds[method] / seconds[first]:8.1f}x{'' if equal else '   NOT EQUAL'}")
+    ratio = seconds[keyed] / seconds[first]
+    met = {"<= 1 s": seconds[first] <= 1, "<= 400 MB": megabytes[first] <= 400, ">= 2.5x keyed DuckDB": ratio >= 2.5}
+    print("\ntargets: " + ", ".join(f"{target} {'met' if ok else 'MISSED'}" for target, ok in met.items()))
+
+
+if __name__ == "__main__":
+    main()

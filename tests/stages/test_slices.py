@@ -1,0 +1,163 @@
+"""Labels equal a brute-force reference on every token of real text, in both boundary modes, and on made-up text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recallkit import artifacts, pipeline
+from recallkit.stages.corpus import open_corpus
+from recallkit.stages.slices import needed_bigrams, summarise_slices
+from recallkit.stages.tokens import load_tokenizer
+from tests.conftest import write_jsonl
+
+COLUMNS = ["sequence", "position", "document", "source", "prev_token", "token", "repeated", "distance", "occurrences", "train_count", "ar_hit"]
+
+
+def documents_of(sources: list[str]) -> list[tuple[list[int], str]]:
+    """(ids, source) of every document, by `tokenizers` alone."""
+    tokenizer = load_tokenizer(None)
+    found = list(open_corpus(sources).documents())
+    encodings = tokenizer.backend.encode_batch_fast([d.text for d in found], add_special_tokens=False)
+    return [(e.ids, d.source) for e, d in zip(encodings, found, strict=True)]
+
+
+def streams(documents: list[tuple[list[int], str]], boundary: str) -> list[list[tuple[int, int, str]]]:
+    """The streams of (id, document, source) that counts and sequences are made of; id 0 ends a document."""
+    if boundary == "pack":
+        return [[(i, n, s) for n, (d, s) in enumerate(documents) for i in [*d, 0]]]
+    return [[(i, n, s) for i in [0, *d]] for n, (d, s) in enumerate(documents)]
+
+
+def brute_force_counts(documents: list[tuple[list[int], str]], boundary: str) -> Counter:
+    counts: Counter = Counter()
+    for stream in streams(documents, boundary):
+        ids = [i for i, _, _ in stream]
+        counts.update(zip(ids, ids[1:], strict=False))
+    return counts
+
+
+def brute_force_labels(documents: list[tuple[list[int], str]], counts: Counter, boundary: str, seq_len: int, max_count: int) -> list[tuple]:
+    """One row a predicted token, with a dictionary a sequence and no vectorisation."""
+    rows, sequence = [], 0
+    for stream in streams(documents, boundary):
+        for start in range(0, len(stream) - 1, seq_len):
+            window = stream[start : start + seq_len + 1]
+            seen: dict[tuple[int, int], list[int]] = {}
+            for position in range(1, len(window)):
+                token, document, source = window[position]
+                pair = (window[position - 1][0], token)
+                places = seen.setdefault(pair, [])
+                repeated, count = bool(places), counts[pair]
+                distance = position - places[-1] if places else None
+                rows.append((sequence, position, document, source, *pair, repeated, distance, len(places), count, repeated and count <= max_count))
+                places.append(position)
+            sequence += 1
+    return rows
+
+
+def assert_labels(folder: Path, rows: list[tuple]) -> None:
+    table = pl.read_parquet(folder / "tokens.parquet").with_columns(pl.col("source").cast(pl.String))
+    assert table.columns == COLUMNS
+    assert len(table) == len(rows)
+    for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
+        found = table[name].to_list()
+        assert found == list(column), name
+
+
+@pytest.fixture(scope="module")
+def real_text(test_data) -> dict[str, list[str]]:
+    """The shards: four of training text, one of other documents."""
+    return {
+        "train": [str(test_data / "corpus" / f"train-0{n}.jsonl.zst") for n in range(4)],
+        "valid": [str(test_data / "corpus" / "valid.jsonl.zst")],
+    }
+
+
+@pytest.fixture(scope="module")
+def real_documents(real_text) -> dict[str, list[tuple[list[int], str]]]:
+    return {name: documents_of(shards) for name, shards in real_text.items()}
+
+
+@pytest.mark.parametrize("boundary", ["pack", "document"])
+def test_labels_equal_brute_force_on_every_token_of_real_text(real_text, real_documents, tmp_path, boundary):
+    train, valid = real_text["train"], real_text["valid"]
+    pipeline.count(pipeline.TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb")
+    manifest = pipeline.slice_text(
+        pipeline.TextOptions(valid, "validation", boundary=boundary), tmp_path / "slices", counts=tmp_path / "counts.duckdb", rare=pipeline.RareCount(60)
+    )
+    counts = brute_force_counts(real_documents["train"], boundary)
+    assert manifest["counts"]["num_bigrams"] == len(counts)
+    rows = brute_force_labels(real_documents["valid"], counts, boundary, 2048, 60)
+    assert manifest["num_rows"] == len(rows) > 3_000_000
+    assert_labels(tmp_path / "slices", rows)
+
+
+@pytest.mark.parametrize("boundary", ["pack", "document"])
+@pytest.mark.parametrize("seed", range(4))
+def test_labels_equal_brute_force_on_made_up_text(tmp_path, boundary, seed):
+    rng = np.random.default_rng(seed)
+    words = np.array(["key", " value", " a", " a", "\n", " recall", " 17"])
+    texts = ["".join(rng.choice(words, rng.integers(0, 90))) for _ in range(30)]
+    train = [str(write_jsonl(tmp_path / "train.jsonl", texts[:15], "t"))]
+    valid = [str(write_jsonl(tmp_path / f"v{n}.jsonl", texts[15 + 5 * n : 20 + 5 * n], f"v{n}")) for n in range(3)]
+    pipeline.count(pipeline.TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb")
+    options = pipeline.TextOptions(valid, "validation", boundary=boundary)
+    pipeline.slice_text(options, tmp_path / "slices", counts=tmp_path / "counts.duckdb", rare=pipeline.RareCount(3), seq_len=16)
+    counts = brute_force_counts(documents_of(train), boundary)
+    assert_labels(tmp_path / "slices", brute_force_labels(documents_of(valid), counts, boundary, 16, 3))
+
+
+def test_without_counts_rarity_is_unknown_not_false(tmp_path):
+    text = [str(write_jsonl(tmp_path / "v.jsonl", ["a b a b a b"]))]
+    pipeline.slice_text(pipeline.TextOptions(text, "validation"), tmp_path / "slices", counts=None)
+    table = pl.read_parquet(tmp_path / "slices" / "tokens.parquet")
+    assert table["train_count"].null_count() == table["ar_hit"].null_count() == len(table)
+    assert table["repeated"].sum() > 0
+    assert summarise_slices(tmp_path / "slices" / "tokens.parquet")["ar_hits"].to_list() == [None, None]
+
+
+def test_needed_bigrams_are_those_of_the_sequences(small_slices):
+    tokens = pl.read_parquet(small_slices / "tokens.parquet")
+    pairs = set(zip(tokens["prev_token"], tokens["token"], strict=True))
+    assert {(int(k) >> 32, int(k) & 0xFFFFFFFF) for k in needed_bigrams(small_slices / "sequences.parquet")} == pairs
+
+
+def test_a_count_of_only_the_needed_bigrams_gives_the_same_labels(small_slices, tmp_path):
+    train = [str(small_slices.parent / "train.jsonl")]
+    meta = pipeline.count(pipeline.TextOptions(train, "train"), tmp_path / "only.duckdb", only=small_slices)
+    sources = [str(small_slices.parent / name) for name in ("valid.jsonl", "other.jsonl")]
+    options = pipeline.TextOptions(sources, "validation")
+    pipeline.slice_text(options, tmp_path / "slices", counts=tmp_path / "only.duckdb", rare=pipeline.RareCount(20), seq_len=64)
+    one, other = (pl.read_parquet(folder / "tokens.parquet") for folder in (small_slices, tmp_path / "slices"))
+    assert one.equals(other)
+    assert meta["num_bigrams"] <= artifacts.read_manifest(small_slices / "tokens.parquet")["counts"]["num_bigrams"]
+
+
+def test_sequences_keep_ids_spans_and_text(small_slices):
+    sequences = pl.read_parquet(small_slices / "sequences.parquet")
+    tokens = pl.read_parquet(small_slices / "tokens.parquet").with_columns(pl.col("source").cast(pl.String))
+    tokenizer = load_tokenizer(None)
+    for row in sequences.head(20).iter_rows(named=True):
+        mine = tokens.filter(pl.col("sequence") == row["sequence"])
+        assert row["tokens"] == [mine["prev_token"][0], *mine["token"]]
+        assert row["text"] == tokenizer.backend.decode(row["tokens"], skip_special_tokens=False)
+        starts = [*row["span_starts"], len(row["tokens"])]
+        spread = [d for d, a, b in zip(row["span_documents"], starts, starts[1:], strict=False) for _ in range(b - a)]
+        assert spread[1:] == mine["document"].to_list()
+        assert (row["document"], row["source"]) == (row["span_documents"][0], row["span_sources"][0])
+
+
+def test_the_summary_counts_by_source(small_slices):
+    tokens = pl.read_parquet(small_slices / "tokens.parquet").with_columns(pl.col("source").cast(pl.String))
+    rows = {row["source"]: row for row in summarise_slices(small_slices / "tokens.parquet").iter_rows(named=True)}
+    assert list(rows)[0] == "ALL"
+    assert set(rows) == {"ALL", "books", "letters"}
+    for source, row in rows.items():
+        mine = tokens if source == "ALL" else tokens.filter(pl.col("source") == source)
+        assert (row["tokens"], row["repeated"], row["ar_hits"]) == (len(mine), mine["repeated"].sum(), mine["ar_hit"].sum())
+        assert row["ar_hit_share"] == pytest.approx(mine["ar_hit"].mean())
