@@ -64,22 +64,26 @@ def collect_cells(tokens: LabelledTokens, scores: Sequence[Scores]) -> Cells:
 
     Raises UserError where a column misses values or NLLs are not finite numbers.
     """
+    import pyarrow as pa
+
     ranges = batch_ranges(tokens.path)
     num_workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MAX_WORKERS, len(ranges))
-    workers: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-    for _ in range(num_workers):
-        workers.put(_Worker(tokens, scores))
+    idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
 
     def reduce_batch(rows: tuple[int, int]) -> tuple[pa.Table, SequenceSums]:
-        worker = workers.get()
+        try:
+            worker = idle.get_nowait()
+        except queue.Empty:
+            worker = _Worker(tokens, scores)
         try:
             return worker.reduce(*rows)
         finally:
-            workers.put(worker)
+            idle.put(worker)
 
     with ThreadPoolExecutor(num_workers) as pool:
         batches = list(pool.map(reduce_batch, ranges))
-    return Cells(_total([batch[0] for batch in batches]), _join_sums([batch[1] for batch in batches]))
+    totals = idle.get().total_cells(pa.concat_tables([batch[0] for batch in batches]))
+    return Cells(totals, _join_sums([batch[1] for batch in batches]))
 
 
 class _Worker:
@@ -102,11 +106,16 @@ class _Worker:
         self._database.unregister("aligned")
         named = pa.DictionaryArray.from_arrays(cells["source"].combine_chunks(), sources)
         named_cells = cells.set_column(cells.schema.get_field_index("source"), "source", named)
-        self._database.register("cells", named_cells)
-        totals = self._database.sql(db.query("gap/total_cells")).to_arrow_table()
-        self._database.unregister("cells")
+        totals = self.total_cells(named_cells)
         _require_finite(totals, self._scores)
         return totals, _sum_sequences(cells, sources.to_pylist())
+
+    def total_cells(self, cells: pa.Table) -> pa.Table:
+        """Cells added up over sequences and batches."""
+        self._database.register("cells", cells)
+        totals = self._database.sql(db.query("gap/total_cells")).to_arrow_table()
+        self._database.unregister("cells")
+        return totals
 
     def _read(self, start: int, stop: int) -> tuple[pa.Table, pa.Array]:
         """The columns that aggregate_cells reads, side by side without a copy, and the names behind the codes of `source`."""
@@ -120,22 +129,35 @@ class _Worker:
                 )
         source = _one_array(labels["source"])
         source = source if pa.types.is_dictionary(source.type) else source.dictionary_encode()
-        distance = _one_array(labels["distance"].fill_null(0))
-        columns = {
-            "sequence": labels["sequence"],
-            "source": source.indices,
-            "repeated": labels["repeated"],
-            "ar_hit": labels["ar_hit"],
-            "count_class": count_class(_one_array(labels["train_count"]).to_numpy(), extra_thresholds(self._tokens)),
-            "distance_bucket": log2_bucket(distance.to_numpy()),
-            "position_bucket": position_bucket(_one_array(labels["position"]).to_numpy(), self._tokens.seq_len, NUM_POSITION_BUCKETS),
-        }
+        label, place = self._codes(labels, source.indices.to_numpy())
+        columns = {"sequence": labels["sequence"], "label": label, "place": place}
         for index, (score, reader) in enumerate(zip(self._scores, self._nlls, strict=True)):
             nll = reader.read(start, stop)["nll"]
             if nll.null_count:
                 raise _not_finite(score)
             columns[f"nll_{index}"] = nll
         return pa.table(columns), pa.array(_unambiguous(source.dictionary.to_pylist()))
+
+    def _codes(self, labels: pa.Table, source: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The two codes of each token that aggregate_cells groups by and takes apart again, uint32 and uint16 (n,)."""
+        import numpy as np
+
+        repeated, ar_hit = (_one_array(labels[name]).to_numpy(zero_copy_only=False) for name in ("repeated", "ar_hit"))
+        label = source.astype(np.uint32)
+        for bits, part in ((1, repeated), (1, ar_hit), (6, count_class(_values(labels["train_count"]), extra_thresholds(self._tokens)))):
+            label <<= bits
+            label |= part
+        place = position_bucket(_values(labels["position"]), self._tokens.seq_len, NUM_POSITION_BUCKETS).astype(np.uint16)
+        for bits, part in ((6, log2_bucket(_values(labels["distance"].fill_null(0)))), (1, ar_hit)):
+            place <<= bits
+            place |= part
+        return label, place
+
+
+def _values(column: pa.ChunkedArray) -> np.ndarray:
+    """A column without nulls as an array, a view where it lies in one piece."""
+    values: np.ndarray = _one_array(column).to_numpy()
+    return values
 
 
 def _unambiguous(sources: list[str]) -> list[str]:
@@ -145,14 +167,6 @@ def _unambiguous(sources: list[str]) -> list[str]:
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _total(cells: Sequence[pa.Table]) -> pa.Table:
-    import pyarrow as pa
-
-    with db.connect(threads=1) as database:
-        database.register("cells", pa.concat_tables(cells))
-        return database.sql(db.query("gap/total_cells")).to_arrow_table()
 
 
 def _require_finite(totals: pa.Table, scores: Sequence[Scores]) -> None:

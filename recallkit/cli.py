@@ -412,15 +412,15 @@ def run(arguments: list[str] | None = None) -> None:
         status: Any = app(args=arguments, standalone_mode=False)
     except UserError as error:
         _stop(error.line())
-    except KeyboardInterrupt:
-        _stop("interrupted; the same command goes on from here", EXIT_INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort):
+        status = EXIT_INTERRUPTED
     except OSError as error:
         _stop(_explain_os_error(error))
-    except typer.Abort:
-        _stop("interrupted; the same command goes on from here", EXIT_INTERRUPTED)
     except Exception as error:  # the last line of defence for what libraries raise; see _explain
         _explain(error)
         raise
+    if status == EXIT_INTERRUPTED:  # typer turns Ctrl-C inside a command into this status
+        _stop("interrupted; the same command goes on from here", EXIT_INTERRUPTED)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -35,7 +35,9 @@ def counts_json(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
 def print_counts(meta: Mapping[str, Any], path: Path) -> None:
     """One line: how much was counted, and where it lies."""
     console.stdout().print(
-        f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams\n        {path}", markup=False, soft_wrap=True
+        f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams\n        {path}",
+        markup=False,
+        soft_wrap=True,
     )
 
 
@@ -87,7 +89,12 @@ def scores_json(slices: Path, model: str, manifest: Mapping[str, Any]) -> dict[s
     from recallkit.pipeline import score_path
 
     path = score_path(slices, model)
-    return {"model": model, "path": str(path), **_mean_scores(path), **{k: manifest[k] for k in ("num_rows", "model_digest", "dtype", "batch_tokens")}}
+    return {
+        "model": model,
+        "path": str(path),
+        **_mean_scores(path),
+        **{k: manifest[k] for k in ("num_rows", "model_digest", "dtype", "batch_tokens")},
+    }
 
 
 def _mean_scores(path: Path) -> dict[str, float]:
@@ -136,7 +143,14 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
     notes = []
     for model in models:
         row = cells[model, "ALL", "ar_hit"]
-        rows.append([model, *(_ppl(cells[model, "ALL", s]["ppl_model"]) for s in ("all", "ar_hit", "other")), percent(row["gap_share"]), _interval(row)])
+        rows.append(
+            [
+                model,
+                *(_ppl(cells[model, "ALL", s]["ppl_model"]) for s in ("all", "ar_hit", "other")),
+                percent(row["gap_share"]),
+                _interval(row),
+            ]
+        )
         notes += [f"{model}: {row['note']}"] if row["note"] else []
     caption = f"AR hits are {percent(share, 2)} of {first['tokens']:,} tokens. {_what_is_rare(slices)}"
     console.print_table(
@@ -177,14 +191,14 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 def published_json(published: PublishedGap) -> dict[str, Any]:
     """The arithmetic on printed perplexities, row by row."""
-    return {"reference": published.reference, "ar_share": published.ar_share, "rows": published.rows.to_dicts()}
+    return {"reference": published.reference, "ar_share": published.ar_share, "rows": published.frame.to_dicts()}
 
 
 def print_published(published: PublishedGap) -> None:
     """Printed perplexities with the share of the gap that they imply."""
     rows = [
         [row["model"], _ppl(row["all"]), _ppl(row["ar"]), _ppl(row["other"]), percent(row["gap_share"]), percent(row["gap_share_clipped"])]
-        for row in published.rows.iter_rows(named=True)
+        for row in published.frame.iter_rows(named=True)
     ]
     console.print_table(
         "Share of the gap that is associative recall, from printed perplexities",
@@ -192,6 +206,6 @@ def print_published(published: PublishedGap) -> None:
         rows,
         caption=f"AR hits are {percent(published.ar_share, 2)} of tokens, by the row of {published.reference}.",
     )
-    for row in published.rows.iter_rows(named=True):
+    for row in published.frame.iter_rows(named=True):
         if row["note"]:
             console.stdout().print(f"{row['model']}: {row['note']}", markup=False)

@@ -45,7 +45,9 @@ def run(home: Path) -> Run:
 
     def call(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "recallkit", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env={**os.environ, "COLUMNS": "100"}, **options)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=240, env={**os.environ, "COLUMNS": "100"}, **options
+        )
 
     return call
 
@@ -57,7 +59,7 @@ def write_jsonl(path: Path, texts: list[str], source: str = "made up") -> Path:
     return path
 
 
-WORDS = "the of and to in model recalls key value pair token bigram state memory window layer head scan gate 17 42 = ( ) . , \n".split(" ")
+WORDS = ["the", "of", "and", "to", "in", "model", "recalls", "key", "value", "pair", "token", "bigram", "state", "memory", "window", "layer", "head", "scan", "gate", "17", "42", "=", "(", ")", ".", ",", "\n"]
 
 
 def made_up_texts(num_documents: int, num_words: int, seed: int = 0) -> list[str]:
@@ -97,12 +99,20 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
             return path
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()
         shared = {"vocab_size": vocab_size, "hidden_size": 48, "num_hidden_layers": 2, "bos_token_id": 0, "eos_token_id": 0}
         special = {
             "gpt_neox": {"num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 256},
             "llama": {"num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 256},
-            "gemma2": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "intermediate_size": 96, "max_position_embeddings": 256},
+            "gemma2": {
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 12,
+                "intermediate_size": 96,
+                "max_position_embeddings": 256,
+            },
             "mamba": {"state_size": 8, "pad_token_id": 0},
             "rwkv": {"attention_hidden_size": 48, "context_length": 256},
         }

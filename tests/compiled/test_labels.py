@@ -63,4 +63,7 @@ def test_lookups_equal_a_counter(table, asked, max_rows):
 
 def test_an_empty_table_has_no_counts():
     starts, shift = index_rows(np.empty(0, np.uint64))
-    assert lookup_counts(np.empty(0, np.uint64), np.empty(0, np.uint64), starts, shift, np.array([0, 9]), np.array([1, 2])).tolist() == [0, 0]
+    assert lookup_counts(np.empty(0, np.uint64), np.empty(0, np.uint64), starts, shift, np.array([0, 9]), np.array([1, 2])).tolist() == [
+        0,
+        0,
+    ]

@@ -47,22 +47,25 @@ def test_aggregate_cells_sums_each_model_by_label_and_by_place():
         "aggregate_cells",
         aligned={
             "sequence": pa.array([7, 7, 7, 8], pa.int32()),
-            "source": pa.array([0, 0, 0, 0], pa.int32()),
-            "repeated": [True, True, False, True],
-            "ar_hit": [True, True, False, True],
-            "count_class": pa.array([3, 3, 0, 3], pa.uint8()),
-            "position_bucket": pa.array([0, 1, 1, 0], pa.uint8()),
-            "distance_bucket": pa.array([2, 2, 0, 2], pa.uint8()),
+            # Source 3; repeated and an AR hit of count class 5, or neither and class 0.
+            "label": pa.array([3 * 256 + 128 + 64 + 5] * 2 + [3 * 256, 3 * 256 + 128 + 64 + 5], pa.uint32()),
+            # Position bucket 0 or 31, distance bucket 2 or none.
+            "place": pa.array([2 * 2 + 1, 31 * 128 + 2 * 2 + 1, 31 * 128, 2 * 2 + 1], pa.uint16()),
             "nll_0": pa.array([1, 2, 4, 8], pa.float32()),
             "nll_1": pa.array([10, 20, 40, 80], pa.float32()),
             "nll_2": pa.array([0, 0, 0, 0.5], pa.float32()),
         },
     )
     sums = ("tokens", "nll_0", "nll_1", "nll_2")
-    labels = {(r["sequence"], r["repeated"], r["ar_hit"], r["count_class"]): tuple(r[s] for s in sums) for r in rows if r["sequence"]}
-    places = {(r["position_bucket"], r["distance_bucket"], r["ar_hit"]): tuple(r[s] for s in sums) for r in rows if not r["sequence"]}
-    assert labels == {(7, True, True, 3): (2, 3, 30, 0), (7, False, False, 0): (1, 4, 40, 0), (8, True, True, 3): (1, 8, 80, 0.5)}
-    assert places == {(0, 2, True): (2, 9, 90, 0.5), (1, 2, True): (1, 2, 20, 0), (1, 0, False): (1, 4, 40, 0)}
+    keys = ("sequence", "source", "repeated", "ar_hit", "count_class", "position_bucket", "distance_bucket")
+    assert {tuple(r[k] for k in keys): tuple(r[s] for s in sums) for r in rows} == {
+        (7, 3, True, True, 5, None, None): (2, 3, 30, 0),
+        (7, 3, False, False, 0, None, None): (1, 4, 40, 0),
+        (8, 3, True, True, 5, None, None): (1, 8, 80, 0.5),
+        (None, None, None, True, None, 0, 2): (2, 9, 90, 0.5),
+        (None, None, None, True, None, 31, 2): (1, 2, 20, 0),
+        (None, None, None, False, None, 31, 0): (1, 4, 40, 0),
+    }
 
 
 def test_total_cells_adds_sequences_and_batches_up_and_keeps_the_kinds_apart():

@@ -10,9 +10,9 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.records import Position
-from recallkit.stages.corpus import Corpus, open_corpus
 from recallkit.sources.fields import FieldFinder
 from recallkit.sources.hub import HubShard
+from recallkit.stages.corpus import Corpus, open_corpus
 
 
 def hub_shard(repo: Path | str, split: str, **options: str) -> HubShard:

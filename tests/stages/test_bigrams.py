@@ -132,7 +132,9 @@ def test_csv_is_imported_sorted_and_added_up(tmp_path):
     assert as_counters(counted)[0] == Counter({(7, 1): 3, (3, 4): 5, (2**32 - 1, 0): 9})
 
 
-@pytest.mark.parametrize("content", ["first,second\n1,2\n", "first,second,count\n1,2,-3\n", "first,second,count\nx,2,3\n", "first,second,count\n"])
+@pytest.mark.parametrize(
+    "content", ["first,second\n1,2\n", "first,second,count\n1,2,-3\n", "first,second,count\nx,2,3\n", "first,second,count\n"]
+)
 def test_a_bad_table_is_one_line(tmp_path, content):
     file = tmp_path / "bad.csv"
     file.write_text(content)

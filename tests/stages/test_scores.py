@@ -46,7 +46,8 @@ def test_rows_and_row_groups_are_those_of_the_slices(small_slices):
     keys = ["sequence", "position"]
     assert pl.read_parquet(path, columns=keys).equals(pl.read_parquet(small_slices / "tokens.parquet", columns=keys))
     groups = [
-        [m.row_group(g).num_rows for g in range(m.num_row_groups)] for m in (pq.read_metadata(path), pq.read_metadata(small_slices / "tokens.parquet"))
+        [m.row_group(g).num_rows for g in range(m.num_row_groups)]
+        for m in (pq.read_metadata(path), pq.read_metadata(small_slices / "tokens.parquet"))
     ]
     assert groups[0] == groups[1]
 

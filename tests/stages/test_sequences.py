@@ -58,7 +58,12 @@ documents_strategy = st.lists(st.lists(st.integers(0, 50), max_size=12), min_siz
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
 @settings(max_examples=150, deadline=None)
-@given(documents=documents_strategy, seq_len=st.integers(1, 9), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3), limit=st.none() | st.integers(1, 60))
+@given(
+    documents=documents_strategy,
+    seq_len=st.integers(1, 9),
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    limit=st.none() | st.integers(1, 60),
+)
 def test_sequences_follow_the_definition(boundary, documents, seq_len, sizes, limit):
     blocks = pack_sequences(batches(documents, sizes), end_token_id=END, seq_len=seq_len, boundary=boundary, limit_predictions=limit)
     assert packed(blocks) == expected_sequences(documents, seq_len, boundary, limit)

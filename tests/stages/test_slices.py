@@ -15,7 +15,19 @@ from recallkit.stages.slices import needed_bigrams, summarise_slices
 from recallkit.stages.tokens import load_tokenizer
 from tests.conftest import write_jsonl
 
-COLUMNS = ["sequence", "position", "document", "source", "prev_token", "token", "repeated", "distance", "occurrences", "train_count", "ar_hit"]
+COLUMNS = [
+    "sequence",
+    "position",
+    "document",
+    "source",
+    "prev_token",
+    "token",
+    "repeated",
+    "distance",
+    "occurrences",
+    "train_count",
+    "ar_hit",
+]
 
 
 def documents_of(sources: list[str]) -> list[tuple[list[int], str]]:
@@ -54,7 +66,9 @@ def brute_force_labels(documents: list[tuple[list[int], str]], counts: Counter, 
                 places = seen.setdefault(pair, [])
                 repeated, count = bool(places), counts[pair]
                 distance = position - places[-1] if places else None
-                rows.append((sequence, position, document, source, *pair, repeated, distance, len(places), count, repeated and count <= max_count))
+                rows.append(
+                    (sequence, position, document, source, *pair, repeated, distance, len(places), count, repeated and count <= max_count)
+                )
                 places.append(position)
             sequence += 1
     return rows
@@ -88,7 +102,10 @@ def test_labels_equal_brute_force_on_every_token_of_real_text(real_text, real_do
     train, valid = real_text["train"], real_text["valid"]
     pipeline.count(pipeline.TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb")
     manifest = pipeline.slice_text(
-        pipeline.TextOptions(valid, "validation", boundary=boundary), tmp_path / "slices", counts=tmp_path / "counts.duckdb", rare=pipeline.RareCount(60)
+        pipeline.TextOptions(valid, "validation", boundary=boundary),
+        tmp_path / "slices",
+        counts=tmp_path / "counts.duckdb",
+        rare=pipeline.RareCount(60),
     )
     counts = brute_force_counts(real_documents["train"], boundary)
     assert manifest["counts"]["num_bigrams"] == len(counts)

@@ -105,7 +105,9 @@ def test_a_model_directory_names_its_end_token(tmp_path):
     assert load_tokenizer(str(tmp_path), end_token="a").end_token_id == 2
 
 
-@pytest.mark.parametrize(("words", "end_token", "message"), [(["?", "a"], None, "no end token"), (["?", "</s>"], "<eot>", "no token '<eot>'")])
+@pytest.mark.parametrize(
+    ("words", "end_token", "message"), [(["?", "a"], None, "no end token"), (["?", "</s>"], "<eot>", "no token '<eot>'")]
+)
 def test_a_missing_end_token_is_one_line(tmp_path, words, end_token, message):
     word_tokenizer(words).save(str(tmp_path / "t.json"))
     with pytest.raises(UserError, match=message):

@@ -1,0 +1,422 @@
+"""The command line as a user meets it: every mistake one line with its remedy, results the same in every form."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import polars as pl
+import pytest
+import zstandard
+
+from recallkit import artifacts, cli, pipeline
+from tests.conftest import made_up_texts, write_jsonl
+
+
+@pytest.fixture
+def invoke(home, capsys):
+    """Runs the command line in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stopped:
+            cli.run([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return int(stopped.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def assert_one_line(result: tuple[int, str, str], *words: str, code: int = 1) -> None:
+    status, out, err = result
+    assert status == code, err
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err, f"{word!r} not in {err!r}"
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+def truncated(path: Path) -> Path:
+    data = zstandard.ZstdCompressor().compress("".join(json.dumps({"text": t}) + "\n" for t in made_up_texts(300, 100)).encode())
+    path.write_bytes(data[: len(data) // 2])
+    return path
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+GOOD = b'{"text": "a b a b"}\n'
+
+
+@pytest.mark.parametrize("command", ["count", "slice"])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda d: d / "missing.jsonl", ["missing.jsonl"]),
+        (lambda d: written(d / "empty.jsonl", b""), ["empty.jsonl", "empty"]),
+        (lambda d: truncated(d / "cut.jsonl.zst"), ["cut.jsonl.zst"]),
+        (lambda d: written(d / "bad.jsonl", GOOD + b"not json\n"), ["bad.jsonl", "2", "--skip-bad"]),
+        (lambda d: written(d / "array.jsonl", GOOD + b"[1, 2]\n"), ["array.jsonl", "2"]),
+        (lambda d: written(d / "none.jsonl", b'{"words": "a"}\n'), ["none.jsonl", "--text-field", "words"]),
+        (lambda d: written(d / "number.jsonl", b'{"text": 7}\n'), ["number.jsonl", "1"]),
+        (lambda d: written(d / "bytes.jsonl", GOOD + b'{"text": "\xff\xfe"}\n'), ["bytes.jsonl", "2"]),
+        (lambda d: written(d / "bytes.txt", b"\xff\xfe\x00"), ["bytes.txt"]),
+        (lambda d: written(d / "long.jsonl", b'{"text": "' + b"a " * 26_000_000 + b'"}\n'), ["long.jsonl", "50"]),
+        (lambda d: written(d / "notes.docx", b"x"), ["notes.docx", ".jsonl"]),
+        (lambda d: d / "*.jsonl.zst", ["*.jsonl.zst"]),
+    ],
+    ids=[
+        "missing",
+        "empty",
+        "truncated",
+        "not-json",
+        "not-an-object",
+        "no-text-field",
+        "text-not-a-string",
+        "utf8",
+        "txt-utf8",
+        "50MB",
+        "suffix",
+        "glob",
+    ],
+)
+def test_bad_text_is_one_line_and_leaves_nothing_half_written(invoke, tmp_path, command, make, words):
+    out = tmp_path / "out" / ("counts.duckdb" if command == "count" else "slices")
+    assert_one_line(invoke(command, make(tmp_path), "-o", out), *words)
+    assert not out.exists() or not list(out.glob("*.parquet"))
+
+
+def test_skip_bad_counts_and_reports(invoke, tmp_path):
+    shard = written(tmp_path / "bad.jsonl", GOOD + b'not json\n{"text": 7}\n' + GOOD)
+    status, out, err = invoke("count", shard, "--skip-bad", "-o", tmp_path / "c.duckdb", "--json")
+    assert status == 0
+    assert "skipped 2 bad records" in err
+    assert json.loads(out)["num_documents"] == 2
+
+
+def test_counts_of_another_tokenizer_are_refused(invoke, tmp_path, small_slices):
+    from tests.stages.test_tokens import word_tokenizer
+
+    word_tokenizer(["?", "</s>", "a"]).save(str(tmp_path / "other.json"))
+    text = small_slices.parent / "valid.jsonl"
+    result = invoke(
+        "slice", text, "--counts", small_slices.parent / "counts.duckdb", "--tokenizer", tmp_path / "other.json", "-o", tmp_path / "s"
+    )
+    assert_one_line(result, "counts.duckdb", "recallkit-4k", "other.json", "--tokenizer")
+
+
+def copy_of(slices: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(slices, tmp_path / "slices"))
+
+
+def test_slices_of_another_schema_are_refused(invoke, tmp_path, small_slices):
+    slices = copy_of(small_slices, tmp_path)
+    table = pl.read_parquet(slices / "tokens.parquet").to_arrow()
+    artifacts.write_parquet(slices / "tokens.parquet", [table], table.schema, {"schema_version": 99})
+    assert_one_line(invoke("score", "control:bigram", "--slices", slices), "tokens.parquet", "schema 99")
+
+
+def test_scores_that_do_not_fit_are_refused(invoke, tmp_path, small_slices):
+    slices = copy_of(small_slices, tmp_path)
+    for name in ("control:recall", "control:bigram"):
+        pipeline.score(name, slices)
+    path = pipeline.score_path(slices, "control:bigram")
+    table = pl.read_parquet(path).head(100).to_arrow()
+    manifest = artifacts.read_manifest(path)
+    artifacts.write_parquet(path, [table], table.schema, manifest)
+    assert_one_line(invoke("gap", "control:recall", "control:bigram", "--slices", slices), path.name, "recallkit score")
+
+
+def test_a_small_vocabulary_and_a_short_context_are_refused(invoke, tmp_path, small_slices, tiny_model):
+    assert_one_line(invoke("score", tiny_model("llama", vocab_size=1000), "--slices", small_slices), "1,000", "4,096", "--tokenizer")
+    text = small_slices.parent / "valid.jsonl"
+    invoke("slice", text, "-o", tmp_path / "long", "--seq-len", 300)
+    assert_one_line(invoke("score", tiny_model("llama"), "--slices", tmp_path / "long"), "256", "300", "--seq-len 256")
+
+
+def test_nan_logits_are_named(invoke, tmp_path, small_slices, tiny_model):
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "nan"
+    shutil.copytree(tiny_model("llama"), path)
+    weights = load_file(path / "model.safetensors")
+    weights["model.norm.weight"][0] = float("nan")
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    assert_one_line(invoke("score", path, "--slices", small_slices), "sequence 0, position 1 is nan")
+    assert not pipeline.score_path(small_slices, str(path)).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["score", "control:bigam"], ["control:bigam", "did you mean control:bigram"]),
+        (["gap", "control:bigram", "control:bigram"], ["twice"]),
+        (["score", "no/such/model/anywhere"], ["no/such/model/anywhere"]),
+        (["count", "--import", "nothing.csv", "-o", "x.duckdb"], ["nothing.csv", "no such file"]),
+        (["gap", "--table", "nothing.csv"], ["nothing.csv"]),
+    ],
+)
+def test_wrong_names_are_one_line(invoke, arguments, words, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert_one_line(invoke(*arguments), *words)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["slice", "--max-count", "5", "--max-rate", "5"],
+        ["count", "--limit-tokens", "many"],
+        ["nonsense"],
+        ["gap", "x"],
+        ["score", "--dtype", "int3"],
+    ],
+)
+def test_usage_errors_exit_2(invoke, arguments):
+    status, _, err = invoke(*arguments)
+    assert status == 2
+    assert "Traceback" not in err
+
+
+def test_finished_work_is_found_again_and_never_replaced_unasked(invoke, tmp_path):
+    shard = write_jsonl(tmp_path / "t.jsonl", made_up_texts(5, 50))
+    out = tmp_path / "c.duckdb"
+    assert invoke("count", shard, "-o", out)[0] == 0
+    before = out.read_bytes()
+    status, _, err = invoke("count", shard, "-o", out)
+    assert (status, out.read_bytes()) == (0, before)
+    assert "nothing to do" in err
+    assert_one_line(invoke("count", shard, "-o", out, "--limit-tokens", 20), "limit_tokens", "--force")
+    assert out.read_bytes() == before
+    assert invoke("count", shard, "-o", out, "--limit-tokens", 20, "--force", "--json")[0] == 0
+    write_jsonl(shard, made_up_texts(6, 50))
+    assert_one_line(invoke("count", shard, "-o", out, "--limit-tokens", 20), "sources", "--force")
+
+
+def test_relabelling_needs_no_tokenising(invoke, tmp_path, small_slices):
+    slices = copy_of(small_slices, tmp_path)
+    counts, text = small_slices.parent / "counts.duckdb", [small_slices.parent / "valid.jsonl", small_slices.parent / "other.jsonl"]
+    sequences = (slices / "sequences.parquet").stat().st_mtime_ns
+    again = ["slice", *text, "--counts", counts, "--seq-len", 64, "-o", slices, "--max-count", 3]
+    assert_one_line(invoke(*again), "max_count", "--force")
+    assert invoke(*again, "--force")[0] == 0
+    assert (slices / "sequences.parquet").stat().st_mtime_ns == sequences
+    tokens = pl.read_parquet(slices / "tokens.parquet")
+    assert (tokens["ar_hit"] == (tokens["repeated"] & (tokens["train_count"] <= 3))).all()
+
+
+def test_a_rate_is_a_count_a_billion_training_tokens(invoke, tmp_path, small_slices):
+    counts = small_slices.parent / "counts.duckdb"
+    num_tokens = pipeline.read_meta(counts)["num_tokens"]
+    rate = 7.9e9 / num_tokens
+    status, out, _ = invoke(
+        "slice", small_slices.parent / "valid.jsonl", "--counts", counts, "--max-rate", rate, "-o", tmp_path / "s", "--json"
+    )
+    assert status == 0
+    assert json.loads(out)["max_count"] == 7
+    assert json.loads(out)["counts"]["num_tokens"] == num_tokens
+
+
+# -------------------------------------------------------------------------------------------------------------- the gap
+
+
+def test_the_same_numbers_stand_in_table_json_and_parquet(invoke, tmp_path, small_slices):
+    arguments = ["gap", "control:recall", "control:bigram", "--slices", small_slices, "-o", tmp_path / "gap"]
+    status, out, _ = invoke(*arguments, "--json")
+    assert status == 0
+    as_json = json.loads(out)["gap"]
+    assert pl.read_parquet(tmp_path / "gap" / "gap.parquet").to_dicts() == as_json
+    status, table, _ = invoke(*arguments)
+    row = next(r for r in as_json if r["source"] == "ALL" and r["slice"] == "ar_hit")
+    line = next(line for line in table.splitlines() if "control:bigram" in line and " to " in line)
+    shown = re.findall(r"-?[\d,]+\.\d+", line)
+    every = {r["slice"]: r for r in as_json if r["source"] == "ALL"}
+    expected = [f"{every[s]['ppl_model']:,.2f}" for s in ("all", "ar_hit", "other")]
+    expected += [f"{100 * row['gap_share']:.1f}", f"{100 * row['ci_low']:.1f}", f"{100 * row['ci_high']:.1f}"]
+    assert shown == expected
+
+
+def test_the_share_of_control_models_is_what_their_definition_gives(invoke, test_data, tmp_path):
+    """On real text: scores by the control models' own formulas in numpy, the labels by their columns, no SQL of ours."""
+    corpus = test_data / "corpus"
+    assert invoke("count", *[corpus / f"train-0{n}.jsonl.zst" for n in range(4)], "-o", tmp_path / "counts.duckdb")[0] == 0
+    sliced = invoke(
+        "slice", corpus / "valid.jsonl.zst", "--counts", tmp_path / "counts.duckdb", "--max-count", 60, "-o", tmp_path / "slices"
+    )
+    assert sliced[0] == 0
+    status, out, _ = invoke("gap", "control:recall", "control:bigram", "--slices", tmp_path / "slices", "--json")
+    assert status == 0
+    row = next(r for r in json.loads(out)["gap"] if r["source"] == "ALL" and r["slice"] == "ar_hit")
+
+    tokens = pl.read_parquet(tmp_path / "slices" / "tokens.parquet")
+    lead = recall_lead(tokens, tmp_path / "counts.duckdb", tokens)
+    hits = (tokens["repeated"] & (tokens["train_count"] <= 60)).to_numpy()
+    assert row["tokens"] == hits.sum()
+    assert row["gap_share"] == pytest.approx(lead[hits].sum() / lead.sum(), abs=2e-6)
+    assert row["delta_nll"] == pytest.approx(lead[hits].mean(), abs=2e-6)
+    assert row["ci_low"] < row["gap_share"] < row["ci_high"]
+    share, low, high = row["gap_share"], row["ci_low"], row["ci_high"]
+    sequence = tokens["sequence"].to_numpy()
+    per_sequence = np.stack([np.bincount(sequence, weights=w) for w in (lead * hits, lead)])
+    # The delta method's normal interval, an independent route to nearly the same numbers.
+    residual = per_sequence[0] - share * per_sequence[1]
+    half = 1.96 * math.sqrt((residual**2).sum()) / per_sequence[1].sum()
+    assert (low, high) == pytest.approx((share - half, share + half), abs=0.15 * half)
+
+
+def recall_lead(tokens: pl.DataFrame, counts: Path, frame: pl.DataFrame) -> np.ndarray:
+    """NLL of control:bigram less that of control:recall, in nats, from the definitions and the counts table alone."""
+    from recallkit.models.control import CACHE_WEIGHT
+
+    with duckdb.connect(str(counts), read_only=True) as connection:
+        rows = connection.sql("SELECT first, sum(count) AS total, count(*) AS kinds FROM bigrams GROUP BY first").pl()
+        singles = connection.sql("SELECT token, count FROM unigrams").pl()
+    vocab = 4096
+    total, kinds, single = np.zeros(vocab), np.zeros(vocab), np.zeros(vocab)
+    total[rows["first"]], kinds[rows["first"]] = rows["total"], rows["kinds"]
+    single[singles["token"]] = singles["count"]
+    distinct = np.count_nonzero(single)
+    p1 = (single + distinct / vocab) / (single.sum() + distinct)
+    u, w = frame["prev_token"].to_numpy(), frame["token"].to_numpy()
+    seen = total[u] > 0
+    p2 = np.where(seen, (frame["train_count"].to_numpy() + kinds[u] * p1[w]) / np.where(seen, total[u] + kinds[u], 1), p1[w])
+    recalled = frame.select(pl.col("token").shift(1).over("sequence", "prev_token", order_by="position"))["token"]
+    cached, has_cache = (recalled == frame["token"]).fill_null(value=False).to_numpy(), recalled.is_not_null().to_numpy()
+    p3 = np.where(has_cache, (1 - CACHE_WEIGHT) * p2 + CACHE_WEIGHT * cached, p2)
+    return np.log(p3) - np.log(p2)
+
+
+def test_a_gate_on_the_gap_fails_the_command(invoke, tmp_path, small_slices):
+    arguments = ["gap", "control:recall", "control:bigram", "--slices", small_slices, "-o", tmp_path / "gap", "--json"]
+    row = next(r for r in json.loads(invoke(*arguments)[1])["gap"] if r["source"] == "ALL" and r["slice"] == "ar_hit")
+    assert invoke(*arguments, "--fail-above", row["delta_nll"] + 0.01)[0] == 0
+    assert invoke(*arguments, "--fail-above", row["delta_nll"] - 0.01)[0] == 1
+
+
+def test_printed_perplexities_are_attributed(invoke, tmp_path):
+    table = tmp_path / "zoology.csv"
+    table.write_text("model,all,ar,other\nAttention,12.99,2.41,14.76\nHyena,15.13,9.00,\n")
+    status, out, _ = invoke("gap", "--table", table, "--json")
+    assert status == 0
+    result = json.loads(out)
+    assert 100 * result["ar_share"] == pytest.approx(7.05, abs=0.01)
+    share = result["ar_share"] * math.log(9.00 / 2.41) / math.log(15.13 / 12.99)
+    assert result["rows"][1]["gap_share"] == pytest.approx(share)
+    assert f"{100 * share:.1f} %" in invoke("gap", "--table", table)[1]
+
+
+# ----------------------------------------------------------------------------------------------------- embedded default
+
+
+def test_every_command_answers_without_arguments(invoke):
+    for command in (["count"], ["slice"], ["score"], ["gap"], ["models"], ["sources"], ["demo"]):
+        status, out, err = invoke(*command)
+        assert status == 0, err
+        assert out.strip()
+        assert json.loads(invoke(*command, "--json")[1])
+
+
+def test_the_demo_tells_how_much_was_recall(invoke):
+    result = json.loads(invoke("demo", "--json")[1])
+    rows = {(r["model"], r["slice"]): r for r in result["gap"]["gap"] if r["source"] == "ALL"}
+    bigram = rows["control:bigram", "ar_hit"]
+    # The cache is the models' only difference, and it can help on repeated tokens alone.
+    assert bigram["ppl_model"] > 10 * bigram["ppl_reference"]
+    assert 0.1 < bigram["ci_low"] < bigram["gap_share"] < bigram["ci_high"] < 0.9
+    assert Path(result["gap"]["path"], "gap.parquet").is_file()
+
+
+# ------------------------------------------------------------------------------------------------------------- start-up
+
+
+def test_help_starts_without_anything_heavy():
+    program = (
+        "import sys; from recallkit import cli\n"
+        "try: cli.run(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'numba', 'polars', 'duckdb', 'pyarrow', 'transformers', 'tokenizers', 'datasets'} & set(sys.modules)\n"
+        "sys.stderr.write(repr(heavy)); sys.exit(bool(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "gap" in done.stdout
+
+
+def test_results_go_to_stdout_and_nothing_else_does(run, tmp_path):
+    shard = write_jsonl(tmp_path / "t.jsonl", made_up_texts(5, 50))
+    done = run("count", shard, "-o", tmp_path / "c.duckdb", "--json")
+    assert json.loads(done.stdout)["num_documents"] == 5
+    assert run("count", shard, "-o", tmp_path / "c.duckdb", "--json").stdout == done.stdout
+
+
+def test_ctrl_c_exits_130_and_the_same_command_goes_on(run, tmp_path):
+    shard = tmp_path / "long.jsonl"
+    shard.write_text("".join(json.dumps({"text": t}) + "\n" for t in made_up_texts(400, 400)) * 150)
+    command = ["count", str(shard), "-o", str(tmp_path / "c.duckdb")]
+    process = subprocess.Popen([sys.executable, "-m", "recallkit", *command], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / ".c.duckdb.partial").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err == "recallkit: interrupted; the same command goes on from here\n"
+    assert not (tmp_path / "c.duckdb").exists()
+    assert json.loads(run(*command, "--json").stdout)["num_documents"] == 400 * 150
+    assert not (tmp_path / ".c.duckdb.partial").exists()
+
+
+def on_a_small_disk(folder: Path, kilobytes: int, *command: object) -> subprocess.CompletedProcess[str]:
+    """Runs a command with a file system of so many kilobytes at `folder`, and lists what it leaves there."""
+    script = f'mount -t tmpfs -o size={kilobytes}k tmpfs "$0" || exit 77; "$@"; status=$?; ls -A "$0"; exit $status'
+    line = ["unshare", "-rm", "sh", "-c", script, str(folder), *map(str, command)]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("needs unshare to make a small disk")
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip("this machine lets no test mount a small disk")
+    return done
+
+
+@pytest.mark.parametrize("command", ["count", "slice", "score"])
+def test_a_full_disk_is_one_line_and_leaves_no_result(home, tmp_path, small_slices, command):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    shard = write_jsonl(tmp_path / "t.jsonl", made_up_texts(2000, 300))
+    program = [sys.executable, "-m", "recallkit", command]
+    if command == "score":
+        copied = ["sh", "-c", 'mkdir "$1" && cp "$0"/*.parquet "$1" && shift && exec "$@"', small_slices, disk / "slices"]
+        size = sum(f.stat().st_size for f in small_slices.glob("*.parquet")) // 1000 + 40
+        done = on_a_small_disk(disk, size, *copied, *program, "control:bigram", "--slices", disk / "slices")
+    else:
+        done = on_a_small_disk(disk, 300, *program, shard, "-o", disk / "out")
+        assert "out" not in done.stdout.split() or command == "slice"  # a slice directory holds its journal
+    assert done.returncode == 1, done.stderr
+    assert "no space left" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("recallkit:")]) == 1
+
+
+def test_an_output_that_cannot_be_written_is_one_line(run, tmp_path):
+    shard = write_jsonl(tmp_path / "t.jsonl", made_up_texts(5, 50))
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    for command in ("count", "slice"):
+        done = run(command, shard, "-o", blocker / "out")
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,102 @@
+"""Killed for real: SIGKILL at ten random moments of count, slice and score, and the same bytes in the end.
+
+The commands run in processes of their own; only how often they commit is set, so that a run of seconds has many
+moments to be killed between.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from recallkit import artifacts
+from recallkit.counts import read_meta
+from tests.conftest import made_up_texts, write_jsonl
+
+PROGRAM = """
+import sys
+from recallkit import cli, config
+from recallkit.stages import bigrams, scores, sequences, tokens
+bigrams.SECONDS_A_CHUNK = 0.0
+tokens._BATCH_CHARACTERS = 20_000
+scores.SEQUENCES_PER_PART = 2
+sequences.SEQUENCES_PER_ROW_GROUP = scores.SEQUENCES_PER_ROW_GROUP = 16
+cli.run(sys.argv[1:])
+"""
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(*arguments: object) -> float:
+    """Lets the command end; seconds it took."""
+    begun = time.monotonic()
+    process = start(*arguments)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return time.monotonic() - begun
+
+
+def kill_ten_times(arguments: list[object], seconds: float, outputs: list[Path], seed: int) -> None:
+    """Kills the command at ten random moments of its `seconds`; one that was faster starts again from nothing."""
+    rng, killed = random.Random(seed), 0
+    while killed < 10:
+        process = start(*arguments)
+        time.sleep(rng.uniform(0.3, 1.0) * seconds)
+        if process.poll() is None:
+            killed += 1
+        else:
+            for path in outputs:
+                artifacts.remove(path)
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_jsonl(tmp_path_factory.mktemp("text") / "t.jsonl", made_up_texts(3000, 400, seed=5))
+
+
+def test_count_survives(home, text, tmp_path):
+    def command(name: str) -> list[object]:
+        return ["count", text, "-o", tmp_path / f"{name}.duckdb", "--export", tmp_path / f"{name}.parquet"]
+
+    seconds = finish(*command("whole"))
+    kill_ten_times(command("cut"), seconds, [tmp_path / "cut.duckdb"], seed=1)
+    finish(*command("cut"))
+    assert (tmp_path / "cut.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert read_meta(tmp_path / "cut.duckdb") == read_meta(tmp_path / "whole.duckdb")
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("boundary", ["pack", "document"])
+def test_slice_survives(home, text, tmp_path, boundary):
+    def command(name: str) -> list[object]:
+        return ["slice", text, "-o", tmp_path / name, "--seq-len", 256, "--boundary", boundary]
+
+    seconds = finish(*command("whole"))
+    kill_ten_times(command("cut"), seconds, [tmp_path / "cut"], seed=2)
+    finish(*command("cut"))
+    for name in ("tokens.parquet", "sequences.parquet", "manifest.json"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_score_survives(home, tiny_model, tmp_path):
+    text = write_jsonl(tmp_path / "t.jsonl", made_up_texts(60, 300, seed=6))
+    for name in ("whole", "cut"):
+        finish("slice", text, "-o", tmp_path / name, "--seq-len", 64)
+    command = ["score", tiny_model("gpt_neox"), "--device", "cpu", "--slices"]
+    seconds = finish(*command, tmp_path / "whole")
+    kill_ten_times([*command, tmp_path / "cut"], seconds, [tmp_path / "cut" / "scores"], seed=3)
+    finish(*command, tmp_path / "cut")
+    [whole] = (tmp_path / "whole" / "scores").glob("*.parquet")
+    assert (tmp_path / "cut" / "scores" / whole.name).read_bytes() == whole.read_bytes()
+    assert not list((tmp_path / "cut" / "scores").glob(".*"))
