@@ -49,15 +49,16 @@ def kill_ten_times(arguments: list[object], seconds: float, outputs: list[Path],
     """Kills the command at ten random moments of its `seconds`; one that was faster starts again from nothing."""
     rng, killed = random.Random(seed), 0
     while killed < 10:
-        process = start(*arguments)
-        time.sleep(rng.uniform(0.3, 1.0) * seconds)
-        if process.poll() is None:
-            killed += 1
-        else:
+        process, begun = start(*arguments), time.monotonic()
+        try:
+            process.communicate(timeout=rng.uniform(0.3, 1.0) * seconds)
+            seconds = time.monotonic() - begun
             for path in outputs:
                 artifacts.remove(path)
-        process.kill()
-        process.communicate()
+        except subprocess.TimeoutExpired:
+            killed += 1
+            process.kill()
+            process.communicate()
 
 
 @pytest.fixture(scope="module")

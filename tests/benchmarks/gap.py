@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -163,17 +162,23 @@ METHODS = {
 }
 
 
+def resident_kb(field: str) -> int:
+    """Memory of this process now (VmRSS) or at its peak (VmHWM); getrusage's peak would count the parent's."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
 def measure(method: str, folder: Path) -> dict[str, Any]:
     """One run after a warm-up, in this process: seconds, extra MB at the peak, the split."""
     METHODS[method](folder / "warm-up")
-    held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    held = resident_kb("VmRSS")
     begin = time.perf_counter()
     split = METHODS[method](folder)
     seconds = time.perf_counter() - begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    extra_mb = (resident_kb("VmHWM") - held) / 1000
     return {
         "seconds": seconds,
-        "extra_mb": (peak - held) / 1e6,
+        "extra_mb": extra_mb,
         "split": sorted([*key, tokens, nlls] for key, (tokens, nlls) in split.items()),
     }
 
