@@ -11,12 +11,15 @@ set holds the standard library, whose validation modules are evaluation text.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from recallkit.stages.corpus import open_corpus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 END_TOKEN = "<|endoftext|>"
 VOCAB_SIZE = 4096

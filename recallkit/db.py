@@ -36,4 +36,5 @@ def connect(path: Path | None = None, *, read_only: bool = False, threads: int |
 
 def frame(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
     """The result of the query `name`, over views registered on the connection, as a polars frame."""
-    return connection.sql(query(name)).pl()
+    result: pl.DataFrame = connection.sql(query(name)).pl()
+    return result

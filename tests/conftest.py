@@ -59,7 +59,8 @@ def write_jsonl(path: Path, texts: list[str], source: str = "made up") -> Path:
     return path
 
 
-WORDS = ["the", "of", "and", "to", "in", "model", "recalls", "key", "value", "pair", "token", "bigram", "state", "memory", "window", "layer", "head", "scan", "gate", "17", "42", "=", "(", ")", ".", ",", "\n"]
+WORDS = "the of and to in model recalls key value pair token bigram state memory window layer head scan gate 17 42".split()
+WORDS += ["=", "(", ")", ".", ",", "\n"]
 
 
 def made_up_texts(num_documents: int, num_words: int, seed: int = 0) -> list[str]:

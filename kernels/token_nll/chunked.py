@@ -25,10 +25,11 @@ def _in_chunks(num_rows: int, vocab: int, device: torch.device, logits_of: Calla
     for start in range(0, num_rows, step):
         rows = slice(start, start + step)
         logits = logits_of(rows)
-        target = logits.gather(1, targets[rows].long()[:, None])
-        nll[rows] = torch.logsumexp(logits, dim=1) - target[:, 0]
+        # Relative to the target's logit the NLL is a log-sum-exp and never a difference of two large numbers.
+        ahead = logits - logits.gather(1, targets[rows].long()[:, None])
+        nll[rows] = torch.logsumexp(ahead, dim=1)
         argmax[rows] = logits.argmax(dim=1)
-        rank[rows] = (logits > target).sum(dim=1)
+        rank[rows] = (ahead > 0).sum(dim=1)
     return TokenNll(nll, argmax, rank)
 
 

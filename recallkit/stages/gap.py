@@ -10,13 +10,13 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from recallkit import db
-from recallkit.aligned import LabelledTokens, open_scores, open_tokens
 from recallkit.artifacts import write_parquet
-from recallkit.buckets import count_thresholds
-from recallkit.cells import NUM_POSITION_BUCKETS, collect_cells, extra_thresholds
+from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
+from recallkit.attribution.buckets import count_thresholds
+from recallkit.attribution.cells import NUM_POSITION_BUCKETS, collect_cells, extra_thresholds
+from recallkit.attribution.intervals import SLICES, GapIntervals, gap_intervals
+from recallkit.attribution.shares import clipped_share, describe_gap
 from recallkit.errors import UserError
-from recallkit.intervals import SLICES, GapIntervals, gap_intervals
-from recallkit.shares import clipped_share, describe_gap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.shares import clipped_share, describe_gap
 from recallkit.errors import UserError
-from recallkit.shares import clipped_share, describe_gap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -135,8 +135,7 @@ class _Packer:
         self.next_position = state.position
         self.skip = state.skip_ids
 
-    @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the limit is reached."""
         return self.limit is not None and self.state.num_predictions >= self.limit
 
@@ -222,11 +221,11 @@ def pack_sequences(
     packer: _Packer | None = None
     for encoded in batches:
         packer = packer or _Packer(encoded.ids.dtype, end_token_id, seq_len, boundary, limit_predictions, state or PackingState())
-        if packer.full:
+        if packer.is_full():
             return
         packer.add(encoded)
         yield from packer.blocks(final=False)
-        if packer.full:
+        if packer.is_full():
             return
     if packer is not None:
         yield from packer.blocks(final=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 
@@ -23,7 +24,7 @@ class Slow:
 
     def __init__(self, training: list[int], order: int, cache_weight: float) -> None:
         self.unigrams = Counter(training)
-        self.bigrams = Counter(zip(training, training[1:], strict=False))
+        self.bigrams = Counter(itertools.pairwise(training))
         self.order, self.cache_weight = order, cache_weight
 
     def p1(self) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 
 import numpy as np
@@ -26,7 +27,7 @@ def direct(path, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.n
     """Every sequence alone, full logits, plain log-softmax in float64 of the model's float32 logits."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     nll, argmax, rank = [], [], []
-    for start, stop in zip(offsets[:-1], offsets[1:], strict=True):
+    for start, stop in itertools.pairwise(offsets):
         sequence = torch.from_numpy(ids[start:stop].astype(np.int64))
         with torch.no_grad():
             logits = model(sequence[None, :-1], use_cache=False).logits[0].double()
@@ -47,7 +48,7 @@ def test_scores_equal_a_direct_forward_in_one_ragged_batch_and_one_by_one(tiny_m
     np.testing.assert_allclose(together.nll, nll, rtol=0, atol=1e-5)
     assert (together.argmax == argmax).mean() > 0.99
     assert np.abs(together.rank - rank).max() <= 2
-    alone = [model.score(ids[a:b], np.array([0, b - a])).nll for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    alone = [model.score(ids[a:b], np.array([0, b - a])).nll for a, b in itertools.pairwise(offsets)]
     np.testing.assert_allclose(np.concatenate(alone), nll, rtol=0, atol=1e-5)
 
 

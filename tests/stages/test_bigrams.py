@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -27,7 +28,7 @@ def expected(documents: list[list[int]], boundary: str, limit: int | None = None
     for stream in streams:
         kept = stream[:left]
         left -= len(kept)
-        pairs.update(zip(kept, kept[1:], strict=False))
+        pairs.update(itertools.pairwise(kept))
         singles.update(kept)
     return pairs, singles
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit import aligned, bootstrap, shares
 from recallkit.artifacts import MANIFEST_KEY, read_manifest, write_parquet
-from recallkit.buckets import count_class, count_thresholds, log2_bucket, position_bucket
+from recallkit.attribution import aligned, bootstrap, shares
+from recallkit.attribution.buckets import count_class, count_thresholds, log2_bucket, position_bucket
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
 from recallkit.stages.gap import EMPTY_SLICE, ONE_SEQUENCE, attribute_gap

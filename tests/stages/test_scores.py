@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +97,7 @@ def score_all(folder: Path, model: Probe, batch_tokens: int = 20) -> Path:
 
 def test_every_score_lands_on_its_token(tmp_path):
     table = pl.read_parquet(score_all(tmp_path, Probe()))
-    expected = [i for _, ids, offsets in parts_of(30) for a, b in zip(offsets, offsets[1:], strict=False) for i in ids[a + 1 : b]]
+    expected = [i for _, ids, offsets in parts_of(30) for a, b in itertools.pairwise(offsets) for i in ids[a + 1 : b]]
     assert table["nll"].to_list() == expected
     assert table["position"].to_list() == [p for n in range(30) for p in range(1, 9 - (n % 3))]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def brute_force_counts(documents: list[tuple[list[int], str]], boundary: str) ->
     counts: Counter = Counter()
     for stream in streams(documents, boundary):
         ids = [i for i, _, _ in stream]
-        counts.update(zip(ids, ids[1:], strict=False))
+        counts.update(itertools.pairwise(ids))
     return counts
 
 
@@ -172,7 +173,7 @@ def test_sequences_keep_ids_spans_and_text(small_slices):
 def test_the_summary_counts_by_source(small_slices):
     tokens = pl.read_parquet(small_slices / "tokens.parquet").with_columns(pl.col("source").cast(pl.String))
     rows = {row["source"]: row for row in summarise_slices(small_slices / "tokens.parquet").iter_rows(named=True)}
-    assert list(rows)[0] == "ALL"
+    assert next(iter(rows)) == "ALL"
     assert set(rows) == {"ALL", "books", "letters"}
     for source, row in rows.items():
         mine = tokens if source == "ALL" else tokens.filter(pl.col("source") == source)

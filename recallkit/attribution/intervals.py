@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recallkit.bootstrap import percentile_interval, resample_totals
+from recallkit.attribution.bootstrap import percentile_interval, resample_totals
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from recallkit.cells import SequenceSums
+    from recallkit.attribution.cells import SequenceSums
 
 SLICES = ("all", "ar_hit", "other")
 

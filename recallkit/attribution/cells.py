@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recallkit import db
-from recallkit.aligned import LabelledTokens, RowReader, Scores, batch_ranges
-from recallkit.buckets import count_class, log2_bucket, position_bucket
+from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
+from recallkit.attribution.buckets import count_class, log2_bucket, position_bucket
 from recallkit.config import MAX_COUNT
 from recallkit.errors import UserError
 

@@ -1,0 +1,1 @@
+"""Arithmetic of attributing a gap: aligned reading, cells, buckets, shares, bootstrap intervals."""
