@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @cache
 def stdout() -> Console:
-    """The console of results; 100 columns where the output is no terminal, so that tables in logs keep their shape."""
+    """The console of results: as wide as the terminal, 80 columns in a pipe or a log."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    return Console(highlight=False)
 
 
 @cache
@@ -83,18 +83,14 @@ def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=Text(title),
-        title_justify="left",
-        caption=None if caption is None else Text(caption),
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, header in enumerate(headers):
         table.add_column(
             Text(header), justify="left" if index == 0 else "right", overflow="fold" if index == 0 else "ellipsis", no_wrap=index > 0
         )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
+    stdout().print(Text(title, style="bold"), soft_wrap=True)
     stdout().print(table)
+    if caption is not None:
+        stdout().print(Text(caption))

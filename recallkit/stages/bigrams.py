@@ -327,7 +327,7 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any]) -> di
             )
         seen = np.flatnonzero(counted.unigram_counts)
         _insert(connection, "counts/insert_unigrams", token=seen.astype(np.uint32), count=counted.unigram_counts[seen])
-        connection.executemany("INSERT INTO meta VALUES ($key, $value)", [{"key": k, "value": json.dumps(v)} for k, v in meta.items()])
+        connection.executemany(db.query("counts/insert_fact"), [{"key": k, "value": json.dumps(v)} for k, v in meta.items()])
         connection.execute("CHECKPOINT")
     return meta
 

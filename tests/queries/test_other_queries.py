@@ -1,0 +1,58 @@
+"""The queries of counts, slices and scores on tables small enough to count by hand."""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+import pytest
+
+from recallkit import db
+
+
+def test_create_insert_and_select_counts():
+    with db.connect() as connection:
+        connection.execute(db.query("counts/create_tables"))
+        batch = pl.DataFrame({"first": [1, 1, 2**32 - 1], "second": [0, 5, 7], "count": [3, 2**40, 1]})
+        connection.register("batch", batch.to_arrow())
+        connection.execute(db.query("counts/insert_bigrams"))
+        connection.register("batch", pl.DataFrame({"token": [1, 9], "count": [4, 6]}).to_arrow())
+        connection.execute(db.query("counts/insert_unigrams"))
+        connection.execute(db.query("counts/insert_fact"), {"key": "boundary", "value": '"pack"'})
+        assert connection.execute(db.query("counts/select_bigrams")).fetchall() == [
+            (1 << 32, 3),
+            (1 << 32 | 5, 2**40),
+            ((2**32 - 1) << 32 | 7, 1),
+        ]
+        assert connection.execute(db.query("counts/export_bigrams")).fetchall() == batch.rows()
+        assert connection.execute(db.query("counts/select_unigrams")).fetchall() == [(1, 4), (9, 6)]
+        assert connection.execute(db.query("counts/select_meta")).fetchall() == [("boundary", '"pack"')]
+
+
+def test_import_adds_up_and_sorts():
+    with db.connect() as connection:
+        rows = pl.DataFrame({"count": [2, 1, 4, 0], "second": [1, 1, 0, 9], "first": [7, 7, 3, 3], "more": ["a", "b", "c", "d"]})
+        connection.register("foreign_counts", rows.to_arrow())
+        assert connection.execute(db.query("counts/import_table")).fetchall() == [(3, 0, 4), (7, 1, 3)]
+
+
+@pytest.mark.parametrize("hits", [[True, False, False, True, False], [None] * 5])
+def test_summarise_slices(hits):
+    frame = pl.DataFrame(
+        {"source": ["b", "b", "a", "b", "a"], "repeated": [True, False, True, True, False], "ar_hit": pl.Series(hits, dtype=pl.Boolean)}
+    )
+    with db.connect() as connection:
+        connection.register("tokens", frame.to_arrow())
+        rows = db.frame(connection, "slices/summarise_slices").rows()
+    known = hits[0] is not None
+    assert rows == [
+        ("ALL", 5, 3, 3 / 5, 2 if known else None, 2 / 5 if known else None),
+        ("b", 3, 2, 2 / 3, 2 if known else None, 2 / 3 if known else None),
+        ("a", 2, 1, 1 / 2, 0 if known else None, 0.0 if known else None),
+    ]
+
+
+def test_summarise_scores():
+    with db.connect() as connection:
+        connection.register("scores", pl.DataFrame({"nll": [1.0, 2.0, 3.0, 6.0], "rank": [0, 1, 0, 7]}).to_arrow())
+        assert db.frame(connection, "scores/summarise_scores").row(0) == pytest.approx((3.0, math.exp(3.0), 0.5))
