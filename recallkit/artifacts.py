@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MANIFEST_KEY = b"recallkit"
+PARTIAL = ".partial"
+"""Ending of the folders that hold unfinished work."""
+
 _SAMPLE_BLOCK = 1 << 16
 _NUM_SAMPLES = 16
 
@@ -31,7 +35,9 @@ _NUM_SAMPLES = 16
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a temporary path beside `path`; renames it over `path` when the block ends well, removes it otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    if not path.parent.name.endswith(PARTIAL):  # a journal's folder, of thousands of parts, goes as a whole
+        _remove_abandoned(path)
+    temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.part")
     try:
         yield temporary
         with temporary.open("rb") as written:
@@ -40,6 +46,30 @@ def replacing(path: Path) -> Iterator[Path]:
         _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _host() -> str:
+    return "".join(c for c in platform.node() if c.isalnum()) or "host"
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Removes what processes of this machine that were killed left of their attempts to write `path`."""
+    start = f".{path.name}.{_host()}."
+    for left in path.parent.iterdir():
+        if left.name.startswith(start) and ".part" in left.name:
+            owner = left.name[len(start) :].split(".")[0]
+            if owner.isdigit() and not _is_running(int(owner)):
+                left.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

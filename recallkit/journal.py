@@ -28,7 +28,7 @@ class Journal:
 
     def __init__(self, target: Path, key: dict[str, Any], *, force: bool = False) -> None:
         self.target = target
-        self.folder = target.with_name(f".{target.name}.partial")
+        self.folder = target.with_name(f".{target.name}{artifacts.PARTIAL}")
         self.key = key
         self.force = force
         self.num_parts = 0
@@ -91,3 +91,11 @@ class Journal:
     def finish(self) -> None:
         """Removes the folder: the output is whole."""
         artifacts.remove(self.folder)
+
+
+def forget_finished(target: Path) -> None:
+    """Removes the journal of an output that is whole: of a run killed after its last step, before it tidied up."""
+    journal = Journal(target, {}, force=True)
+    if journal.folder.is_dir():
+        with journal:
+            journal.finish()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import __version__, artifacts, config, console
 from recallkit.counts import CountsTable, open_counts, read_meta
 from recallkit.errors import UserError
-from recallkit.journal import Journal
+from recallkit.journal import Journal, forget_finished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,6 +85,7 @@ def _finished(found: dict[str, Any] | None, options: dict[str, Any], path: Path,
     if found is None or force:
         return False
     if found == options:
+        forget_finished(path)
         return True
     changed = sorted(key for key in {*found, *options} if found.get(key) != options.get(key))
     raise UserError(
@@ -195,6 +196,8 @@ def slice_text(
     opened = _Text(text)
     if table is not None:
         table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
+        if table.meta.get("boundary") != text.boundary:
+            console.note(f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}")
     sequences = _make_sequences(opened, out / "sequences.parquet", seq_len, force=force)
     return _make_labels(out, sequences, table, rare, force=force)
 
@@ -203,7 +206,7 @@ def _make_sequences(opened: _Text, path: Path, seq_len: int, *, force: bool) -> 
     from recallkit.stages import sequences
 
     options = {**opened.identity(), "seq_len": seq_len}
-    if _finished(_manifest_options(path), options, path.parent, force=force and _manifest_options(path) != options):
+    if _finished(_manifest_options(path), options, path, force=force and _manifest_options(path) != options):
         return artifacts.read_manifest(path)
     with Journal(path, options, force=force) as journal:
         state = sequences.PackingState.from_json(journal.state) if journal.resumed else sequences.PackingState()
@@ -238,7 +241,7 @@ def _make_labels(out: Path, sequences: dict[str, Any], table: CountsTable | None
     max_count = rare.resolve(table)
     counts = table.describe() if table is not None else None
     options = {"sequences_digest": sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": max_count}
-    if _finished(_manifest_options(path), options, out, force=force):
+    if _finished(_manifest_options(path), options, path, force=force):
         console.note(f"{out} is complete, nothing to do (--force labels again)")
         return artifacts.read_manifest(path)
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "limit_tokens")

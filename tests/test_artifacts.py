@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ import pytest
 
 from recallkit import artifacts, config
 from recallkit.errors import UserError
-from recallkit.journal import Journal
+from recallkit.journal import Journal, forget_finished
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
@@ -118,3 +119,27 @@ def test_two_processes_never_write_one_output(tmp_path):
         program = "import sys; from pathlib import Path; from recallkit.journal import Journal; Journal(Path(sys.argv[1]), {}).__enter__()"
         second = subprocess.run([sys.executable, "-c", program, str(target)], capture_output=True, text=True, check=False)
     assert "another recallkit process is writing this" in second.stderr
+
+
+def test_what_a_killed_process_left_is_swept_away(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    path = tmp_path / "file"
+    with artifacts.replacing(path) as temporary:
+        temporary.write_text("one")
+        mine = temporary.name
+    for name in (mine.replace(str(os.getpid()), str(dead.pid)), mine.replace(str(os.getpid()), str(dead.pid)) + ".wal"):
+        (tmp_path / name).write_text("left behind")
+    running = mine.replace(str(os.getpid()), "1")
+    (tmp_path / running).write_text("somebody is writing")
+    with artifacts.replacing(path) as temporary:
+        temporary.write_text("two")
+    assert {p.name for p in tmp_path.iterdir()} == {"file", running}
+
+
+def test_the_journal_of_finished_work_is_forgotten(tmp_path):
+    with Journal(tmp_path / "out", {"a": 1}) as journal:
+        journal.commit({})
+    forget_finished(tmp_path / "out")
+    forget_finished(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
