@@ -33,9 +33,9 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info
 
 $(VENV)/.installed: pyproject.toml constraints-cpu.txt scripts/install.sh
-	scripts/install.sh $(VENV) fast
+	scripts/install.sh $(VENV) -e ".[fast]"
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints-cpu.txt scripts/install.sh
-	scripts/install.sh $(VENV) fast,dev
+	scripts/install.sh $(VENV) -e ".[fast,dev]"
 	touch $@ $(VENV)/.installed

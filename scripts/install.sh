@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes a virtual environment and installs recallkit there, editable, with torch's CPU build where there is no card.
-# usage: scripts/install.sh VENV EXTRAS     (EXTRAS such as "fast" or "fast,dev")
+# Makes a virtual environment and installs into it what pip is told, with torch's CPU build where there is no card.
+# usage: scripts/install.sh VENV PIP_ARGUMENTS...     (such as -e ".[fast]", or a wheel)
 set -euo pipefail
-venv=$1
-extras=$2
 cd "$(dirname "$0")/.."
+venv=$1
+shift
 
 python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "recallkit needs Python 3.11 or newer; name one with PYTHON=..." >&2; exit 1; }
@@ -13,11 +13,11 @@ pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)
 
 index=()
 if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
-    echo "A CUDA card is here, and the CPU build of torch is being installed. For CUDA run afterwards:"
+    echo "There is a card here, but make installs torch's CPU build. For CUDA run afterwards:"
     echo "    $venv/bin/python -m pip install --force-reinstall torch==2.13.0"
 fi
 # The registry's own Linux build of torch brings gigabytes of CUDA packages; PyTorch's index has the CPU build.
 if [ "$(uname)" = Linux ] && ! "$venv/bin/python" -m pip install --dry-run --no-deps torch==2.13.0 2>/dev/null | grep -qE '\+cpu|already satisfied'; then
     index=(--extra-index-url https://download.pytorch.org/whl/cpu)
 fi
-"${pip[@]}" install "${index[@]}" -c constraints-cpu.txt -e ".[$extras]"
+"${pip[@]}" install ${index[@]+"${index[@]}"} -c constraints-cpu.txt "$@"
