@@ -15,6 +15,9 @@ from recallkit.errors import UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
+_MAX_INDEXED = 1 << 26
+"""Bigrams that a hash index is built for, 800 MB at most; in larger tables a binary search looks counts up."""
+
 
 @dataclass(frozen=True)
 class CountsTable:
@@ -41,13 +44,22 @@ class CountsTable:
 
         return index_rows(self.keys)
 
-    def lookup(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Counts (int64) of the bigrams (first[i], second[i]); 0 for unseen ones."""
-        from recallkit.compiled.lookup import lookup_counts
+    @cached_property
+    def _slots(self) -> np.ndarray | None:
+        """The hash index; None for tables too large for one, or with ids too large."""
+        from recallkit.compiled.lookup import build_index
 
         starts, shift = self._rows
-        found: np.ndarray = lookup_counts(self.keys, self.counts, starts, shift, first, second)
-        return found
+        return None if shift or len(self.keys) > _MAX_INDEXED else build_index(self.keys, self.counts, starts)
+
+    def lookup(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Counts (int64) of the bigrams (first[i], second[i]); 0 for unseen ones."""
+        from recallkit.compiled.lookup import lookup_counts, lookup_indexed
+
+        starts, shift = self._rows
+        if self._slots is None:
+            return lookup_counts(self.keys, self.counts, starts, shift, first, second)
+        return lookup_indexed(self.keys, self.counts, starts, self._slots, first, second)
 
     def row_starts(self) -> np.ndarray:
         """Where the bigrams of each first token begin: int64 (vocab + 1,). Raises UserError for ids beyond 2^22."""

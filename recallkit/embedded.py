@@ -21,8 +21,8 @@ VALIDATION_SOURCES = ("demo:validation",)
 MODELS = ("control:recall", "control:bigram", "control:unigram")
 """The reference first: what `gap` compares when no model is named."""
 
-RARE = pipeline.RareCount(max_rate=1250)
-"""1,250 occurrences a billion training tokens: about 5 in the embedded text. The papers' 125 a billion would be none."""
+RARE = pipeline.RareCount(5)
+"""5 occurrences in the 4 million tokens of the embedded training text: 1,250 a billion. The papers' 125 would be none."""
 
 
 def folder() -> Path:

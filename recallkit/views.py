@@ -154,8 +154,8 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
         notes += [f"{model}: {row['note']}"] if row["note"] else []
     caption = f"AR hits are {percent(share, 2)} of {first['tokens']:,} tokens. {_what_is_rare(slices)}"
     console.print_table(
-        "Perplexity, and how much of the gap to the reference is associative recall",
-        ["model", "all", "AR hits", "other", "AR share of gap", "95 % interval"],
+        "Perplexity, and the share of the gap to the reference that lies in AR hits",
+        ["model", "all", "AR hits", "other", "AR share", "95 % interval"],
         rows,
         caption=caption,
     )

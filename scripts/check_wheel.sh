@@ -14,10 +14,10 @@ export RECALLKIT_HOME="$work/home"
 where=$("$work/venv/bin/python" -c 'import recallkit; print(recallkit.__file__)')
 case "$where" in "$work"/*) ;; *) echo "not the wheel's recallkit: $where" >&2; exit 1 ;; esac
 "$work/venv/bin/python" - <<'PYTHON'
-import importlib.util
+from importlib.metadata import files
 
-for name in ("kernels", "queries", "tests", "examples"):
-    assert importlib.util.find_spec(name) is None, f"the wheel must not install a package called {name}"
+folders = {file.parts[0] for file in files("recallkit") if file.parts[0] != ".."}
+assert {name.split("-")[0] for name in folders} == {"recallkit"}, f"the wheel installs more than recallkit: {folders}"
 from recallkit.db import query
 from recallkit.kernels.token_nll.api import token_nll
 

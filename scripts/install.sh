@@ -11,13 +11,17 @@ python=${PYTHON:-python3}
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)
 
-index=()
 if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
     echo "There is a card here, but make installs torch's CPU build. For CUDA run afterwards:"
     echo "    $venv/bin/python -m pip install --force-reinstall torch==2.13.0"
 fi
-# The registry's own Linux build of torch brings gigabytes of CUDA packages; PyTorch's index has the CPU build.
-if [ "$(uname)" = Linux ] && ! "$venv/bin/python" -m pip install --dry-run --no-deps torch==2.13.0 2>/dev/null | grep -qE '\+cpu|already satisfied'; then
-    index=(--extra-index-url https://download.pytorch.org/whl/cpu)
+# The registry's own Linux build of torch brings gigabytes of CUDA packages; PyTorch's index has the CPU build. It is
+# asked for torch alone, and only where pip would not find a CPU build without it.
+if [ "$(uname)" = Linux ]; then
+    found=$("$venv/bin/python" -m pip install --dry-run --no-deps torch==2.13.0 2>/dev/null || true)
+    case "$found" in
+    *+cpu* | *"already satisfied"*) ;;
+    *) "${pip[@]}" install --extra-index-url https://download.pytorch.org/whl/cpu -c constraints-cpu.txt torch ;;
+    esac
 fi
-"${pip[@]}" install ${index[@]+"${index[@]}"} -c constraints-cpu.txt "$@"
+"${pip[@]}" install -c constraints-cpu.txt "$@"

@@ -1,75 +1,85 @@
 """Labelling repeated bigrams: for every predicted token, how far back the same bigram last stood in its sequence.
 
-One pass with a hash table that a sequence clears by moving on to the next epoch, so that nothing is ever erased:
-constant time a token, where sorting each window costs ten times as much.
+One pass with a hash table of places. A slot holds where its bigram last stood and nothing else: the bigram itself is
+read back from the ids there, and a place before the sequence's start means an empty slot, so that nothing is ever
+erased. Constant time a token, where sorting each window costs ten times as much.
 """
 
 from __future__ import annotations
 
-import numba as nb
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
+from numba import njit
 
 NO_DISTANCE = -1
 """`distance` of a token whose bigram did not stand earlier in its sequence."""
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
+_CACHED_BITS = 14
+"""2^14 slots, 128 KiB, lie within a core's L2 cache: fewer only collide more. Sequences beyond 2^13 ids get more."""
+
 
 def label_bigrams(ids: np.ndarray, offsets: np.ndarray, *, num_threads: int = 2) -> tuple[np.ndarray, np.ndarray]:
     """Distance to the latest earlier occurrence of each token's bigram in its sequence, and the number of earlier ones.
 
-    `ids` (n,) flat, unsigned; sequence i is `ids[offsets[i]:offsets[i + 1]]`. The bigram of the id at place j is
-    (id at j - 1, id at j); overlaps count, so the second (a, a) of "aaa" is repeated (Zoology 3.1, read literally).
-    Returns `distance` int32, in tokens, and `occurrences` int32, for every id that is predicted: n - num_sequences
-    values, sequence by sequence, the first id of each sequence left out.
+    `ids` (n,) flat, unsigned, of at most 32 bits; sequence i is `ids[offsets[i]:offsets[i + 1]]`, at least one id. The
+    bigram of the id at place j is (id at j - 1, id at j); overlaps count, so the second (a, a) of "aaa" is repeated
+    (Zoology 3.1, read literally). Returns `distance` int32, in tokens, and `occurrences` int32, for every id that is
+    predicted: n - num_sequences values, sequence by sequence, the first id of each sequence left out.
     """
     num_sequences = len(offsets) - 1
     num_predicted = int(offsets[-1] - offsets[0]) - num_sequences
     distance = np.empty(num_predicted, np.int32)
     occurrences = np.empty(num_predicted, np.int32)
     longest = int(np.diff(offsets).max(initial=1))
-    bits = max(4, int(2 * longest - 1).bit_length())
-    threads = max(1, min(num_threads, num_sequences, nb.get_num_threads()))
-    bounds = np.linspace(0, num_sequences, threads + 1).astype(np.int64)
-    _label(ids, offsets.astype(np.int64), bounds, bits, distance, occurrences)
+    bits = max(_CACHED_BITS, (2 * longest - 1).bit_length())
+    num_shares = max(1, min(num_threads, num_sequences))
+    bounds = [num_sequences * share // num_shares for share in range(num_shares + 1)]
+    # Read-only, as arrays that come from Arrow are: one compiled kernel serves all.
+    ids = np.ascontiguousarray(ids).view()
+    ids.flags.writeable = False
+    places = offsets.astype(np.uint64)
+
+    def label(share: int) -> None:
+        _label_range(
+            ids, places, bounds[share], bounds[share + 1], np.uint64(64 - bits), np.zeros(1 << bits, np.uint64), distance, occurrences
+        )
+
+    with ThreadPoolExecutor(num_shares) as pool:
+        for _ in pool.map(label, range(num_shares)):
+            pass
     return distance, occurrences
 
 
-@nb.njit(parallel=True, nogil=True, cache=True)
-def _label(ids, offsets, bounds, bits, distance, occurrences):  # type: ignore[no-untyped-def]
-    for thread in nb.prange(len(bounds) - 1):
-        _label_range(ids, offsets, bounds[thread], bounds[thread + 1], bits, distance, occurrences)
-
-
-@nb.njit(nogil=True, cache=True)
-def _label_range(ids, offsets, first, last, bits, distance, occurrences):  # type: ignore[no-untyped-def]
-    size = np.int64(1) << bits
-    mask = size - 1
-    shift = np.uint64(64 - bits)
-    keys = np.empty(size, np.uint64)
-    # Epoch, place and number of occurrences of a slot lie together: one cache line a probe.
-    slots = np.zeros((size, 3), np.int32)
+@njit(cache=True, nogil=True)
+def _label_range(  # type: ignore[no-untyped-def]
+    ids, offsets, first, last, shift, slots, distance, occurrences
+):
+    """Labels sequences [first, last). All places are unsigned: signed indexes would be checked for negative ones each time."""
+    one = np.uint64(1)
+    mask = np.uint64(len(slots) - 1)
     for sequence in range(first, last):
-        epoch = np.int32(sequence - first + 1)
         start = offsets[sequence]
-        out = start - sequence - offsets[0]
-        for place in range(1, offsets[sequence + 1] - start):
-            key = (np.uint64(ids[start + place - 1]) << np.uint64(32)) | np.uint64(ids[start + place])
-            slot = np.int64((key * _MULTIPLIER) >> shift)
-            while slots[slot, 0] == epoch and keys[slot] != key:
-                slot = (slot + 1) & mask
-            if slots[slot, 0] == epoch:
-                distance[out] = place - slots[slot, 1]
-                occurrences[out] = slots[slot, 2]
-                slots[slot, 2] += 1
+        skipped = offsets[0] + np.uint64(sequence + 1)
+        previous = ids[start]
+        for place in range(start + one, offsets[sequence + 1]):
+            token = ids[place]
+            slot = (((np.uint64(previous) << np.uint64(32)) | np.uint64(token)) * _MULTIPLIER) >> shift
+            earlier = slots[slot]
+            while earlier > start and (ids[earlier] != token or ids[earlier - one] != previous):
+                slot = (slot + one) & mask
+                earlier = slots[slot]
+            slots[slot] = place
+            out = place - skipped
+            if earlier > start:
+                distance[out] = place - earlier
+                occurrences[out] = occurrences[out - (place - earlier)] + np.int32(1)
             else:
                 distance[out] = NO_DISTANCE
                 occurrences[out] = 0
-                slots[slot, 0] = epoch
-                slots[slot, 2] = 1
-                keys[slot] = key
-            slots[slot, 1] = place
-            out += 1
+            previous = token
 
 
 def label_bigrams_reference(ids: list[int]) -> tuple[list[int], list[int]]:

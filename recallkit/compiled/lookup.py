@@ -1,13 +1,24 @@
-"""Training counts of many bigrams at once: a binary search inside the row of each bigram's first token.
+"""Training counts of many bigrams at once: by a hash index of the sorted table, or by binary search in the table itself.
 
-The table stays sorted arrays, which can be memory-mapped; a hash table would be faster to ask, and twice as large and
-slower to build.
+The table stays sorted arrays, which can be memory-mapped; the binary search needs nothing else. The index takes 12 more
+bytes a bigram and answers some five times as fast. Each row of the table, the bigrams of one first token, has a hash
+table of its own in it, so that building it walks through memory once, front to back, and a question misses the cache
+about once.
 """
 
 from __future__ import annotations
 
-import numba as nb
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
+from numba import njit
+
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_MULTIPLIER = np.uint64(0x9E3779B1)
+
+_BLOCK = 64
+"""Questions asked together: their cache misses overlap, and no unpredictable branch stands between them."""
 
 
 def index_rows(keys: np.ndarray, *, max_rows: int = 1 << 22) -> tuple[np.ndarray, int]:
@@ -15,15 +26,80 @@ def index_rows(keys: np.ndarray, *, max_rows: int = 1 << 22) -> tuple[np.ndarray
 
     Row r holds the keys whose first token, shifted right by `shift`, is r; `shift` is 0 unless ids exceed `max_rows`.
     """
-    largest = int(keys[-1] >> np.uint64(32)) if len(keys) else 0
+    largest = int(keys[-1] >> _HALF) if len(keys) else 0
     shift = max(0, largest.bit_length() - (max_rows - 1).bit_length())
     num_rows = (largest >> shift) + 1
     starts = np.empty(num_rows + 1, np.int64)
-    _fill_starts(keys, np.uint64(shift + 32), starts)
+    _fill_starts(_frozen(keys), np.uint64(shift + 32), starts)
     return starts, shift
 
 
-@nb.njit(nogil=True, cache=True)
+def lookup_counts(
+    keys: np.ndarray, counts: np.ndarray, starts: np.ndarray, shift: int, first: np.ndarray, second: np.ndarray, *, num_threads: int = 2
+) -> np.ndarray:
+    """Counts (int64) of the bigrams (first[i], second[i]); 0 for those not in the table. By binary search.
+
+    `keys` uint64 sorted, first << 32 | second; `starts`, `shift` from `index_rows`.
+    """
+    table = (_frozen(keys), _frozen(counts), starts, np.uint64(shift))
+    return _in_threads(lambda *part: _search_counts(*table, *part), first, second, num_threads)
+
+
+def build_index(keys: np.ndarray, counts: np.ndarray, starts: np.ndarray, *, num_threads: int = 2) -> np.ndarray:
+    """The hash index of a table, for `lookup_indexed`: uint64 slots, second << 32 | count, 0 where empty.
+
+    `starts` from `index_rows`, whose shift must have been 0. Counts of 2^32 - 1 and more are left to the table.
+    """
+    num_rows = len(starts) - 1
+    slots = np.zeros(int(starts[-1]) + int(starts[-1]) // 2 + 2 * num_rows, np.uint64)
+    # Rows are of very different length: threads share bigrams, not rows.
+    shares = [int(starts[-1]) * share // num_threads for share in range(1, num_threads)]
+    bounds = [0, *np.searchsorted(starts[:-1], shares).tolist(), num_rows]
+    keys, counts = _frozen(keys), _frozen(counts)
+    with ThreadPoolExecutor(num_threads) as pool:
+        for _ in pool.map(lambda share: _fill_slots(keys, counts, starts, bounds[share], bounds[share + 1], slots), range(num_threads)):
+            pass
+    return slots
+
+
+def lookup_indexed(
+    keys: np.ndarray,
+    counts: np.ndarray,
+    starts: np.ndarray,
+    slots: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+    *,
+    num_threads: int = 2,
+) -> np.ndarray:
+    """The same as `lookup_counts` through the index; ids of at most 32 bits."""
+    found = _in_threads(lambda *part: _ask_slots(starts.view(np.uint64), slots, *part), first, second, num_threads)
+    huge = np.flatnonzero(found == int(_LOW))
+    if huge.size:
+        found[huge] = lookup_counts(keys, counts, starts, 0, np.asarray(first)[huge], np.asarray(second)[huge])
+    return found
+
+
+def _in_threads(ask, first: np.ndarray, second: np.ndarray, num_threads: int) -> np.ndarray:  # type: ignore[no-untyped-def]
+    """Asks for an equal share of the bigrams in each thread."""
+    first, second = _frozen(first), _frozen(second)
+    found = np.empty(len(first), np.int64)
+    bounds = [len(first) * share // num_threads for share in range(num_threads + 1)]
+    shares = [slice(bounds[share], bounds[share + 1]) for share in range(num_threads)]
+    with ThreadPoolExecutor(num_threads) as pool:
+        for _ in pool.map(lambda share: ask(first[share], second[share], found[share]), shares):
+            pass
+    return found
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    """A plain, contiguous, read-only view: mapped, sliced and ordinary arrays share one compiled kernel."""
+    view = np.ascontiguousarray(array).view(np.ndarray)
+    view.flags.writeable = False
+    return view
+
+
+@njit(nogil=True, cache=True)
 def _fill_starts(keys, shift, starts):  # type: ignore[no-untyped-def]
     row = 0
     starts[0] = 0
@@ -37,18 +113,14 @@ def _fill_starts(keys, shift, starts):  # type: ignore[no-untyped-def]
         starts[row] = len(keys)
 
 
-@nb.njit(parallel=True, nogil=True, cache=True)
-def lookup_counts(keys, counts, starts, shift, first, second):  # type: ignore[no-untyped-def]
-    """Counts (int64) of the bigrams (first[i], second[i]); 0 for those not in the table.
-
-    `keys` uint64 sorted, first << 32 | second; `starts`, `shift` from `index_rows`.
-    """
-    found = np.zeros(len(first), np.int64)
-    for i in nb.prange(len(first)):
-        row = np.int64(first[i]) >> shift
+@njit(nogil=True, cache=True)
+def _search_counts(keys, counts, starts, shift, first, second, found):  # type: ignore[no-untyped-def]
+    for i in range(len(first)):
+        found[i] = 0
+        row = np.int64(np.uint64(first[i]) >> shift)
         if row >= len(starts) - 1:
             continue
-        key = (np.uint64(first[i]) << np.uint64(32)) | np.uint64(second[i])
+        key = (np.uint64(first[i]) << _HALF) | np.uint64(second[i])
         low = starts[row]
         size = starts[row + 1] - low
         end = low + size
@@ -59,4 +131,60 @@ def lookup_counts(keys, counts, starts, shift, first, second):  # type: ignore[n
             size -= half
         if low < end and keys[low] == key:
             found[i] = np.int64(counts[low])
-    return found
+
+
+@njit(inline="always", nogil=True, cache=True)
+def _room(starts, row):  # type: ignore[no-untyped-def]
+    """Where a row's slots begin and end: half as many again as it has bigrams, and two, so that one is always empty."""
+    one = np.uint64(1)
+    low, high = np.uint64(starts[row]), np.uint64(starts[row + one])
+    return low + (low >> one) + (row << one), high + (high >> one) + ((row + one) << one)
+
+
+@njit(inline="always", nogil=True, cache=True)
+def _home(token, begin, end):  # type: ignore[no-untyped-def]
+    """The slot where the search for a second token begins."""
+    return begin + ((((token * _MULTIPLIER) & _LOW) * (end - begin)) >> _HALF)
+
+
+@njit(nogil=True, cache=True)
+def _fill_slots(keys, counts, starts, first_row, last_row, slots):  # type: ignore[no-untyped-def]
+    for row in range(np.uint64(first_row), np.uint64(last_row)):
+        begin, end = _room(starts, row)
+        for place in range(starts[row], starts[row + np.uint64(1)]):
+            token = keys[place] & _LOW
+            slot = _home(token, begin, end)
+            while slots[slot] != 0:
+                slot += np.uint64(1)
+                if slot == end:
+                    slot = begin
+            # A count of 0 leaves the slot empty, which is answered with 0.
+            count = min(np.uint64(counts[place]), _LOW)
+            slots[slot] = (token << _HALF) | count if count else np.uint64(0)
+
+
+@njit(nogil=True, cache=True)
+def _ask_slots(starts, slots, first, second, found):  # type: ignore[no-untyped-def]
+    num_rows = np.uint64(len(starts) - 1)
+    last_row = num_rows - np.uint64(1)
+    homes = np.empty(_BLOCK, np.uint64)
+    words = np.empty(_BLOCK, np.uint64)
+    for block in range(0, len(first), _BLOCK):
+        size = min(_BLOCK, len(first) - block)
+        for k in range(size):
+            begin, end = _room(starts, min(np.uint64(first[block + k]), last_row))
+            homes[k] = _home(np.uint64(second[block + k]), begin, end)
+        for k in range(size):
+            words[k] = slots[homes[k]]
+        for k in range(size):
+            row, token = np.uint64(first[block + k]), np.uint64(second[block + k])
+            word = words[k]
+            if (word >> _HALF) != token and word != 0:
+                begin, end = _room(starts, min(row, last_row))
+                slot = homes[k]
+                while (word >> _HALF) != token and word != 0:
+                    slot += np.uint64(1)
+                    if slot == end:
+                        slot = begin
+                    word = slots[slot]
+            found[block + k] = np.int64(word & _LOW) if row < num_rows else 0

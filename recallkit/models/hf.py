@@ -7,7 +7,9 @@ exist; where a model does more to its logits than a linear layer (a soft cap, a 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 
     from recallkit.models.api import ModelRequest
 
-_WEIGHT_FILES = ("*.safetensors", "*.bin", "*.json", "*.gguf")
+_DECIDING_FILES = ("config.json", "adapter_config.json", "*.index.json", "*.safetensors", "*.bin")
+_TRAINING_FILES = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin", "scaler.bin"})
+"""Left beside the weights by trainers; they decide no score, and a tokenizer or a README decides none either."""
+
 _MOST_CPU_TOKENS = 1 << 13
 _MOST_CUDA_TOKENS = 1 << 16
 
@@ -40,9 +45,9 @@ def load_transformers(request: ModelRequest) -> TransformersModel:
     device = choose_device(request.device)
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[request.dtype]
     path = Path(request.spec)
-    source, options = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (request.spec, {})
     if path.is_file() and path.suffix != ".gguf":
         raise UserError("not a model: a directory, a .gguf file or a hub id is wanted", where=request.spec)
+    source, options = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (request.spec, {})
     model = _from_pretrained(request.spec, source, dtype, options)
     if model.get_input_embeddings() is None or model.get_output_embeddings() is None:
         raise UserError("not a language model with input and output embeddings", where=request.spec)
@@ -58,7 +63,7 @@ def identify_transformers(request: ModelRequest) -> str:
     if path.is_file():
         weights = artifacts.digest_file(path)
     elif path.is_dir():
-        found = sorted({file for pattern in _WEIGHT_FILES for file in path.glob(pattern)})
+        found = sorted({file for pattern in _DECIDING_FILES for file in path.glob(pattern) if file.name not in _TRAINING_FILES})
         weights = artifacts.digest_json([[file.name, artifacts.digest_file(file)] for file in found])
     else:
         weights = _hub_commit(request.spec)
@@ -95,18 +100,44 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+FAILURES_TO_READ = (
+    OSError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    TypeError,
+    RuntimeError,
+    ImportError,
+    EOFError,
+    struct.error,
+)
+"""What transformers and its parsers raise at files that are damaged, or of a kind that they do not know."""
+
+
+def first_line(error: Exception) -> str:
+    """What a library says first; the name of its error where it says nothing."""
+    if isinstance(error, struct.error):
+        return "the file is damaged, or ends too early"
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 @contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """No progress bars and no advice: what matters of it becomes an error of ours."""
     from transformers.utils import logging
 
-    level = logging.get_verbosity()
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        # The GGUF reader has a bar of its own that heeds no switch: it asks for sys.stderr, the log has its own handle.
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
     finally:
         logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 @contextlib.contextmanager
@@ -131,17 +162,18 @@ def _from_pretrained(spec: str, source: str, dtype: torch.dtype, options: dict[s
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    with _quiet_transformers():
+    with quiet_transformers():
         try:
             model, info = AutoModelForCausalLM.from_pretrained(
                 source, dtype=dtype, output_loading_info=True, trust_remote_code=False, **options
             )
         except pickle.UnpicklingError as error:
             raise UserError("its .bin file holds more than weights, and could run code", where=spec, remedy="use safetensors") from error
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, EOFError, SafetensorError) as error:
-            first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        except (*FAILURES_TO_READ, SafetensorError) as error:
+            if "trust_remote_code" in str(error):
+                raise UserError("it needs Python code from its own repository, which is never run", where=spec) from error
             raise UserError(
-                f"transformers cannot load it ({first_line})", where=spec, remedy="give a model directory, a .gguf file or a hub id"
+                f"transformers cannot load it ({first_line(error)})", where=spec, remedy="give a model directory, a .gguf file or a hub id"
             ) from error
     missing = sorted(info.get("missing_keys", ()))
     if missing:

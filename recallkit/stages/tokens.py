@@ -146,14 +146,18 @@ def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
     """GGUF files, and directories that hold a tokenizer in another format."""
     from transformers import AutoTokenizer
 
+    from recallkit.models.hf import FAILURES_TO_READ, first_line, quiet_transformers
+
+    source, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
     try:
-        if path.is_file():
-            loaded = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-        else:
-            loaded = AutoTokenizer.from_pretrained(str(path))
+        # Without `trust_remote_code` transformers would ask on the terminal whether to run the repository's code.
+        with quiet_transformers():
+            loaded = AutoTokenizer.from_pretrained(str(source), trust_remote_code=False, **options)
         backend = loaded.backend_tokenizer
-    except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
-        raise UserError(f"no tokenizer found here ({error})", where=path, remedy="give a tokenizer.json with --tokenizer") from error
+    except FAILURES_TO_READ as error:
+        raise UserError(
+            f"no tokenizer found here ({first_line(error)})", where=path, remedy="give a tokenizer.json with --tokenizer"
+        ) from error
     return TextTokenizer(backend, path.stem if path.is_file() else path.resolve().name, end_token=end_token, default_end=loaded.eos_token)
 
 

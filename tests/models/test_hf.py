@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from recallkit import pipeline
 from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest, identify_model, load_model
+from recallkit.stages.tokens import load_tokenizer
 from tests.conftest import FAMILIES
 
 LENGTHS = [33, 65, 65, 2, 17]
@@ -137,3 +142,216 @@ def test_a_card_that_is_not_there_is_one_line(tiny_model):
         pytest.skip("a CUDA card is here")
     with pytest.raises(UserError, match="no CUDA card"):
         load_model(ModelRequest(str(tiny_model("llama")), 4096, device="cuda"))
+
+
+def assert_scores_equal_a_direct_forward(path: Path, vocab: int = 4096) -> None:
+    ids, offsets = ragged([33, 17], vocab)
+    nll = load_model(ModelRequest(str(path), vocab, device="cpu")).score(ids, offsets).nll
+    np.testing.assert_allclose(nll, direct(path, ids, offsets)[0], rtol=0, atol=1e-5)
+
+
+def copied(path: Path, to: Path) -> Path:
+    shutil.copytree(path, to)
+    return to
+
+
+def change_config(path: Path, **changes: object) -> None:
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def test_a_sharded_checkpoint_is_read_and_a_lost_shard_is_one_line(tiny_model, tmp_path):
+    sharded = tmp_path / "sharded"
+    AutoModelForCausalLM.from_pretrained(tiny_model("llama")).save_pretrained(sharded, max_shard_size="500KB")
+    shards = sorted(sharded.glob("*.safetensors"))
+    assert len(shards) > 2
+    assert_scores_equal_a_direct_forward(sharded)
+    before = identify_model(ModelRequest(str(sharded), 4096))
+    shards[1].unlink()
+    assert identify_model(ModelRequest(str(sharded), 4096)) != before
+    with pytest.raises(UserError, match="transformers cannot load it"):
+        load_model(ModelRequest(str(sharded), 4096, device="cpu"))
+
+
+def test_a_bin_file_of_plain_weights_is_read(tiny_model, tmp_path):
+    from safetensors.torch import load_file
+
+    path = copied(tiny_model("llama"), tmp_path / "bin")
+    torch.save(load_file(path / "model.safetensors"), path / "pytorch_model.bin")
+    (path / "model.safetensors").unlink()
+    ids, offsets = ragged([33, 17], 4096)
+    nll = load_model(ModelRequest(str(path), 4096, device="cpu")).score(ids, offsets).nll
+    np.testing.assert_allclose(nll, direct(tiny_model("llama"), ids, offsets)[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_a_file_cut_short_is_one_line(tiny_model, tmp_path, file):
+    path = copied(tiny_model("llama"), tmp_path / "cut")
+    content = (path / file).read_bytes()
+    (path / file).write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match="transformers cannot load it"):
+        load_model(ModelRequest(str(path), 4096, device="cpu"))
+
+
+def test_bfloat16_weights_are_computed_with_in_float32(tiny_model):
+    path = tiny_model("llama", dtype="bfloat16")
+    model = load_model(ModelRequest(str(path), 4096, device="cpu"))
+    assert {parameter.dtype for parameter in model.model.parameters()} == {torch.float32}
+    assert_scores_equal_a_direct_forward(path)
+
+
+def test_padding_of_the_vocabulary_is_part_of_the_distribution(tiny_model):
+    """Entries that no token has still take probability from the others: leaving them out would flatter the model."""
+    path = tiny_model("llama", vocab_size=4224)
+    model = load_model(ModelRequest(str(path), 4096, device="cpu"))
+    assert model.vocab_size == 4224
+    ids, offsets = ragged([200], 4096)
+    scores = model.score(ids, offsets)
+    nll, argmax, _ = direct(path, ids, offsets)
+    np.testing.assert_allclose(scores.nll, nll, rtol=0, atol=1e-5)
+    assert (scores.argmax == argmax).mean() > 0.99
+    with torch.no_grad():
+        logits = model.model(torch.from_numpy(ids[None, :-1].astype(np.int64))).logits[0, :, :4096]
+    cut = torch.nn.functional.cross_entropy(logits, torch.from_numpy(ids[1:].astype(np.int64)), reduction="none").numpy()
+    assert (scores.nll - cut).min() > 1e-3
+
+
+def test_tied_embeddings_are_not_missing_weights(tmp_path):
+    from safetensors import safe_open
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(5)
+    sizes = {"vocab_size": 4096, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4}
+    LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=True)).save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert "lm_head.weight" not in file.keys()  # noqa: SIM118 - not a dict
+    assert_scores_equal_a_direct_forward(tmp_path)
+    change_config(tmp_path, tie_word_embeddings=False)
+    with pytest.raises(UserError, match="1 weights are missing from its files, lm_head.weight"):
+        load_model(ModelRequest(str(tmp_path), 4096, device="cpu"))
+
+
+@pytest.fixture
+def no_questions(monkeypatch) -> None:
+    """Makes a question on the terminal an error."""
+
+    def refuse(*_: object) -> str:
+        raise AssertionError("asked on the terminal")
+
+    monkeypatch.setattr("builtins.input", refuse)
+
+
+def with_code(path: Path, **changes: object) -> Path:
+    """Gives a model directory code of its own, which leaves a file behind if it is run."""
+    auto_map = {"AutoConfig": "code.MyConfig", "AutoModelForCausalLM": "code.MyModel", "AutoTokenizer": ["code.MyTokenizer", None]}
+    change_config(path, auto_map=auto_map, **changes)
+    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MyTokenizer", "auto_map": auto_map}))
+    (path / "code.py").write_text(f"from pathlib import Path\nPath({str(path / 'ran')!r}).touch()\n")
+    return path
+
+
+def test_a_model_that_needs_code_of_its_own_is_refused_and_runs_none(tiny_model, tmp_path, no_questions):
+    path = with_code(copied(tiny_model("llama"), tmp_path / "custom"), model_type="my_model")
+    with pytest.raises(UserError, match="needs Python code from its own repository, which is never run"):
+        load_model(ModelRequest(str(path), 4096, device="cpu"))
+    with pytest.raises(UserError, match="no tokenizer found here"):
+        load_tokenizer(str(path))
+    assert not (path / "ran").exists()
+
+
+def test_code_beside_a_model_that_transformers_knows_is_not_run(tiny_model, tmp_path, no_questions):
+    path = with_code(copied(tiny_model("llama"), tmp_path / "both"))
+    assert_scores_equal_a_direct_forward(path)
+    assert not (path / "ran").exists()
+
+
+def test_an_unknown_kind_of_model_is_one_line(tiny_model, tmp_path):
+    path = copied(tiny_model("llama"), tmp_path / "unknown")
+    change_config(path, model_type="no_such_kind")
+    with pytest.raises(UserError, match=r"transformers cannot load it.*no_such_kind"):
+        load_model(ModelRequest(str(path), 4096, device="cpu"))
+
+
+def test_identity_ignores_what_decides_no_score(tiny_model, tmp_path):
+    path = copied(tiny_model("llama"), tmp_path / "model")
+    before = identify_model(ModelRequest(str(path), 4096))
+    for name in ("README.md", "trainer_state.json", "training_args.bin", "optimizer.bin", "tokenizer.json", "other.gguf"):
+        (path / name).write_text("{}")
+    assert identify_model(ModelRequest(str(path), 4096)) == before
+    change_config(path, rope_theta=1234.0)
+    assert identify_model(ModelRequest(str(path), 4096)) != before
+
+
+def test_identity_of_links_is_that_of_what_they_lead_to(tiny_model, tmp_path):
+    """As in the hub's cache: names are links to files named by their content."""
+    path = copied(tiny_model("llama"), tmp_path / "blobs")
+    before = identify_model(ModelRequest(str(path), 4096))
+    links = tmp_path / "links"
+    links.mkdir()
+    for file in path.iterdir():
+        (links / file.name).symlink_to(file)
+    (tmp_path / "whole").symlink_to(path)
+    assert identify_model(ModelRequest(str(links), 4096)) == identify_model(ModelRequest(str(tmp_path / "whole"), 4096)) == before
+    content = bytearray((path / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (path / "model.safetensors").write_bytes(content)
+    assert identify_model(ModelRequest(str(links), 4096)) != before
+
+
+def renamed_end(settings: dict) -> None:
+    """The end token under a name that is not among those tried: found only by whom the slices name it to."""
+    settings["model"]["vocab"]["<stop>"] = settings["model"]["vocab"].pop("<|endoftext|>")
+    settings["added_tokens"][0]["content"] = "<stop>"
+
+
+def swapped_ids(settings: dict) -> None:
+    vocab = settings["model"]["vocab"]
+    vocab["Ġthe"], vocab["Ġof"] = vocab["Ġof"], vocab["Ġthe"]
+
+
+def without_merges(settings: dict) -> None:
+    settings["model"]["merges"] = []
+
+
+def fewer_entries(settings: dict) -> None:
+    settings["model"]["merges"] = []
+    settings["model"]["vocab"] = {token: index for token, index in settings["model"]["vocab"].items() if index <= 256}
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        (lambda _: None, None),
+        (lambda settings: settings.update(decoder={**settings["decoder"], "trim_offsets": False}, post_processor=None), None),
+        (renamed_end, "does not fit the slices"),
+        (swapped_ids, "gives other ids"),
+        (without_merges, "gives other ids"),
+        (fewer_entries, "gives other ids"),
+    ],
+    ids=["the same", "written differently", "another end token", "swapped ids", "no merges", "fewer entries"],
+)
+def test_a_models_own_tokenizer_must_be_the_slices(
+    tiny_model, small_slices, tmp_path, change: Callable[[dict], object], refusal: str | None
+):
+    path = copied(tiny_model("llama"), tmp_path / "model")
+    settings = json.loads(load_tokenizer(None).backend.to_str())
+    change(settings)
+    (path / "tokenizer.json").write_text(json.dumps(settings))
+    used = pipeline.artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"]
+    if refusal is None:
+        pipeline._check_model_tokenizer(str(path), small_slices, used)
+    else:
+        with pytest.raises(UserError, match=f"its own tokenizer {refusal}.*slice again with --tokenizer"):
+            pipeline._check_model_tokenizer(str(path), small_slices, used)
+
+
+def test_an_end_token_that_only_the_user_can_name_is_no_false_alarm(tiny_model, tmp_path):
+    path = copied(tiny_model("llama"), tmp_path / "model")
+    settings = json.loads(load_tokenizer(None).backend.to_str())
+    renamed_end(settings)
+    (path / "tokenizer.json").write_text(json.dumps(settings))
+    (tmp_path / "text.jsonl").write_text(json.dumps({"text": "a text of its own " * 20}) + "\n")
+    text = pipeline.TextOptions([str(tmp_path / "text.jsonl")], "validation", tokenizer=str(path), end_token="<stop>")
+    pipeline.slice_text(text, tmp_path / "slices", counts=None, seq_len=32)
+    manifest = pipeline.score(str(path), tmp_path / "slices", pipeline.ScoringOptions(device="cpu"))
+    assert manifest["num_rows"] > 0

