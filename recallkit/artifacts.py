@@ -38,6 +38,8 @@ def replacing(path: Path) -> Iterator[Path]:
     if not path.parent.name.endswith(PARTIAL):  # a journal's folder, of thousands of parts, goes as a whole
         _remove_abandoned(path)
     temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.part")
+    for left in (temporary, temporary.with_name(f"{temporary.name}.wal")):  # in containers every process has the same number
+        left.unlink(missing_ok=True)
     try:
         yield temporary
         with temporary.open("rb") as written:
@@ -131,6 +133,20 @@ def read_manifest(path: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads(metadata[MANIFEST_KEY])
     check_schema_version(manifest, path)
     return manifest
+
+
+def check_replaceable(path: Path, magic: bytes, *, at: int = 0) -> None:
+    """Raises UserError where `path` is a file or folder that no table of ours could be: it is not replaced, ever.
+
+    `magic` are the bytes that such a table holds at byte `at`.
+    """
+    if path.is_dir():
+        raise UserError("a directory, where a file is to be written", where=path, remedy="give another name with -o")
+    if path.exists() and path.stat().st_size:
+        with path.open("rb") as handle:
+            handle.seek(at)
+            if handle.read(len(magic)) != magic:
+                raise UserError("a file that recallkit did not write, and will not replace", where=path, remedy="give another name")
 
 
 def check_schema_version(manifest: dict[str, Any], path: Path) -> None:

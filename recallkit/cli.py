@@ -28,6 +28,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_MOST = 2**62
+_LONGEST = 2**24
+"""Bounds of options: counts and lengths that arithmetic in 64 bits and memory can hold."""
+
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
@@ -91,7 +95,10 @@ Slices = Annotated[
 ]
 Counts = Annotated[Path | None, typer.Option("--counts", metavar="FILE", help="A table made by `recallkit count`.", show_default=False)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Dtype = Annotated[DtypeChoice, typer.Option(help="Precision of the weights; logits are always reduced in float32.")]
+Dtype = Annotated[
+    DtypeChoice | None,
+    typer.Option(help="Precision of the weights; logits are reduced in float32.  [default: float32, or as scored]", show_default=False),
+]
 BatchTokens = Annotated[
     int | None,
     typer.Option(
@@ -117,24 +124,18 @@ def demo(as_json: Json = False, force: Force = False) -> None:
     from recallkit import console, embedded, pipeline, views
 
     folder = embedded.folder()
-    counted = pipeline.count(_text(list(embedded.TRAINING_SOURCES), "train"), folder / "counts.duckdb", force=force)
-    sliced = pipeline.slice_text(
-        _text(list(embedded.VALIDATION_SOURCES), "validation"),
-        folder / "slices",
-        counts=folder / "counts.duckdb",
-        rare=embedded.RARE,
-        force=force,
-    )
+    counted = pipeline.count(embedded.TRAINING_TEXT, folder / "counts.duckdb", force=force)
+    counts, slices = folder / "counts.duckdb", folder / "slices"
+    sliced = pipeline.slice_text(embedded.VALIDATION_TEXT, slices, counts=counts, rare=embedded.RARE, force=force)
     reference, *models = embedded.MODELS
-    tables = pipeline.gap(reference, models, folder / "slices", folder / "gap", pipeline.ScoringOptions(force=force))
+    tables = pipeline.gap(reference, models, slices, options=pipeline.ScoringOptions(force=force))
+    out = pipeline.gap_path(slices, reference, models)
     if as_json:
-        console.print_json(
-            {"counts": counted["id"], "slices": views.slices_json(folder / "slices", sliced), "gap": views.gap_json(tables, folder / "gap")}
-        )
+        console.print_json({"counts": counted["id"], "slices": views.slices_json(slices, sliced), "gap": views.gap_json(tables, out)})
         return
-    views.print_counts(counted, folder / "counts.duckdb")
-    views.print_slices(folder / "slices", sliced)
-    views.print_gap(tables, sliced, folder / "gap")
+    views.print_counts(counted, counts)
+    views.print_slices(slices, sliced)
+    views.print_gap(tables, sliced, out)
 
 
 @app.command()
@@ -180,29 +181,22 @@ def count(
 ) -> None:
     """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes."""
     from recallkit import console, embedded, pipeline, views
-    from recallkit.stages.bigrams import export_counts
 
+    if import_file is not None and sources:
+        raise typer.BadParameter("give SOURCE or --import, not both")
     if import_file is not None:
         path = out or Path("counts.duckdb")
         meta = pipeline.import_counts(
             import_file, path, tokenizer=tokenizer, num_tokens=training_tokens, boundary=boundary.value, force=force
         )
     else:
-        path = out or (Path("counts.duckdb") if sources else embedded.folder() / "counts.duckdb")
-        text = _text(
-            sources or list(embedded.TRAINING_SOURCES),
-            "train",
-            tokenizer,
-            end_token,
-            boundary,
-            limit_tokens,
-            text_field,
-            source_field,
-            skip_bad,
-        )
+        named = tuple(sources or embedded.TRAINING_TEXT.sources)
+        text = _text(named, "train", tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
+        is_embedded = text == embedded.TRAINING_TEXT and only is None
+        path = out or (embedded.folder() / "counts.duckdb" if is_embedded else Path("counts.duckdb"))
         meta = pipeline.count(text, path, only=only, force=force)
     if export is not None:
-        export_counts(path, export)
+        pipeline.export_counts(path, export, force=force)
     if as_json:
         console.print_json(views.counts_json(meta, path))
     else:
@@ -217,13 +211,14 @@ def slice_(
     ] = None,
     counts: Counts = None,
     max_count: Annotated[
-        int | None, typer.Option(min=0, help=f"Largest training count of a rare bigram.  [default: {config.MAX_COUNT}]", show_default=False)
+        int | None,
+        typer.Option(min=0, max=_MOST, help=f"Largest count of a rare bigram.  [default: {config.MAX_COUNT}]", show_default=False),
     ] = None,
     max_rate: Annotated[
         float | None,
         typer.Option(min=0, help="The same as occurrences a billion training tokens (the papers' 1250 of 10B is 125).", show_default=False),
     ] = None,
-    seq_len: Annotated[int, typer.Option(min=1, help="Predictions in a sequence.")] = config.SEQ_LEN,
+    seq_len: Annotated[int, typer.Option(min=1, max=_LONGEST, help="Predictions in a sequence.")] = config.SEQ_LEN,
     tokenizer: Tokenizer = None,
     end_token: EndToken = None,
     boundary: Boundary = BoundaryChoice.pack,
@@ -239,23 +234,17 @@ def slice_(
 
     if max_count is not None and max_rate is not None:
         raise typer.BadParameter("give --max-count or --max-rate, not both")
-    if not sources and counts is None:
+    if max_rate is not None and not max_rate < _MOST:
+        raise typer.BadParameter("--max-rate: give a number of occurrences")
+    named = tuple(sources or embedded.VALIDATION_TEXT.sources)
+    text = _text(named, "validation", tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
+    plain = counts is None and max_count is None and max_rate is None and seq_len == config.SEQ_LEN
+    is_embedded = plain and text == embedded.VALIDATION_TEXT
+    rare = _rare(max_count, max_rate)
+    if counts is None and not sources and tokenizer is None:
         counts = embedded.counts()
-        rare = embedded.RARE if max_count is None and max_rate is None else _rare(max_count, max_rate)
-    else:
-        rare = _rare(max_count, max_rate)
-    path = out or (Path("slices") if sources else embedded.folder() / "slices")
-    text = _text(
-        sources or list(embedded.VALIDATION_SOURCES),
-        "validation",
-        tokenizer,
-        end_token,
-        boundary,
-        limit_tokens,
-        text_field,
-        source_field,
-        skip_bad,
-    )
+        rare = embedded.RARE if max_count is None and max_rate is None else rare
+    path = out or (embedded.folder() / "slices" if is_embedded else Path("slices"))
     manifest = pipeline.slice_text(text, path, counts=counts, rare=rare, seq_len=seq_len, force=force)
     if as_json:
         console.print_json(views.slices_json(path, manifest))
@@ -274,7 +263,7 @@ def score(
     slices: Slices = None,
     counts: Counts = None,
     device: Device = "auto",
-    dtype: Dtype = DtypeChoice.float32,
+    dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
     force: Force = False,
     as_json: Json = False,
@@ -299,12 +288,12 @@ def gap(
     out: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--out", metavar="DIR", help="Directory of the result tables.  [default: DIR/gap beside the slices]", show_default=False
+            "-o", "--out", metavar="DIR", help="Directory of the result tables.  [default: a folder in the slices]", show_default=False
         ),
     ] = None,
     counts: Counts = None,
     device: Device = "auto",
-    dtype: Dtype = DtypeChoice.float32,
+    dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
     table: Annotated[
         Path | None,
@@ -330,6 +319,8 @@ def gap(
     """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals."""
     from recallkit import console, embedded, pipeline, views
 
+    if table is not None and fail_above is not None:
+        raise typer.BadParameter("--fail-above needs models, not a --table")
     if table is not None:
         from recallkit.stages.published import attribute_published
 
@@ -340,7 +331,7 @@ def gap(
         raise typer.BadParameter("name at least one model to compare with the reference")
     compared = (reference, *(models or ())) if reference is not None else embedded.MODELS
     folder = slices or embedded.slices()
-    target = out or folder / "gap"
+    target = out or pipeline.gap_path(folder, compared[0], compared[1:])
     tables = pipeline.gap(compared[0], compared[1:], folder, target, _scoring(counts, device, dtype, batch_tokens, force))
     if as_json:
         console.print_json(views.gap_json(tables, target))
@@ -379,7 +370,7 @@ def _print_list(rows: list[tuple[str, str]], as_json: bool) -> None:
 
 
 def _text(
-    sources: list[str],
+    sources: tuple[str, ...],
     default_split: str,
     tokenizer: str | None = None,
     end_token: str | None = None,
@@ -400,10 +391,10 @@ def _rare(max_count: int | None, max_rate: float | None) -> RareCount:
     return RareCount(config.MAX_COUNT if max_count is None else max_count, max_rate)
 
 
-def _scoring(counts: Path | None, device: str, dtype: DtypeChoice, batch_tokens: int | None, force: bool) -> ScoringOptions:
+def _scoring(counts: Path | None, device: str, dtype: DtypeChoice | None, batch_tokens: int | None, force: bool) -> ScoringOptions:
     from recallkit.pipeline import ScoringOptions
 
-    return ScoringOptions(counts, device, dtype.value, batch_tokens, force)
+    return ScoringOptions(counts, device, dtype.value if dtype else None, batch_tokens, force)
 
 
 def run(arguments: list[str] | None = None) -> None:

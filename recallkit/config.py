@@ -28,7 +28,7 @@ def home() -> Path:
     """The cache folder: $RECALLKIT_HOME, or the platform's place for caches."""
     given = os.environ.get("RECALLKIT_HOME")
     if given:
-        return Path(given).expanduser()
+        return Path(given)
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("recallkit"))

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from recallkit.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,13 +38,22 @@ def stderr() -> Console:
 
 def note(message: str) -> None:
     """A line for the user on stderr."""
-    sys.stderr.write(f"recallkit: {' '.join(message.split())}\n")
+    sys.stderr.write(f"recallkit: {printable(message)}\n")
     sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:
     """The result as JSON on stdout; floats as they are, never rounded."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for infinities, which JSON does not have: the perplexity of a mean NLL above 709 nats."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextlib.contextmanager
@@ -89,7 +101,7 @@ def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]
             Text(header), justify="left" if index == 0 else "right", overflow="fold" if index == 0 else "ellipsis", no_wrap=index > 0
         )
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     stdout().print(Text(title, style="bold"), soft_wrap=True)
     stdout().print(table)
     if caption is not None:

@@ -23,15 +23,16 @@ _MAX_INDEXED = 1 << 26
 class CountsTable:
     """Bigram and unigram counts of a training text, and what is known of it.
 
-    `keys` (m,) uint64 strictly increasing, first << 32 | second; `counts` (m,) uint64; `unigram_counts` (vocab,)
-    uint64, occurrences of every token. `meta` holds the facts of the run (`tokenizer`, `num_tokens`, `boundary` ...).
+    `keys` (m,) uint64 strictly increasing, first << 32 | second; `counts` (m,) uint64; `tokens` uint32 sorted, those that
+    occur, with `token_counts` uint64. `meta` holds the facts of the run (`tokenizer`, `num_tokens`, `boundary` ...).
     """
 
     path: Path
     meta: dict[str, Any]
     keys: np.ndarray
     counts: np.ndarray
-    unigram_counts: np.ndarray
+    tokens: np.ndarray
+    token_counts: np.ndarray
 
     @property
     def num_tokens(self) -> int:
@@ -61,12 +62,20 @@ class CountsTable:
             return lookup_counts(self.keys, self.counts, starts, shift, first, second)
         return lookup_indexed(self.keys, self.counts, starts, self._slots, first, second)
 
+    @cached_property
+    def unigram_counts(self) -> np.ndarray:
+        """Occurrences of every token: uint64 (vocab,). Raises UserError for ids beyond 2^22."""
+        vocab = max(int((self.meta.get("tokenizer") or {}).get("vocab_size", 0)), int(self.tokens.max(initial=0)) + 1)
+        if vocab > 1 << 22 or self._rows[1]:
+            raise UserError("token ids beyond 4 million", where=self.path, remedy="control models need a common vocabulary")
+        dense = np.zeros(vocab, np.uint64)
+        dense[self.tokens] = self.token_counts
+        return dense
+
     def row_starts(self) -> np.ndarray:
         """Where the bigrams of each first token begin: int64 (vocab + 1,). Raises UserError for ids beyond 2^22."""
-        starts, shift = self._rows
-        if shift:
-            raise UserError("token ids beyond 4 million", where=self.path, remedy="control models need a common vocabulary")
         vocab = len(self.unigram_counts)
+        starts, _ = self._rows
         return np.concatenate([starts, np.full(max(0, vocab + 1 - len(starts)), starts[-1])])[: vocab + 1]
 
     def check_tokenizer(self, digest: str, name: str) -> None:
@@ -117,11 +126,14 @@ def open_counts(path: Path) -> CountsTable:
             unigrams = connection.execute(db.query("counts/select_unigrams")).fetchnumpy()
     except duckdb.Error as error:
         raise UserError(f"not a readable counts table ({_first_line(error)})", where=path, remedy="make it again with --force") from error
-    tokens = np.asarray(unigrams["token"], np.int64)
-    vocab_size = max(int((meta.get("tokenizer") or {}).get("vocab_size", 0)), int(tokens.max(initial=-1)) + 1)
-    unigram_counts = np.zeros(vocab_size, np.uint64)
-    unigram_counts[tokens] = unigrams["count"]
-    return CountsTable(path, meta, np.asarray(bigrams["key"], np.uint64), np.asarray(bigrams["count"], np.uint64), unigram_counts)
+    return CountsTable(
+        path=path,
+        meta=meta,
+        keys=np.asarray(bigrams["key"], np.uint64),
+        counts=np.asarray(bigrams["count"], np.uint64),
+        tokens=np.asarray(unigrams["token"], np.uint32),
+        token_counts=np.asarray(unigrams["count"], np.uint64),
+    )
 
 
 def _first_line(error: Exception) -> str:

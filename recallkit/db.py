@@ -38,3 +38,10 @@ def frame(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
     """The result of the query `name`, over views registered on the connection, as a polars frame."""
     result: pl.DataFrame = connection.sql(query(name)).pl()
     return result
+
+
+def view_file(connection: duckdb.DuckDBPyConnection, name: str, path: Path) -> None:
+    """Makes a Parquet or CSV file a view, read as it is asked for; its name is taken literally, whatever it holds."""
+    import pyarrow.dataset as ds
+
+    connection.register(name, ds.dataset(path, format="parquet" if path.suffix == ".parquet" else "csv"))

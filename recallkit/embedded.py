@@ -15,8 +15,8 @@ from recallkit import __version__, artifacts, config, pipeline
 if TYPE_CHECKING:
     from pathlib import Path
 
-TRAINING_SOURCES = ("demo:train",)
-VALIDATION_SOURCES = ("demo:validation",)
+TRAINING_TEXT = pipeline.TextOptions(("demo:train",), "train")
+VALIDATION_TEXT = pipeline.TextOptions(("demo:validation",), "validation")
 
 MODELS = ("control:recall", "control:bigram", "control:unigram")
 """The reference first: what `gap` compares when no model is named."""
@@ -35,7 +35,7 @@ def counts() -> Path:
     """The counts table of the training text, made if it is not there."""
     path = folder() / "counts.duckdb"
     if not path.exists():
-        pipeline.count(pipeline.TextOptions(TRAINING_SOURCES, "train"), path)
+        pipeline.count(TRAINING_TEXT, path)
     return path
 
 
@@ -43,5 +43,5 @@ def slices() -> Path:
     """The slice directory of the validation text, made if it is not there."""
     path = folder() / "slices"
     if not (path / "tokens.parquet").exists():
-        pipeline.slice_text(pipeline.TextOptions(VALIDATION_SOURCES, "validation"), path, counts=counts(), rare=RARE)
+        pipeline.slice_text(VALIDATION_TEXT, path, counts=counts(), rare=RARE)
     return path

@@ -20,4 +20,9 @@ class UserError(Exception):
         text = self.problem if self.where is None else f"{self.where}: {self.problem}"
         if self.remedy:
             text = f"{text}; {self.remedy}"
-        return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in " ".join(text.split()))
+        return printable(text)
+
+
+def printable(text: str) -> str:
+    """Text from files or data as one line that a terminal shows and never obeys."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in " ".join(text.split()))

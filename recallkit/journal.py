@@ -22,8 +22,9 @@ _STATE = "state.json"
 class Journal:
     """The folder `.TARGET.partial` of an unfinished output; one process at a time.
 
-    `key` holds every option and input that decides the output's bytes. A folder left by a run with another key is
-    refused, for it may hold hours of work; `force` discards it. Raises UserError for that and for a folder in use.
+    `key` holds every option and input that decides the output's bytes. A folder left by a run with the same key is gone
+    on with; one with another key is refused, for it may hold hours of work, and `force` discards it. Raises UserError
+    for that and for a folder in use.
     """
 
     def __init__(self, target: Path, key: dict[str, Any], *, force: bool = False) -> None:
@@ -53,6 +54,8 @@ class Journal:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if self.num_parts == 0:
+            self.finish()
         if self._lock is not None:
             os.close(self._lock)
 
@@ -65,18 +68,23 @@ class Journal:
         path = self.folder / _STATE
         if not path.exists():
             return
-        saved = artifacts.read_json(path)
-        if self.force:
+        try:
+            saved = artifacts.read_json(path)
+        except UserError:
+            if not self.force:
+                raise
+            saved = {"key": None}
+        if saved["key"] == self.key:
+            self.num_parts, self.state = saved["num_parts"], saved["state"]
+        elif self.force:
             path.unlink()
-        elif saved["key"] != self.key:
+        else:
             changed = sorted(k for k in {*saved["key"], *self.key} if saved["key"].get(k) != self.key.get(k))
             raise UserError(
                 f"an unfinished run with other options stands here (differs in {', '.join(changed)})",
                 where=self.target,
                 remedy="repeat its options to finish it, choose another output, or discard it with --force",
             )
-        else:
-            self.num_parts, self.state = saved["num_parts"], saved["state"]
 
     def part(self, index: int) -> Path:
         """The path of part `index`."""
@@ -93,9 +101,15 @@ class Journal:
         artifacts.remove(self.folder)
 
 
-def forget_finished(target: Path) -> None:
-    """Removes the journal of an output that is whole: of a run killed after its last step, before it tidied up."""
-    journal = Journal(target, {}, force=True)
-    if journal.folder.is_dir():
-        with journal:
-            journal.finish()
+def forget_finished(target: Path, key: dict[str, Any]) -> None:
+    """Removes the journal of an output that is whole, of a run killed before it tidied up; any other one stays.
+
+    `key` is what the finished output was made with: all of it stands in the key of the journal that made it.
+    """
+    journal = Journal(target, {})
+    try:
+        saved = artifacts.read_json(journal.folder / _STATE)["key"]
+    except UserError:
+        return
+    if all(saved.get(name) == value for name, value in key.items()):
+        journal.finish()

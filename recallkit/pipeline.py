@@ -8,7 +8,7 @@ with unfinished work, and refuses to replace work that was made with other optio
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +62,14 @@ class _Text:
         """Everything that decides the stream of ids."""
         kept = ("boundary", "limit_tokens", "text_field", "source_field", "skip_bad")
         return {
-            "sources": [asdict(summary) for summary in self.corpus.summaries()],
+            "sources": [[shard.digest(), shard.source] for shard in self.corpus.shards],
             "tokenizer": self.tokenizer.describe(),
             **{name: getattr(self.options, name) for name in kept},
         }
+
+    def names(self) -> list[str]:
+        """The shards as the user named them: for the manifest, not for telling texts apart."""
+        return [summary.name for summary in self.corpus.summaries()]
 
     def encoded(self, start: Position) -> Iterator[EncodedDocuments]:
         """The stream of encoded documents from a position on."""
@@ -80,18 +84,21 @@ class _Text:
             console.note(f"skipped {report.num_skipped:,} bad records, the first: {report.first_skipped[0]}")
 
 
-def _finished(found: dict[str, Any] | None, options: dict[str, Any], path: Path, *, force: bool) -> bool:
+_REPLACE = "choose another output with -o, or replace it with --force"
+
+
+def _finished(found: dict[str, Any] | None, options: dict[str, Any], path: Path, *, force: bool, remedy: str = _REPLACE) -> bool:
     """Whether finished work with these options stands at `path`. Raises UserError where it has other ones."""
     if found is None or force:
         return False
     if found == options:
-        forget_finished(path)
+        forget_finished(path, options)
         return True
     changed = sorted(key for key in {*found, *options} if found.get(key) != options.get(key))
     raise UserError(
         f"already made with other options (differs in {', '.join(changed)})",
         where=path,
-        remedy="choose another output with -o, or replace it with --force",
+        remedy=remedy,
     )
 
 
@@ -108,6 +115,7 @@ def count(text: TextOptions, out: Path, *, only: Path | None = None, force: bool
 
     opened = _Text(text)
     options = {**opened.identity(), "only": _sequences_digest(only) if only else None}
+    _check_output(out, opened)
     if _finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
         console.note(f"{out} is complete, nothing to do (--force counts again)")
         return read_meta(out)
@@ -127,9 +135,28 @@ def count(text: TextOptions, out: Path, *, only: Path | None = None, force: bool
                 progress=show,
             )
         opened.report_skipped()
-        meta = bigrams.write_counts(out, counted, {**_stamp(), "options": options, **options})
+        if not counted.num_tokens:
+            raise UserError("no text to count", where=", ".join(text.sources))
+        meta = bigrams.write_counts(out, counted, {**_stamp(), "options": options, **options, "names": opened.names()})
         journal.finish()
     return meta
+
+
+def _check_output(out: Path, opened: _Text) -> None:
+    """Raises UserError where writing `out` would replace the text itself, or a file that is no counts table."""
+    if any(Path(name).exists() and Path(name).resolve() == out.resolve() for name in opened.names()):
+        raise UserError("the output is one of the inputs", where=out, remedy="give another name with -o")
+    artifacts.check_replaceable(out, b"DUCK", at=8)
+
+
+def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
+    """Writes the bigrams of a counts table to Parquet; a file that is there is replaced with `force` alone."""
+    from recallkit.stages import bigrams
+
+    if parquet.exists() and not force:
+        raise UserError("already there", where=parquet, remedy="give another --export, or replace it with --force")
+    artifacts.check_replaceable(parquet, b"PAR1")
+    bigrams.export_counts(counts, parquet)
 
 
 def import_counts(
@@ -146,11 +173,12 @@ def import_counts(
         "boundary": boundary,
         "given_num_tokens": num_tokens,
     }
+    artifacts.check_replaceable(out, b"DUCK", at=8)
     if _finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
         return read_meta(out)
     counted = bigrams.read_foreign_counts(file)
     if num_tokens is not None:
-        counted = type(counted)(counted.bigrams, counted.unigram_counts, num_tokens, counted.num_documents)
+        counted = replace(counted, num_tokens=num_tokens)
     return bigrams.write_counts(out, counted, {**_stamp(), "options": options, "tokenizer": described, "boundary": boundary, "only": None})
 
 
@@ -198,7 +226,15 @@ def slice_text(
         table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
         if table.meta.get("boundary") != text.boundary:
             console.note(f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}")
+    for name in ("sequences.parquet", "tokens.parquet"):
+        artifacts.check_replaceable(out / name, b"PAR1")
     sequences = _make_sequences(opened, out / "sequences.parquet", seq_len, force=force)
+    if table is not None and table.meta.get("only") not in (None, sequences["sequences_digest"]):
+        raise UserError(
+            "counted with --only for other sequences: bigrams that are missing would look unseen",
+            where=counts,
+            remedy=f"count with --only {out}, or without --only",
+        )
     return _make_labels(out, sequences, table, rare, force=force)
 
 
@@ -206,7 +242,8 @@ def _make_sequences(opened: _Text, path: Path, seq_len: int, *, force: bool) -> 
     from recallkit.stages import sequences
 
     options = {**opened.identity(), "seq_len": seq_len}
-    if _finished(_manifest_options(path), options, path, force=force and _manifest_options(path) != options):
+    found = _manifest_options(path, force=force)
+    if _finished(found, options, path, force=force and found != options):
         return artifacts.read_manifest(path)
     with Journal(path, options, force=force) as journal:
         state = sequences.PackingState.from_json(journal.state) if journal.resumed else sequences.PackingState()
@@ -228,7 +265,7 @@ def _make_sequences(opened: _Text, path: Path, seq_len: int, *, force: bool) -> 
         opened.report_skipped()
         if not journal.num_parts:
             raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
-        facts = {**_stamp(), "kind": "sequences", "options": options, **options}
+        facts = {**_stamp(), "kind": "sequences", "options": options, **options, "names": opened.names()}
         manifest = sequences.write_sequences(path, journal, facts)
         journal.finish()
     return manifest
@@ -241,10 +278,10 @@ def _make_labels(out: Path, sequences: dict[str, Any], table: CountsTable | None
     max_count = rare.resolve(table)
     counts = table.describe() if table is not None else None
     options = {"sequences_digest": sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": max_count}
-    if _finished(_manifest_options(path), options, path, force=force):
+    if _finished(_manifest_options(path, force=force), options, path, force=force):
         console.note(f"{out} is complete, nothing to do (--force labels again)")
         return artifacts.read_manifest(path)
-    kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "limit_tokens")
+    kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")
     manifest = {
         **_stamp(),
         "kind": "tokens",
@@ -260,9 +297,14 @@ def _make_labels(out: Path, sequences: dict[str, Any], table: CountsTable | None
     return manifest
 
 
-def _manifest_options(path: Path) -> dict[str, Any] | None:
-    """The options that made a finished table; None where there is none."""
-    return artifacts.read_manifest(path)["options"] if path.exists() else None
+def _manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | None:
+    """The options that made a finished table; None where there is none, or with `force` none that can be read."""
+    try:
+        return artifacts.read_manifest(path)["options"] if path.exists() else None
+    except UserError:
+        if force:
+            return None
+        raise
 
 
 def _sequences_digest(slices: Path) -> str:
@@ -274,11 +316,15 @@ def _sequences_digest(slices: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScoringOptions:
-    """How models are run. `batch_tokens` None: chosen from the model and the machine's memory."""
+    """How models are run.
+
+    `dtype` None: that of the scores which are there, else float32. `batch_tokens` None: chosen from the model and the
+    machine's memory.
+    """
 
     counts: Path | None = None
     device: str = "auto"
-    dtype: str = "float32"
+    dtype: str | None = None
     batch_tokens: int | None = None
     force: bool = False
 
@@ -293,15 +339,31 @@ def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOption
 
     Done once for a model and a set of sequences: a finished file is found again, an unfinished one is gone on with.
     """
-    from recallkit.models.api import ModelRequest, identify_model
+    from recallkit.models.api import CONTROL_MODELS, ModelRequest, identify_model
 
-    tokens = artifacts.read_manifest(slices / "tokens.parquet")
-    sequences = artifacts.read_manifest(slices / "sequences.parquet")
-    counts = options.counts or (Path(tokens["counts"]["path"]) if tokens["counts"] else None)
-    request = ModelRequest(model_spec, sequences["tokenizer"]["vocab_size"], counts, options.device, options.dtype)
+    tokens, sequences = (artifacts.read_manifest(slices / f"{name}.parquet") for name in ("tokens", "sequences"))
+    if tokens["sequences_digest"] != sequences["sequences_digest"]:
+        raise UserError("labels and sequences do not belong together", where=slices, remedy="run `recallkit slice` again with --force")
     path = score_path(slices, model_spec)
-    identity = {"model_digest": identify_model(request), "sequences_digest": sequences["sequences_digest"], "dtype": options.dtype}
-    if _finished(_manifest_options(path), identity, path, force=options.force):
+    found = _manifest_options(path, force=options.force)
+    dtype = options.dtype or (found or {}).get("dtype") or "float32"
+    known = tokens["counts"] if options.counts is None else None
+    request = ModelRequest(
+        model_spec,
+        sequences["tokenizer"]["vocab_size"],
+        sequences["tokenizer"],
+        counts=options.counts or (Path(known["path"]) if known else None),
+        counts_id=known["id"] if known else None,
+        device=options.device,
+        dtype=dtype,
+    )
+    identity = {
+        "model_digest": identify_model(request),
+        "sequences_digest": sequences["sequences_digest"],
+        "dtype": None if model_spec in CONTROL_MODELS else dtype,
+    }
+    remedy = f"score it again: recallkit score {model_spec} --slices {slices} --force"
+    if _finished(found, identity, path, force=options.force, remedy=remedy):
         return artifacts.read_manifest(path)
     with Journal(path, {**identity, "batch_tokens": options.batch_tokens}, force=options.force) as journal:
         return _score_into(journal, path, request, identity, slices, sequences, options)
@@ -321,6 +383,7 @@ def _score_into(
 
     model = load_model(request)
     _check_model_tokenizer(request.spec, slices, sequences["tokenizer"])
+    scores.check_length(model, sequences["longest"])
     batch_tokens = options.batch_tokens or model.batch_tokens(sequences["seq_len"])
     if journal.resumed:
         console.note(f"{path}: going on after {journal.num_parts} parts of an interrupted run")
@@ -395,29 +458,40 @@ def _check_model_tokenizer(spec: str, slices: Path, used: dict[str, Any]) -> Non
 # ------------------------------------------------------------------------------------------------------------------ gap
 
 
-def gap(reference: str, models: Sequence[str], slices: Path, out: Path, options: ScoringOptions = ScoringOptions()) -> GapTables:
+def gap_path(slices: Path, reference: str, models: Sequence[str]) -> Path:
+    """Where the gap between these models lies unless the user says otherwise: each question has a folder of its own."""
+    return slices / "gap" / artifacts.file_slug(" vs ".join([reference, *models]))
+
+
+def gap(
+    reference: str, models: Sequence[str], slices: Path, out: Path | None = None, options: ScoringOptions = ScoringOptions()
+) -> GapTables:
     """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
 
-    Writes `gap.parquet` and the `by_*` tables to `out`. Raises UserError for everything a user can mend.
+    Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can mend.
     """
     from recallkit.stages.gap import attribute_gap
 
     names = [reference, *models]
     if len(set(names)) < len(names):
         raise UserError("a model is named twice", where=" ".join(names), remedy="compare different models")
+    out = out or gap_path(slices, reference, models)
+    question = {"reference": reference, "models": list(models)}
+    artifacts.check_replaceable(out / "gap.parquet", b"PAR1")
+    _finished(_manifest_options(out / "gap.parquet", force=options.force), question, out, force=options.force)
     manifests = {name: score(name, slices, options) for name in names}
     tables = attribute_gap(slices / "tokens.parquet", score_path(slices, reference), [score_path(slices, name) for name in models])
     tokens = artifacts.read_manifest(slices / "tokens.parquet")
+    kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
     facts = {
         **_stamp(),
+        "schema_version": config.SCHEMA_VERSION,
         "kind": "gap",
-        "reference": reference,
-        "models": list(models),
-        "slices": {
-            key: tokens[key]
-            for key in ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
-        },
+        "options": question,
+        **question,
+        "slices": {key: tokens[key] for key in kept},
         "scores": {name: manifests[name]["options"] for name in names},
     }
     tables.write(out, facts)
+    artifacts.write_json(out / "manifest.json", facts)
     return tables

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+def may_be_hub_id(name: str) -> bool:
+    """Whether a name can be an OWNER/NAME of the hub rather than a mistyped path: one slash, and no such folder here."""
+    owner, _, rest = name.partition("/")
+    return bool(owner and rest) and "/" not in rest and owner not in (".", "..", "~") and not Path(owner).is_dir()
 
 
 def resolve(table: Mapping[str, str], name: str, kind: str) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import artifacts, console
 from recallkit.console import percent
+from recallkit.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
     from recallkit.stages.gap import GapTables
     from recallkit.stages.published import PublishedGap
+
+
+_MOST_ROWS = 20
+_MOST_COLUMNS = 3
+"""Sources and models in the table by source: what a terminal shows; the Parquet file has all of them."""
 
 
 def manifest_of(slices: Path) -> dict[str, Any]:
@@ -56,6 +62,7 @@ def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
     """Tokens, repeated tokens and AR hits by source."""
     from recallkit.stages.slices import summarise_slices
 
+    summary = summarise_slices(path / "tokens.parquet")
     rows = [
         [
             row["source"],
@@ -64,8 +71,10 @@ def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
             "–" if row["ar_hits"] is None else f"{row['ar_hits']:,}",
             percent(row["ar_hit_share"], 2),
         ]
-        for row in summarise_slices(path / "tokens.parquet").iter_rows(named=True)
+        for row in summary.head(_MOST_ROWS + 1).iter_rows(named=True)
     ]
+    hidden = len(summary) - len(rows)
+    rows += [[f"and {hidden:,} more", "", "", "", ""]] if hidden else []
     console.print_table(f"Slices: {path}", ["source", "tokens", "repeated", "AR hits", "share"], rows, caption=_what_is_rare(manifest))
 
 
@@ -74,7 +83,7 @@ def _what_is_rare(manifest: Mapping[str, Any]) -> str:
     if manifest["counts"] is None:
         return "No training counts: repetition only. Label AR hits with --counts."
     tokens = manifest["counts"]["num_tokens"]
-    rate = manifest["max_count"] / tokens * 1e9
+    rate = manifest["max_count"] / max(1, tokens) * 1e9
     return (
         f"AR hit: bigram repeated in the context and seen at most {manifest['max_count']:,} times in "
         f"{console.abbreviate(tokens)} training tokens ({console.abbreviate(rate)} a billion)."
@@ -102,7 +111,7 @@ def _mean_scores(path: Path) -> dict[str, float]:
     from recallkit import db
 
     with db.connect() as connection:
-        connection.read_parquet(str(path)).create_view("scores")
+        db.view_file(connection, "scores", path)
         return db.frame(connection, "scores/summarise_scores").row(0, named=True)
 
 
@@ -126,11 +135,16 @@ def gap_json(tables: GapTables, out: Path) -> dict[str, Any]:
 
 
 def worst_ar_gap(tables: GapTables) -> float:
-    """The largest difference in NLL (nats) on AR hits, over all sources, of any model to the reference."""
+    """The largest difference in NLL (nats) on AR hits, over all sources, of any model to the reference.
+
+    Raises UserError where there are no AR hits to judge by.
+    """
     import polars as pl
 
     worst = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "ar_hit"))["delta_nll"].max()
-    return float(worst) if isinstance(worst, float) else float("-inf")
+    if not isinstance(worst, float):
+        raise UserError("there are no AR hits to judge by", where="--fail-above")
+    return worst
 
 
 def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
@@ -161,20 +175,27 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
     )
     for line in notes:
         console.stdout().print(line, markup=False)
-    if len({source for _, source, _ in cells}) > 2:
+    if len({source for _, source, _ in cells}) > 2 and len(models) <= _MOST_COLUMNS:
         _print_by_source(cells, models)
     console.stdout().print(f"Tables (Parquet): {out}", markup=False, soft_wrap=True)
 
 
 def _print_by_source(cells: Mapping[tuple[str, str, str], Mapping[str, Any]], models: list[str]) -> None:
     """The share of the gap by source, a column a model."""
-    sources = [source for source in dict.fromkeys(source for _, source, _ in cells) if source != "ALL"]
+    whole = {source: cell["tokens"] for (model, source, kind), cell in cells.items() if (model, kind) == (models[0], "all")}
+    sources = {source: tokens for source, tokens in whole.items() if source != "ALL"}
+    largest = sorted(sources, key=lambda source: (-sources[source], source))[:_MOST_ROWS]
     rows = []
-    for source in sources:
-        whole, hits = cells[models[0], source, "all"], cells[models[0], source, "ar_hit"]
+    for source in largest:
         shares = [percent(cells[model, source, "ar_hit"]["gap_share"]) for model in models]
-        rows.append([source, f"{whole['tokens']:,}", percent(hits["tokens"] / whole["tokens"] if whole["tokens"] else None, 2), *shares])
-    console.print_table("AR share of the gap by source", ["source", "tokens", "AR hits", *models], rows)
+        rows.append([source, f"{sources[source]:,}", percent(cells[models[0], source, "ar_hit"]["share_of_tokens"], 2), *shares])
+    hidden = len(sources) - len(largest)
+    console.print_table(
+        "AR share of the gap by source",
+        ["source", "tokens", "AR hits", *models],
+        rows,
+        caption=f"{hidden:,} smaller sources: see the Parquet file." if hidden else None,
+    )
 
 
 def _ppl(value: float | None) -> str:

@@ -12,30 +12,41 @@ WITH label_cells AS (
 
 slices AS (
     SELECT *
-    FROM (VALUES (0, 'all', NULL), (1, 'ar_hit', true), (2, 'other', false)) AS names (slice_order, slice, ar_hit)
+    FROM (VALUES (0, 'all'), (1, 'ar_hit'), (2, 'other')) AS names (slice_order, slice)
 ),
 
-sources AS (
-    SELECT 'ALL' AS source, NULL AS only_source, 0 AS source_order
-    UNION ALL
-    SELECT DISTINCT source, source, 1 FROM label_cells
+-- One pass over the cells: with thousands of sources, to match each of them against every cell takes minutes.
+filled AS (
+    SELECT
+        coalesce(source, 'ALL') AS source,
+        1 - grouping(source) AS source_order,
+        CASE WHEN grouping(ar_hit) = 1 THEN 0 WHEN ar_hit THEN 1 ELSE 2 END AS slice_order,
+        sum(tokens)::BIGINT AS tokens,
+        sum(nll_reference) AS sum_reference,
+        sum(nll_model) AS sum_model
+    FROM label_cells
+    GROUP BY GROUPING SETS ((), (ar_hit), (source), (source, ar_hit))
+),
+
+wholes AS (
+    SELECT * FROM filled WHERE slice_order = 0
 ),
 
 sums AS (
     SELECT
-        sources.source,
-        sources.source_order,
+        wholes.source,
+        wholes.source_order,
         slices.slice,
         slices.slice_order,
-        coalesce(sum(label_cells.tokens), 0)::BIGINT AS tokens,
-        sum(label_cells.nll_reference) AS sum_reference,
-        sum(label_cells.nll_model) AS sum_model
-    FROM sources
+        coalesce(filled.tokens, 0) AS tokens,
+        filled.sum_reference,
+        filled.sum_model
+    FROM wholes
     CROSS JOIN slices
-    LEFT JOIN label_cells
-        ON (sources.only_source IS NULL OR sources.only_source = label_cells.source)
-        AND (slices.ar_hit IS NULL OR slices.ar_hit = label_cells.ar_hit)
-    GROUP BY ALL
+    LEFT JOIN filled
+        ON wholes.source = filled.source
+        AND wholes.source_order = filled.source_order
+        AND slices.slice_order = filled.slice_order
 ),
 
 final AS (
@@ -53,7 +64,7 @@ final AS (
         (sums.sum_model - sums.sum_reference) / sums.tokens AS delta_nll,
         (sums.sum_model - sums.sum_reference) / nullif(whole.sum_model - whole.sum_reference, 0) AS gap_share
     FROM sums
-    INNER JOIN sums AS whole ON sums.source = whole.source AND sums.source_order = whole.source_order AND whole.slice = 'all'
+    INNER JOIN wholes AS whole ON sums.source = whole.source AND sums.source_order = whole.source_order
     ORDER BY sums.source_order, sums.source, sums.slice_order
 )
 

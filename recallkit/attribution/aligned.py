@@ -6,6 +6,7 @@ before a row is read: the digest of the sequences, the number of rows, and the s
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -128,20 +129,23 @@ class RowReader:
 
     Our own files are read one whole row group at a time. A file of another layout (rewritten by another tool) costs a
     copy, and holds one of its own row groups in memory. Not for use by several threads: each opens its own.
+    Raises UserError with `remedy` where the file is damaged, which a footer read before does not tell.
     """
 
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+    def __init__(self, path: Path, columns: Sequence[str], *, remedy: str) -> None:
         import numpy as np
         import pyarrow.parquet as pq
 
-        self._file = pq.ParquetFile(path)
+        self._path, self._remedy = path, remedy
+        with self._refusing_damage():
+            self._file = pq.ParquetFile(path)
         self._columns = list(columns)
         groups = range(self._file.metadata.num_row_groups)
         self._starts = np.cumsum([0, *(self._file.metadata.row_group(g).num_rows for g in groups)]).tolist()
         self._kept: tuple[int, pa.Table] | None = None
 
     def read(self, start: int, stop: int) -> pa.Table:
-        """Rows [start, stop) of the chosen columns."""
+        """Rows [start, stop) of the chosen columns. Raises UserError where they are damaged."""
         import pyarrow as pa
 
         parts = []
@@ -155,7 +159,19 @@ class RowReader:
         if self._kept is not None and self._kept[0] == group:
             return self._kept[1]
         self._kept = None
-        table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
+        with self._refusing_damage():
+            table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
+            table.validate(full=True)  # what decodes may still hold codes without a name, or names that are no text
         if keep:
             self._kept = (group, table)
         return table
+
+    @contextlib.contextmanager
+    def _refusing_damage(self) -> Iterator[None]:
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            first_line = next(iter(str(error).splitlines()), type(error).__name__)
+            raise UserError(f"damaged ({first_line})", where=self._path, remedy=self._remedy) from error

@@ -16,7 +16,9 @@ _BLOCK = 1 << 15
 """Values worked on at a time: the temporaries stay in the processor's cache."""
 
 _POWERS = [1 << exponent for exponent in range(52)]
-"""Counts stay below 2^51: exact as float64 also with one half taken off."""
+
+LARGEST_COUNT = _POWERS[-1]
+"""Largest training count that is told from others: exact as float64 also with one half taken off."""
 
 
 def log2_bucket(values: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from recallkit import db
 from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
-from recallkit.attribution.buckets import count_class, log2_bucket, position_bucket
+from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, position_bucket
 from recallkit.config import MAX_COUNT
 from recallkit.errors import UserError
 
@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NUM_POSITION_BUCKETS = 32
+MAX_RESAMPLED_SOURCES = 100
+"""Sources with intervals of their own, the largest by tokens: where every document is a source, sums of each sequence by
+every source would take gigabytes, and a source of few sequences has no interval worth reading."""
+LARGEST_THRESHOLD = (1 << 63) - 1
+"""Training counts are 64-bit integers: no threshold need be larger."""
 _MAX_WORKERS = 4
+_SLICE_AGAIN = "slice again with --force"
 _LABELS = ("sequence", "position", "source", "repeated", "distance", "train_count", "ar_hit")
 
 
@@ -35,13 +41,28 @@ class SequenceSums:
     """Sums of each sequence, what the bootstrap resamples: n sequences, m models, s sources, c classes of counts.
 
     The last axis of `tokens` and `gaps` is the slice: 0 other tokens, 1 AR hits. Gaps are NLL sums in nats, model minus
-    reference. The classes are of repeated tokens only.
+    reference. The classes are of repeated tokens only. Of more than MAX_RESAMPLED_SOURCES sources the smaller ones share
+    one last place, which has no name in `sources`.
     """
 
-    sequences: np.ndarray  # (n,) int64
-    sources: list[str]  # s names
+    sources: list[str]  # names of the s sources, or of all but the last
     tokens: np.ndarray  # (n, s, 2)
     gaps: np.ndarray  # (n, m, s, 2)
+    class_tokens: np.ndarray  # (n, c)
+    class_gaps: np.ndarray  # (n, m, c)
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchSums:
+    """A batch's part of SequenceSums, with an entry for each sequence x source x slice that occurs: most do not."""
+
+    sequences: np.ndarray  # (n,) int64
+    sources: list[str]  # names behind the codes
+    row: np.ndarray  # (e,) index into `sequences`
+    source: np.ndarray  # (e,) codes
+    ar_hit: np.ndarray  # (e,) 0 or 1
+    tokens: np.ndarray  # (e,)
+    gaps: np.ndarray  # (m, e)
     class_tokens: np.ndarray  # (n, c)
     class_gaps: np.ndarray  # (n, m, c)
 
@@ -56,13 +77,13 @@ class Cells:
 
 def extra_thresholds(tokens: LabelledTokens) -> list[int]:
     """Thresholds to cut training counts at besides the powers of two: the paper's, and the one the AR hits are made with."""
-    return [MAX_COUNT, tokens.max_count]
+    return [MAX_COUNT, min(tokens.max_count, LARGEST_THRESHOLD)]
 
 
 def collect_cells(tokens: LabelledTokens, scores: Sequence[Scores]) -> Cells:
     """The cells of `tokens` under all `scores` (the reference first), read row-aligned, a row group of each at a time.
 
-    Raises UserError where a column misses values or NLLs are not finite numbers.
+    Raises UserError where a file is damaged, a column misses values or NLLs are not finite numbers.
     """
     import pyarrow as pa
 
@@ -70,7 +91,7 @@ def collect_cells(tokens: LabelledTokens, scores: Sequence[Scores]) -> Cells:
     num_workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MAX_WORKERS, len(ranges))
     idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
 
-    def reduce_batch(rows: tuple[int, int]) -> tuple[pa.Table, SequenceSums]:
+    def reduce_batch(rows: tuple[int, int]) -> tuple[pa.Table, _BatchSums]:
         try:
             worker = idle.get_nowait()
         except queue.Empty:
@@ -92,11 +113,11 @@ class _Worker:
     def __init__(self, tokens: LabelledTokens, scores: Sequence[Scores]) -> None:
         self._tokens = tokens
         self._scores = scores
-        self._labels = RowReader(tokens.path, _LABELS)
-        self._nlls = [RowReader(score.path, ["nll"]) for score in scores]
+        self._labels = RowReader(tokens.path, _LABELS, remedy=_SLICE_AGAIN)
+        self._nlls = [RowReader(score.path, ["nll"], remedy="score the model again with --force") for score in scores]
         self._database = db.connect(threads=1)
 
-    def reduce(self, start: int, stop: int) -> tuple[pa.Table, SequenceSums]:
+    def reduce(self, start: int, stop: int) -> tuple[pa.Table, _BatchSums]:
         """The cells of rows [start, stop): added up over sequences, and each sequence's sums."""
         import pyarrow as pa
 
@@ -124,9 +145,7 @@ class _Worker:
         labels = self._labels.read(start, stop).unify_dictionaries()
         for name in _LABELS:
             if name != "distance" and labels[name].null_count:
-                raise UserError(
-                    f"column {name} misses values", where=self._tokens.path, remedy="slice again with `recallkit slice --force`"
-                )
+                raise UserError(f"column {name} misses values", where=self._tokens.path, remedy=_SLICE_AGAIN)
         source = _one_array(labels["source"])
         source = source if pa.types.is_dictionary(source.type) else source.dictionary_encode()
         label, place = self._codes(labels, source.indices.to_numpy())
@@ -136,33 +155,37 @@ class _Worker:
             if nll.null_count:
                 raise _not_finite(score)
             columns[f"nll_{index}"] = nll
-        return pa.table(columns), pa.array(_unambiguous(source.dictionary.to_pylist()))
+        return pa.table(columns), source.dictionary
 
     def _codes(self, labels: pa.Table, source: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The two codes of each token that aggregate_cells groups by and takes apart again, uint32 and uint16 (n,)."""
         import numpy as np
 
+        seq_len = self._tokens.seq_len
         repeated, ar_hit = (_one_array(labels[name]).to_numpy(zero_copy_only=False) for name in ("repeated", "ar_hit"))
+        counts, positions = self._values_within(labels, "train_count", 0, LARGEST_COUNT), self._values_within(labels, "position", 1, seq_len)
         label = source.astype(np.uint32)
-        for bits, part in ((1, repeated), (1, ar_hit), (6, count_class(_values(labels["train_count"]), extra_thresholds(self._tokens)))):
+        for bits, part in ((1, repeated), (1, ar_hit), (6, count_class(counts, extra_thresholds(self._tokens)))):
             label <<= bits
             label |= part
-        place = position_bucket(_values(labels["position"]), self._tokens.seq_len, NUM_POSITION_BUCKETS).astype(np.uint16)
+        place = position_bucket(positions, seq_len, NUM_POSITION_BUCKETS).astype(np.uint16)
         for bits, part in ((6, log2_bucket(_values(labels["distance"].fill_null(0)))), (1, ar_hit)):
             place <<= bits
             place |= part
         return label, place
+
+    def _values_within(self, labels: pa.Table, name: str, low: int, high: int) -> np.ndarray:
+        """A column's values. Raises UserError where one is out of low..high: damage that left the file readable."""
+        values = _values(labels[name])
+        if values.size and (values.min() < low or values.max() > high):
+            raise UserError(f"damaged (column {name} is not within {low}..{high})", where=self._tokens.path, remedy=_SLICE_AGAIN)
+        return values
 
 
 def _values(column: pa.ChunkedArray) -> np.ndarray:
     """A column without nulls as an array, a view where it lies in one piece."""
     values: np.ndarray = _one_array(column).to_numpy()
     return values
-
-
-def _unambiguous(sources: list[str]) -> list[str]:
-    """A source that calls itself ALL must not be taken for the row of all sources."""
-    return ["ALL (source)" if source == "ALL" else source for source in sources]
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
@@ -178,7 +201,7 @@ def _require_finite(totals: pa.Table, scores: Sequence[Scores]) -> None:
             raise _not_finite(score)
 
 
-def _sum_sequences(cells: pa.Table, sources: list[str]) -> SequenceSums:
+def _sum_sequences(cells: pa.Table, sources: list[str]) -> _BatchSums:
     """Each sequence's sums of a batch's label cells; `cells.source` are codes of `sources`."""
     import numpy as np
     import pyarrow.compute as pc
@@ -189,52 +212,72 @@ def _sum_sequences(cells: pa.Table, sources: list[str]) -> SequenceSums:
     classes = column["count_class"].astype(np.int64)
     num_models = sum(name.startswith("nll_") for name in column) - 1
     gaps = [column[f"nll_{index + 1}"] - column["nll_0"] for index in range(num_models)]
-    slices = column["source"].astype(np.int64) * 2 + column["ar_hit"]
-    num_slices, num_classes = 2 * len(sources), int(classes.max()) + 1
+    entries, entry = np.unique((row * len(sources) + column["source"]) * 2 + column["ar_hit"], return_inverse=True)
+    num_classes = int(classes.max()) + 1
     repeated = column["repeated"].astype(np.float64)
 
-    def scatter(place: np.ndarray, width: int, values: np.ndarray) -> np.ndarray:
-        return np.bincount(row * width + place, weights=values, minlength=sequences.size * width).reshape(sequences.size, width)
+    def scatter(values: np.ndarray) -> np.ndarray:
+        by_class = np.bincount(row * num_classes + classes, weights=values, minlength=sequences.size * num_classes)
+        return by_class.reshape(sequences.size, num_classes)
 
-    return SequenceSums(
+    return _BatchSums(
         sequences=sequences.astype(np.int64),
         sources=sources,
-        tokens=scatter(slices, num_slices, column["tokens"]).reshape(-1, len(sources), 2),
-        gaps=np.stack([scatter(slices, num_slices, gap) for gap in gaps], axis=1).reshape(-1, num_models, len(sources), 2),
-        class_tokens=scatter(classes, num_classes, column["tokens"] * repeated),
-        class_gaps=np.stack([scatter(classes, num_classes, gap * repeated) for gap in gaps], axis=1),
+        row=entries // (2 * len(sources)),
+        source=entries // 2 % len(sources),
+        ar_hit=entries % 2,
+        tokens=np.bincount(entry, weights=column["tokens"]),
+        gaps=np.stack([np.bincount(entry, weights=gap) for gap in gaps]),
+        class_tokens=scatter(column["tokens"] * repeated),
+        class_gaps=np.stack([scatter(gap * repeated) for gap in gaps], axis=1),
     )
 
 
-def _join_sums(parts: Sequence[SequenceSums]) -> SequenceSums:
+def _join_sums(parts: Sequence[_BatchSums]) -> SequenceSums:
     """One table of sums over all batches: sources by name, a sequence that two batches share added up."""
     import numpy as np
 
-    sources = sorted({source for part in parts for source in part.sources})
     sequences, row = np.unique(np.concatenate([part.sequences for part in parts]), return_inverse=True)
-    num_models = parts[0].gaps.shape[1]
-    num_classes = max(part.class_tokens.shape[1] for part in parts)
+    rows = np.split(row, np.cumsum([part.sequences.size for part in parts])[:-1])
+    sources, place, num_places = _place_sources(parts)
+    entry_rows = np.concatenate([own[part.row] for part, own in zip(parts, rows, strict=True)])
+    entry = (entry_rows * num_places + place) * 2 + np.concatenate([part.ar_hit for part in parts])
+
+    def scatter(values: Sequence[np.ndarray]) -> np.ndarray:
+        sums = np.bincount(entry, weights=np.concatenate(values), minlength=sequences.size * num_places * 2)
+        return sums.reshape(-1, num_places, 2)
+
+    num_models, num_classes = parts[0].gaps.shape[0], max(part.class_tokens.shape[1] for part in parts)
     joined = SequenceSums(
-        sequences=sequences,
         sources=sources,
-        tokens=np.zeros((sequences.size, len(sources), 2)),
-        gaps=np.zeros((sequences.size, num_models, len(sources), 2)),
+        tokens=scatter([part.tokens for part in parts]),
+        gaps=np.stack([scatter([part.gaps[model] for part in parts]) for model in range(num_models)], axis=1),
         class_tokens=np.zeros((sequences.size, num_classes)),
         class_gaps=np.zeros((sequences.size, num_models, num_classes)),
     )
-    start = 0
-    for part in parts:
+    for part, own in zip(parts, rows, strict=True):
         # The sequences of one part are distinct, so that each row is added to once by the assignments below.
-        rows = row[start : start + part.sequences.size]
-        start += part.sequences.size
-        for local, source in enumerate(part.sources):
-            place = sources.index(source)
-            joined.tokens[rows, place] += part.tokens[:, local]
-            joined.gaps[rows, :, place] += part.gaps[:, :, local]
         width = part.class_tokens.shape[1]
-        joined.class_tokens[rows, :width] += part.class_tokens
-        joined.class_gaps[rows, :, :width] += part.class_gaps
+        joined.class_tokens[own, :width] += part.class_tokens
+        joined.class_gaps[own, :, :width] += part.class_gaps
     return joined
+
+
+def _place_sources(parts: Sequence[_BatchSums]) -> tuple[list[str], np.ndarray, int]:
+    """The largest sources in the order of their names, the place of every part's entries among them, and how many places.
+
+    Of more than MAX_RESAMPLED_SOURCES the smaller ones get one place after the largest: the sums over all stay whole.
+    """
+    import numpy as np
+
+    names = sorted({source for part in parts for source in part.sources})
+    index = {name: i for i, name in enumerate(names)}
+    source = np.concatenate([np.array([index[name] for name in part.sources])[part.source] for part in parts])
+    tokens = np.bincount(source, weights=np.concatenate([part.tokens for part in parts]), minlength=len(names))
+    largest = np.sort(np.argsort(-tokens, kind="stable")[:MAX_RESAMPLED_SOURCES])
+    places = np.full(len(names), largest.size)
+    places[largest] = np.arange(largest.size)
+    return [names[i] for i in largest], places[source], min(len(names), largest.size + 1)
 
 
 def _not_finite(score: Scores) -> UserError:

@@ -20,7 +20,7 @@ SLICES = ("all", "ar_hit", "other")
 
 @dataclass(frozen=True, slots=True)
 class GapIntervals:
-    """95 % percentile intervals, (2, ...) low and high: m models, 1 + s sources (all together first), 3 SLICES, c classes.
+    """95 % percentile intervals, (2, ...) low and high: m models, 1 + s places (all sources first), 3 SLICES, c classes.
 
     NaN where fewer than two sequences hold tokens of the slice, or no resample gives a number.
     """
@@ -33,7 +33,10 @@ class GapIntervals:
 
 
 def gap_intervals(sums: SequenceSums, num_resamples: int, seed: int) -> GapIntervals:
-    """Intervals of every gap and share by resampling sequences; `num_resamples` 0 leaves them all out (NaN)."""
+    """Intervals of every gap and share by resampling sequences; `num_resamples` 0 leaves them all out (NaN).
+
+    Samples are made a model at a time: with all sources and slices side by side they are the largest arrays here.
+    """
     import numpy as np
 
     num_sequences, num_models = sums.gaps.shape[:2]
@@ -42,19 +45,25 @@ def gap_intervals(sums: SequenceSums, num_resamples: int, seed: int) -> GapInter
     ends = np.cumsum([block.shape[1] for block in blocks])[:-1]
     parts = np.split(totals, ends, axis=1)
     tokens = _with_all(parts[0].reshape(-1, *sums.tokens.shape[1:]))
-    gaps = _with_all(parts[1].reshape(-1, *sums.gaps.shape[1:]))
-    class_gaps = np.cumsum(parts[2].reshape(-1, num_models, sums.class_gaps.shape[2]), axis=2)
+    gaps = parts[1].reshape(-1, *sums.gaps.shape[1:])
+    class_gaps = parts[2].reshape(-1, *sums.class_gaps.shape[1:])
 
     held = np.count_nonzero(_with_all(sums.tokens), axis=0)
     class_held = np.count_nonzero(np.cumsum(sums.class_tokens, axis=1), axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return GapIntervals(
-            delta_nll=_interval(gaps / tokens[:, None], held),
-            share=_interval(gaps / gaps[..., :1], held),
-            class_share=_interval(class_gaps / gaps[:, :, :1, 0], class_held),
-            num_sequences=held,
-            class_num_sequences=class_held,
-        )
+    delta_nll, share, class_share = [], [], []
+    for model in range(num_models):
+        gap = _with_all(gaps[:, model])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            delta_nll.append(_interval(gap / tokens, held))
+            share.append(_interval(gap / gap[..., :1], held))
+            class_share.append(_interval(np.cumsum(class_gaps[:, model], axis=1) / gap[:, :1, 0], class_held))
+    return GapIntervals(
+        delta_nll=np.stack(delta_nll, axis=1),
+        share=np.stack(share, axis=1),
+        class_share=np.stack(class_share, axis=1),
+        num_sequences=held,
+        class_num_sequences=class_held,
+    )
 
 
 def _with_all(sums: np.ndarray) -> np.ndarray:

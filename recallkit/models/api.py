@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from recallkit import registry
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import numpy as np
@@ -51,8 +52,12 @@ class ModelRequest:
     spec: str
     vocab_size: int
     """Entries of the tokenizer in use: a model needs at least as many."""
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
+    """`name` and `digest` of that tokenizer: counts of another one are refused."""
     counts: Path | None = None
     """Training counts, for control models."""
+    counts_id: str | None = None
+    """The id of these counts where it is known, so that they are not opened to identify a model."""
     device: str = "auto"
     dtype: str = "float32"
 

@@ -34,7 +34,8 @@ CACHE_WEIGHT = 0.35
 def identify_control(request: ModelRequest) -> str:
     """Digest of what decides a control model's numbers. Raises UserError for an unknown name, or without counts."""
     model = registry.resolve(CONTROL_MODELS, request.spec, "control model")
-    return artifacts.digest_json([request.spec, read_meta(_counts_path(request))["id"], request.vocab_size, model.cache_weight])
+    counts_id = request.counts_id or read_meta(_counts_path(request))["id"]
+    return artifacts.digest_json([request.spec, counts_id, request.vocab_size, model.cache_weight])
 
 
 def _counts_path(request: ModelRequest) -> Path:
@@ -53,6 +54,8 @@ class _ControlModel:
     def __init__(self, request: ModelRequest) -> None:
         self.name = request.spec
         self.table: CountsTable = open_counts(_counts_path(request))
+        if request.tokenizer:
+            self.table.check_tokenizer(request.tokenizer["digest"], request.tokenizer["name"])
         if self.table.meta.get("only"):
             raise UserError(
                 "this table holds only the bigrams of one slice directory",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit import artifacts
+from recallkit import artifacts, registry
 from recallkit.errors import UserError
 from recallkit.models.api import TokenScores
 
@@ -55,19 +55,17 @@ def load_transformers(request: ModelRequest) -> TransformersModel:
 
 
 def identify_transformers(request: ModelRequest) -> str:
-    """Digest of what decides a model's numbers: the files of a local one, the commit of a hub's, and the precision.
+    """Digest of what decides a model's numbers, precision aside: the files of a local one, the commit of a hub's.
 
     Raises UserError where there is no such model.
     """
     path = Path(request.spec)
     if path.is_file():
-        weights = artifacts.digest_file(path)
-    elif path.is_dir():
+        return artifacts.digest_file(path)
+    if path.is_dir():
         found = sorted({file for pattern in _DECIDING_FILES for file in path.glob(pattern) if file.name not in _TRAINING_FILES})
-        weights = artifacts.digest_json([[file.name, artifacts.digest_file(file)] for file in found])
-    else:
-        weights = _hub_commit(request.spec)
-    return artifacts.digest_json([weights, request.dtype])
+        return artifacts.digest_json([[file.name, artifacts.digest_file(file)] for file in found])
+    return _hub_commit(request.spec)
 
 
 def _hub_commit(spec: str) -> str:
@@ -75,6 +73,8 @@ def _hub_commit(spec: str) -> str:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    if not registry.may_be_hub_id(spec):
+        raise UserError("no such file or directory", where=spec, remedy="give a model directory, a .gguf file or a hub id")
     try:
         return Path(hf_hub_download(spec, "config.json")).parent.name
     except (HfHubHTTPError, HFValidationError, OSError) as error:
@@ -244,7 +244,7 @@ class TransformersModel:
         head = self.model.get_output_embeddings()
         if not isinstance(head, torch.nn.Linear) or self.model.base_model is self.model:
             return False
-        ids = torch.arange(8, device=self.device)[None] % self.vocab_size
+        ids = torch.arange(min(8, self.max_length or 8), device=self.device)[None] % self.vocab_size
         with torch.inference_mode():
             expected = self.model(input_ids=ids, use_cache=False).logits.float()
             hidden = getattr(self.model.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)

@@ -192,10 +192,11 @@ def counting_state(journal: Journal) -> CountingState:
 
 @dataclass(frozen=True, slots=True)
 class CountedStream:
-    """A finished count: the sorted run, occurrences of every token (vocab,), and the totals."""
+    """A finished count: the sorted run, the tokens that occur (uint32, sorted) with their counts (uint64), and the totals."""
 
     bigrams: BigramRun
-    unigram_counts: np.ndarray
+    tokens: np.ndarray
+    token_counts: np.ndarray
     num_tokens: int
     num_documents: int
 
@@ -241,7 +242,8 @@ class _Counting:
             self.runs.discard(replaced)
         empty = np.empty(0, np.uint64)
         merged = self.runs.load(self.runs.runs[0]) if self.runs.runs else BigramRun(empty, empty)
-        return CountedStream(merged, self.unigrams, self.state.num_tokens, self.state.num_documents)
+        seen = np.flatnonzero(self.unigrams).astype(np.uint32)
+        return CountedStream(merged, seen, self.unigrams[seen], self.state.num_tokens, self.state.num_documents)
 
     def _at_limit(self) -> bool:
         return self.limit is not None and self.state.num_tokens >= self.limit
@@ -312,7 +314,9 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any]) -> di
         "num_tokens": counted.num_tokens,
         "num_documents": counted.num_documents,
         "num_bigrams": len(keys),
-        "id": artifacts.digest_bytes(identity.encode(), artifacts.digest_arrays(keys, counts, counted.unigram_counts).encode()),
+        "id": artifacts.digest_bytes(
+            identity.encode(), artifacts.digest_arrays(keys, counts, counted.tokens, counted.token_counts).encode()
+        ),
     }
     with artifacts.replacing(path) as temporary, db.connect(temporary) as connection:
         connection.execute(db.query("counts/create_tables"))
@@ -325,8 +329,7 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any]) -> di
                 second=keys[part].astype(np.uint32),
                 count=counts[part],
             )
-        seen = np.flatnonzero(counted.unigram_counts)
-        _insert(connection, "counts/insert_unigrams", token=seen.astype(np.uint32), count=counted.unigram_counts[seen])
+        _insert(connection, "counts/insert_unigrams", token=counted.tokens, count=counted.token_counts)
         connection.executemany(db.query("counts/insert_fact"), [{"key": k, "value": json.dumps(v)} for k, v in meta.items()])
         connection.execute("CHECKPOINT")
     return meta
@@ -347,6 +350,7 @@ def read_foreign_counts(path: Path) -> CountedStream:
     is missing or a value is not a whole number from 0 to 2^32 - 1.
     """
     import duckdb
+    import pyarrow as pa
 
     from recallkit.compiled.counting import BigramRun
 
@@ -354,10 +358,9 @@ def read_foreign_counts(path: Path) -> CountedStream:
         raise UserError("no such file", where=path)
     try:
         with db.connect() as connection:
-            relation = connection.read_parquet(str(path)) if path.suffix == ".parquet" else connection.read_csv(str(path))
-            relation.create_view("foreign_counts")
+            db.view_file(connection, "foreign_counts", path)
             columns = connection.execute(db.query("counts/import_table")).fetchnumpy()
-    except duckdb.Error as error:
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise UserError(
             f"not a table of bigram counts ({str(error).strip().splitlines()[0]})",
             where=path,
@@ -366,10 +369,11 @@ def read_foreign_counts(path: Path) -> CountedStream:
     first, second, counts = (np.asarray(columns[name]) for name in ("first", "second", "count"))
     if not len(first):
         raise UserError("a table without rows", where=path, remedy="give Parquet or CSV with columns first, second, count")
-    unigrams = np.bincount(second, weights=counts).astype(np.uint64)
-    total = int(counts.sum())
+    order = np.argsort(second, kind="stable")
+    tokens, starts = np.unique(second[order], return_index=True)
+    token_counts = np.add.reduceat(counts[order].astype(np.uint64), starts)
     keys = (first.astype(np.uint64) << np.uint64(32)) | second
-    return CountedStream(BigramRun(keys, counts.astype(np.uint64)), unigrams, total, 0)
+    return CountedStream(BigramRun(keys, counts.astype(np.uint64)), tokens.astype(np.uint32), token_counts, int(counts.sum()), 0)
 
 
 def export_counts(counts_path: Path, parquet_path: Path) -> None:

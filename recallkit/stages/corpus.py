@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from recallkit.errors import UserError
 from recallkit.records import Document, Position, ShardSummary, StreamReport
+from recallkit.registry import may_be_hub_id
 from recallkit.sources.demo_text import DemoShard
 from recallkit.sources.fields import FieldError, FieldFinder
 from recallkit.sources.hub import HubShard
@@ -137,22 +138,32 @@ def describe_sources() -> list[tuple[str, str]]:
 
 
 def _shards_of(argument: str, finder: FieldFinder, default_split: str) -> list[Shard]:
+    if not argument:
+        raise UserError("an empty name where a source should be", remedy="is a shell variable unset?")
     name, _, split = argument.partition(":")
     split = split or default_split
     if name == "demo":
         return [DemoShard(split)]
     if name in PRESETS:
         return [_preset_shard(name, split, finder)]
-    path = Path(argument).expanduser()
+    path = _expanded(argument)
     if os.path.lexists(path):
         return _unique(_found_in(argument, path, finder))
     if glob.has_magic(argument):
         return _unique(_matching(argument, finder))
-    if _HUB_ID.fullmatch(name) and _suffix(name) is None:
+    if _HUB_ID.fullmatch(name) and _suffix(name) is None and may_be_hub_id(name):
         return [HubShard(f"{name}:{split}", name, split, name.split("/")[1], finder)]
     near = difflib.get_close_matches(name, ["demo", *PRESETS], n=1)
     remedy = f"did you mean {near[0]}?" if near else "check the path; `recallkit sources` lists what a source can be"
     raise UserError("no such file, folder or preset", where=argument, remedy=remedy)
+
+
+def _expanded(argument: str) -> Path:
+    """The path with a leading ~ resolved, where there is such a user."""
+    try:
+        return Path(argument).expanduser()
+    except RuntimeError:
+        return Path(argument)
 
 
 def _preset_shard(name: str, split: str, finder: FieldFinder) -> Shard:
@@ -178,7 +189,7 @@ def _unique(found: list[_Found]) -> list[Shard]:
 
 def _matching(argument: str, finder: FieldFinder) -> list[_Found]:
     """What a glob matches, in the order of names: as if the shell had expanded it."""
-    matches = sorted(glob.glob(str(Path(argument).expanduser()), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+    matches = sorted(glob.glob(str(_expanded(argument)), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
     if not matches:
         raise UserError("matches no file", where=argument, remedy="check the pattern, and quote it to keep the shell from it")
     return [found for match in matches for found in _found_in(match, Path(match), finder, is_one_of_many=True)]
@@ -199,12 +210,22 @@ def _found_in(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: boo
     ]
 
 
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _suffix(name: str) -> str | None:
     return next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), None)
 
 
 def _file_shard(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: bool) -> Shard:
     suffix = _suffix(path.name)
+    if not str(path).isprintable() or not _is_utf8(str(path)):
+        raise UserError("a name with characters that are not text", where=name, remedy="rename it")
     if not path.exists():
         raise UserError("no such file", where=name, remedy="a link here leads nowhere: mend or remove it")
     if suffix is None or not path.is_file():

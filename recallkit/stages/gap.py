@@ -13,7 +13,7 @@ from recallkit import db
 from recallkit.artifacts import write_parquet
 from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
 from recallkit.attribution.buckets import count_thresholds
-from recallkit.attribution.cells import NUM_POSITION_BUCKETS, collect_cells, extra_thresholds
+from recallkit.attribution.cells import LARGEST_THRESHOLD, MAX_RESAMPLED_SOURCES, NUM_POSITION_BUCKETS, collect_cells, extra_thresholds
 from recallkit.attribution.intervals import SLICES, GapIntervals, gap_intervals
 from recallkit.attribution.shares import clipped_share, describe_gap
 from recallkit.errors import UserError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 EMPTY_SLICE = "no tokens in this slice"
 ONE_SEQUENCE = "tokens of one sequence only: no interval"
+SMALL_SOURCE = f"not one of the {MAX_RESAMPLED_SOURCES} largest sources: no interval"
 
 _GAP_COLUMNS = (
     *("reference", "model", "source", "slice", "tokens", "share_of_tokens"),
@@ -71,8 +72,9 @@ def attribute_gap(tokens: Path, reference: Path, models: Sequence[Path], *, num_
 
     A slice's NLL is the mean over its tokens; its share of the gap is the summed difference in it over the summed
     difference in all tokens (Zoology section 3.1, appendix C.1). Intervals are 95 % percentile bootstrap intervals over
-    sequences (`num_resamples` resamples drawn from `seed`, the same for every model and slice). The result is the same
-    to the bit for the same files and arguments.
+    sequences (`num_resamples` resamples drawn from `seed`, the same for every model and slice), for all sources together
+    and for each of the MAX_RESAMPLED_SOURCES largest by tokens. The result is the same to the bit for the same files and
+    arguments.
 
     Raises UserError where a file is not what it should be or scores belong to other sequences, and where models repeat.
     """
@@ -118,8 +120,9 @@ def _register_classes(database: duckdb.DuckDBPyConnection, tokens: LabelledToken
     import pyarrow as pa
 
     every = count_thresholds(extra_thresholds(tokens))
-    high = [1 << (threshold - 1).bit_length() if threshold else 0 for threshold in every]
-    low = [bound // 2 + 1 if bound else 0 for bound in high]
+    bounds = [1 << (threshold - 1).bit_length() if threshold else 0 for threshold in every]
+    low = [bound // 2 + 1 if bound else 0 for bound in bounds]
+    high = [min(bound, LARGEST_THRESHOLD) for bound in bounds]
     database.register("count_classes", pa.table({"count_class": list(range(len(every))), "threshold": every, "low": low, "high": high}))
     database.register("thresholds", pa.table({"threshold": list(thresholds), "count_class": list(thresholds.values())}))
 
@@ -146,24 +149,26 @@ def _query_pair(database: duckdb.DuckDBPyConnection, tokens: LabelledTokens, ref
 def _annotate_gap(gap: pl.DataFrame, intervals: GapIntervals, model: int, places: dict[str, int]) -> pl.DataFrame:
     """Adds intervals, clipped shares and notes to the rows of one pair, source by source."""
     added = []
-    for rows in gap.partition_by("source", maintain_order=True):
-        place = places[rows["source"][0]]
-        by_slice = {row["slice"]: row for row in rows.iter_rows(named=True)}
+    rows = list(gap.iter_rows(named=True))
+    for start in range(0, len(rows), len(SLICES)):
+        by_slice = {row["slice"]: row for row in rows[start : start + len(SLICES)]}
+        place = places.get(by_slice["all"]["source"])
         overall, hits_share = by_slice["all"]["delta_nll"], by_slice["ar_hit"]["gap_share"]
-        notes = describe_gap(overall, hits_share, _bounds(intervals.delta_nll[:, model, place, 0]))
+        notes = describe_gap(overall, hits_share, _bounds(intervals.delta_nll, model, place, 0))
         hits_clipped = clipped_share(overall, hits_share)
         for column, name in enumerate(SLICES):
             share = by_slice[name]["gap_share"]
             # What the hits do not take is left to the other tokens, so that the two clipped shares make up the gap.
             other_clipped = share if share is None or hits_clipped is None else 1.0 - hits_clipped
             clipped = {"all": share, "ar_hit": hits_clipped, "other": other_clipped}[name]
-            delta_bounds, share_bounds = (_bounds(b[:, model, place, column]) for b in (intervals.delta_nll, intervals.share))
+            share_bounds = None if share is None else _bounds(intervals.share, model, place, column)
+            num_sequences = None if place is None else intervals.num_sequences[place, column]
             added.append(
                 {
-                    **_interval_columns("delta_ci", delta_bounds),
-                    **_interval_columns("ci", share_bounds if share is not None else None),
+                    **_interval_columns("delta_ci", _bounds(intervals.delta_nll, model, place, column)),
+                    **_interval_columns("ci", share_bounds),
                     "gap_share_clipped": clipped,
-                    "note": _note(by_slice[name]["tokens"], intervals.num_sequences[place, column], notes),
+                    "note": _note(by_slice[name]["tokens"], num_sequences, notes),
                 }
             )
     return _with_columns(gap, added).select(_GAP_COLUMNS)
@@ -181,7 +186,7 @@ def _annotate_thresholds(
         share = row["gap_share"]
         added.append(
             {
-                **_interval_columns("ci", _bounds(intervals.class_share[:, model, place]) if share is not None else None),
+                **_interval_columns("ci", _bounds(intervals.class_share, model, place) if share is not None else None),
                 "gap_share_clipped": clipped_share(overall["delta_nll"], share),
                 "note": _note(row["tokens"], intervals.class_num_sequences[place], describe_gap(overall["delta_nll"], share, gap_bounds)),
             }
@@ -189,9 +194,11 @@ def _annotate_thresholds(
     return _with_columns(sweep, added).select(_THRESHOLD_COLUMNS)
 
 
-def _bounds(interval: np.ndarray) -> tuple[float, float] | None:
-    """(2,) low and high, or None where there is no interval."""
-    low, high = (float(bound) for bound in interval)
+def _bounds(intervals: np.ndarray, *place: int | None) -> tuple[float, float] | None:
+    """Low and high at `place` of `intervals` (2, ...), or None where there is no interval or no such place."""
+    if None in place:
+        return None
+    low, high = (float(bounds[place]) for bounds in intervals)
     return None if low != low or high != high else (low, high)
 
 
@@ -200,9 +207,12 @@ def _interval_columns(name: str, bounds: tuple[float, float] | None) -> dict[str
     return {f"{name}_low": low, f"{name}_high": high}
 
 
-def _note(tokens: int, num_sequences: int, notes: list[str]) -> str:
+def _note(tokens: int, num_sequences: int | None, notes: list[str]) -> str:
+    """`notes` on the gap and what there is to say of one slice; `num_sequences` is None where they were not resampled."""
     if tokens == 0:
-        return EMPTY_SLICE
+        return "; ".join([*notes, EMPTY_SLICE])
+    if num_sequences is None:
+        return "; ".join([*notes, SMALL_SOURCE])
     return "; ".join([*notes, ONE_SEQUENCE] if num_sequences < 2 else notes)
 
 

@@ -62,8 +62,8 @@ def score_sequences(
     """Scores the parts that the journal does not hold yet: (first sequence, flat ids, offsets) each.
 
     `batch_tokens` bounds the ids of a batch, padding included. `progress` is told the tokens of every part, those done
-    by an earlier run too. Out of memory halves the batch, says so to `notify` and goes on. Raises UserError for a
-    sequence beyond the model's context and for NLLs that are not finite.
+    by an earlier run too. Out of memory halves the batch, says so to `notify` and goes on. Raises UserError for
+    NLLs that are not finite.
     """
     batch_tokens = journal.state.get("batch_tokens", batch_tokens)
     for number, (first, ids, offsets) in enumerate(parts):
@@ -109,7 +109,6 @@ def _score_within_memory(
 def _score_part(model: ScoringModel, first: int, ids: np.ndarray, offsets: np.ndarray, batch_tokens: int) -> TokenScores:
     """Scores of a part in the order of its sequences."""
     lengths = np.diff(offsets)
-    _check_length(model, int(lengths.max()) - 1)
     predicted_at = offsets - np.arange(len(offsets))
     total = int(predicted_at[-1])
     nll, argmax, rank = np.empty(total, np.float32), np.empty(total, np.int32), np.empty(total, np.int32)
@@ -133,7 +132,8 @@ def _batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
         start += size
 
 
-def _check_length(model: ScoringModel, num_inputs: int) -> None:
+def check_length(model: ScoringModel, num_inputs: int) -> None:
+    """Raises UserError where a sequence of `num_inputs` ids is more than the model's context holds."""
     if model.max_length is not None and num_inputs > model.max_length:
         raise UserError(
             f"its context holds {model.max_length:,} ids, the sequences have {num_inputs:,}",

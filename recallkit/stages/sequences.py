@@ -7,6 +7,7 @@ By document: the end token stands before each document, and windows are cut insi
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -253,6 +254,11 @@ def sequences_schema() -> pa.Schema:
     )
 
 
+def source_label(source: str) -> str:
+    """A source as tables name it: `ALL` stands for all of them, so a source of that name becomes `ALL (source)`."""
+    return f"{source} (source)" if re.fullmatch(r"ALL( \(source\))*", source) else source
+
+
 def sequences_table(block: SequenceBlock, tokenizer: TextTokenizer) -> pa.Table:
     """A block as rows of `sequences.parquet`."""
     import pyarrow as pa
@@ -264,7 +270,7 @@ def sequences_table(block: SequenceBlock, tokenizer: TextTokenizer) -> pa.Table:
     span_at = np.flatnonzero(new_span)
     span_offsets = np.searchsorted(span_at, block.offsets).astype(np.int32)
     span_documents = block.documents[span_at]
-    names: Sequence[str] = [block.sources[int(d)] for d in span_documents]
+    names: Sequence[str] = [source_label(block.sources[int(d)]) for d in span_documents]
     spans_per_sequence = np.diff(span_offsets)
     columns = [
         pa.array(np.arange(block.first, block.first + len(block), dtype=np.int32)),
@@ -287,7 +293,7 @@ def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict
     import pyarrow.parquet as pq
 
     digests: list[str] = []
-    totals = {"num_sequences": 0, "num_rows": 0}
+    totals = {"num_sequences": 0, "num_rows": 0, "longest": 0}
 
     def groups() -> Iterator[pa.Table]:
         for number in range(journal.num_parts):
@@ -296,6 +302,7 @@ def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict
             digests.append(digest_arrays(tokens.values.to_numpy(), tokens.offsets.to_numpy()))
             totals["num_sequences"] += table.num_rows
             totals["num_rows"] += len(tokens.values) - table.num_rows
+            totals["longest"] = max(totals["longest"], int(np.diff(tokens.offsets.to_numpy()).max()) - 1)
             yield table
 
     def manifest() -> dict[str, Any]:

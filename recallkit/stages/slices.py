@@ -7,11 +7,13 @@ that any other threshold is a query.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recallkit.compiled.labels import NO_DISTANCE, label_bigrams
+from recallkit.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,18 +46,26 @@ def tokens_schema() -> pa.Schema:
     )
 
 
-PARQUET_OPTIONS: dict[str, Any] = {"use_dictionary": ["source", "sequence", "position"]}
-"""How `tokens.parquet` is encoded: dictionaries only where values run or repeat."""
+PARQUET_OPTIONS: dict[str, Any] = {
+    "use_dictionary": ["source", "train_count"],
+    "column_encoding": dict.fromkeys(["position", "prev_token", "token", "distance", "occurrences"], "BYTE_STREAM_SPLIT"),
+}
+"""How `tokens.parquet` is encoded: of the encodings that compress each column to about the same, the quickest to write."""
 
 
 def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
     """The row groups of `sequences.parquet`, one at a time, without the text."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(sequences) as file:
         columns = [name for name in file.schema_arrow.names if name != "text"]
         for group in range(file.num_row_groups):
-            yield file.read_row_group(group, columns=columns)
+            try:
+                table = file.read_row_group(group, columns=columns)
+            except (OSError, pa.ArrowException) as error:
+                raise UserError(f"damaged ({error})", where=sequences, remedy="delete it and slice again") from error
+            yield table
 
 
 def group_ids(group: pa.Table) -> tuple[np.ndarray, np.ndarray]:
@@ -73,18 +83,20 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int) -> 
     import pyarrow as pa
 
     ids, offsets = group_ids(group)
-    is_predicted = np.ones(len(ids), bool)
-    is_predicted[offsets[:-1]] = False
-    predicted = np.flatnonzero(is_predicted)
-    previous, token = ids[predicted - 1], ids[predicted]
+    lengths = np.diff(offsets)
+    begins_sequence = np.zeros(len(ids), bool)
+    begins_sequence[offsets[:-1]] = True
+    inside = ~begins_sequence[1:]
+    previous, token = ids[:-1][inside], ids[1:][inside]
     distance, occurrences = label_bigrams(ids, offsets)
     repeated = distance != NO_DISTANCE
-    lengths = np.diff(offsets)
-    documents, sources = _spans(group, offsets, predicted)
+    documents, sources = _spans(group, offsets)
     train_count = None if counts is None else counts.lookup(previous, token)
+    # Row r of the group is id r + 1 + its sequence's number: one id of each sequence is no row.
+    first_rows = (offsets[:-1] - np.arange(len(lengths))).astype(np.int32)
     columns = [
         pa.array(np.repeat(group["sequence"].to_numpy(), lengths - 1)),
-        pa.array((predicted - np.repeat(offsets[:-1], lengths - 1)).astype(np.int32)),
+        pa.array(np.arange(1, len(token) + 1, dtype=np.int32) - np.repeat(first_rows, lengths - 1)),
         documents,
         sources,
         pa.array(previous.view(np.int32)),
@@ -92,36 +104,49 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int) -> 
         pa.array(repeated),
         pa.array(distance, mask=~repeated),
         pa.array(occurrences),
-        pa.nulls(len(predicted), pa.int64()) if train_count is None else pa.array(train_count),
-        pa.nulls(len(predicted), pa.bool_()) if train_count is None else pa.array(repeated & (train_count <= max_count)),
+        pa.nulls(len(token), pa.int64()) if train_count is None else pa.array(train_count),
+        pa.nulls(len(token), pa.bool_()) if train_count is None else pa.array(repeated & (train_count <= max_count)),
     ]
     return pa.Table.from_arrays(columns, schema=tokens_schema())
 
 
-def _spans(group: pa.Table, offsets: np.ndarray, predicted: np.ndarray) -> tuple[pa.Array, pa.Array]:
+def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
     """Document (int32) and source (dictionary) of each predicted id, from the spans of its sequence."""
     import pyarrow as pa
 
     starts = group["span_starts"].combine_chunks()
-    per_sequence = np.diff(starts.offsets.to_numpy())
-    absolute = starts.flatten().to_numpy() + np.repeat(offsets[:-1], per_sequence)
-    span = np.searchsorted(absolute, predicted, side="right") - 1
+    bounds = starts.offsets.to_numpy() - starts.offsets[0].as_py()
+    absolute = starts.flatten().to_numpy() + np.repeat(offsets[:-1], np.diff(bounds))
+    lengths = np.diff(absolute, append=offsets[-1])
+    # A sequence's first id, which is not predicted, lies in its first span.
+    lengths[bounds[:-1]] -= 1
     documents = group["span_documents"].combine_chunks().flatten().to_numpy()
     names = group["span_sources"].combine_chunks().flatten().dictionary_encode()
-    codes = names.indices.to_numpy()[span].astype(np.int32)
-    return pa.array(documents[span]), pa.DictionaryArray.from_arrays(pa.array(codes), names.dictionary)
+    codes = names.indices.to_numpy()
+    return pa.array(np.repeat(documents, lengths)), pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes, lengths)), names.dictionary)
 
 
 def label_sequences(
     sequences: Path, counts: CountsTable | None, max_count: int, *, progress: Callable[[int], None] = lambda _: None
 ) -> Iterator[pa.Table]:
-    """Labels every row group of `sequences.parquet` in turn; `progress` is told the tokens done."""
+    """Labels every row group of `sequences.parquet` in turn; `progress` is told the tokens done.
+
+    While the caller writes one group, which takes longer than labelling it, the next one is read and labelled.
+    """
     done = 0
-    for group in sequence_groups(sequences):
-        table = label_group(group, counts, max_count)
-        done += table.num_rows
-        progress(done)
-        yield table
+    groups = sequence_groups(sequences)
+
+    def label_next() -> pa.Table | None:
+        group = next(groups, None)
+        return None if group is None else label_group(group, counts, max_count)
+
+    with ThreadPoolExecutor(1) as ahead:
+        waiting = ahead.submit(label_next)
+        while (table := waiting.result()) is not None:
+            waiting = ahead.submit(label_next)
+            done += table.num_rows
+            progress(done)
+            yield table
 
 
 def needed_bigrams(sequences: Path) -> np.ndarray:
@@ -141,5 +166,5 @@ def summarise_slices(tokens: Path) -> pl.DataFrame:
     from recallkit import db
 
     with db.connect() as connection:
-        connection.read_parquet(str(tokens)).create_view("tokens")
+        db.view_file(connection, "tokens", tokens)
         return db.frame(connection, "slices/summarise_slices")

@@ -17,6 +17,7 @@ import numpy as np
 from recallkit.artifacts import digest_json
 from recallkit.errors import UserError
 from recallkit.records import Document, EncodedDocuments
+from recallkit.registry import may_be_hub_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -165,6 +166,8 @@ def _load_from_hub(spec: str, end_token: str | None) -> TextTokenizer:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    if not may_be_hub_id(spec):
+        raise UserError("no such file or directory", where=spec, remedy="give a tokenizer.json, a model directory or a hub id")
     try:
         path = hf_hub_download(spec, "tokenizer.json")
     except (HfHubHTTPError, HFValidationError, OSError) as error:

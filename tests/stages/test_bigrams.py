@@ -36,7 +36,7 @@ def expected(documents: list[list[int]], boundary: str, limit: int | None = None
 def as_counters(counted) -> tuple[Counter, Counter]:
     pairs = {(int(k) >> 32, int(k) & 0xFFFFFFFF): int(c) for k, c in zip(*counted.bigrams, strict=True)}
     assert np.all(np.diff(counted.bigrams.keys.astype(object)) > 0)
-    return Counter(pairs), Counter({i: int(c) for i, c in enumerate(counted.unigram_counts) if c})
+    return Counter(pairs), Counter({int(i): int(c) for i, c in zip(counted.tokens, counted.token_counts, strict=True)})
 
 
 OPTIONS = {"end_token_id": END, "vocab_size": VOCAB}
@@ -50,7 +50,7 @@ def test_counts_equal_a_counter_wherever_chunks_are_cut(tmp_path_factory, bounda
     with Journal(target, {}) as journal:
         counted = count_stream(batches(documents, [2, 1]), journal, boundary=boundary, limit_tokens=limit, chunk_tokens=chunk, **OPTIONS)
         assert as_counters(counted) == expected(documents, boundary, limit)
-        assert counted.num_tokens == counted.unigram_counts.sum()
+        assert counted.num_tokens == counted.token_counts.sum()
 
 
 class Interrupted(Exception):
@@ -104,7 +104,7 @@ def test_the_table_holds_what_was_counted(tmp_path):
     assert table.num_tokens == meta["num_tokens"] == 10
     asked = [(1, 2), (2, 1), (4, 4), (END, 4), (9, 9)]
     assert table.lookup(*np.array(asked, np.uint32).T).tolist() == [pairs[pair] for pair in asked]
-    assert {i: int(c) for i, c in enumerate(table.unigram_counts) if c} == dict(singles)
+    assert {int(i): int(c) for i, c in zip(table.tokens, table.token_counts, strict=True)} == dict(singles)
 
 
 def test_the_id_tells_tables_apart_and_nothing_else(tmp_path):

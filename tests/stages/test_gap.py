@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.artifacts import MANIFEST_KEY, read_manifest, write_parquet
-from recallkit.attribution import aligned, bootstrap, shares
+from recallkit.attribution import aligned, bootstrap, cells, shares
 from recallkit.attribution.buckets import count_class, count_thresholds, log2_bucket, position_bucket
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
-from recallkit.stages.gap import EMPTY_SLICE, ONE_SEQUENCE, attribute_gap
+from recallkit.stages.gap import EMPTY_SLICE, ONE_SEQUENCE, SMALL_SOURCE, attribute_gap
 
 LABELS = pa.schema(
     [
@@ -323,10 +323,75 @@ def test_one_sequence_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
     assert unknown == [0, *[None] * 11]
 
 
-def test_a_source_called_all_is_kept_apart_from_the_row_of_all(tmp_path):
-    corpus = Corpus(tmp_path, [(0, 1, "ALL", None, 5), (1, 1, "web", None, 5)])
-    gap = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])]).gap
-    assert gap["source"].unique(maintain_order=True).to_list() == ["ALL", "ALL (source)", "web"]
+def test_a_gap_that_is_none_is_noted_also_where_no_token_is_an_ar_hit(tmp_path):
+    corpus = Corpus(tmp_path, [(s, p, "web", None, 5) for s in range(2) for p in (1, 2)])
+    reference = corpus.score("reference", [5] * 4)
+    models = [corpus.score("equal", [5] * 4), corpus.score("uncertain", [8, 8, 3, 3])]
+    tables = attribute_gap(corpus.path, reference, models, num_resamples=100)
+    for model, note in (("equal", shares.NO_GAP), ("uncertain", shares.NOT_TOLD_FROM_ZERO)):
+        rows = tables.gap.filter(pl.col("model") == model, pl.col("source") == "ALL")
+        assert rows["note"].to_list() == [note, f"{note}; {EMPTY_SLICE}", note]
+        assert set(tables.by_threshold.filter(pl.col("model") == model)["note"]) == {f"{note}; {EMPTY_SLICE}"}
+
+
+def many_sources(folder):
+    """Five sources in eight sequences, two of a source each but the last: of 6, 4, 4, 2 and 2 tokens, half of them AR hits."""
+    lengths = {"e": [3, 3], "d": [2, 2], "c": [2, 2], "b": [1, 1], "a": [2]}
+    tokens, sequence = [], 0
+    for source, each in lengths.items():
+        for length in each:
+            tokens += [(sequence, p, source, 1 if p % 2 else None, 5) for p in range(1, length + 1)]
+            sequence += 1
+    corpus = Corpus(folder, tokens, rows_per_group=4)
+    rng = np.random.default_rng(5)
+    return corpus, [corpus.score(name, rng.gamma(1.2, 2, len(tokens)) + behind) for behind, name in enumerate(("reference", "one", "two"))]
+
+
+def test_only_the_largest_sources_have_intervals_and_all_is_still_of_every_source(tmp_path, monkeypatch):
+    corpus, paths = many_sources(tmp_path)
+    every = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
+    monkeypatch.setattr(cells, "MAX_RESAMPLED_SOURCES", 2)
+    few = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
+    assert few.gap.height == every.gap.height == 2 * 6 * 3
+    intervals = ("delta_ci_low", "delta_ci_high", "ci_low", "ci_high")
+    for row, other in zip(few.gap.iter_rows(named=True), every.gap.iter_rows(named=True), strict=True):
+        sums = [name for name in row if name not in (*intervals, "note")]
+        assert [row[name] for name in sums] == [other[name] for name in sums]
+        # Of the two sources of four tokens the first by name is among the two largest.
+        if row["source"] in ("ALL", "c", "e"):
+            assert [row[name] for name in intervals] == pytest.approx([other[name] for name in intervals], rel=1e-9)
+            assert row["note"] == other["note"]
+        else:
+            assert [row[name] for name in intervals] == [None] * 4
+            assert row["note"].split("; ")[-1] == (SMALL_SOURCE if row["tokens"] else EMPTY_SLICE)
+    for name in ("by_count", "by_distance", "by_position"):
+        assert getattr(few, name).equals(getattr(every, name)), name
+    for name in ("tokens", "note"):
+        assert few.by_threshold[name].to_list() == every.by_threshold[name].to_list()
+    for name in ("ci_low", "ci_high"):
+        assert few.by_threshold[name].to_list() == pytest.approx(every.by_threshold[name].to_list(), rel=1e-9, nan_ok=True)
+
+
+def test_as_many_sources_as_have_intervals_are_all_the_same_to_the_bit(tmp_path, monkeypatch):
+    corpus, paths = many_sources(tmp_path)
+    every = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
+    monkeypatch.setattr(cells, "MAX_RESAMPLED_SOURCES", 5)
+    assert attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50).gap.equals(every.gap)
+
+
+def test_thousands_of_sources_take_memory_for_the_largest_only(tmp_path):
+    tokens = [(s, p, f"https://example.org/{s // 2}", 1 if p == 2 else None, 5) for s in range(4000) for p in (1, 2)]
+    corpus = Corpus(tmp_path, tokens, rows_per_group=1000)
+    scores = [corpus.score(name, np.linspace(1, 2, len(tokens)) * worse) for name, worse in (("reference", 1), ("model", 2))]
+    labelled = aligned.open_tokens(corpus.path)
+    by_sequence = cells.collect_cells(labelled, [aligned.open_scores(path, labelled) for path in scores]).by_sequence
+    assert by_sequence.tokens.shape == (4000, 101, 2)
+    assert by_sequence.tokens.sum() == len(tokens)
+    gap = attribute_gap(corpus.path, scores[0], scores[1:], num_resamples=5).gap
+    assert gap.height == 2001 * 3
+    assert gap.filter(pl.col("slice") == "ar_hit")["ci_low"].is_not_null().sum() <= 101
+    check = gap.filter(pl.col("source") == "https://example.org/7").row(0, named=True)
+    assert_row(check, *[corpus.sums("model", lambda t: t["source"] == "https://example.org/7")] * 2)
 
 
 def test_thresholds_end_above_the_largest_count_and_hold_the_papers_and_the_files(tmp_path):
@@ -335,6 +400,26 @@ def test_thresholds_end_above_the_largest_count_and_hold_the_papers_and_the_file
     assert tables.by_threshold["threshold"].to_list() == [0, 1, 2, 4, 8, 40, 1250]
     assert tables.by_threshold["tokens"].to_list() == [0, 0, 0, 0, 1, 1, 1]
     assert tables.gap["ci_low"].null_count() == tables.gap.height
+
+
+@pytest.mark.parametrize("max_count", [2**51 + 1, 2**62, 2**63 - 1, 2**64])
+def test_a_threshold_that_no_count_reaches_is_one_row_more(tmp_path, max_count):
+    corpus = Corpus(tmp_path, [(0, 1, "web", 1, 5), (1, 1, "web", None, 2**40)], max_count=max_count)
+    tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])], num_resamples=0)
+    last = tables.by_threshold.row(-1, named=True)
+    assert (last["threshold"], last["tokens"]) == (min(max_count, 2**63 - 1), 1)
+    assert tables.by_count.select("low", "high", "tokens").rows() == [(5, 8, 1), (2**39 + 1, 2**40, 1)]
+
+
+def test_a_perplexity_beyond_floats_is_infinite_and_the_rest_is_as_ever(tmp_path):
+    corpus = small_corpus(tmp_path)
+    tables = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("model", [1000.0] * 11)], num_resamples=20)
+    for name, table in figures(tables).items():
+        rows = table.filter(pl.col("tokens") > 0)
+        assert set(rows["ppl_model"]) == {math.inf}, name
+        assert set(rows["nll_model"]) == {1000.0}, name
+    tables.write(tmp_path / "out", {})
+    assert pl.read_parquet(tmp_path / "out" / "gap.parquet").equals(tables.gap)
 
 
 def test_tables_are_written_with_the_manifest_and_read_back_the_same(tmp_path):
@@ -398,6 +483,30 @@ def test_a_file_with_fewer_rows_than_its_manifest_says_is_refused(tmp_path):
     write_parquet(model, [table.slice(0, 5)], table.schema, manifest)
     with pytest.raises(UserError, match="its rows are not in the order"):
         attribute_gap(corpus.path, reference, [model])
+
+
+@pytest.mark.parametrize("damaged", ["tokens", "behind"])
+def test_a_file_damaged_behind_a_good_footer_is_named(tmp_path, damaged):
+    corpus = small_corpus(tmp_path)
+    reference, model = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
+    path, remedy = {"tokens": (corpus.path, "slice again with --force"), "behind": (model, "score the model again with --force")}[damaged]
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    path.write_bytes(content[:4] + b"\xff" * (footer - 4) + content[footer:])
+    with pytest.raises(UserError, match=r"damaged \(.+\)") as caught:
+        attribute_gap(corpus.path, reference, [model])
+    assert (caught.value.where, caught.value.remedy) == (str(path), remedy)
+    assert "\n" not in caught.value.problem
+
+
+@pytest.mark.parametrize(("column", "value"), [("train_count", 2**52), ("train_count", -1), ("position", 0), ("position", 65)])
+def test_labels_that_cannot_be_are_refused_as_damaged(tmp_path, column, value):
+    corpus = small_corpus(tmp_path)
+    reference = corpus.score("reference", REFERENCE_NLLS)
+    rewrite(corpus.path, {column: [value, *(t[column] for t in corpus.tokens[1:])]})
+    with pytest.raises(UserError, match=f"damaged .column {column} is not within") as caught:
+        attribute_gap(corpus.path, reference, [reference])
+    assert caught.value.where == str(corpus.path)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None])

@@ -136,11 +136,12 @@ def test_nan_is_named_by_sequence_and_position(tmp_path):
         scores.score_sequences(Probe(bad=bad), parts_of(30), journal, batch_tokens=20)
 
 
-def test_a_sequence_beyond_the_context_is_refused_with_the_number(tmp_path):
+def test_a_sequence_beyond_the_context_is_refused_with_the_number():
     model = Probe()
     model.max_length = 7
-    with Journal(tmp_path / "s", {}) as journal, pytest.raises(UserError, match=r"holds 7 ids.*have 8.*--seq-len 7"):
-        scores.score_sequences(model, parts_of(30), journal, batch_tokens=20)
+    scores.check_length(model, 7)
+    with pytest.raises(UserError, match=r"holds 7 ids.*have 8.*--seq-len 7"):
+        scores.check_length(model, 8)
 
 
 def test_scores_are_made_once(small_slices, capsys):

@@ -1,0 +1,408 @@
+"""Labels, looks up and slices real tokens with recallkit and with other tools, side by side: seconds, memory, targets.
+
+    python tests/benchmarks/slicing.py
+    python tests/benchmarks/slicing.py --repeats 5 --only labels lookup
+
+Ids come from $RECALLKIT_TEST_DATA (corpus/train-0*.jsonl.zst, tokenizers/gpt2.json), cut into sequences of 2049; the
+table of counts is that of 800M ids, tiled as in counting.py. Each method runs in a fresh process a repeat, methods in
+turn, 2 threads: it runs once on the first sixteenth of the ids, so that nothing is compiled or imported while it is
+timed, and then once on all. Memory is the peak of that run beyond what the process held. Whole results are compared
+with ours by digest. The command `slice` runs on the shards' text, its share of the tokeniser's rate alone in that
+process is what its target is about.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks import counting
+
+Columns = tuple[np.ndarray, ...]
+NUM_THREADS = 2
+NUM_TOKENS, TABLE_TOKENS, SEQUENCE_IDS = 16_400_000, 800_000_000, 2049
+WARM_UP_SHARE = 16
+SLOW_SHARDS = 1
+"""Shards that `tokenizers` encodes, at a fiftieth of gigatoken's rate."""
+
+
+# --------------------------------------------------------------------------------------------------------------- labels
+
+
+def offsets_of(ids: np.ndarray) -> np.ndarray:
+    return np.append(np.arange(0, ids.size, SEQUENCE_IDS), ids.size)
+
+
+def label_ours(ids: np.ndarray, num_threads: int) -> Callable[[], Columns]:
+    from recallkit.compiled.labels import label_bigrams
+
+    offsets = offsets_of(ids)
+    return lambda: label_bigrams(ids, offsets, num_threads=num_threads)
+
+
+def label_polars(ids: np.ndarray) -> Callable[[], Columns]:
+    """Sorted by sequence and bigram, a repeat follows the occurrence before it; stable, as places are the third key."""
+    import polars as pl
+
+    frame = pl.DataFrame({"id": ids, "at": np.arange(ids.size, dtype=np.uint32)}).lazy()
+    sequence = pl.col("at") // SEQUENCE_IDS
+    pair = pl.col("id").shift(1).cast(pl.UInt64) * 65536 + pl.col("id")
+    keyed = frame.select("at", key=pl.when(pl.col("at") % SEQUENCE_IDS > 0).then(sequence.cast(pl.UInt64) * 2**32 + pair)).drop_nulls()
+    ordered = keyed.sort("key", "at")
+    same = (pl.col("key") == pl.col("key").shift(1)).fill_null(value=False)
+    distance = pl.when(same).then(pl.col("at").cast(pl.Int32) - pl.col("at").shift(1).cast(pl.Int32)).otherwise(-1)
+    row = pl.int_range(pl.len(), dtype=pl.Int32)
+    occurrences = row - pl.when(~same).then(row).forward_fill()
+    query = ordered.select("at", distance=distance, occurrences=occurrences).sort("at")
+
+    def label() -> Columns:
+        table = query.collect()
+        return table["distance"].to_numpy(), table["occurrences"].to_numpy()
+
+    return label
+
+
+def label_duckdb(ids: np.ndarray) -> Callable[[], Columns]:
+    import duckdb
+    import pyarrow as pa
+
+    connection = duckdb.connect()
+    connection.execute(f"SET threads = {NUM_THREADS}")
+    at = np.arange(ids.size, dtype=np.uint32)
+    inside = at % SEQUENCE_IDS > 0
+    columns = {"previous": ids[:-1][inside[1:]], "token": ids[inside], "at": at[inside], "sequence": (at // SEQUENCE_IDS)[inside]}
+    connection.register("tokens", pa.table(columns))
+    query = """
+        SELECT at, coalesce(at - lag(at) OVER bigram, -1)::INTEGER AS distance, (row_number() OVER bigram - 1)::INTEGER AS occurrences
+        FROM (SELECT sequence, previous, token, at::INTEGER AS at FROM tokens)
+        WINDOW bigram AS (PARTITION BY sequence, previous, token ORDER BY at)
+    """
+
+    def label() -> Columns:
+        table = connection.sql(query).to_arrow_table()
+        at = table["at"].to_numpy()
+        row = at - at // SEQUENCE_IDS - 1
+        distance, occurrences = np.empty((2, row.size), np.int32)
+        distance[row], occurrences[row] = table["distance"].to_numpy(), table["occurrences"].to_numpy()
+        return distance, occurrences
+
+    return label
+
+
+def label_numpy(ids: np.ndarray) -> Callable[[], Columns]:
+    def label() -> Columns:
+        at = np.arange(ids.size, dtype=np.uint64)
+        inside = at % SEQUENCE_IDS > 0
+        keys = ((at // SEQUENCE_IDS) << np.uint64(32)) | (np.roll(ids, 1).astype(np.uint64) << np.uint64(16)) | ids
+        keys = keys[inside]
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        same = np.append(False, ordered[1:] == ordered[:-1])
+        rows = np.arange(order.size)
+        distance, occurrences = np.empty((2, order.size), np.int32)
+        distance[order] = np.where(same, order - np.roll(order, 1), -1)
+        occurrences[order] = rows - np.maximum.accumulate(np.where(same, 0, rows))
+        return distance, occurrences
+
+    return label
+
+
+# --------------------------------------------------------------------------------------------------------------- lookup
+
+
+def table_of(folder: Path) -> Columns:
+    return np.load(folder / "keys.npy"), np.load(folder / "counts.npy")
+
+
+def lookup_ours(ids: np.ndarray, folder: Path, *, num_threads: int, timed_build: bool) -> Callable[[], Columns]:
+    from recallkit.compiled.lookup import build_index, index_rows, lookup_indexed
+
+    keys, counts = table_of(folder)
+
+    def index() -> tuple[np.ndarray, np.ndarray]:
+        starts, _ = index_rows(keys)
+        return starts, build_index(keys, counts, starts, num_threads=num_threads)
+
+    built = index()
+
+    def lookup() -> Columns:
+        starts, slots = index() if timed_build else built
+        return (lookup_indexed(keys, counts, starts, slots, ids[:-1], ids[1:], num_threads=num_threads),)
+
+    return lookup
+
+
+def lookup_search(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
+    from recallkit.compiled.lookup import index_rows, lookup_counts
+
+    keys, counts = table_of(folder)
+    starts, shift = index_rows(keys)
+    return lambda: (lookup_counts(keys, counts, starts, shift, ids[:-1], ids[1:]),)
+
+
+def query_columns(ids: np.ndarray) -> dict[str, np.ndarray]:
+    return {"key": (ids[:-1].astype(np.uint64) << np.uint64(32)) | ids[1:], "row": np.arange(ids.size - 1, dtype=np.uint32)}
+
+
+def lookup_duckdb(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
+    import duckdb
+    import pyarrow as pa
+
+    connection = duckdb.connect()
+    connection.execute(f"SET threads = {NUM_THREADS}")
+    keys, counts = table_of(folder)
+    connection.register("counted", pa.table({"key": keys, "count": counts}))
+    connection.execute("CREATE TABLE bigrams AS FROM counted")
+    connection.register("asked", pa.table(query_columns(ids)))
+    query = "SELECT row, coalesce(count, 0)::BIGINT AS count FROM asked LEFT JOIN bigrams USING (key)"
+
+    def lookup() -> Columns:
+        table = connection.sql(query).to_arrow_table()
+        found = np.empty(table.num_rows, np.int64)
+        found[table["row"].to_numpy()] = table["count"].to_numpy()
+        return (found,)
+
+    return lookup
+
+
+def lookup_polars(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
+    import polars as pl
+
+    keys, counts = table_of(folder)
+    table = pl.DataFrame({"key": keys, "count": counts}).lazy()
+    asked = pl.DataFrame(query_columns(ids)).lazy().select("key")
+    query = asked.join(table, on="key", how="left", maintain_order="left").select(pl.col("count").fill_null(0).cast(pl.Int64))
+    return lambda: (query.collect()["count"].to_numpy(),)
+
+
+# ---------------------------------------------------------------------------------------------------------------- slice
+
+
+def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
+    """The whole of `slice` and the tokeniser alone, on the same documents in this process; where the time goes."""
+    from recallkit import artifacts, pipeline
+    from recallkit.counts import CountsTable
+    from recallkit.stages import sequences, slices, tokens
+    from recallkit.stages.corpus import open_corpus
+
+    data = Path(os.environ["RECALLKIT_TEST_DATA"])
+    shards = sorted((data / "corpus").glob("train-0*.jsonl.zst"))[: None if fast else SLOW_SHARDS]
+    tokenizer = tokens.load_tokenizer(str(data / "tokenizers" / "gpt2.json"))
+    documents = list(open_corpus([str(shard) for shard in shards]).documents())
+    encode = (tokens.fast_encoder(tokenizer) if fast else None) or tokenizer.encode
+    batches = [[document.text for document in batch] for batch in tokens._batches(documents)]
+    encode(batches[0])
+    begin = time.perf_counter()
+    num_tokens = sum(len(encode(batch)[0]) for batch in batches)
+    alone = time.perf_counter() - begin
+
+    options = pipeline.TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", str(tokenizer_path(data)), fast=fast)
+    pipeline.slice_text(options, folder / "warm-up", counts=folder / "counts.duckdb", force=True)
+    spent: dict[str, float] = defaultdict(float)
+    for owner, name in [
+        (pipeline, "open_counts"),
+        (tokens.TextTokenizer, "encode"),
+        (tokens.TextTokenizer, "decode"),
+        (sequences, "sequences_table"),
+        (sequences, "write_sequences"),
+        (pipeline, "_make_sequences"),
+        (pipeline, "_make_labels"),
+        (slices, "label_group"),
+        (CountsTable, "lookup"),
+        (artifacts, "write_parquet"),
+    ]:
+        setattr(owner, name, timed(getattr(owner, name), name, spent))
+    options = pipeline.TextOptions([str(shard) for shard in shards], "validation", str(tokenizer_path(data)), fast=fast)
+    begin = time.perf_counter()
+    manifest = pipeline.slice_text(options, folder / "slices", counts=folder / "counts.duckdb", force=True)
+    seconds = time.perf_counter() - begin
+    assert manifest["num_rows"] == num_tokens + len(documents) - 1
+    return {"seconds": seconds, "alone": alone, "num_tokens": num_tokens, "spent": spent}
+
+
+def timed(function: Callable[..., Any], name: str, spent: dict[str, float]) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return function(*args, **options)
+        finally:
+            spent[name] += time.perf_counter() - begin
+
+    return call
+
+
+def tokenizer_path(data: Path) -> Path:
+    return data / "tokenizers" / "gpt2.json"
+
+
+# -------------------------------------------------------------------------------------------------------------- running
+
+LABELS: dict[str, Callable[[np.ndarray], Callable[[], Columns]]] = {
+    "recallkit, 2 threads": partial(label_ours, num_threads=2),
+    "recallkit, 1 thread": partial(label_ours, num_threads=1),
+    "polars sort+shift": label_polars,
+    "DuckDB lag window": label_duckdb,
+    "numpy sort": label_numpy,
+}
+LOOKUPS: dict[str, Callable[[np.ndarray, Path], Callable[[], Columns]]] = {
+    "recallkit, 2 threads": partial(lookup_ours, num_threads=2, timed_build=False),
+    "recallkit, with its index": partial(lookup_ours, num_threads=2, timed_build=True),
+    "recallkit, 1 thread": partial(lookup_ours, num_threads=1, timed_build=False),
+    "recallkit, binary search": lookup_search,
+    "DuckDB join": lookup_duckdb,
+    "polars join": lookup_polars,
+}
+SLICES: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "gigatoken": partial(slice_command, fast=True),
+    "tokenizers": partial(slice_command, fast=False),
+}
+TASKS: dict[str, dict[str, Any]] = {"labels": LABELS, "lookup": LOOKUPS, "slice": SLICES}
+RIVALS = {"labels": ("polars sort+shift", "DuckDB lag window"), "lookup": ("DuckDB join", "polars join")}
+TARGETS = {"labels": (20.0, 45.0), "lookup": (3.0, 8.0)}
+"""At least, and to reach for: rate of ours as a multiple of the better rival's."""
+
+LEAST_SHARE = 0.8
+"""Least rate of the whole command as a share of its tokeniser's."""
+
+
+def measure(task: str, method: str, folder: Path) -> dict[str, Any]:
+    """One repeat of one method, in this process: seconds, extra peak memory, digest of the result."""
+    from recallkit.artifacts import digest_arrays
+
+    if task == "slice":
+        return SLICES[method](folder)
+    ids = np.load(folder / "ids.npy")
+    extra = () if task == "labels" else (folder,)
+    TASKS[task][method](ids[: ids.size // WARM_UP_SHARE], *extra)()
+    run = TASKS[task][method](ids, *extra)
+    Path("/proc/self/clear_refs").write_text("5")
+    held_kb = counting.memory_kb("VmRSS")
+    begin = time.perf_counter()
+    columns = run()
+    seconds = time.perf_counter() - begin
+    extra_mb = (counting.memory_kb("VmHWM") - held_kb) / 1000
+    return {"seconds": seconds, "extra_mb": extra_mb, "digest": digest_arrays(*(np.asarray(column, np.int64) for column in columns))}
+
+
+def measure_apart(task: str, method: str, folder: Path) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--task", task, "--method", method, "--folder", str(folder)]
+    environment = {**os.environ, "POLARS_MAX_THREADS": str(NUM_THREADS), "RAYON_NUM_THREADS": str(NUM_THREADS)}
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True).stdout
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
+
+
+def write_inputs(folder: Path, tasks: list[str]) -> None:
+    """The ids, a table of the counts of 800M ids, and for the command a database of the shards' counts."""
+    from recallkit import pipeline
+    from recallkit.compiled.counting import BigramCounter, merge_runs
+
+    tiled = folder / "tiled.npy"
+    num_tokens = TABLE_TOKENS if "lookup" in tasks else NUM_TOKENS
+    counting.write_ids(tiled, num_tokens)
+    ids = np.load(tiled, mmap_mode="r")
+    # uint32, as sequences.parquet holds them.
+    np.save(folder / "ids.npy", ids[:NUM_TOKENS].astype(np.uint32))
+    if "lookup" in tasks:
+        counter = BigramCounter(num_threads=NUM_THREADS)
+        chunks = (ids[begin : begin + counting.CHUNK_TOKENS] for begin in range(0, ids.size, counting.CHUNK_TOKENS))
+        run = merge_runs([counter.count(chunk, np.zeros(1, np.int64)) for chunk in chunks])
+        np.save(folder / "keys.npy", run.keys)
+        np.save(folder / "counts.npy", run.counts)
+    if "slice" in tasks:
+        data = Path(os.environ["RECALLKIT_TEST_DATA"])
+        shards = [str(shard) for shard in sorted((data / "corpus").glob("train-0*.jsonl.zst"))]
+        pipeline.count(pipeline.TextOptions(shards, "train", str(tokenizer_path(data))), folder / "counts.duckdb")
+    tiled.unlink()
+
+
+def repeats_of(tasks: list[str], repeats: int, folder: Path) -> Iterator[tuple[str, dict[str, list[dict[str, Any]]]]]:
+    for task in tasks:
+        results: dict[str, list[dict[str, Any]]] = {method: [] for method in TASKS[task]}
+        for _ in range(repeats):
+            for method, rows in results.items():
+                rows.append(measure_apart(task, method, folder))
+        yield task, results
+
+
+def median(rows: list[dict[str, Any]], field: str) -> float:
+    return float(statistics.median(row[field] for row in rows))
+
+
+def report(task: str, results: dict[str, list[dict[str, Any]]]) -> None:
+    """Medians, ratios to ours at 2 threads, and whether the target is met."""
+    first = next(iter(results))
+    seconds = {method: median(rows, "seconds") for method, rows in results.items()}
+    print(f"\n{task:28}{'seconds':>9}{'min':>8}{'max':>8}{'M/s':>8}{'ours/its':>10}{'extra MB':>10}")
+    for method, rows in results.items():
+        times = [row["seconds"] for row in rows]
+        line = f"{method:28}{seconds[method]:9.3f}{min(times):8.3f}{max(times):8.3f}{NUM_TOKENS / 1e6 / seconds[method]:8.1f}"
+        print(line + f"{seconds[method] / seconds[first]:10.2f}{median(rows, 'extra_mb'):10.0f}")
+    digests = {row["digest"] for rows in results.values() for row in rows}
+    assert len(digests) == 1, f"{task}: results differ"
+    print("all results equal")
+    rival = min(RIVALS[task], key=seconds.__getitem__)
+    for ours in [method for method in results if method.startswith("recallkit")]:
+        ratio, (least, reach) = seconds[rival] / seconds[ours], TARGETS[task]
+        verdicts = f"target {least:.0f}x {counting.verdict(ratio >= least)}, reach {reach:.0f}x {counting.verdict(ratio >= reach)}"
+        print(f"{ours}: {ratio:.1f}x the better rival ({rival}): {verdicts}")
+
+
+def report_slice(results: dict[str, list[dict[str, Any]]]) -> None:
+    """The command's rate beside its tokeniser's, and its parts; parts run side by side, and within one another."""
+    for method, rows in results.items():
+        seconds, alone, millions = median(rows, "seconds"), median(rows, "alone"), rows[0]["num_tokens"] / 1e6
+        share = float(statistics.median(row["alone"] / row["seconds"] for row in rows))
+        rates = f"slice {seconds:.2f} s ({millions / seconds:.2f} Mtok/s), tokeniser alone {alone:.2f} s ({millions / alone:.2f} Mtok/s)"
+        print(f"\n{method}, {millions:.1f} Mtok: {rates}")
+        print(f"  share of its rate {share:.1%}, target {LEAST_SHARE:.0%} {counting.verdict(share >= LEAST_SHARE)}")
+        for name in sorted(rows[0]["spent"], key=lambda name: -rows[0]["spent"][name]):
+            print(f"  {statistics.median(row['spent'].get(name, 0) for row in rows):8.2f} s  {name}")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--repeats", type=int, default=5, help="processes a method")
+    options.add_argument("--only", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK", help="labels, lookup, slice")
+    options.add_argument("--task", help=argparse.SUPPRESS)
+    options.add_argument("--method", help=argparse.SUPPRESS)
+    options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.task:
+        print(json.dumps(measure(given.task, given.method, given.folder)))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        write_inputs(Path(name), given.only)
+        loads = "/".join(f"{load:.1f}" for load in os.getloadavg())
+        print(
+            f"{platform.machine()}, {os.cpu_count()} cores, {NUM_THREADS} threads, load {loads}; {NUM_TOKENS:,} GPT-2 ids in {SEQUENCE_IDS}s"
+        )
+        if "lookup" in given.only:
+            print(
+                f"{np.load(Path(name) / 'keys.npy', mmap_mode='r').size:,} distinct bigrams in the table; {given.repeats} repeats, medians"
+            )
+        for task, results in repeats_of(given.only, given.repeats, Path(name)):
+            report_slice(results) if task == "slice" else report(task, results)
+    print(f"\nload after {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()
