@@ -5,8 +5,12 @@ Nothing heavy is imported before a command needs it, so that `--help` answers at
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+import signal
 import sys
+import threading
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +21,8 @@ from recallkit import __version__, config
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from recallkit.pipeline import RareCount, ScoringOptions, TextOptions
 
 app = typer.Typer(
@@ -400,7 +406,8 @@ def _scoring(counts: Path | None, device: str, dtype: DtypeChoice | None, batch_
 def run(arguments: list[str] | None = None) -> None:
     """Runs a command; exits 0, 1 (it failed), 2 (usage) or 130 (interrupted; the same command goes on)."""
     try:
-        status: Any = app(args=arguments, standalone_mode=False)
+        with _insistent_interrupts():
+            status: Any = app(args=arguments, standalone_mode=False)
     except UserError as error:
         _stop(error.line())
     except (KeyboardInterrupt, typer.Abort):
@@ -413,6 +420,27 @@ def run(arguments: list[str] | None = None) -> None:
     if status == EXIT_INTERRUPTED:  # typer turns Ctrl-C inside a command into this status
         _stop("interrupted; the same command goes on from here", EXIT_INTERRUPTED)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+@contextlib.contextmanager
+def _insistent_interrupts() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, and again each second: Python drops one that falls into an import or a destructor."""
+    waiting: list[threading.Timer] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        again = threading.Timer(1.0, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+        waiting.append(again)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        for timer in waiting:
+            timer.cancel()
+        signal.signal(signal.SIGINT, before)
 
 
 def _stop(line: str, status: int = EXIT_FAILED) -> None:

@@ -104,7 +104,7 @@ def read_meta(path: Path) -> dict[str, Any]:
     import duckdb
 
     if not path.is_file():
-        raise UserError("no such counts table", where=path, remedy="make it with `recallkit count SOURCE -o FILE`")
+        raise UserError("no such counts table", where=path, remedy="make it with `recallkit count`, or name it with --counts")
     try:
         with db.connect(path, read_only=True) as connection:
             rows = connection.execute(db.query("counts/select_meta")).fetchall()

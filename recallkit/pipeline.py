@@ -437,7 +437,7 @@ def _check_model_tokenizer(spec: str, slices: Path, used: dict[str, Any]) -> Non
     try:
         mine = load_tokenizer(spec, end_token=used["end_token"])
     except UserError as error:
-        raise UserError(f"its own tokenizer does not fit the slices ({error.problem})", where=spec, remedy=remedy) from error
+        raise UserError(f"its own tokenizer gives other ids or none ({error.problem})", where=spec, remedy=remedy) from error
     if mine.digest == used["digest"]:
         return
     with pq.ParquetFile(slices / "sequences.parquet") as file:

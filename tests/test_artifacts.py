@@ -138,8 +138,41 @@ def test_what_a_killed_process_left_is_swept_away(tmp_path):
 
 
 def test_the_journal_of_finished_work_is_forgotten(tmp_path):
-    with Journal(tmp_path / "out", {"a": 1}) as journal:
+    with Journal(tmp_path / "out", {"a": 1, "b": 2}) as journal:
         journal.commit({})
-    forget_finished(tmp_path / "out")
-    forget_finished(tmp_path / "out")
+    forget_finished(tmp_path / "out", {"a": 9})
+    assert list(tmp_path.iterdir()), "the journal of other work went, too"
+    for _ in range(2):
+        forget_finished(tmp_path / "out", {"a": 1})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_forced_work_that_was_interrupted_goes_on(tmp_path):
+    target = tmp_path / "out"
+    with Journal(target, {"a": 1}, force=True) as journal:
+        journal.commit({"at": 7})
+    with Journal(target, {"a": 1}, force=True) as journal:
+        assert journal.state == {"at": 7}
+    (journal.folder / "state.json").write_text("{ half")
+    with pytest.raises(UserError, match="not a readable JSON"), Journal(target, {"a": 1}):
+        pass
+    with Journal(target, {"a": 1}, force=True) as journal:
+        assert not journal.resumed
+
+
+def test_a_run_that_failed_before_its_first_part_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), Journal(tmp_path / "out", {}):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_are_not_ours_are_never_replaced(tmp_path):
+    text = tmp_path / "text.jsonl"
+    text.write_text("precious")
+    with pytest.raises(UserError, match="did not write"):
+        artifacts.check_replaceable(text, b"PAR1")
+    with pytest.raises(UserError, match="a directory"):
+        artifacts.check_replaceable(tmp_path, b"PAR1")
+    text.write_bytes(b"PAR1 whatever")
+    artifacts.check_replaceable(text, b"PAR1")
+    artifacts.check_replaceable(tmp_path / "new", b"PAR1")

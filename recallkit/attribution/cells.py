@@ -163,7 +163,10 @@ class _Worker:
 
         seq_len = self._tokens.seq_len
         repeated, ar_hit = (_one_array(labels[name]).to_numpy(zero_copy_only=False) for name in ("repeated", "ar_hit"))
-        counts, positions = self._values_within(labels, "train_count", 0, LARGEST_COUNT), self._values_within(labels, "position", 1, seq_len)
+        counts, positions = (
+            self._values_within(labels, "train_count", 0, LARGEST_COUNT),
+            self._values_within(labels, "position", 1, seq_len),
+        )
         label = source.astype(np.uint32)
         for bits, part in ((1, repeated), (1, ar_hit), (6, count_class(counts, extra_thresholds(self._tokens)))):
             label <<= bits

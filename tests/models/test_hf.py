@@ -115,12 +115,11 @@ def test_a_pickle_that_runs_code_is_refused(tiny_model, tmp_path):
         load_model(ModelRequest(str(evil), 4096, device="cpu"))
 
 
-def test_identity_follows_the_weights_and_the_precision(tiny_model, tmp_path):
+def test_identity_follows_the_weights(tiny_model, tmp_path):
     path = tmp_path / "copy"
     shutil.copytree(tiny_model("llama"), path)
     before = identify_model(ModelRequest(str(path), 4096))
     assert before == identify_model(ModelRequest(str(tiny_model("llama")), 4096))
-    assert before != identify_model(ModelRequest(str(path), 4096, dtype="bfloat16"))
     file = path / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
@@ -323,7 +322,7 @@ def fewer_entries(settings: dict) -> None:
     [
         (lambda _: None, None),
         (lambda settings: settings.update(decoder={**settings["decoder"], "trim_offsets": False}, post_processor=None), None),
-        (renamed_end, "does not fit the slices"),
+        (renamed_end, "gives other ids or none"),
         (swapped_ids, "gives other ids"),
         (without_merges, "gives other ids"),
         (fewer_entries, "gives other ids"),

@@ -128,13 +128,21 @@ def test_a_table_survives_export_and_import(tmp_path):
 
 def test_csv_is_imported_sorted_and_added_up(tmp_path):
     file = tmp_path / "counts.csv"
-    file.write_text("first,second,count\n7,1,2\n3,4,5\n7,1,1\n4294967295,0,9\n")
+    file.write_text("first,second,count\n7,1,2\n3,4,5\n7,1,1\n4294967295,4294967295,9\n")
     counted = read_foreign_counts(file)
-    assert as_counters(counted)[0] == Counter({(7, 1): 3, (3, 4): 5, (2**32 - 1, 0): 9})
+    assert as_counters(counted)[0] == Counter({(7, 1): 3, (3, 4): 5, (2**32 - 1, 2**32 - 1): 9})
 
 
 @pytest.mark.parametrize(
-    "content", ["first,second\n1,2\n", "first,second,count\n1,2,-3\n", "first,second,count\nx,2,3\n", "first,second,count\n"]
+    "content",
+    [
+        "first,second\n1,2\n",
+        "first,second,count\n1,2,-3\n",
+        "first,second,count\nx,2,3\n",
+        "first,second,count\n",
+        "first,second,count\n,2,3\n4,5,6\n",
+        "first,second,count\n1,2,1.5\n",
+    ],
 )
 def test_a_bad_table_is_one_line(tmp_path, content):
     file = tmp_path / "bad.csv"

@@ -171,7 +171,7 @@ def test_a_model_with_another_tokenizer_is_refused(small_slices, tiny_model, tmp
 
     model = tmp_path / "model"
     shutil.copytree(tiny_model("llama"), model)
-    word_tokenizer(["?", "</s>", "model", "the"]).save(str(model / "tokenizer.json"))
+    word_tokenizer(["?", "<|endoftext|>", "model", "the"]).save(str(model / "tokenizer.json"))
     with pytest.raises(UserError, match="other ids"):
         pipeline.score(str(model), small_slices, pipeline.ScoringOptions(device="cpu"))
 
