@@ -106,7 +106,8 @@ def write_parquet(
     """
     import pyarrow.parquet as pq
 
-    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd", **options) as writer:
+    options = {"compression": "zstd", "write_page_checksum": True, **options}
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
         for table in tables:
             writer.write_table(table, row_group_size=max(1, table.num_rows))
         stamp = {"schema_version": SCHEMA_VERSION, **(manifest() if callable(manifest) else manifest)}

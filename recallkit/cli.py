@@ -22,6 +22,7 @@ from recallkit.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from recallkit.pipeline import RareCount, ScoringOptions, TextOptions
 
@@ -424,15 +425,21 @@ def run(arguments: list[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def _insistent_interrupts() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, and again each second: Python drops one that falls into an import or a destructor."""
+    """Ctrl-C raises KeyboardInterrupt where it is safe, and again until it is heard.
+
+    Python drops an exception that falls into a destructor; one that falls into the import system can leave its lock
+    taken, and the program waits for ever. There the interrupt comes a moment later.
+    """
     waiting: list[threading.Timer] = []
 
-    def interrupt(number: int, frame: object) -> None:
-        again = threading.Timer(1.0, os.kill, (os.getpid(), number))
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        importing = frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
+        again = threading.Timer(0.02 if importing else 1.0, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
         waiting.append(again)
-        raise KeyboardInterrupt
+        if not importing:
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:

@@ -48,7 +48,7 @@ LAYERS: dict[str, set[str]] = {
     "sources": LEAVES | {"sources"},
     "attribution": LEAVES | {"attribution"},
     "stages": LEAVES | {"compiled", "models", "sources", "attribution"},
-    "console": set(),
+    "console": {"errors"},
     "pipeline": LEAVES | {"stages", "models", "console"},
     "embedded": LEAVES | {"pipeline"},
     "views": LEAVES | {"stages", "pipeline", "console"},

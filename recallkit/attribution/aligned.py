@@ -138,7 +138,7 @@ class RowReader:
 
         self._path, self._remedy = path, remedy
         with self._refusing_damage():
-            self._file = pq.ParquetFile(path)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
         self._columns = list(columns)
         groups = range(self._file.metadata.num_row_groups)
         self._starts = np.cumsum([0, *(self._file.metadata.row_group(g).num_rows for g in groups)]).tolist()

@@ -58,7 +58,7 @@ def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(sequences) as file:
+    with pq.ParquetFile(sequences, page_checksum_verification=True) as file:
         columns = [name for name in file.schema_arrow.names if name != "text"]
         for group in range(file.num_row_groups):
             try:

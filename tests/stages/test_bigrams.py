@@ -133,16 +133,12 @@ def test_csv_is_imported_sorted_and_added_up(tmp_path):
     assert as_counters(counted)[0] == Counter({(7, 1): 3, (3, 4): 5, (2**32 - 1, 2**32 - 1): 9})
 
 
+HEADER = "first,second,count\n"
+
+
 @pytest.mark.parametrize(
     "content",
-    [
-        "first,second\n1,2\n",
-        "first,second,count\n1,2,-3\n",
-        "first,second,count\nx,2,3\n",
-        "first,second,count\n",
-        "first,second,count\n,2,3\n4,5,6\n",
-        "first,second,count\n1,2,1.5\n",
-    ],
+    ["first,second\n1,2\n", f"{HEADER}1,2,-3\n", f"{HEADER}x,2,3\n", HEADER, f"{HEADER},2,3\n4,5,6\n", f"{HEADER}1,2,1.5\n"],
 )
 def test_a_bad_table_is_one_line(tmp_path, content):
     file = tmp_path / "bad.csv"
