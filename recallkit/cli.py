@@ -427,13 +427,13 @@ def run(arguments: list[str] | None = None) -> None:
 def _insistent_interrupts() -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt where it is safe, and again until it is heard.
 
-    Python drops an exception that falls into a destructor; one that falls into the import system can leave its lock
-    taken, and the program waits for ever. There the interrupt comes a moment later.
+    Python drops an exception that falls into a destructor. One that falls into an import can leave the import lock
+    taken, and the program waits for ever, or is taken by a library for a missing package: there it waits for the end.
     """
     waiting: list[threading.Timer] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        importing = frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
+        importing = _is_importing(frame)
         again = threading.Timer(0.02 if importing else 1.0, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
@@ -448,6 +448,15 @@ def _insistent_interrupts() -> Iterator[None]:
         for timer in waiting:
             timer.cancel()
         signal.signal(signal.SIGINT, before)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported somewhere up the stack."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _stop(line: str, status: int = EXIT_FAILED) -> None:
