@@ -406,31 +406,28 @@ def _scoring(counts: Path | None, device: str, dtype: DtypeChoice | None, batch_
 
 def run(arguments: list[str] | None = None) -> None:
     """Runs a command; exits 0, 1 (it failed), 2 (usage) or 130 (interrupted; the same command goes on)."""
+    interrupts: list[threading.Timer] = []
     try:
-        with _insistent_interrupts():
+        with _insistent_interrupts(interrupts):
             status: Any = app(args=arguments, standalone_mode=False)
-    except UserError as error:
-        _stop(error.line())
-    except (KeyboardInterrupt, typer.Abort):
+    except BaseException as error:  # whatever an interrupt was turned into on its way is an interrupt still
+        if not interrupts:
+            _explain(error)
+            raise
         status = EXIT_INTERRUPTED
-    except OSError as error:
-        _stop(_explain_os_error(error))
-    except Exception as error:  # the last line of defence for what libraries raise; see _explain
-        _explain(error)
-        raise
     if status == EXIT_INTERRUPTED:  # typer turns Ctrl-C inside a command into this status
         _stop("interrupted; the same command goes on from here", EXIT_INTERRUPTED)
     sys.exit(status if isinstance(status, int) else 0)
 
 
 @contextlib.contextmanager
-def _insistent_interrupts() -> Iterator[None]:
+def _insistent_interrupts(waiting: list[threading.Timer]) -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt where it is safe, and again until it is heard.
 
     Python drops an exception that falls into a destructor. One that falls into an import can leave the import lock
     taken, and the program waits for ever, or is taken by a library for a missing package: there it waits for the end.
+    `waiting` is empty as long as nobody pressed Ctrl-C.
     """
-    waiting: list[threading.Timer] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         importing = _is_importing(frame)
@@ -473,8 +470,12 @@ def _explain_os_error(error: OSError) -> str:
     return UserError(error.strerror or str(error), where=where).line()
 
 
-def _explain(error: Exception) -> None:
-    """Turns usage errors and full disks that libraries report in their own way into a line and an exit."""
+def _explain(error: BaseException) -> None:
+    """Ends the program with a line for what a user can mend: our errors, usage errors, the system's, a full disk."""
+    if isinstance(error, UserError):
+        _stop(error.line())
+    if isinstance(error, OSError):
+        _stop(_explain_os_error(error))
     show = getattr(error, "show", None)
     if callable(show):
         show()

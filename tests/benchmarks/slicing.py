@@ -86,20 +86,23 @@ def label_duckdb(ids: np.ndarray) -> Callable[[], Columns]:
 
     connection = duckdb.connect()
     connection.execute(f"SET threads = {NUM_THREADS}")
-    at = np.arange(ids.size, dtype=np.uint32)
-    inside = at % SEQUENCE_IDS > 0
-    columns = {"previous": ids[:-1][inside[1:]], "token": ids[inside], "at": at[inside], "sequence": (at // SEQUENCE_IDS)[inside]}
+    place = np.arange(ids.size, dtype=np.uint32)
+    inside = place % SEQUENCE_IDS > 0
+    columns = {"previous": ids[:-1][inside[1:]], "token": ids[inside], "place": place[inside], "sequence": (place // SEQUENCE_IDS)[inside]}
     connection.register("tokens", pa.table(columns))
     query = """
-        SELECT at, coalesce(at - lag(at) OVER bigram, -1)::INTEGER AS distance, (row_number() OVER bigram - 1)::INTEGER AS occurrences
-        FROM (SELECT sequence, previous, token, at::INTEGER AS at FROM tokens)
-        WINDOW bigram AS (PARTITION BY sequence, previous, token ORDER BY at)
+        SELECT
+            place,
+            coalesce(place - lag(place) OVER bigram, -1)::INTEGER AS distance,
+            (row_number() OVER bigram - 1)::INTEGER AS occurrences
+        FROM (SELECT sequence, previous, token, place::INTEGER AS place FROM tokens)
+        WINDOW bigram AS (PARTITION BY sequence, previous, token ORDER BY place)
     """
 
     def label() -> Columns:
         table = connection.sql(query).to_arrow_table()
-        at = table["at"].to_numpy()
-        row = at - at // SEQUENCE_IDS - 1
+        found = table["place"].to_numpy()
+        row = found - found // SEQUENCE_IDS - 1
         distance, occurrences = np.empty((2, row.size), np.int32)
         distance[row], occurrences[row] = table["distance"].to_numpy(), table["occurrences"].to_numpy()
         return distance, occurrences
@@ -305,7 +308,7 @@ def measure(task: str, method: str, folder: Path) -> dict[str, Any]:
 def measure_apart(task: str, method: str, folder: Path) -> dict[str, Any]:
     command = [sys.executable, __file__, "--task", task, "--method", method, "--folder", str(folder)]
     environment = {**os.environ, "POLARS_MAX_THREADS": str(NUM_THREADS), "RAYON_NUM_THREADS": str(NUM_THREADS)}
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True).stdout
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment, text=True).stdout
     result: dict[str, Any] = json.loads(output.splitlines()[-1])
     return result
 
@@ -392,9 +395,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         write_inputs(Path(name), given.only)
         loads = "/".join(f"{load:.1f}" for load in os.getloadavg())
-        print(
-            f"{platform.machine()}, {os.cpu_count()} cores, {NUM_THREADS} threads, load {loads}; {NUM_TOKENS:,} GPT-2 ids in {SEQUENCE_IDS}s"
-        )
+        print(f"{platform.machine()}, {os.cpu_count()} cores, {NUM_THREADS} threads, load {loads}; {NUM_TOKENS:,} GPT-2 ids")
         if "lookup" in given.only:
             print(
                 f"{np.load(Path(name) / 'keys.npy', mmap_mode='r').size:,} distinct bigrams in the table; {given.repeats} repeats, medians"
