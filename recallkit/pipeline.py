@@ -259,7 +259,9 @@ def _make_sequences(opened: _Text, path: Path, seq_len: int, *, force: bool) -> 
             )
             for block in blocks:
                 table = sequences.sequences_table(block, opened.tokenizer)
-                artifacts.write_parquet(journal.part(journal.num_parts), [table], sequences.sequences_schema(), {})
+                artifacts.write_parquet(
+                    journal.part(journal.num_parts), [table], sequences.sequences_schema(), {}, use_dictionary=False, compression="lz4"
+                )
                 journal.commit(block.state.to_json())
                 show(block.state.num_predictions)
         opened.report_skipped()

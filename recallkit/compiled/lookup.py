@@ -1,7 +1,7 @@
 """Training counts of many bigrams at once: by a hash index of the sorted table, or by binary search in the table itself.
 
 The table stays sorted arrays, which can be memory-mapped; the binary search needs nothing else. The index takes 12 more
-bytes a bigram and answers some five times as fast. Each row of the table, the bigrams of one first token, has a hash
+bytes a bigram and answers four to six times as fast. Each row of the table, the bigrams of one first token, has a hash
 table of its own in it, so that building it walks through memory once, front to back, and a question misses the cache
 about once.
 """

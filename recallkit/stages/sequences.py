@@ -308,4 +308,4 @@ def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict
     def manifest() -> dict[str, Any]:
         return {**facts, **totals, "sequences_digest": digest_json(digests)}
 
-    return write_parquet(path, groups(), sequences_schema(), manifest)
+    return write_parquet(path, groups(), sequences_schema(), manifest, use_dictionary=False)

@@ -6,6 +6,7 @@ is used when it is installed, and only after it has agreed with the reference on
 
 from __future__ import annotations
 
+import itertools
 import json
 from functools import cached_property
 from importlib.resources import files
@@ -97,10 +98,17 @@ class TextTokenizer:
 
     def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
         """Text of each id array; bytes of a character cut in two at an end of a sequence become U+FFFD."""
-        table = self.token_bytes
-        if table is None:
+        if self.token_bytes is None:
             return list(self.backend.decode_batch([s.tolist() for s in sequences], skip_special_tokens=False))
-        return [b"".join(map(table.__getitem__, s.tolist())).decode("utf-8", errors="replace") for s in sequences]
+        if not sequences:
+            return []
+        import pyarrow as pa
+
+        pieces = pa.array(self.token_bytes, pa.large_binary()).take(pa.array(np.concatenate(sequences)))
+        _, ends, joined = pieces.buffers()
+        at = np.frombuffer(ends, np.int64)[np.cumsum([0, *map(len, sequences)])]
+        whole = memoryview(joined)
+        return [str(whole[start:stop], "utf-8", "replace") for start, stop in itertools.pairwise(at)]
 
     def describe(self) -> dict[str, Any]:
         """What a manifest keeps."""

@@ -41,7 +41,7 @@ NUM_THREADS = 2
 NUM_TOKENS, TABLE_TOKENS, SEQUENCE_IDS = 16_400_000, 800_000_000, 2049
 WARM_UP_SHARE = 16
 SLOW_SHARDS = 1
-"""Shards that `tokenizers` encodes, at a fiftieth of gigatoken's rate."""
+"""Shards that `tokenizers` encodes, which takes it far longer than gigatoken."""
 
 
 # --------------------------------------------------------------------------------------------------------------- labels
@@ -59,7 +59,7 @@ def label_ours(ids: np.ndarray, num_threads: int) -> Callable[[], Columns]:
 
 
 def label_polars(ids: np.ndarray) -> Callable[[], Columns]:
-    """Sorted by sequence and bigram, a repeat follows the occurrence before it; stable, as places are the third key."""
+    """Sorted by sequence and bigram, a repeat follows the occurrence before it, as the place is the second key."""
     import polars as pl
 
     frame = pl.DataFrame({"id": ids, "at": np.arange(ids.size, dtype=np.uint32)}).lazy()
