@@ -150,13 +150,16 @@ def _check_output(out: Path, opened: _Text) -> None:
 
 
 def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
-    """Writes the bigrams of a counts table to Parquet; a file that is there is replaced with `force` alone."""
+    """Writes the bigrams of a counts table to Parquet; a file that is there and holds others is replaced with `force` alone."""
     from recallkit.stages import bigrams
 
-    if parquet.exists() and not force:
-        raise UserError("already there", where=parquet, remedy="give another --export, or replace it with --force")
     artifacts.check_replaceable(parquet, b"PAR1")
-    bigrams.export_counts(counts, parquet)
+    table = open_counts(counts)
+    if parquet.exists() and not force:
+        if artifacts.read_manifest(parquet).get("counts_id") == table.meta["id"]:
+            return
+        raise UserError("holds other counts", where=parquet, remedy="give another --export, or replace it with --force")
+    bigrams.export_counts(table, parquet)
 
 
 def import_counts(

@@ -214,7 +214,8 @@ def test_counts_of_only_other_sequences_are_refused(invoke, tmp_path, small_slic
     assert invoke("slice", other, "-o", tmp_path / "other")[0] == 0
     assert invoke("count", train, "--only", tmp_path / "other", "-o", tmp_path / "only.duckdb")[0] == 0
     assert_one_line(invoke("slice", valid, "--counts", tmp_path / "only.duckdb", "-o", tmp_path / "s"), "--only")
-    assert_one_line(invoke("score", "control:bigram", "--slices", small_slices, "--counts", tmp_path / "only.duckdb"), "all of them")
+    slices = copy_of(small_slices, tmp_path)
+    assert_one_line(invoke("score", "control:bigram", "--slices", slices, "--counts", tmp_path / "only.duckdb", "--force"), "all of them")
 
 
 def test_control_models_refuse_counts_of_another_tokenizer(invoke, tmp_path, small_slices):
@@ -243,9 +244,13 @@ def test_a_users_files_are_never_replaced(invoke, tmp_path):
     counts = tmp_path / "c.duckdb"
     assert_one_line(invoke("count", shard, "-o", shard, "--force"), "one of the inputs")
     assert invoke("count", shard, "-o", counts)[0] == 0
-    assert_one_line(invoke("count", shard, "-o", counts, "--export", shard), "already there", after_notes=True)
+    assert_one_line(invoke("count", shard, "-o", counts, "--export", shard), "did not write", after_notes=True)
     assert_one_line(invoke("count", shard, "-o", counts, "--export", shard, "--force"), "did not write", after_notes=True)
     assert_one_line(invoke("count", shard, "-o", counts, "--export", counts, "--force"), "did not write", after_notes=True)
+    assert invoke("count", shard, "-o", counts, "--export", tmp_path / "x.parquet")[0] == 0
+    assert invoke("count", shard, "-o", counts, "--export", tmp_path / "x.parquet")[0] == 0
+    other = ["count", shard, "--limit-tokens", 20, "-o", tmp_path / "d.duckdb", "--export", tmp_path / "x.parquet"]
+    assert_one_line(invoke(*other), "holds other counts", after_notes=True)
     assert shard.read_bytes() == before
     assert pipeline.read_meta(counts)["num_documents"] == 5
 

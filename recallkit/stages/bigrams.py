@@ -22,12 +22,13 @@ from recallkit.joining import Boundary, join_documents
 from recallkit.records import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     import duckdb
 
     from recallkit.compiled.counting import BigramCounter, BigramRun
+    from recallkit.counts import CountsTable
     from recallkit.journal import Journal
     from recallkit.records import EncodedDocuments
 
@@ -376,7 +377,16 @@ def read_foreign_counts(path: Path) -> CountedStream:
     return CountedStream(BigramRun(keys, counts.astype(np.uint64)), tokens.astype(np.uint32), token_counts, int(counts.sum()), 0)
 
 
-def export_counts(counts_path: Path, parquet_path: Path) -> None:
-    """Writes the bigrams of a counts database to Parquet (first, second, count), sorted, whole or not at all."""
-    with db.connect(counts_path, read_only=True) as connection, artifacts.replacing(parquet_path) as temporary:
-        connection.sql(db.query("counts/export_bigrams")).write_parquet(str(temporary), compression="zstd")
+def export_counts(table: CountsTable, path: Path) -> None:
+    """Writes the bigrams of a counts table to Parquet (first, second, count), sorted, whole or not at all."""
+    import pyarrow as pa
+
+    schema = pa.schema([("first", pa.uint32()), ("second", pa.uint32()), ("count", pa.uint64())])
+
+    def groups() -> Iterator[pa.Table]:
+        for start in range(0, len(table.keys), _ROWS_AN_INSERT):
+            part = slice(start, start + _ROWS_AN_INSERT)
+            keys = table.keys[part]
+            yield pa.table([(keys >> np.uint64(32)).astype(np.uint32), keys.astype(np.uint32), table.counts[part]], schema=schema)
+
+    artifacts.write_parquet(path, groups(), schema, {"kind": "bigrams", "counts_id": table.meta["id"]})

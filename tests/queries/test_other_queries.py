@@ -24,7 +24,6 @@ def test_create_insert_and_select_counts():
             (1 << 32 | 5, 2**40),
             ((2**32 - 1) << 32 | 7, 1),
         ]
-        assert connection.execute(db.query("counts/export_bigrams")).fetchall() == batch.rows()
         assert connection.execute(db.query("counts/select_unigrams")).fetchall() == [(1, 4), (9, 6)]
         assert connection.execute(db.query("counts/select_meta")).fetchall() == [("boundary", '"pack"')]
 

@@ -120,7 +120,7 @@ def test_a_table_survives_export_and_import(tmp_path):
     with Journal(tmp_path / "counts.duckdb", {}) as journal:
         counted = count_stream(batches([[1, 2, 3, 1, 2], [4, 4, 4]], [2]), journal, boundary="pack", **OPTIONS)
         write_counts(tmp_path / "counts.duckdb", counted, {})
-    export_counts(tmp_path / "counts.duckdb", tmp_path / "bigrams.parquet")
+    export_counts(open_counts(tmp_path / "counts.duckdb"), tmp_path / "bigrams.parquet")
     again = read_foreign_counts(tmp_path / "bigrams.parquet")
     assert np.array_equal(again.bigrams.keys, counted.bigrams.keys)
     assert np.array_equal(again.bigrams.counts, counted.bigrams.counts)
