@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
-    """Runs the command line."""
-    from recallkit.cli import run
-
+    """Runs the command line; Ctrl-C while it is still being loaded ends it like any other."""
+    try:
+        from recallkit.cli import run
+    except KeyboardInterrupt:
+        sys.exit(130)
     run()
 
 

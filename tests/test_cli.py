@@ -518,7 +518,7 @@ def test_ctrl_c_is_heard_at_any_moment(home, tmp_path):
     for moment in range(12):
         command = [sys.executable, "-m", "recallkit", "count", str(shard), "-o", str(tmp_path / "c.duckdb"), "--force"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        time.sleep(0.25 + 0.06 * moment)
+        time.sleep(0.5 + 0.05 * moment)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 130, err
