@@ -14,9 +14,6 @@ SEQ_LEN = 2048
 MAX_COUNT = 1250
 """Largest training count of a bigram that still counts as rare (Zoology 3.1: <= 1250 in 10B tokens)."""
 
-PAPER_TRAINING_TOKENS = 10_000_000_000
-"""Pre-training tokens behind MAX_COUNT in the papers: 125 occurrences a billion tokens."""
-
 SEQUENCES_PER_ROW_GROUP = 512
 """Row groups of every table of tokens: 512 x 2048 = 1,048,576 rows, the same in slices and scores."""
 

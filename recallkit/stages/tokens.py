@@ -1,7 +1,7 @@
 """Text to token ids: `tokenizers` is the reference, gigatoken the fast path where it gives the same ids.
 
-Tokenising decides how long everything takes (5 MB/s with `tokenizers`, 50 times that with gigatoken), so the fast path
-is used when it is installed, and only after it has agreed with the reference on the stream's own first documents.
+Tokenising decides how long everything takes (`tokenizers` gives a few MB/s, gigatoken tens of times that), so the fast
+path is used when it is installed, and only after it has agreed with the reference on the stream's own first documents.
 """
 
 from __future__ import annotations
