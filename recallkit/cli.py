@@ -352,7 +352,7 @@ def gap(
 @app.command()
 def models(as_json: Json = False) -> None:
     """List the models that can be scored, a line each."""
-    from recallkit.models.api import DESCRIPTIONS
+    from recallkit.models.loading import DESCRIPTIONS
 
     _print_list(list(DESCRIPTIONS.items()), as_json)
 

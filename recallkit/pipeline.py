@@ -344,7 +344,8 @@ def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOption
 
     Done once for a model and a set of sequences: a finished file is found again, an unfinished one is gone on with.
     """
-    from recallkit.models.api import CONTROL_MODELS, ModelRequest, identify_model
+    from recallkit.models.api import ModelRequest
+    from recallkit.models.loading import identify_model, is_control
 
     tokens, sequences = (artifacts.read_manifest(slices / f"{name}.parquet") for name in ("tokens", "sequences"))
     if tokens["sequences_digest"] != sequences["sequences_digest"]:
@@ -365,7 +366,7 @@ def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOption
     identity = {
         "model_digest": identify_model(request),
         "sequences_digest": sequences["sequences_digest"],
-        "dtype": None if model_spec in CONTROL_MODELS else dtype,
+        "dtype": None if is_control(model_spec) else dtype,
     }
     remedy = f"score it again: recallkit score {model_spec} --slices {slices} --force"
     if _finished(found, identity, path, force=options.force, remedy=remedy):
@@ -383,7 +384,7 @@ def _score_into(
     sequences: dict[str, Any],
     options: ScoringOptions,
 ) -> dict[str, Any]:
-    from recallkit.models.api import load_model
+    from recallkit.models.loading import load_model
     from recallkit.stages import scores
 
     model = load_model(request)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recallkit import artifacts, registry
+from recallkit import artifacts
 from recallkit.counts import open_counts, read_meta
 from recallkit.errors import UserError
-from recallkit.models.api import CONTROL_MODELS, TokenScores
+from recallkit.models.api import TokenScores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,13 +29,6 @@ if TYPE_CHECKING:
 
 CACHE_WEIGHT = 0.35
 """m above: of 0.1, 0.15 ... 0.5 the one with the lowest NLL on 2M tokens of mixed text held out from the counts (docs/log.md)."""
-
-
-def identify_control(request: ModelRequest) -> str:
-    """Digest of what decides a control model's numbers. Raises UserError for an unknown name, or without counts."""
-    model = registry.resolve(CONTROL_MODELS, request.spec, "control model")
-    counts_id = request.counts_id or read_meta(_counts_path(request))["id"]
-    return artifacts.digest_json([request.spec, counts_id, request.vocab_size, model.cache_weight])
 
 
 def _counts_path(request: ModelRequest) -> Path:
@@ -63,6 +56,12 @@ class _ControlModel:
                 remedy="a control model needs all of them: count without --only",
             )
         self.vocab_size = max(request.vocab_size, len(self.table.unigram_counts))
+
+    @classmethod
+    def identify(cls, request: ModelRequest) -> str:
+        """Digest of what decides the model's numbers. Raises UserError without counts."""
+        counts_id = request.counts_id or read_meta(_counts_path(request))["id"]
+        return artifacts.digest_json([request.spec, counts_id, request.vocab_size, cls.cache_weight])
 
     @cached_property
     def unigram(self) -> np.ndarray:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from recallkit import artifacts, registry
 from recallkit.errors import UserError
-from recallkit.models.api import TokenScores
+from recallkit.models.torch_model import TorchModel, choose_device, choose_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,14 +22,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from recallkit.kernels.token_nll.api import TokenNll
     from recallkit.models.api import ModelRequest
 
 _DECIDING_FILES = ("config.json", "adapter_config.json", "*.index.json", "*.safetensors", "*.bin")
 _TRAINING_FILES = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin", "scaler.bin"})
 """Left beside the weights by trainers; they decide no score, and a tokenizer or a README decides none either."""
-
-_MOST_CPU_TOKENS = 1 << 13
-_MOST_CUDA_TOKENS = 1 << 16
 
 
 def load_transformers(request: ModelRequest) -> TransformersModel:
@@ -40,10 +35,8 @@ def load_transformers(request: ModelRequest) -> TransformersModel:
 
     Raises UserError where transformers cannot read it, where weights are missing from the files, or without the device.
     """
-    import torch
-
     device = choose_device(request.device)
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[request.dtype]
+    dtype = choose_dtype(request.dtype)
     path = Path(request.spec)
     if path.is_file() and path.suffix != ".gguf":
         raise UserError("not a model: a directory, a .gguf file or a hub id is wanted", where=request.spec)
@@ -83,21 +76,6 @@ def _hub_commit(spec: str) -> str:
             where=spec,
             remedy="check the spelling and the network, or give a directory or a .gguf file",
         ) from error
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:1`. Raises UserError for a card that is not there."""
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError("no such device", where=name, remedy="use auto, cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("no CUDA card that this torch can use", where=name, remedy="use --device cpu, or install a CUDA build of torch")
-    return device
 
 
 FAILURES_TO_READ = (
@@ -140,22 +118,6 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-@contextlib.contextmanager
-def _memory_errors() -> Iterator[None]:
-    """Turns torch's ways of running out of memory into MemoryError."""
-    import torch
-
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        torch.cuda.empty_cache()
-        raise MemoryError from error
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error) or "not enough memory" in str(error):
-            raise MemoryError from error
-        raise
-
-
 def _from_pretrained(spec: str, source: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
     import pickle
 
@@ -185,57 +147,44 @@ def _from_pretrained(spec: str, source: str, dtype: torch.dtype, options: dict[s
     return model
 
 
-class TransformersModel:
+class TransformersModel(TorchModel):
     """A transformers model behind `ScoringModel`."""
 
     def __init__(self, model: Any, name: str, device: torch.device) -> None:
-        self.model = model
-        self.name = name
-        self.device = device
         config = model.config.get_text_config()
-        self.config = config
-        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         length = getattr(config, "max_position_embeddings", None)
-        self.max_length = int(length) if isinstance(length, int) and length > 0 else None
+        super().__init__(
+            name,
+            device,
+            vocab_size=int(model.get_output_embeddings().weight.shape[0]),
+            max_length=int(length) if isinstance(length, int) and length > 0 else None,
+        )
+        self.model = model
+        self.config = config
         self.head_is_linear = self._check_head()
 
-    def batch_tokens(self, seq_len: int) -> int:
-        """From the memory of the device and the widest activations of one layer; the same on every run."""
-        import torch
-
-        if self.device.type == "cuda":
-            memory, most = torch.cuda.get_device_properties(self.device).total_memory, _MOST_CUDA_TOKENS
-        else:
-            memory, most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _MOST_CPU_TOKENS
+    def bytes_per_token(self, seq_len: int) -> int:
+        """See `TorchModel.bytes_per_token`: the widest activations of one layer, in float32."""
         width = int(getattr(self.config, "hidden_size", 1024))
         inner = int(getattr(self.config, "intermediate_size", None) or 4 * width)
         state = int(getattr(self.config, "state_size", 0) or 0)
         heads = int(getattr(self.config, "num_attention_heads", 0) or 0)
-        per_token = 4 * (8 * width + 4 * inner + 4 * inner * state + 2 * heads * seq_len)
-        fitting = max(1, memory // 8 // per_token)
-        return int(max(seq_len, min(most, 1 << (fitting.bit_length() - 1))))
+        return 4 * (8 * width + 4 * inner + 4 * inner * state + 2 * heads * seq_len)
 
-    def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
-        """See `ScoringModel.score`. Shorter sequences of a batch are padded behind their last id, which no causal model sees."""
-        import torch
+    def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
+        """See `TorchModel.forward`: hidden states where the head is linear, else logits."""
+        if not self.head_is_linear:
+            return self.model(input_ids=inputs, use_cache=False).logits, None
+        return self.model.base_model(input_ids=inputs, use_cache=False).last_hidden_state, None
 
-        lengths = np.diff(offsets) - 1
-        inputs, real = _padded_inputs(ids, offsets, lengths)
-        is_first = np.zeros(len(ids), bool)
-        is_first[offsets[:-1]] = True
-        targets = torch.from_numpy(ids[~is_first].astype(np.int64)).to(self.device)
-        with torch.inference_mode(), _memory_errors():
-            scores = self._token_nll(torch.from_numpy(inputs).to(self.device), torch.from_numpy(real).to(self.device), targets)
-        return TokenScores(scores.nll.cpu().numpy(), scores.argmax.to(torch.int32).cpu().numpy(), scores.rank.to(torch.int32).cpu().numpy())
-
-    def _token_nll(self, inputs: Tensor, real: Tensor, targets: Tensor) -> Any:
+    def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
+        """See `TorchModel.reduce`."""
         from recallkit.kernels.token_nll.api import logits_nll, token_nll
 
         if not self.head_is_linear:
-            return logits_nll(self.model(input_ids=inputs, use_cache=False).logits[real], targets)
+            return logits_nll(outputs, targets)
         head = self.model.get_output_embeddings()
-        hidden = self.model.base_model(input_ids=inputs, use_cache=False).last_hidden_state
-        return token_nll(hidden[real], head.weight, targets, bias=getattr(head, "bias", None))
+        return token_nll(outputs, head.weight, targets, bias=getattr(head, "bias", None))
 
     def _check_head(self) -> bool:
         """Whether the logits are the head's linear layer on the backbone's last hidden state, tried on a few ids."""
@@ -253,12 +202,3 @@ class TransformersModel:
             # The largest logit sets the scale: a soft cap or a factor changes it far beyond rounding.
             difference = (head(hidden).float() - expected).abs().max()
             return bool(difference <= 1e-3 * expected.abs().max().clamp(min=1e-6))
-
-
-def _padded_inputs(ids: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (b, longest) int64 and which of them are real; the fill repeats an id of the sequence itself."""
-    longest = int(lengths.max())
-    places = np.arange(longest)
-    real = places < lengths[:, None]
-    at = offsets[:-1, None] + np.minimum(places, lengths[:, None] - 1)
-    return ids[at].astype(np.int64), real

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.errors import UserError
-from recallkit.models.api import ModelRequest, identify_model, load_model
+from recallkit.models.api import ModelRequest
 from recallkit.models.control import CACHE_WEIGHT
+from recallkit.models.loading import identify_model, load_model
 from recallkit.stages.bigrams import CountedStream, write_counts
 
 VOCAB = 11

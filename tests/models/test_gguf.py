@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from recallkit import cli, pipeline
 from recallkit.errors import UserError
-from recallkit.models.api import ModelRequest, identify_model, load_model
+from recallkit.models.api import ModelRequest
+from recallkit.models.loading import identify_model, load_model
 from recallkit.stages.tokens import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 from tests.models.test_hf import LENGTHS, ragged

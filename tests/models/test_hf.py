@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from recallkit import pipeline
 from recallkit.errors import UserError
-from recallkit.models.api import ModelRequest, identify_model, load_model
+from recallkit.models.api import ModelRequest
+from recallkit.models.loading import identify_model, load_model
 from recallkit.stages.tokens import load_tokenizer
 from tests.conftest import FAMILIES
 

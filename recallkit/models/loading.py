@@ -1,0 +1,68 @@
+"""How a name on the command line becomes a model: control models, a user's own, and what transformers loads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit import registry
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from recallkit.models.api import ModelRequest, ScoringModel
+
+CONTROL_MODELS: dict[str, str] = {
+    "control:unigram": "recallkit.models.control:UnigramModel",
+    "control:bigram": "recallkit.models.control:BigramModel",
+    "control:recall": "recallkit.models.control:RecallModel",
+}
+
+DESCRIPTIONS: dict[str, str] = {
+    "control:unigram": "training frequencies of single tokens: a floor",
+    "control:bigram": "interpolated bigram model from the counts table: knows training, remembers no context",
+    "control:recall": "control:bigram mixed with a cache of this context's bigrams: its lead over control:bigram is recall",
+    "DIRECTORY": "a causal language model that transformers loads: config.json with safetensors (or a weights-only .bin)",
+    "FILE.gguf": "a GGUF file, dequantised by transformers",
+    "OWNER/NAME": "the same from the Hugging Face hub",
+}
+"""For `recallkit models`: a line each."""
+
+
+def identify_model(request: ModelRequest) -> str:
+    """A digest of everything that decides the model's numbers, without loading it: weights, precision, counts.
+
+    Raises UserError where there is no such model.
+    """
+    if is_control(request.spec):
+        return str(_control(request).identify(request))
+    from recallkit.models.hf import identify_transformers
+
+    return identify_transformers(request)
+
+
+def is_control(spec: str) -> bool:
+    """Whether a name is that of a control model, known or not."""
+    return spec.startswith("control:")
+
+
+def _control(request: ModelRequest) -> Any:
+    return registry.resolve(CONTROL_MODELS, request.spec, "control model")
+
+
+def load_model(request: ModelRequest) -> ScoringModel:
+    """Loads the model that a request names.
+
+    Raises UserError where there is no such model, it cannot be read, or its vocabulary is smaller than the tokenizer's.
+    """
+    if is_control(request.spec):
+        model: ScoringModel = _control(request)(request)
+    else:
+        from recallkit.models.hf import load_transformers
+
+        model = load_transformers(request)
+    if model.vocab_size < request.vocab_size:
+        raise UserError(
+            f"its vocabulary has {model.vocab_size:,} entries, the tokenizer of the slices {request.vocab_size:,}",
+            where=request.spec,
+            remedy="slice again with this model's tokenizer (--tokenizer)",
+        )
+    return model
