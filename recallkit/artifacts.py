@@ -11,9 +11,10 @@ import json
 import os
 import platform
 import shutil
+import time
 from typing import TYPE_CHECKING, Any
 
-from recallkit.config import SCHEMA_VERSION
+from recallkit.config import SCHEMA_VERSION, home
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ PARTIAL = ".partial"
 
 _SAMPLE_BLOCK = 1 << 16
 _NUM_SAMPLES = 16
+
+_REMEMBERED_BYTES = 64 << 20
+"""Files above this length are digested once: a smaller one takes a tenth of a second at most."""
+_SETTLING_NS = 2_000_000_000
+"""Times of files have a coarse grain: a second write within it would leave no trace."""
+_MOST_DIGESTS = 2000
 
 
 @contextlib.contextmanager
@@ -136,6 +143,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
+def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | None:
+    """The options that made a finished table; None where there is none, or with `force` none that can be read."""
+    try:
+        return read_manifest(path)["options"] if path.exists() else None
+    except UserError:
+        if force:
+            return None
+        raise
+
+
 def check_replaceable(path: Path, magic: bytes, *, at: int = 0) -> None:
     """Raises UserError where `path` is a file or folder that no table of ours could be: it is not replaced, ever.
 
@@ -192,6 +209,51 @@ def digest_file(path: Path) -> str:
     """The digest of a whole file, for files whose every byte matters (weights, tokenizers)."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def digest_weights(path: Path) -> str:
+    """`digest_file`, remembered in the cache folder for files of more than 64 MB until anything about them changes.
+
+    Weights of many gigabytes take seconds to read. A file is known by its real path, length, inode and the times of its
+    last change, the inode's too, which no program can set back. A cache that cannot be read or written costs only time.
+    """
+    if path.stat().st_size <= _REMEMBERED_BYTES:
+        return digest_file(path)
+    real, before = os.path.realpath(path), _file_state(path)
+    known = _read_digests().get(real)
+    if known is not None and known[:-1] == before:
+        return str(known[-1])
+    started = time.time_ns()
+    digest = digest_file(path)
+    is_settled = started - max(before[1:3]) > _SETTLING_NS
+    if is_settled and _file_state(path) == before:
+        _remember_digest(real, [*before, digest])
+    return digest
+
+
+def _file_state(path: Path) -> list[int]:
+    """What changes when a file does: length, times of change of the content and of the inode (ns), inode, device."""
+    state = path.stat()
+    return [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino, state.st_dev]
+
+
+def _read_digests() -> dict[str, list[Any]]:
+    """Real path -> state and digest of the files that are remembered; none where the cache is absent or damaged."""
+    try:
+        digests = json.loads((home() / "digests.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    kinds = [int] * 5 + [str]
+    is_sound = isinstance(digests, dict) and all(isinstance(d, list) and [type(v) for v in d] == kinds for d in digests.values())
+    return digests if is_sound else {}
+
+
+def _remember_digest(real: str, entry: list[Any]) -> None:
+    """Adds an entry, the latest last; the oldest go. Of two processes that write at once, one may lose its entry."""
+    digests = {path: known for path, known in _read_digests().items() if path != real}
+    kept = [*list(digests.items())[1 - _MOST_DIGESTS :], (real, entry)]
+    with contextlib.suppress(OSError), replacing(home() / "digests.json") as temporary:
+        temporary.write_text(json.dumps(dict(kept), indent=0), encoding="utf-8")
 
 
 def digest_sample(path: Path) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from recallkit.pipeline import RareCount, ScoringOptions, TextOptions
+    from recallkit.pipeline import RareCount, TextOptions
 
 app = typer.Typer(
     name="recallkit",
@@ -48,6 +48,13 @@ class BoundaryChoice(StrEnum):
 
     pack = "pack"
     document = "document"
+
+
+class EngineChoice(StrEnum):
+    """Who scores."""
+
+    local = "local"
+    ray = "ray"
 
 
 class DtypeChoice(StrEnum):
@@ -112,6 +119,60 @@ BatchTokens = Annotated[
         metavar="N", parser=_amount, help="Tokens a batch; chosen from the model and the memory if not given.", show_default=False
     ),
 ]
+Workers = Annotated[
+    int, typer.Option(min=1, max=1024, help="Processes that score, one a card in turn; with --engine ray, actors. The bytes are the same.")
+]
+Engine = Annotated[EngineChoice, typer.Option(help="local: this machine; ray: a Ray cluster (extra `ray`) that shares the directory.")]
+Address = Annotated[
+    str | None,
+    typer.Option(help="With --engine ray: the cluster, `auto` or ray://HOST:PORT; one of this machine if not given.", show_default=False),
+]
+Share = Annotated[
+    str | None,
+    typer.Option(
+        metavar="K/N",
+        help="Score the K-th of N shares and join nothing, for N jobs at once; a run without it joins them.",
+        show_default=False,
+    ),
+]
+ModelTokenizer = Annotated[
+    str | None,
+    typer.Option(
+        help="The model's tokenizer, where it brings none: as --tokenizer, or `bytes`. If it is not the slices' own, the model reads the "
+        "same bytes and its NLLs are carried to their tokens.",
+        show_default=False,
+    ),
+]
+Context = Annotated[
+    int | None,
+    typer.Option(min=1, max=_LONGEST, metavar="N", help="Most ids given at once; the model's own limit if not given.", show_default=False),
+]
+Stride = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=_LONGEST,
+        metavar="N",
+        help="Read sequences that are longer than the context in windows, N predictions from each further one.",
+        show_default=False,
+    ),
+]
+CarryState = Annotated[
+    bool, typer.Option("--carry-state", help="A recurrent model reads --context ids at a time and keeps its state between them.")
+]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the Python code that comes with a checkpoint. Read it first.")
+]
+Check = Annotated[bool, typer.Option("--check", help="Compare a sample with a float64 computation on CPU and print the differences.")]
+
+
+def _share(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    place, _, shares = text.partition("/")
+    if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= _LONGEST):
+        raise typer.BadParameter(f"{text!r}: give a share such as 3/16, from 1/16 to 16/16")
+    return int(place), int(shares)
 
 
 def _version(value: bool) -> None:
@@ -128,14 +189,14 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 @app.command()
 def demo(as_json: Json = False, force: Force = False) -> None:
     """Run the whole way on the embedded text: count, slice, score and attribute the gap between control models."""
-    from recallkit import console, embedded, pipeline, views
+    from recallkit import console, embedded, pipeline, scoring, views
 
     folder = embedded.folder()
     counted = pipeline.count(embedded.TRAINING_TEXT, folder / "counts.duckdb", force=force)
     counts, slices = folder / "counts.duckdb", folder / "slices"
     sliced = pipeline.slice_text(embedded.VALIDATION_TEXT, slices, counts=counts, rare=embedded.RARE, force=force)
     reference, *models = embedded.MODELS
-    tables = pipeline.gap(reference, models, slices, options=pipeline.ScoringOptions(force=force))
+    tables = pipeline.gap(reference, models, slices, options=scoring.ScoringOptions(force=force))
     out = pipeline.gap_path(slices, reference, models)
     if as_json:
         console.print_json({"counts": counted["id"], "slices": views.slices_json(slices, sliced), "gap": views.gap_json(tables, out)})
@@ -272,19 +333,57 @@ def score(
     device: Device = "auto",
     dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
+    model_tokenizer: ModelTokenizer = None,
+    context: Context = None,
+    stride: Stride = None,
+    carry_state: CarryState = False,
+    trust_remote_code: TrustRemoteCode = False,
+    workers: Workers = 1,
+    engine: Engine = EngineChoice.local,
+    address: Address = None,
+    share: Share = None,
+    check: Check = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes."""
-    from recallkit import console, embedded, pipeline, views
+    from recallkit import console, embedded, scoring, views
 
+    if stride is not None and carry_state:
+        raise typer.BadParameter("give --stride or --carry-state, not both")
+    if share is not None and (force or check or engine is EngineChoice.ray):
+        raise typer.BadParameter("--share goes with none of --force, --check and --engine ray")
+    if address is not None and engine is not EngineChoice.ray:
+        raise typer.BadParameter("--address needs --engine ray")
     folder = slices or embedded.slices()
-    options = _scoring(counts, device, dtype, batch_tokens, force)
-    manifests = {name: pipeline.score(name, folder, options) for name in models or embedded.MODELS}
+    options = scoring.ScoringOptions(
+        counts,
+        device,
+        dtype.value if dtype else None,
+        batch_tokens,
+        force,
+        model_tokenizer,
+        context,
+        stride,
+        carry_state,
+        trust_remote_code,
+        workers,
+        engine.value,
+        address,
+        _share(share),
+    )
+    names = models or list(embedded.MODELS)
+    manifests = {name: scoring.score(name, folder, options) for name in names}
+    if share is not None:
+        console.print_json(manifests) if as_json else views.print_shares(manifests)
+        return
+    checks = {name: scoring.check_scores(name, folder, options) for name in names} if check else {}
     if as_json:
-        console.print_json([views.scores_json(folder, name, manifest) for name, manifest in manifests.items()])
-    else:
-        views.print_scores(folder, manifests)
+        console.print_json([views.scores_json(folder, name, manifests[name], checks.get(name)) for name in names])
+        return
+    views.print_scores(folder, manifests)
+    if checks:
+        views.print_checks(checks)
 
 
 @app.command()
@@ -302,6 +401,8 @@ def gap(
     device: Device = "auto",
     dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
+    trust_remote_code: TrustRemoteCode = False,
+    workers: Workers = 1,
     table: Annotated[
         Path | None,
         typer.Option(
@@ -324,7 +425,7 @@ def gap(
     as_json: Json = False,
 ) -> None:
     """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals."""
-    from recallkit import console, embedded, pipeline, views
+    from recallkit import console, embedded, pipeline, scoring, views
 
     if table is not None and fail_above is not None:
         raise typer.BadParameter("--fail-above needs models, not a --table")
@@ -339,7 +440,10 @@ def gap(
     compared = (reference, *(models or ())) if reference is not None else embedded.MODELS
     folder = slices or embedded.slices()
     target = out or pipeline.gap_path(folder, compared[0], compared[1:])
-    tables = pipeline.gap(compared[0], compared[1:], folder, target, _scoring(counts, device, dtype, batch_tokens, force))
+    options = scoring.ScoringOptions(
+        counts, device, dtype.value if dtype else None, batch_tokens, force, trust_remote_code=trust_remote_code, workers=workers
+    )
+    tables = pipeline.gap(compared[0], compared[1:], folder, target, options)
     if as_json:
         console.print_json(views.gap_json(tables, target))
     else:
@@ -396,12 +500,6 @@ def _rare(max_count: int | None, max_rate: float | None) -> RareCount:
     from recallkit.pipeline import RareCount
 
     return RareCount(config.MAX_COUNT if max_count is None else max_count, max_rate)
-
-
-def _scoring(counts: Path | None, device: str, dtype: DtypeChoice | None, batch_tokens: int | None, force: bool) -> ScoringOptions:
-    from recallkit.pipeline import ScoringOptions
-
-    return ScoringOptions(counts, device, dtype.value if dtype else None, batch_tokens, force)
 
 
 def run(arguments: list[str] | None = None) -> None:

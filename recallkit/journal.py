@@ -1,13 +1,17 @@
 """Resumable work: finished parts and a small state beside an unfinished output, so that a killed run goes on.
 
 A run commits numbered parts (whole files) and after each a state (JSON). A run killed at any moment leaves the last
-committed state; the next one with the same options starts from there and produces the same bytes.
+committed state; the next one with the same options starts from there and produces the same bytes. Parts that do not
+depend on each other need no state: each is done when its file is there (`PartsJournal`).
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from recallkit import artifacts
@@ -27,6 +31,8 @@ class Journal:
     for that and for a folder in use.
     """
 
+    _lock_kind = fcntl.LOCK_EX
+
     def __init__(self, target: Path, key: dict[str, Any], *, force: bool = False) -> None:
         self.target = target
         self.folder = target.with_name(f".{target.name}{artifacts.PARTIAL}")
@@ -40,7 +46,7 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, self._lock_kind | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
             raise UserError(
@@ -101,6 +107,63 @@ class Journal:
         artifacts.remove(self.folder)
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of an unfinished output that do not depend on each other: done when their files are there.
+
+    Any number of processes and machines that share the folder write them, in any order. `mark` stands for the key:
+    what was made under another one is never taken for a part.
+    """
+
+    folder: Path
+    mark: str
+
+    def path(self, index: int) -> Path:
+        """The file of part `index`."""
+        return self.folder / f"part-{self.mark}-{index:06d}"
+
+    def done(self) -> set[int]:
+        """The numbers of the parts that are whole."""
+        return {int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"part-{self.mark}-*")}
+
+    def settle(self, name: str, value: Any) -> Any:
+        """The value that the first of all processes gave for `name`: all of them go on with the same."""
+        path = self.folder / f"settled-{self.mark}-{name}"
+        if not path.exists():
+            mine = self.folder / f".{path.name}.{uuid.uuid4().hex}"
+            mine.write_text(json.dumps(value), encoding="utf-8")
+            try:
+                os.link(mine, path)
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without links
+                artifacts.write_json(path, value)
+            mine.unlink()
+        return artifacts.read_json(path)
+
+
+class PartsJournal(Journal):
+    """A journal of independent parts. `shared` lets other processes that also say so write parts at the same time."""
+
+    def __init__(self, target: Path, key: dict[str, Any], *, force: bool = False, shared: bool = False) -> None:
+        super().__init__(target, key, force=force)
+        self.shared = shared
+        self._lock_kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        self.parts = Parts(self.folder, artifacts.digest_json(key)[:12])
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if not (self.folder / _STATE).exists():
+            artifacts.write_json(self.folder / _STATE, {"key": self.key, "num_parts": 0, "state": {}})
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if not self.shared and not self.parts.done():
+            self.finish()
+        if self._lock is not None:
+            os.close(self._lock)
+
+
 def forget_finished(target: Path, key: dict[str, Any]) -> None:
     """Removes the journal of an output that is whole, of a run killed before it tidied up; any other one stays.
 
@@ -113,3 +176,17 @@ def forget_finished(target: Path, key: dict[str, Any]) -> None:
         return
     if all(saved.get(name) == value for name, value in key.items()):
         journal.finish()
+
+
+REPLACE = "choose another output with -o, or replace it with --force"
+
+
+def is_finished(found: dict[str, Any] | None, options: dict[str, Any], path: Path, *, force: bool, remedy: str = REPLACE) -> bool:
+    """Whether finished work with these options stands at `path`. Raises UserError where it has other ones."""
+    if found is None or force:
+        return False
+    if found == options:
+        forget_finished(path, options)
+        return True
+    changed = sorted(key for key in {*found, *options} if found.get(key) != options.get(key))
+    raise UserError(f"already made with other options (differs in {', '.join(changed)})", where=path, remedy=remedy)

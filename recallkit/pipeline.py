@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 from recallkit import __version__, artifacts, config, console
 from recallkit.counts import CountsTable, open_counts, read_meta
 from recallkit.errors import UserError
-from recallkit.journal import Journal, forget_finished
+from recallkit.journal import Journal, is_finished
+from recallkit.scoring import ScoringOptions, count_inexact, score, score_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
-
     from recallkit.joining import Boundary
-    from recallkit.models.api import ModelRequest
     from recallkit.records import EncodedDocuments, Position
     from recallkit.stages.corpus import Corpus
     from recallkit.stages.gap import GapTables
@@ -84,24 +82,6 @@ class _Text:
             console.note(f"skipped {report.num_skipped:,} bad records, the first: {report.first_skipped[0]}")
 
 
-_REPLACE = "choose another output with -o, or replace it with --force"
-
-
-def _finished(found: dict[str, Any] | None, options: dict[str, Any], path: Path, *, force: bool, remedy: str = _REPLACE) -> bool:
-    """Whether finished work with these options stands at `path`. Raises UserError where it has other ones."""
-    if found is None or force:
-        return False
-    if found == options:
-        forget_finished(path, options)
-        return True
-    changed = sorted(key for key in {*found, *options} if found.get(key) != options.get(key))
-    raise UserError(
-        f"already made with other options (differs in {', '.join(changed)})",
-        where=path,
-        remedy=remedy,
-    )
-
-
 # ---------------------------------------------------------------------------------------------------------------- count
 
 
@@ -116,7 +96,7 @@ def count(text: TextOptions, out: Path, *, only: Path | None = None, force: bool
     opened = _Text(text)
     options = {**opened.identity(), "only": _sequences_digest(only) if only else None}
     _check_output(out, opened)
-    if _finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
+    if is_finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
         console.note(f"{out} is complete, nothing to do (--force counts again)")
         return read_meta(out)
     needed = slices.needed_bigrams(only / "sequences.parquet") if only else None
@@ -177,7 +157,7 @@ def import_counts(
         "given_num_tokens": num_tokens,
     }
     artifacts.check_replaceable(out, b"DUCK", at=8)
-    if _finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
+    if is_finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
         return read_meta(out)
     counted = bigrams.read_foreign_counts(file)
     if num_tokens is not None:
@@ -221,10 +201,13 @@ def slice_text(
     Tokenising is the slow part and resumable: sequences that are there already are labelled anew without it. Without
     `counts` only repetition is labelled. Raises UserError for everything a user can mend.
     """
+    from recallkit.stages import tokens
+
     if seq_len < 1:
         raise UserError("a sequence needs at least one prediction", where=f"--seq-len {seq_len}")
     table = open_counts(counts) if counts else None
     opened = _Text(text)
+    tokens.check_tokenizer_file(out, opened.tokenizer)
     if table is not None:
         table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
         if table.meta.get("boundary") != text.boundary:
@@ -232,21 +215,22 @@ def slice_text(
     for name in ("sequences.parquet", "tokens.parquet"):
         artifacts.check_replaceable(out / name, b"PAR1")
     sequences = _make_sequences(opened, out / "sequences.parquet", seq_len, force=force)
+    tokens.keep_tokenizer(out, opened.tokenizer)
     if table is not None and table.meta.get("only") not in (None, sequences["sequences_digest"]):
         raise UserError(
             "counted with --only for other sequences: bigrams that are missing would look unseen",
             where=counts,
             remedy=f"count with --only {out}, or without --only",
         )
-    return _make_labels(out, sequences, table, rare, force=force)
+    return _make_labels(out, opened.tokenizer, sequences, table, rare, force=force)
 
 
 def _make_sequences(opened: _Text, path: Path, seq_len: int, *, force: bool) -> dict[str, Any]:
     from recallkit.stages import sequences
 
     options = {**opened.identity(), "seq_len": seq_len}
-    found = _manifest_options(path, force=force)
-    if _finished(found, options, path, force=force and found != options):
+    found = artifacts.manifest_options(path, force=force)
+    if is_finished(found, options, path, force=force and found != options):
         return artifacts.read_manifest(path)
     with Journal(path, options, force=force) as journal:
         state = sequences.PackingState.from_json(journal.state) if journal.resumed else sequences.PackingState()
@@ -276,18 +260,20 @@ def _make_sequences(opened: _Text, path: Path, seq_len: int, *, force: bool) -> 
     return manifest
 
 
-def _make_labels(out: Path, sequences: dict[str, Any], table: CountsTable | None, rare: RareCount, *, force: bool) -> dict[str, Any]:
+def _make_labels(
+    out: Path, tokenizer: TextTokenizer, sequences: dict[str, Any], table: CountsTable | None, rare: RareCount, *, force: bool
+) -> dict[str, Any]:
     from recallkit.stages import slices
 
     path = out / "tokens.parquet"
     max_count = rare.resolve(table)
     counts = table.describe() if table is not None else None
     options = {"sequences_digest": sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": max_count}
-    if _finished(_manifest_options(path, force=force), options, path, force=force):
+    if is_finished(artifacts.manifest_options(path, force=force), options, path, force=force):
         console.note(f"{out} is complete, nothing to do (--force labels again)")
         return artifacts.read_manifest(path)
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")
-    manifest = {
+    facts = {
         **_stamp(),
         "kind": "tokens",
         "options": options,
@@ -295,170 +281,20 @@ def _make_labels(out: Path, sequences: dict[str, Any], table: CountsTable | None
         "max_count": max_count,
         **{k: sequences[k] for k in kept},
     }
+    num_bytes = slices.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
+
+    def manifest_at_end() -> dict[str, Any]:
+        return {**facts, "num_bytes": None if num_bytes is None else num_bytes.rows()}
+
     with console.progress("labelling", total=sequences["num_rows"]) as show:
-        tables = slices.label_sequences(out / "sequences.parquet", table, max_count, progress=show)
-        manifest = artifacts.write_parquet(path, tables, slices.tokens_schema(), manifest, **slices.PARQUET_OPTIONS)
+        tables = slices.label_sequences(out / "sequences.parquet", table, max_count, num_bytes=num_bytes, progress=show)
+        manifest = artifacts.write_parquet(path, tables, slices.tokens_schema(), manifest_at_end, **slices.PARQUET_OPTIONS)
     artifacts.write_json(out / "manifest.json", manifest)
     return manifest
 
 
-def _manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | None:
-    """The options that made a finished table; None where there is none, or with `force` none that can be read."""
-    try:
-        return artifacts.read_manifest(path)["options"] if path.exists() else None
-    except UserError:
-        if force:
-            return None
-        raise
-
-
 def _sequences_digest(slices: Path) -> str:
     return str(artifacts.read_manifest(slices / "sequences.parquet")["sequences_digest"])
-
-
-# ---------------------------------------------------------------------------------------------------------------- score
-
-
-@dataclass(frozen=True, slots=True)
-class ScoringOptions:
-    """How models are run.
-
-    `dtype` None: that of the scores which are there, else float32. `batch_tokens` None: chosen from the model and the
-    machine's memory.
-    """
-
-    counts: Path | None = None
-    device: str = "auto"
-    dtype: str | None = None
-    batch_tokens: int | None = None
-    force: bool = False
-
-
-def score_path(slices: Path, model: str) -> Path:
-    """Where a model's scores of a slice directory lie."""
-    return slices / "scores" / f"{artifacts.file_slug(model)}.parquet"
-
-
-def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
-    """Scores every predicted token of a slice directory with one model; returns the score file's manifest.
-
-    Done once for a model and a set of sequences: a finished file is found again, an unfinished one is gone on with.
-    """
-    from recallkit.models.api import ModelRequest
-    from recallkit.models.loading import identify_model, is_control
-
-    tokens, sequences = (artifacts.read_manifest(slices / f"{name}.parquet") for name in ("tokens", "sequences"))
-    if tokens["sequences_digest"] != sequences["sequences_digest"]:
-        raise UserError("labels and sequences do not belong together", where=slices, remedy="run `recallkit slice` again with --force")
-    path = score_path(slices, model_spec)
-    found = _manifest_options(path, force=options.force)
-    dtype = options.dtype or (found or {}).get("dtype") or "float32"
-    known = tokens["counts"] if options.counts is None else None
-    request = ModelRequest(
-        model_spec,
-        sequences["tokenizer"]["vocab_size"],
-        sequences["tokenizer"],
-        counts=options.counts or (Path(known["path"]) if known else None),
-        counts_id=known["id"] if known else None,
-        device=options.device,
-        dtype=dtype,
-    )
-    identity = {
-        "model_digest": identify_model(request),
-        "sequences_digest": sequences["sequences_digest"],
-        "dtype": None if is_control(model_spec) else dtype,
-    }
-    remedy = f"score it again: recallkit score {model_spec} --slices {slices} --force"
-    if _finished(found, identity, path, force=options.force, remedy=remedy):
-        return artifacts.read_manifest(path)
-    with Journal(path, {**identity, "batch_tokens": options.batch_tokens}, force=options.force) as journal:
-        return _score_into(journal, path, request, identity, slices, sequences, options)
-
-
-def _score_into(
-    journal: Journal,
-    path: Path,
-    request: ModelRequest,
-    identity: dict[str, Any],
-    slices: Path,
-    sequences: dict[str, Any],
-    options: ScoringOptions,
-) -> dict[str, Any]:
-    from recallkit.models.loading import load_model
-    from recallkit.stages import scores
-
-    model = load_model(request)
-    _check_model_tokenizer(request.spec, slices, sequences["tokenizer"])
-    scores.check_length(model, sequences["longest"])
-    batch_tokens = options.batch_tokens or model.batch_tokens(sequences["seq_len"])
-    if journal.resumed:
-        console.note(f"{path}: going on after {journal.num_parts} parts of an interrupted run")
-    with console.progress(f"scoring {request.spec}", total=sequences["num_rows"]) as show:
-        done = 0
-
-        def advance(num_tokens: int) -> None:
-            nonlocal done
-            done += num_tokens
-            show(done)
-
-        parts = _parts(slices / "sequences.parquet", scores.SEQUENCES_PER_PART)
-        scores.score_sequences(model, parts, journal, batch_tokens=batch_tokens, progress=advance, notify=console.note)
-    facts = {
-        **_stamp(),
-        "kind": "scores",
-        "model": request.spec,
-        "options": identity,
-        **identity,
-        "num_rows": sequences["num_rows"],
-        "batch_tokens": batch_tokens,
-    }
-    manifest = scores.write_scores(journal, path, facts)
-    artifacts.write_json(path.with_suffix(".json"), manifest)
-    journal.finish()
-    return manifest
-
-
-def _parts(sequences: Path, size: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """The sequences `size` at a time: (number of the first, flat ids, offsets)."""
-    from recallkit.stages.slices import group_ids, sequence_groups
-
-    for group in sequence_groups(sequences):
-        ids, offsets = group_ids(group)
-        first = group["sequence"][0].as_py()
-        for start in range(0, len(offsets) - 1, size):
-            part = offsets[start : start + size + 1]
-            yield first + start, ids[part[0] : part[-1]], part - part[0]
-
-
-def _check_model_tokenizer(spec: str, slices: Path, used: dict[str, Any]) -> None:
-    """Raises UserError where a local model brings a tokenizer that gives other ids than the one the slices used."""
-    import pyarrow.parquet as pq
-
-    from recallkit.stages.tokens import load_tokenizer
-
-    path = Path(spec)
-    if not (path.is_file() or (path / "tokenizer.json").is_file()):
-        return
-    remedy = f"slice again with --tokenizer {spec}"
-    try:
-        mine = load_tokenizer(spec, end_token=used["end_token"])
-    except UserError as error:
-        raise UserError(f"its own tokenizer gives other ids or none ({error.problem})", where=spec, remedy=remedy) from error
-    if mine.digest == used["digest"]:
-        return
-    with pq.ParquetFile(slices / "sequences.parquet") as file:
-        rows = next(file.iter_batches(batch_size=8, columns=["tokens", "text"]))
-    sequences = [row.values.to_numpy() for row in rows["tokens"]]
-    texts = rows["text"].to_pylist()
-    same = all(sequence.max(initial=0) < mine.vocab_size for sequence in sequences) and mine.decode(sequences) == texts
-    if same:
-        # The same text of other pieces: a vocabulary may contain the other. Cuts at a sequence's ends cost a few ids.
-        num_ids, num_mine = sum(map(len, sequences)), len(mine.encode(texts)[0])
-        same = abs(num_mine - num_ids) <= num_ids // 10 + 4 * len(sequences)
-    if not same:
-        raise UserError(
-            f"its own tokenizer gives other ids than {used['name']}, with which the slices were made", where=spec, remedy=remedy
-        )
 
 
 # ------------------------------------------------------------------------------------------------------------------ gap
@@ -484,7 +320,7 @@ def gap(
     out = out or gap_path(slices, reference, models)
     question = {"reference": reference, "models": list(models)}
     artifacts.check_replaceable(out / "gap.parquet", b"PAR1")
-    _finished(_manifest_options(out / "gap.parquet", force=options.force), question, out, force=options.force)
+    is_finished(artifacts.manifest_options(out / "gap.parquet", force=options.force), question, out, force=options.force)
     manifests = {name: score(name, slices, options) for name in names}
     tables = attribute_gap(slices / "tokens.parquet", score_path(slices, reference), [score_path(slices, name) for name in models])
     tokens = artifacts.read_manifest(slices / "tokens.parquet")
@@ -497,6 +333,7 @@ def gap(
         **question,
         "slices": {key: tokens[key] for key in kept},
         "scores": {name: manifests[name]["options"] for name in names},
+        "inexact": {name: share for name in names if (share := count_inexact(name, slices)) is not None},
     }
     tables.write(out, facts)
     artifacts.write_json(out / "manifest.json", facts)

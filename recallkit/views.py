@@ -93,9 +93,9 @@ def _what_is_rare(manifest: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------------------------------------------------------- score
 
 
-def scores_json(slices: Path, model: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What was scored, where it lies, and the mean NLL."""
-    from recallkit.pipeline import score_path
+def scores_json(slices: Path, model: str, manifest: Mapping[str, Any], check: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What was scored, where it lies, the mean NLL, and the comparison with float64 where one was made."""
+    from recallkit.scoring import score_path
 
     path = score_path(slices, model)
     return {
@@ -103,6 +103,8 @@ def scores_json(slices: Path, model: str, manifest: Mapping[str, Any]) -> dict[s
         "path": str(path),
         **_mean_scores(path),
         **{k: manifest[k] for k in ("num_rows", "model_digest", "dtype", "batch_tokens")},
+        **{k: manifest[k] for k in ("tokenizer", "context", "stride", "carry_state", "num_inexact") if manifest.get(k) is not None},
+        **({} if check is None else {"check": dict(check)}),
     }
 
 
@@ -117,7 +119,7 @@ def _mean_scores(path: Path) -> dict[str, float]:
 
 def print_scores(slices: Path, manifests: Mapping[str, Mapping[str, Any]]) -> None:
     """One row a model."""
-    from recallkit.pipeline import score_path
+    from recallkit.scoring import score_path
 
     rows = []
     for model, manifest in manifests.items():
@@ -126,12 +128,46 @@ def print_scores(slices: Path, manifests: Mapping[str, Mapping[str, Any]]) -> No
     console.print_table(f"Scores: {slices / 'scores'}", ["model", "tokens", "NLL (nats)", "ppl", "argmax right"], rows)
 
 
+def print_shares(manifests: Mapping[str, Mapping[str, Any]]) -> None:
+    """How far all shares together are."""
+    for model, manifest in manifests.items():
+        done, total = manifest["parts_done"], manifest["num_parts"]
+        rest = "run it without --share to join them" if done == total else "other shares are not done"
+        console.stdout().print(f"{model}: {done:,} of {total:,} parts are there, {rest}", markup=False, soft_wrap=True)
+
+
+def print_checks(checks: Mapping[str, Mapping[str, Any]]) -> None:
+    """How far the scores are from a float64 computation."""
+    rows = [
+        [
+            model,
+            f"{check['tokens']:,}",
+            f"{check['largest']:.2e}",
+            f"{check['mean']:.2e}",
+            "–" if check["same_argmax"] is None else percent(check["same_argmax"], 2),
+        ]
+        for model, check in checks.items()
+    ]
+    console.print_table(
+        "Difference to a float64 computation on CPU, in nats a token",
+        ["model", "tokens", "largest", "mean", "same argmax"],
+        rows,
+        caption="The largest: "
+        + ", ".join(f"sequence {check['sequence']}, position {check['position']} ({model})" for model, check in checks.items()),
+    )
+
+
 # ------------------------------------------------------------------------------------------------------------------ gap
 
 
 def gap_json(tables: GapTables, out: Path) -> dict[str, Any]:
     """The gap table row by row, as in `gap.parquet`."""
-    return {"path": str(out), "gap": tables.gap.to_dicts(), "by_threshold": tables.by_threshold.to_dicts()}
+    return {
+        "path": str(out),
+        "gap": tables.gap.to_dicts(),
+        "by_threshold": tables.by_threshold.to_dicts(),
+        "inexact": artifacts.read_manifest(out / "gap.parquet")["inexact"],
+    }
 
 
 def worst_ar_gap(tables: GapTables) -> float:
@@ -173,11 +209,29 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
         rows,
         caption=caption,
     )
-    for line in notes:
+    for line in [*_bits_per_byte([cells[model, "ALL", "all"] for model in models]), *_inexact(out), *notes]:
         console.stdout().print(line, markup=False)
     if len({source for _, source, _ in cells}) > 2 and len(models) <= _MOST_COLUMNS:
         _print_by_source(cells, models)
     console.stdout().print(f"Tables (Parquet): {out}", markup=False, soft_wrap=True)
+
+
+def _bits_per_byte(rows: list[Mapping[str, Any]]) -> list[str]:
+    """One line: what compares models with different tokenizers. Nothing where the bytes are not known."""
+    if rows[0]["bpb_reference"] is None:
+        return []
+    pairs = [(rows[0]["reference"], rows[0]["bpb_reference"]), *((row["model"], row["bpb_model"]) for row in rows)]
+    return ["Bits per byte: " + ", ".join(f"{model} {bits:.3f}" for model, bits in pairs)]
+
+
+def _inexact(out: Path) -> list[str]:
+    """A line for each model with a tokenizer of its own: how much of the text its tokens part elsewhere."""
+    found = artifacts.read_manifest(out / "gap.parquet")["inexact"]
+    return [
+        f"{model}: a tokenizer of its own; {percent(share['all'])} of tokens, {percent(share.get('ar_hit'))} of AR hits do not begin and "
+        "end where its tokens do"
+        for model, share in found.items()
+    ]
 
 
 def _print_by_source(cells: Mapping[tuple[str, str, str], Mapping[str, Any]], models: list[str]) -> None:

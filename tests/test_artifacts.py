@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +16,7 @@ import pytest
 
 from recallkit import artifacts, config
 from recallkit.errors import UserError
-from recallkit.journal import Journal, forget_finished
+from recallkit.journal import Journal, PartsJournal, forget_finished
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
@@ -176,3 +179,151 @@ def test_files_that_are_not_ours_are_never_replaced(tmp_path):
     text.write_bytes(b"PAR1 whatever")
     artifacts.check_replaceable(text, b"PAR1")
     artifacts.check_replaceable(tmp_path / "new", b"PAR1")
+
+
+# -------------------------------------------------------------------------------------------------- digests of weights
+
+
+@pytest.fixture
+def digest_home(tmp_path, monkeypatch):
+    """A cache folder of its own, and files that count as large and settled as soon as they are written."""
+    monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(artifacts, "_REMEMBERED_BYTES", 8)
+    monkeypatch.setattr(artifacts, "_SETTLING_NS", -1)
+    return tmp_path / "home"
+
+
+def remembered(home):
+    return json.loads((home / "digests.json").read_text())
+
+
+def forge(home):
+    """Replaces every remembered digest, so that the next answer shows where it came from."""
+    (home / "digests.json").write_text(json.dumps({path: [*entry[:-1], "forged"] for path, entry in remembered(home).items()}))
+
+
+def test_a_large_file_is_read_once_under_whatever_name(digest_home, tmp_path):
+    weights, link = tmp_path / "weights", tmp_path / "link"
+    weights.write_bytes(b"0123456789")
+    link.symlink_to(weights)
+    assert artifacts.digest_weights(weights) == artifacts.digest_file(weights)
+    forge(digest_home)
+    assert artifacts.digest_weights(weights) == artifacts.digest_weights(link) == "forged"
+
+
+@pytest.mark.parametrize("change", ["bytes", "bytes, with the old time", "another file in its place"])
+def test_a_changed_file_is_noticed_even_with_the_old_length_and_time(digest_home, tmp_path, change):
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"0123456789")
+    artifacts.digest_weights(weights)
+    before = weights.stat()
+    time.sleep(0.05)  # beyond the grain of the system's file times, as _SETTLING_NS sees to in earnest
+    if change.startswith("another"):
+        (tmp_path / "other").write_bytes(b"012345678x")
+        (tmp_path / "other").replace(weights)
+    else:
+        weights.write_bytes(b"012345678x")
+    if change != "bytes":
+        os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert weights.stat().st_mtime_ns == before.st_mtime_ns
+    assert artifacts.digest_weights(weights) == artifacts.digest_file(weights)
+
+
+def test_small_and_fresh_files_are_not_remembered(digest_home, tmp_path, monkeypatch):
+    small, fresh = tmp_path / "small", tmp_path / "fresh"
+    small.write_bytes(b"01234567")
+    fresh.write_bytes(b"0123456789")
+    artifacts.digest_weights(small)
+    monkeypatch.setattr(artifacts, "_SETTLING_NS", 2_000_000_000)
+    artifacts.digest_weights(fresh)
+    os.utime(fresh, (1, 1))
+    assert artifacts.digest_weights(fresh) == artifacts.digest_file(fresh)
+    assert not (digest_home / "digests.json").exists()
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_remembered(digest_home, tmp_path, monkeypatch):
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"0123456789")
+    read = artifacts.digest_file
+
+    def slow(path):
+        digest = read(path)
+        path.write_bytes(b"0123456789 and more")
+        return digest
+
+    monkeypatch.setattr(artifacts, "digest_file", slow)
+    artifacts.digest_weights(weights)
+    assert not (digest_home / "digests.json").exists()
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"\xff\xfe", b"[]", b'{"WEIGHTS": "forged"}', b'{"WEIGHTS": [1, 2]}', b'{"WEIGHTS": null}', b"[" * 10**6]
+)
+def test_a_damaged_memory_is_made_anew(digest_home, tmp_path, damage):
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"0123456789")
+    digest_home.mkdir()
+    (digest_home / "digests.json").write_bytes(damage.replace(b"WEIGHTS", str(weights).encode()))
+    assert artifacts.digest_weights(weights) == artifacts.digest_file(weights)
+    assert list(remembered(digest_home)) == [str(weights)]
+
+
+@pytest.mark.parametrize("where", ["beneath a file", "no right to write"])
+def test_without_a_place_to_remember_only_time_is_lost(digest_home, tmp_path, monkeypatch, where):
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"0123456789")
+    if where == "beneath a file":
+        monkeypatch.setenv("RECALLKIT_HOME", str(weights / "home"))
+    else:
+        if os.geteuid() == 0:
+            pytest.skip("root may write anywhere")
+        digest_home.mkdir(mode=0o500)
+    assert artifacts.digest_weights(weights) == artifacts.digest_file(weights)
+
+
+def test_only_the_latest_digests_are_kept(digest_home, tmp_path, monkeypatch):
+    monkeypatch.setattr(artifacts, "_MOST_DIGESTS", 3)
+    for name in "abcda":
+        (tmp_path / name).write_bytes(b"0123456789" + name.encode())
+        artifacts.digest_weights(tmp_path / name)
+    assert [path[-1] for path in remembered(digest_home)] == ["c", "d", "a"]
+
+
+def test_processes_that_remember_at_once_leave_a_whole_memory(digest_home, tmp_path):
+    program = """
+import sys
+import time
+from pathlib import Path
+from pathlib import Path
+from recallkit import artifacts
+artifacts._REMEMBERED_BYTES, artifacts._SETTLING_NS = 8, -1
+for number in range(40):
+    path = Path(f"{sys.argv[1]}.{number}")
+    path.write_bytes(sys.argv[1].encode() * 10 + bytes([number]))
+    assert artifacts.digest_weights(path) == artifacts.digest_file(path)
+"""
+    names = [str(tmp_path / name) for name in "wxyz"]
+    writers = [subprocess.Popen([sys.executable, "-c", program, name]) for name in names]
+    while any(writer.poll() is None for writer in writers):
+        if (digest_home / "digests.json").exists():
+            remembered(digest_home)
+    assert [writer.returncode for writer in writers] == [0] * 4
+    for path, entry in remembered(digest_home).items():
+        assert entry[-1] == artifacts.digest_file(Path(path))
+    assert [file.name for file in digest_home.iterdir()] == ["digests.json"]
+
+
+def test_independent_parts_are_shared_by_those_who_say_so(tmp_path):
+    key = {"a": 1}
+    with PartsJournal(tmp_path / "out", key, shared=True) as one, PartsJournal(tmp_path / "out", key, shared=True) as other:
+        one.parts.path(3).write_text("x")
+        assert other.parts.done() == {3}
+        assert [one.parts.settle("batch", 7), other.parts.settle("batch", 9)] == [7, 7]
+        with pytest.raises(UserError, match="another recallkit process"), PartsJournal(tmp_path / "out", key):
+            pass
+        with pytest.raises(UserError, match="differs in a"), PartsJournal(tmp_path / "out", {"a": 2}, shared=True):
+            pass
+    with PartsJournal(tmp_path / "out", {"a": 2}, force=True) as discarding:
+        assert discarding.parts.done() == set(), "parts made under another key are not taken"
+        assert discarding.parts.settle("batch", 5) == 5
+    assert not discarding.folder.exists(), "a journal without parts leaves nothing"

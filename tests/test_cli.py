@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 import zstandard
 
-from recallkit import artifacts, cli, pipeline
+from recallkit import artifacts, cli, pipeline, scoring
 from tests.conftest import made_up_texts, write_jsonl
 
 
@@ -135,8 +135,8 @@ def test_slices_of_another_schema_are_refused(invoke, tmp_path, small_slices):
 def test_scores_that_do_not_fit_are_refused(invoke, tmp_path, small_slices):
     slices = copy_of(small_slices, tmp_path)
     for name in ("control:recall", "control:bigram"):
-        pipeline.score(name, slices)
-    path = pipeline.score_path(slices, "control:bigram")
+        scoring.score(name, slices)
+    path = scoring.score_path(slices, "control:bigram")
     table = pl.read_parquet(path).head(100).to_arrow()
     manifest = artifacts.read_manifest(path)
     artifacts.write_parquet(path, [table], table.schema, manifest)
@@ -159,7 +159,7 @@ def test_nan_logits_are_named(invoke, tmp_path, small_slices, tiny_model):
     weights["model.norm.weight"][0] = float("nan")
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     assert_one_line(invoke("score", path, "--slices", small_slices), "sequence 0, position 1 is nan")
-    assert not pipeline.score_path(small_slices, str(path)).exists()
+    assert not scoring.score_path(small_slices, str(path)).exists()
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def imported(path: Path) -> set[str]:
 
 
 # What each part may import; a part is a folder or a module of recallkit. Leaves import leaves.
-LEAVES = {"errors", "config", "records", "registry", "artifacts", "journal", "joining", "db", "counts"}
+LEAVES = {"errors", "config", "records", "registry", "artifacts", "journal", "joining", "db", "counts", "vocabulary"}
 LAYERS: dict[str, set[str]] = {
     "compiled": set(),
     "kernels": {"kernels"},
@@ -49,10 +49,13 @@ LAYERS: dict[str, set[str]] = {
     "attribution": LEAVES | {"attribution"},
     "stages": LEAVES | {"compiled", "models", "sources", "attribution"},
     "console": {"errors"},
-    "pipeline": LEAVES | {"stages", "models", "console"},
+    "translation": LEAVES,
+    "workers": LEAVES | {"workers", "stages", "models", "translation", "console"},
+    "scoring": LEAVES | {"workers", "stages", "models", "console"},
+    "pipeline": LEAVES | {"scoring", "stages", "models", "console"},
     "embedded": LEAVES | {"pipeline"},
-    "views": LEAVES | {"stages", "pipeline", "console"},
-    "cli": LEAVES | {"stages", "models", "pipeline", "embedded", "views", "console"},
+    "views": LEAVES | {"stages", "pipeline", "scoring", "console"},
+    "cli": LEAVES | {"stages", "models", "pipeline", "scoring", "embedded", "views", "console"},
     **{leaf: LEAVES | {"compiled"} for leaf in LEAVES},
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
@@ -23,6 +24,7 @@ DESCRIPTIONS: dict[str, str] = {
     "DIRECTORY": "a causal language model that transformers loads: config.json with safetensors (or a weights-only .bin)",
     "FILE.gguf": "a GGUF file, dequantised by transformers",
     "OWNER/NAME": "the same from the Hugging Face hub",
+    "FILE.py:FUNCTION": "a model of your own: the function returns a torch module, or anything that scores",
 }
 """For `recallkit models`: a line each."""
 
@@ -34,6 +36,10 @@ def identify_model(request: ModelRequest) -> str:
     """
     if is_control(request.spec):
         return str(_control(request).identify(request))
+    if is_user_model(request.spec):
+        from recallkit.models.user import identify_user_model
+
+        return identify_user_model(request)
     from recallkit.models.hf import identify_transformers
 
     return identify_transformers(request)
@@ -42,6 +48,11 @@ def identify_model(request: ModelRequest) -> str:
 def is_control(spec: str) -> bool:
     """Whether a name is that of a control model, known or not."""
     return spec.startswith("control:")
+
+
+def is_user_model(spec: str) -> bool:
+    """Whether a name is that of Python code: `FILE.py:FUNCTION`, or a file that ends in .py with its function forgotten."""
+    return ".py:" in spec or (spec.endswith(".py") and Path(spec).is_file())
 
 
 def _control(request: ModelRequest) -> Any:
@@ -55,6 +66,10 @@ def load_model(request: ModelRequest) -> ScoringModel:
     """
     if is_control(request.spec):
         model: ScoringModel = _control(request)(request)
+    elif is_user_model(request.spec):
+        from recallkit.models.user import load_user_model
+
+        model = load_user_model(request)
     else:
         from recallkit.models.hf import load_transformers
 

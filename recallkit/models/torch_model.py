@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from recallkit.kernels.token_nll.api import TokenNll
+
+Sharing = Literal["any", "equal", "none"]
+"""`any` of them, shorter ones padded behind their last id; those of `equal` length; or `none`, each is read alone."""
 
 _MOST_CPU_TOKENS = 1 << 13
 _MOST_CUDA_TOKENS = 1 << 16
@@ -53,6 +56,9 @@ def choose_dtype(name: str) -> torch.dtype:
 class TorchModel:
     """A torch model behind `ScoringModel`. A subclass gives `forward` and `reduce`."""
 
+    sharing: Sharing = "any"
+    """Which sequences may share a batch without changing each other's scores."""
+
     def __init__(self, name: str, device: torch.device, *, vocab_size: int, max_length: int | None) -> None:
         self.name = name
         self.device = device
@@ -63,6 +69,7 @@ class TorchModel:
         """What is known of the id after each of `inputs` (b, t) int64: hidden states (b, t, d) or logits (b, t, vocab).
 
         `state` is what an earlier call with `carry` gave for the ids before; without `carry` the new state may be None.
+        Inputs read with `carry` have the lengths that `pieces` gives.
         """
         raise NotImplementedError
 
@@ -90,50 +97,102 @@ class TorchModel:
         return self._score(ids, offsets, None)
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
-        """See `CarryingModel.score_carrying`."""
+        """See `CarryingModel.score_carrying`. What is known of a piece is reduced before the next one is read."""
         return self._score(ids, offsets, chunk)
 
+    def pieces(self, num_inputs: int, chunk: int) -> list[int]:
+        """The lengths, in order, in which inputs of `num_inputs` ids are read with the state carried: `chunk` at a time."""
+        whole, rest = divmod(num_inputs, chunk)
+        return [chunk] * whole + [rest] * bool(rest)
+
     def _score(self, ids: np.ndarray, offsets: np.ndarray, chunk: int | None) -> TokenScores:
+        """Scores sequences in as few batches as `sharing` allows; `chunk` as in `score_carrying`, or None."""
+        lengths = np.diff(offsets)
+        groups = _groups(lengths, self.sharing)
+        if len(groups) == 1:
+            return self._score_together(ids, offsets, chunk)
+        scores = _empty_scores((len(ids) - len(lengths),))
+        predicted_at = offsets - np.arange(len(offsets))
+        for group in groups:
+            part = self._score_together(_taken(ids, offsets, group), np.concatenate([[0], np.cumsum(lengths[group])]), chunk)
+            _place(part, scores, _taken(np.arange(len(scores.nll)), predicted_at, group))
+        return scores
+
+    def _score_together(self, ids: np.ndarray, offsets: np.ndarray, chunk: int | None) -> TokenScores:
         import torch
 
-        inputs, real, targets = _padded(ids, offsets)
-        with torch.inference_mode(), _memory_errors(), _threads_for(inputs.size):
-            given = self._to_device(inputs)
-            outputs = self.forward(given)[0] if chunk is None else self._forward_carrying(given, chunk)
-            rows = outputs.flatten(0, 1) if real is None else outputs[self._to_device(real)]
-            scores = self.reduce(rows, self._to_device(targets))
-            return TokenScores(scores.nll.cpu().numpy(), scores.argmax.int().cpu().numpy(), scores.rank.int().cpu().numpy())
+        inputs, targets, real = _padded(ids, offsets)
+        scores = _empty_scores(inputs.shape)
+        start = 0
+        with torch.inference_mode(), memory_errors():
+            for outputs in self._read(inputs, chunk):
+                stop = start + outputs.shape[1]
+                found = self._reduce_real(outputs, targets[:, start:stop], real[:, start:stop])
+                rows, columns = np.nonzero(real[:, start:stop])
+                _place(found, scores, (rows, start + columns))
+                start = stop
+        return TokenScores(scores.nll[real], scores.argmax[real], scores.rank[real])
 
-    def _forward_carrying(self, inputs: Tensor, chunk: int) -> Tensor:
+    def _read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
+        """What `forward` gives for inputs (b, t): all at once, or some `chunk` ids of each row at a time."""
         import torch
 
-        state, outputs = None, []
-        for piece in torch.split(inputs, chunk, dim=1):
-            output, state = self.forward(piece, state, carry=True)
-            outputs.append(output)
-        return torch.cat(outputs, dim=1)
+        carry = chunk is not None
+        state, held, start, read = None, [], 0, 0
+        for size in [inputs.shape[1]] if chunk is None else self.pieces(inputs.shape[1], chunk):
+            piece = inputs[:, read : read + size]
+            with _threads_for(piece.size):
+                outputs, state = self.forward(self._to_device(piece), state, carry=carry)
+            held.append(outputs)
+            read += size
+            # Single steps are reduced together: products of one row take as long as those of many.
+            if chunk is None or read - start >= chunk or read == inputs.shape[1]:
+                yield outputs if len(held) == 1 else torch.cat(held, dim=1)
+                held, start = [], read
+
+    def _reduce_real(self, outputs: Tensor, targets: np.ndarray, real: np.ndarray) -> TokenScores:
+        """What `reduce` gives for the `real` ones of outputs (b, t, ...) and targets (b, t), row by row."""
+        rows = outputs.flatten(0, 1) if real.all() else outputs[self._to_device(real)]
+        with _threads_for(len(rows)):
+            found = self.reduce(rows, self._to_device(targets[real]))
+        return TokenScores(found.nll.cpu().numpy(), found.argmax.cpu().numpy(), found.rank.cpu().numpy())
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         """Through page-locked memory to a card, so that the copy runs beside the model."""
         import torch
 
-        tensor = torch.from_numpy(array)
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
         return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
 
-def _padded(ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Inputs (b, longest) int64, which of them are real (None: all), and the flat targets of the real ones, int64.
-
-    The fill repeats the sequence's own last input.
-    """
+def _padded(ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Inputs and their targets (b, longest) int64, and which of them are real: others repeat the sequence's last ones."""
     lengths = np.diff(offsets) - 1
-    longest = int(lengths.max())
-    places = np.arange(longest)
+    places = np.arange(int(lengths.max()))
     at = offsets[:-1, None] + np.minimum(places, lengths[:, None] - 1)
-    is_first = np.zeros(len(ids), bool)
-    is_first[offsets[:-1]] = True
-    real = None if (lengths == longest).all() else places < lengths[:, None]
-    return ids[at].astype(np.int64), real, ids[~is_first].astype(np.int64)
+    return ids[at].astype(np.int64), ids[at + 1].astype(np.int64), places < lengths[:, None]
+
+
+def _groups(lengths: np.ndarray, sharing: Sharing) -> list[np.ndarray]:
+    """The numbers of the sequences of each batch."""
+    if sharing == "any":
+        return [np.arange(len(lengths))]
+    if sharing == "none":
+        return [np.array([number]) for number in range(len(lengths))]
+    return [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
+
+
+def _taken(values: np.ndarray, offsets: np.ndarray, sequences: np.ndarray) -> np.ndarray:
+    """What stands in `values` at some sequences, in their order."""
+    return np.concatenate([values[offsets[number] : offsets[number + 1]] for number in sequences])
+
+
+def _empty_scores(shape: tuple[int, ...]) -> TokenScores:
+    return TokenScores(np.empty(shape, np.float32), np.empty(shape, np.int32), np.empty(shape, np.int32))
+
+
+def _place(scores: TokenScores, into: TokenScores, places: Any) -> None:
+    into.nll[places], into.argmax[places], into.rank[places] = scores.nll, scores.argmax, scores.rank
 
 
 @contextlib.contextmanager
@@ -152,7 +211,7 @@ def _threads_for(num_tokens: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _memory_errors() -> Iterator[None]:
+def memory_errors() -> Iterator[None]:
     """Turns torch's ways of running out of memory into MemoryError."""
     import torch
 

@@ -6,6 +6,7 @@ the tables agree with each other because none reads the tokens again.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +34,12 @@ SMALL_SOURCE = f"not one of the {MAX_RESAMPLED_SOURCES} largest sources: no inte
 
 _GAP_COLUMNS = (
     *("reference", "model", "source", "slice", "tokens", "share_of_tokens"),
-    *("nll_reference", "nll_model", "ppl_reference", "ppl_model", "delta_nll", "delta_ci_low", "delta_ci_high"),
+    *("nll_reference", "nll_model", "ppl_reference", "ppl_model", "bytes", "bpb_reference", "bpb_model"),
+    *("delta_nll", "delta_ci_low", "delta_ci_high"),
     *("gap_share", "gap_share_clipped", "ci_low", "ci_high", "note"),
 )
-_THRESHOLD_COLUMNS = tuple(
-    "threshold" if name == "source" else name for name in _GAP_COLUMNS if name not in ("slice", "delta_ci_low", "delta_ci_high")
-)
+_NOT_BY_THRESHOLD = ("slice", "bytes", "bpb_reference", "bpb_model", "delta_ci_low", "delta_ci_high")
+_THRESHOLD_COLUMNS = tuple("threshold" if name == "source" else name for name in _GAP_COLUMNS if name not in _NOT_BY_THRESHOLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class GapTables:
     """The gap of each model to the reference. NLLs and differences in nats a token, shares are fractions.
 
     gap: model x source (ALL first) x slice (all, ar_hit, other); `share_of_tokens` and `gap_share` are of the same source.
+    `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL a byte, where the slices know them (null elsewhere).
     by_count, by_distance, by_position: model x bucket (`low`..`high`, both included); their shares are of all tokens.
     by_threshold: model x largest training count of an AR hit; shares of all tokens.
     """
@@ -85,6 +87,7 @@ def attribute_gap(tokens: Path, reference: Path, models: Sequence[Path], *, num_
     cells = collect_cells(labelled, scores)
     intervals = gap_intervals(cells.by_sequence, num_resamples, seed)
     places = {name: place for place, name in enumerate(["ALL", *cells.by_sequence.sources])}
+    num_bytes = _bytes_by_slice(labelled)
     thresholds = _thresholds(labelled, cells.by_sequence.class_tokens.shape[1] - 1)
 
     pairs = []
@@ -93,7 +96,7 @@ def attribute_gap(tokens: Path, reference: Path, models: Sequence[Path], *, num_
         for index, model in enumerate(names[1:]):
             database.register("totals", _pair(cells.totals, index + 1))
             frames = _query_pair(database, labelled, names[0], model)
-            frames["gap"] = _annotate_gap(frames["gap"], intervals, index, places)
+            frames["gap"] = _annotate_gap(_with_bytes(frames["gap"], num_bytes), intervals, index, places)
             frames["by_threshold"] = _annotate_thresholds(frames["by_threshold"], frames["gap"], intervals, index, thresholds)
             pairs.append(frames)
     return _stack(pairs)
@@ -144,6 +147,25 @@ def _query_pair(database: duckdb.DuckDBPyConnection, tokens: LabelledTokens, ref
         "by_position": database.sql(db.query("gap/bucket_positions"), params=pair | positions).pl(),
         "by_threshold": database.sql(db.query("gap/sweep_thresholds"), params=pair).pl(),
     }
+
+
+def _bytes_by_slice(tokens: LabelledTokens) -> dict[tuple[str, str], int]:
+    """Bytes of text by source and slice, as far as the labels' manifest has them."""
+    found: dict[tuple[str, str], int] = {}
+    for source, whole, hits in tokens.manifest.get("num_bytes") or ():
+        found |= {(source, "all"): whole, (source, "ar_hit"): hits, (source, "other"): whole - hits}
+    return found
+
+
+def _with_bytes(gap: pl.DataFrame, num_bytes: dict[tuple[str, str], int]) -> pl.DataFrame:
+    """Adds the bytes of each slice and the bits a byte: NLLs summed over its tokens, in bits, over its bytes."""
+    import polars as pl
+
+    of_slices = [num_bytes.get(key) for key in zip(gap["source"], gap["slice"], strict=True)]
+    gap = gap.with_columns(pl.Series("bytes", of_slices, pl.Int64))
+    some_bytes = pl.when(pl.col("bytes") > 0).then(pl.col("bytes"))
+    bits = {f"bpb_{name}": pl.col(f"nll_{name}") * pl.col("tokens") / math.log(2) / some_bytes for name in ("reference", "model")}
+    return gap.with_columns(**bits)
 
 
 def _annotate_gap(gap: pl.DataFrame, intervals: GapIntervals, model: int, places: dict[str, int]) -> pl.DataFrame:

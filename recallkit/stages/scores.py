@@ -1,12 +1,14 @@
-"""Sequences to scores: NLL, argmax and rank of every predicted token under one model, resumable range by range.
+"""Sequences to scores: NLL, argmax and rank of every predicted token under one model, resumable part by part.
 
-Sequences are taken 64 at a time, a part each; inside a part they are batched by length. Which sequences share a batch
-follows from the options alone, so that a run that was killed and one that was not write the same bytes.
+A part is 32 sequences; inside a part they are batched by length. Which ids share a batch follows from the options
+alone, and what a device cannot hold is always cut at the same place, so that a run that was killed, one that was not,
+and one on many devices write the same bytes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,19 +17,21 @@ from recallkit.config import SEQUENCES_PER_ROW_GROUP
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
-    from recallkit.journal import Journal
-    from recallkit.models.api import ScoringModel, TokenScores
+    from recallkit.models.api import CarryingModel, ScoringModel
 
-SEQUENCES_PER_PART = 64
-"""Scored between two commits: a kill costs at most this much work."""
+SEQUENCES_PER_PART = 32
+"""Scored between two commits: a kill costs at most a few times this much work. Divides the sequences of a row group."""
+
+CARRIED_IDS = 2048
+"""Ids that a recurrent model reads at once where `--carry-state` is given without `--context`."""
 
 PARQUET_OPTIONS: dict[str, Any] = {
-    "use_dictionary": ["sequence", "position"],
+    "use_dictionary": ["sequence", "position", "context"],
     "use_byte_stream_split": ["nll"],
 }
 
@@ -35,7 +39,10 @@ PARQUET_OPTIONS: dict[str, Any] = {
 def scores_schema() -> pa.Schema:
     """Arrow schema of a score file: one row a predicted token, in the order of `tokens.parquet`.
 
-    `nll` in nats; `rank` 0 is best, the number of vocabulary entries with a larger logit.
+    `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the number of vocabulary entries with a larger
+    logit; `context` the ids that the model had seen. A model with a tokenizer of its own has no argmax among the slices'
+    tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and `exact` says whether its
+    tokens begin and end where this one does.
     """
     import pyarrow as pa
 
@@ -46,120 +53,280 @@ def scores_schema() -> pa.Schema:
             pa.field("nll", pa.float32(), nullable=False),
             pa.field("argmax", pa.int32(), nullable=False),
             pa.field("rank", pa.int32(), nullable=False),
+            pa.field("context", pa.int32(), nullable=False),
+            pa.field("exact", pa.bool_(), nullable=False),
         ]
     )
 
 
-def score_sequences(
-    model: ScoringModel,
-    parts: Iterator[tuple[int, np.ndarray, np.ndarray]],
-    journal: Journal,
-    *,
-    batch_tokens: int,
-    progress: Callable[[int], None] = lambda _: None,
-    notify: Callable[[str], None] = lambda _: None,
-) -> None:
-    """Scores the parts that the journal does not hold yet: (first sequence, flat ids, offsets) each.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a model reads a sequence that is longer than it takes at once.
 
-    `batch_tokens` bounds the ids of a batch, padding included. `progress` is told the tokens of every part, those done
-    by an earlier run too. Out of memory halves the batch, says so to `notify` and goes on. Raises UserError for
-    NLLs that are not finite.
+    `context`: most ids that it is given at once, None for the model's own limit. `stride`: predictions taken from each
+    further window of `context` ids. `carry`: a recurrent model reads `context` ids at a time and keeps its state.
     """
-    batch_tokens = journal.state.get("batch_tokens", batch_tokens)
-    for number, (first, ids, offsets) in enumerate(parts):
-        if number >= journal.num_parts:
-            scores, batch_tokens = _score_within_memory(model, first, ids, offsets, batch_tokens, notify)
-            table = _scores_table(first, offsets, scores)
-            artifacts.write_parquet(journal.part(number), [table], scores_schema(), {}, **PARQUET_OPTIONS)
-            journal.commit({"batch_tokens": batch_tokens})
-        progress(len(ids) - len(offsets) + 1)
+
+    context: int | None = None
+    stride: int | None = None
+    carry: bool = False
 
 
-def write_scores(journal: Journal, path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Joins the journal's parts into one score file with the row groups of `tokens.parquet`; returns its manifest."""
-    return artifacts.write_parquet(path, _row_groups(journal), scores_schema(), manifest, **PARQUET_OPTIONS)
+class SequenceReader:
+    """Reads any part of `sequences.parquet`: a few sequences at a time, a row group decoded once while parts ascend.
+
+    Not for use by several threads.
+    """
+
+    def __init__(self, path: Path, sequences_per_part: int) -> None:
+        import pyarrow.parquet as pq
+
+        self._path, self._size = path, sequences_per_part
+        self._file = pq.ParquetFile(path, page_checksum_verification=True)
+        metadata = self._file.metadata
+        self._starts = np.cumsum([0, *(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))])
+        self._kept: tuple[int, np.ndarray, np.ndarray] | None = None
+
+    def num_parts(self) -> int:
+        """How many parts the sequences make."""
+        return -(-int(self._starts[-1]) // self._size)
+
+    def read(self, part: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """The number of the part's first sequence, its flat ids (uint32) and their offsets. Raises UserError for damage."""
+        first = part * self._size
+        group = int(np.searchsorted(self._starts, first, side="right")) - 1
+        ids, offsets = self._group(group)
+        start = first - int(self._starts[group])
+        chosen = offsets[start : start + self._size + 1]
+        return first, ids[chosen[0] : chosen[-1]], chosen - chosen[0]
+
+    def _group(self, group: int) -> tuple[np.ndarray, np.ndarray]:
+        import pyarrow as pa
+
+        if self._kept is None or self._kept[0] != group:
+            try:
+                tokens = self._file.read_row_group(group, columns=["tokens"])["tokens"].combine_chunks()
+            except (OSError, pa.ArrowException) as error:
+                raise UserError(f"damaged ({error})", where=self._path, remedy="delete it and slice again") from error
+            offsets = tokens.offsets.to_numpy().astype(np.int64)
+            self._kept = (group, tokens.values.to_numpy(), offsets)
+        return self._kept[1], self._kept[2]
 
 
-def _row_groups(journal: Journal) -> Iterator[pa.Table]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+@dataclass(frozen=True, slots=True)
+class SequenceScores:
+    """Flat over the predicted tokens of a few sequences: nll float32 (nats), argmax, rank, context int32, exact bool."""
 
-    parts_per_group = SEQUENCES_PER_ROW_GROUP // SEQUENCES_PER_PART
-    for start in range(0, journal.num_parts, parts_per_group):
-        numbers = range(start, min(start + parts_per_group, journal.num_parts))
-        yield pa.concat_tables([pq.read_table(journal.part(n), schema=scores_schema()) for n in numbers]).combine_chunks()
-
-
-def _score_within_memory(
-    model: ScoringModel, first: int, ids: np.ndarray, offsets: np.ndarray, batch_tokens: int, notify: Callable[[str], None]
-) -> tuple[TokenScores, int]:
-    """Scores of a part, and the batch size that memory allowed."""
-    while True:
-        try:
-            return _score_part(model, first, ids, offsets, batch_tokens), batch_tokens
-        except MemoryError:
-            if batch_tokens < int(np.diff(offsets).max()):
-                raise UserError(
-                    "out of memory with one sequence at a time", where=model.name, remedy="slice with a smaller --seq-len"
-                ) from None
-            batch_tokens //= 2
-            notify(f"{model.name}: out of memory, going on with batches of {batch_tokens:,} tokens")
+    nll: np.ndarray
+    argmax: np.ndarray
+    rank: np.ndarray
+    context: np.ndarray
+    exact: np.ndarray
 
 
-def _score_part(model: ScoringModel, first: int, ids: np.ndarray, offsets: np.ndarray, batch_tokens: int) -> TokenScores:
-    """Scores of a part in the order of its sequences."""
-    lengths = np.diff(offsets)
-    predicted_at = offsets - np.arange(len(offsets))
-    total = int(predicted_at[-1])
-    nll, argmax, rank = np.empty(total, np.float32), np.empty(total, np.int32), np.empty(total, np.int32)
-    for chosen in _batches(lengths, batch_tokens):
-        batch_ids = np.concatenate([ids[offsets[i] : offsets[i + 1]] for i in chosen])
-        batch_offsets = np.concatenate([[0], np.cumsum(lengths[chosen])])
-        scores = model.score(batch_ids, batch_offsets)
-        out = np.concatenate([np.arange(predicted_at[i], predicted_at[i + 1]) for i in chosen])
-        nll[out], argmax[out], rank[out] = scores.nll, scores.argmax, scores.rank
-    _check_finite(model, nll, first, predicted_at)
-    return type(scores)(nll, argmax, rank)
+class BatchLimit:
+    """The size of a batch, in ids with padding, and what a device was found not to hold.
+
+    A batch that does not fit is cut in two halves, and so is every later one that is as large and as long: the cuts
+    depend on the device alone, not on what was scored before.
+    """
+
+    def __init__(self, batch_tokens: int, notify: Callable[[str], None] = lambda _: None) -> None:
+        self.batch_tokens = batch_tokens
+        self.notify = notify
+        self._too_large: list[tuple[int, int]] = []
+
+    def holds(self, num_sequences: int, length: int) -> bool:
+        """Whether no smaller batch has been found too large."""
+        return not any(num_sequences * length >= size and length >= longest for size, longest in self._too_large)
+
+    def exclude(self, num_sequences: int, length: int, name: str) -> None:
+        """Notes that so many ids are too many, and tells the user."""
+        self._too_large.append((num_sequences * length, length))
+        self.notify(f"{name}: out of memory with {num_sequences:,} x {length:,} tokens, going on with half of it")
 
 
-def _batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
-    """Sequences of a part by falling length, as many at a time as `batch_tokens` holds when padded to the longest."""
+def score_sequences(model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, limit: BatchLimit, reading: Reading) -> SequenceScores:
+    """Scores sequences (sequence i is `ids[offsets[i]:offsets[i + 1]]`) in their order.
+
+    Raises UserError where one sequence is more than the device or the model's context holds.
+    """
+    windows = _windows(model, offsets, reading)
+    total = len(ids) - len(offsets) + 1
+    scores = SequenceScores(
+        np.empty(total, np.float32), np.empty(total, np.int32), np.empty(total, np.int32), np.empty(total, np.int32), np.ones(total, bool)
+    )
+    for chosen in _batches(windows.stops - windows.starts - 1, limit.batch_tokens, reading):
+        _score_batch(model, ids, windows, chosen, limit, reading, scores)
+    return scores
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """Stretches of ids read from an empty context: window w is `ids[starts[w]:stops[w]]`, its first id is context only.
+
+    Its first `skips[w]` predictions belong to an earlier window; prediction k goes to place `places[w] + k`.
+    """
+
+    starts: np.ndarray
+    stops: np.ndarray
+    skips: np.ndarray
+    places: np.ndarray
+
+
+def _windows(model: ScoringModel, offsets: np.ndarray, reading: Reading) -> _Windows:
+    """The whole sequences, or windows of them: each full, the last one too, so that no prediction sees too little."""
+    starts, stops = offsets[:-1], offsets[1:]
+    places = starts - np.arange(len(starts))
+    if reading.carry:
+        return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
+    context = _context(model, reading)
+    lengths = stops - starts - 1
+    if context is None or lengths.max(initial=0) <= context:
+        return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
+    if reading.stride is None:
+        raise UserError(
+            f"its context holds {context:,} ids, a sequence has {lengths.max():,}",
+            where=model.name,
+            remedy=f"read it in windows with --stride {max(1, context // 2)}, or slice with --seq-len {context} or less",
+        )
+    if reading.stride > context:
+        raise UserError(
+            f"windows of {context:,} ids that are {reading.stride:,} apart leave ids out",
+            where=model.name,
+            remedy=f"give --stride {context} or less",
+        )
+    extra = np.maximum(0, -(-(lengths - context) // reading.stride))
+    of = np.repeat(np.arange(len(starts)), extra + 1)
+    nth = np.arange(len(of)) - np.repeat(np.cumsum(extra + 1) - (extra + 1), extra + 1)
+    ends = np.minimum(lengths[of], context + nth * reading.stride)
+    begins = np.maximum(0, ends - context)
+    before = np.where(nth == 0, 0, np.minimum(lengths[of], context + (nth - 1) * reading.stride))
+    return _Windows(starts[of] + begins, starts[of] + ends + 1, before - begins, places[of] + begins)
+
+
+def _context(model: ScoringModel, reading: Reading) -> int | None:
+    """Ids that the model is given at once. Raises UserError where more is asked than it takes."""
+    if reading.context is not None and model.max_length is not None and reading.context > model.max_length:
+        raise UserError(
+            f"its context holds {model.max_length:,} ids", where=model.name, remedy=f"give --context {model.max_length} or less"
+        )
+    return model.max_length if reading.context is None else reading.context
+
+
+def _batches(lengths: np.ndarray, batch_tokens: int, reading: Reading) -> Iterator[np.ndarray]:
+    """Windows by falling length, as many at a time as `batch_tokens` holds when padded to the longest."""
+    at_once = np.minimum(lengths, _carried_ids(reading)) if reading.carry else lengths
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
-        size = max(1, batch_tokens // int(lengths[order[start]] - 1))
+        size = max(1, batch_tokens // int(at_once[order[start]]))
         yield order[start : start + size]
         start += size
 
 
-def check_length(model: ScoringModel, num_inputs: int) -> None:
-    """Raises UserError where a sequence of `num_inputs` ids is more than the model's context holds."""
-    if model.max_length is not None and num_inputs > model.max_length:
-        raise UserError(
-            f"its context holds {model.max_length:,} ids, the sequences have {num_inputs:,}",
-            where=model.name,
-            remedy=f"slice with --seq-len {model.max_length} or less",
-        )
+def _carried_ids(reading: Reading) -> int:
+    return reading.context or CARRIED_IDS
 
 
-def _check_finite(model: ScoringModel, nll: np.ndarray, first: int, predicted_at: np.ndarray) -> None:
+def _score_batch(
+    model: ScoringModel,
+    ids: np.ndarray,
+    windows: _Windows,
+    chosen: np.ndarray,
+    limit: BatchLimit,
+    reading: Reading,
+    out: SequenceScores,
+) -> None:
+    """Scores the `chosen` windows at once, or in halves where the device does not hold them, into `out`."""
+    starts, stops = windows.starts[chosen], windows.stops[chosen]
+    lengths = stops - starts
+    longest = int(lengths.max() - 1)
+    if not limit.holds(len(chosen), longest) and len(chosen) > 1:
+        halves = np.array_split(chosen, 2)
+    else:
+        batch_offsets = np.concatenate([[0], np.cumsum(lengths)])
+        batch = np.concatenate([ids[start:stop] for start, stop in zip(starts, stops, strict=True)])
+        try:
+            if reading.carry:
+                scores = cast("CarryingModel", model).score_carrying(batch, batch_offsets, _carried_ids(reading))
+            else:
+                scores = model.score(batch, batch_offsets)
+        except MemoryError:
+            if len(chosen) == 1:
+                raise UserError(
+                    f"out of memory with one sequence of {longest:,} ids",
+                    where=model.name,
+                    remedy="read it in windows with --context and --stride, or slice with a smaller --seq-len",
+                ) from None
+            limit.exclude(len(chosen), longest, model.name)
+            halves = np.array_split(chosen, 2)
+        else:
+            _place(scores, windows, chosen, out)
+            return
+    for half in halves:
+        _score_batch(model, ids, windows, half, limit, reading, out)
+
+
+def _place(scores: Any, windows: _Windows, chosen: np.ndarray, out: SequenceScores) -> None:
+    """Puts what a model gave for the `chosen` windows where it belongs."""
+    counts = windows.stops[chosen] - windows.starts[chosen] - 1
+    nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    wanted = nth >= np.repeat(windows.skips[chosen], counts)
+    places = (np.repeat(windows.places[chosen], counts) + nth)[wanted]
+    out.nll[places], out.argmax[places], out.rank[places] = scores.nll[wanted], scores.argmax[wanted], scores.rank[wanted]
+    out.context[places] = nth[wanted] + 1
+
+
+def check_finite(name: str, nll: np.ndarray, first: int, offsets: np.ndarray) -> None:
+    """Raises UserError for NLLs that are not finite, naming the sequence (numbered from `first`) and the position."""
     bad = np.flatnonzero(~np.isfinite(nll))
     if len(bad):
+        predicted_at = offsets - np.arange(len(offsets))
         sequence = int(np.searchsorted(predicted_at, bad[0], side="right")) - 1
         position = int(bad[0] - predicted_at[sequence]) + 1
         raise UserError(
             f"its NLL at sequence {first + sequence}, position {position} is {nll[bad[0]]} ({len(bad)} such values in this part)",
-            where=model.name,
+            where=name,
             remedy="check the weights, or use a wider --dtype",
         )
 
 
-def _scores_table(first: int, offsets: np.ndarray, scores: TokenScores) -> pa.Table:
+def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]) -> None:
+    """Writes the scores of the sequences from number `first` on as a part, `facts` in its manifest."""
+    artifacts.write_parquet(path, [_scores_table(first, offsets, scores)], scores_schema(), facts, **PARQUET_OPTIONS)
+
+
+def _scores_table(first: int, offsets: np.ndarray, scores: SequenceScores) -> pa.Table:
     import pyarrow as pa
 
     counts = np.diff(offsets) - 1
     starts = np.cumsum(counts) - counts
     sequence = np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts)
     position = (np.arange(len(sequence)) - np.repeat(starts, counts) + 1).astype(np.int32)
-    columns = [pa.array(c) for c in (sequence, position, scores.nll, scores.argmax, scores.rank)]
-    return pa.Table.from_arrays(columns, schema=scores_schema())
+    columns = (sequence, position, scores.nll, scores.argmax, scores.rank, scores.context, scores.exact)
+    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=scores_schema())
+
+
+def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Joins parts into one score file with the row groups of `tokens.parquet`; returns its manifest.
+
+    The manifest gets the sums of the facts of all parts.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    step = SEQUENCES_PER_ROW_GROUP // sequences_per_part
+    totals: dict[str, int] = {}
+
+    def groups() -> Iterator[pa.Table]:
+        for start in range(0, len(parts), step):
+            tables = []
+            for part in parts[start : start + step]:
+                for name, value in artifacts.read_manifest(part).items():
+                    if name != "schema_version":
+                        totals[name] = totals.get(name, 0) + value
+                tables.append(pq.read_table(part, schema=scores_schema(), page_checksum_verification=True))
+            yield pa.concat_tables(tables).combine_chunks()
+
+    return artifacts.write_parquet(path, groups(), scores_schema(), lambda: {**manifest, **totals}, **PARQUET_OPTIONS)

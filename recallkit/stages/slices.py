@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recallkit.attribution.cells import MAX_RESAMPLED_SOURCES
 from recallkit.compiled.labels import NO_DISTANCE, label_bigrams
 from recallkit.errors import UserError
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from recallkit.counts import CountsTable
+    from recallkit.vocabulary import DocumentText
 
 
 def tokens_schema() -> pa.Schema:
@@ -126,10 +128,53 @@ def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
     return pa.array(np.repeat(documents, lengths)), pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes, lengths)), names.dictionary)
 
 
+class BytesBySource:
+    """The bytes of text in predicted tokens, by source and in AR hits, added up while tokens are labelled.
+
+    `text` says how many bytes an id stands for: an end token none.
+    """
+
+    def __init__(self, text: DocumentText) -> None:
+        self._text = text
+        self._sums: dict[str, tuple[int, int, int]] = {}
+        self._knows_hits = True
+
+    def add(self, table: pa.Table) -> None:
+        """Counts rows of `tokens.parquet`."""
+        sources, token, previous = (table[name].combine_chunks() for name in ("source", "token", "prev_token"))
+        num_bytes = self._text.lengths(token.to_numpy(), previous.to_numpy())
+        self._knows_hits &= not table["ar_hit"].null_count
+        in_hits = num_bytes * table["ar_hit"].to_numpy() if self._knows_hits else np.zeros_like(num_bytes)
+        codes = sources.indices.to_numpy()
+        # Sources come in runs, a document each: to add up runs is quicker than to sort every row into its source.
+        starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+        sums = zip(*(np.add.reduceat(column, starts).tolist() for column in (num_bytes, in_hits)), strict=True)
+        num_tokens = np.diff(starts, append=len(codes)).tolist()
+        names = sources.dictionary.to_pylist()
+        for code, tokens, (whole, hits) in zip(codes[starts].tolist(), num_tokens, sums, strict=True):
+            before = self._sums.get(names[code], (0, 0, 0))
+            self._sums[names[code]] = (before[0] + tokens, before[1] + whole, before[2] + hits)
+
+    def rows(self) -> list[list[Any]]:
+        """[source, bytes, bytes in AR hits], `ALL` first, then the MAX_RESAMPLED_SOURCES largest by tokens, in order of names.
+
+        Without training counts the bytes in AR hits are None.
+        """
+        largest = sorted(self._sums, key=lambda name: (-self._sums[name][0], name))[:MAX_RESAMPLED_SOURCES]
+        total = [sum(column) for column in zip(*self._sums.values(), strict=True)]
+        rows = [("ALL", *total[1:]), *((name, *self._sums[name][1:]) for name in sorted(largest))]
+        return [[name, num_bytes, hits if self._knows_hits else None] for name, num_bytes, hits in rows]
+
+
 def label_sequences(
-    sequences: Path, counts: CountsTable | None, max_count: int, *, progress: Callable[[int], None] = lambda _: None
+    sequences: Path,
+    counts: CountsTable | None,
+    max_count: int,
+    *,
+    num_bytes: BytesBySource | None = None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[pa.Table]:
-    """Labels every row group of `sequences.parquet` in turn; `progress` is told the tokens done.
+    """Labels every row group of `sequences.parquet` in turn; `progress` is told the tokens done, `num_bytes` every group.
 
     While the caller writes one group, which takes longer than labelling it, the next one is read and labelled.
     """
@@ -138,7 +183,12 @@ def label_sequences(
 
     def label_next() -> pa.Table | None:
         group = next(groups, None)
-        return None if group is None else label_group(group, counts, max_count)
+        if group is None:
+            return None
+        table = label_group(group, counts, max_count)
+        if num_bytes is not None:
+            num_bytes.add(table)
+        return table
 
     with ThreadPoolExecutor(1) as ahead:
         waiting = ahead.submit(label_next)

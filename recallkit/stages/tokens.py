@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -15,19 +16,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.artifacts import digest_json
+from recallkit.artifacts import check_replaceable, digest_json, replacing
 from recallkit.errors import UserError
 from recallkit.records import Document, EncodedDocuments
 from recallkit.registry import may_be_hub_id
+from recallkit.vocabulary import (
+    DocumentText,
+    PieceTable,
+    byte_backend,
+    byte_level_alphabet,
+    is_byte_level,
+    piece_bytes,
+    without_first_space,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import tokenizers
 
 EMBEDDED = "recallkit-4k"
 """Name of the tokenizer shipped with the package: byte-level BPE, 4,096 entries, trained by examples/01_train_tokenizer.py."""
 
+BYTES = "bytes"
+"""Name of the vocabulary of 256 bytes: ids are those of UTF-8."""
+
+_SLICES_TOKENIZER = "tokenizer.json"
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>")
 _BATCH_CHARACTERS = 4_000_000
 _BATCH_DOCUMENTS = 8192
@@ -67,11 +81,7 @@ class TextTokenizer:
     @cached_property
     def digest(self) -> str:
         """Digest of everything that decides ids, whatever release of `tokenizers` wrote the file."""
-        settings = json.loads(self.backend.to_str())
-        model = settings["model"]
-        deciding = {k: settings.get(k) for k in ("normalizer", "pre_tokenizer", "added_tokens")}
-        merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges", [])]
-        return digest_json({**deciding, "type": model.get("type"), "vocab": model.get("vocab"), "merges": merges})
+        return _digest_settings(self._settings())
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Flat ids (uint32) and offsets (int64, one more than texts), by the reference implementation."""
@@ -83,32 +93,83 @@ class TextTokenizer:
             ids[start:stop] = encoding.ids
         return ids, offsets
 
+    def encode_with_stops(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each text its ids (uint32) and where each of them ends in the text's UTF-8 (int64), by the reference implementation.
+
+        Places are those that `tokenizers` keeps track of through normalisation: whole characters, never falling.
+        """
+        encodings = self._tracking_backend.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (np.array(e.ids, np.uint32), _stops_in_bytes(t, [stop for _, stop in e.offsets])) for t, e in zip(texts, encodings, strict=True)
+        ]
+
+    @cached_property
+    def _tracking_backend(self) -> tokenizers.Tokenizer:
+        """The backend without its post-processor, which may cut spaces off the places of ids."""
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_str(json.dumps({**self._settings(), "post_processor": None}))
+
+    def _settings(self) -> dict[str, Any]:
+        """What tokenizer.json holds; large where the vocabulary is, so it is not kept."""
+        settings: dict[str, Any] = json.loads(self.backend.to_str())
+        return settings
+
+    @cached_property
+    def _small_settings(self) -> dict[str, Any]:
+        """The same without the vocabulary."""
+        settings = self._settings()
+        return {**settings, "model": {k: v for k, v in settings["model"].items() if k not in ("vocab", "merges")}}
+
     @cached_property
     def token_bytes(self) -> list[bytes] | None:
-        """The bytes of every id where the vocabulary is byte-level, else None."""
-        if (json.loads(self.backend.to_str()).get("decoder") or {}).get("type") != "ByteLevel":
+        """The bytes of every id where pieces have bytes of their own (vocabulary.piece_bytes), else None."""
+        added = {index: token.content for index, token in self.backend.get_added_tokens_decoder().items()}
+        return piece_bytes(self._small_settings, self.backend.get_vocab(with_added_tokens=False), added)
+
+    @cached_property
+    def piece_table(self) -> PieceTable | None:
+        """`token_bytes` for many ids at once."""
+        return None if self.token_bytes is None else PieceTable(self.token_bytes)
+
+    @cached_property
+    def document_text(self) -> DocumentText | None:
+        """The text that ids stand for in a stream of documents, where pieces have bytes of their own, else None."""
+        if self.token_bytes is None:
             return None
-        byte_of = _byte_level_alphabet()
-        table = [b""] * self.vocab_size
-        for token, index in self.backend.get_vocab(with_added_tokens=False).items():
-            table[index] = bytes(byte_of[c] for c in token) if all(c in byte_of for c in token) else token.encode()
-        for index, added in self.backend.get_added_tokens_decoder().items():
-            table[index] = added.content.encode()
-        return table
+        symbol = None if self._ends_with_text() else self.end_token_id
+        return DocumentText(self.token_bytes, symbol, adds_space=self.continuation is not self)
+
+    def _ends_with_text(self) -> bool:
+        """Whether the end token is a piece that ordinary text is encoded with, too."""
+        added = self.backend.get_added_tokens_decoder()
+        return self.end_token_id not in added and self.encode([self.end_token])[0].tolist() == [self.end_token_id]
+
+    @cached_property
+    def continuation(self) -> TextTokenizer:
+        """The tokenizer for text that goes on inside a document: this one, unless it puts a space before a first word."""
+        from tokenizers import Tokenizer
+
+        if without_first_space(self._small_settings) == self._small_settings:
+            return self
+        settings = without_first_space(self._settings())
+        return TextTokenizer(Tokenizer.from_str(json.dumps(settings)), self.name, end_token=self.end_token)
 
     def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
         """Text of each id array; bytes of a character cut in two at an end of a sequence become U+FFFD."""
-        if self.token_bytes is None:
+        if self.piece_table is None or not is_byte_level(self._small_settings):
             return list(self.backend.decode_batch([s.tolist() for s in sequences], skip_special_tokens=False))
         if not sequences:
             return []
-        import pyarrow as pa
-
-        pieces = pa.array(self.token_bytes, pa.large_binary()).take(pa.array(np.concatenate(sequences)))
-        _, ends, joined = pieces.buffers()
-        at = np.frombuffer(ends, np.int64)[np.cumsum([0, *map(len, sequences)])]
-        whole = memoryview(joined)
+        whole, bounds = self.piece_table.join(np.concatenate(sequences))
+        at = bounds[np.cumsum([0, *map(len, sequences)])]
         return [str(whole[start:stop], "utf-8", "replace") for start, stop in itertools.pairwise(at)]
+
+    def checked_encoder(
+        self, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None
+    ) -> Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]:
+        """gigatoken's encoder where it agrees with `encode` on probes and the first of `texts`, else `encode`."""
+        return _checked_fast_encoder(self, texts, notify) or self.encode
 
     def describe(self) -> dict[str, Any]:
         """What a manifest keeps."""
@@ -121,13 +182,47 @@ class TextTokenizer:
         }
 
 
+class ByteTokenizer(TextTokenizer):
+    """The vocabulary of byte models: 256 entries, ids are the bytes of UTF-8.
+
+    It has no entry that only ends documents: a newline does, or `end_token`, one ASCII character or `<0xNN>`. That byte
+    is text all the same. Raises UserError where it is anything else.
+    """
+
+    def __init__(self, *, end_token: str | None = None) -> None:
+        end = "\n" if end_token is None else end_token
+        symbols = {byte: symbol for symbol, byte in byte_level_alphabet().items()}
+        super().__init__(byte_backend(), BYTES, end_token=symbols[_single_byte(end)])
+        self.end_token = end
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Flat ids (uint32) and offsets (int64, one more than texts)."""
+        encoded = [text.encode() for text in texts]
+        offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        return np.frombuffer(b"".join(encoded), np.uint8).astype(np.uint32), offsets
+
+    def _ends_with_text(self) -> bool:
+        return True
+
+
+def _single_byte(end_token: str) -> int:
+    written = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", end_token)
+    if written:
+        return int(written[1], 16)
+    if len(end_token) == 1 and end_token.isascii():
+        return ord(end_token)
+    raise UserError(f"{end_token!r} is not a single byte", where=BYTES, remedy="give one ASCII character or <0xNN> as --end-token")
+
+
 def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTokenizer:
-    """Opens a tokenizer: None for the embedded one, a tokenizer.json, a model directory, a GGUF file or a hub id.
+    """Opens a tokenizer: None for the embedded one, "bytes", a tokenizer.json, a model directory, a GGUF file or a hub id.
 
     Raises UserError where there is none, or it cannot be read.
     """
     from tokenizers import Tokenizer
 
+    if spec == BYTES:
+        return ByteTokenizer(end_token=end_token)
     if spec is None or spec == EMBEDDED:
         text = (files("recallkit") / "data" / "tokenizer.json").read_text(encoding="utf-8")
         return TextTokenizer(Tokenizer.from_str(text), EMBEDDED, end_token=end_token)
@@ -140,6 +235,73 @@ def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTok
     if path.exists():
         return _load_by_transformers(path, end_token)
     return _load_from_hub(spec, end_token)
+
+
+def load_slices_tokenizer(slices: Path, described: Mapping[str, Any]) -> TextTokenizer:
+    """The tokenizer that a slice directory was made with, as its manifest describes it (`describe`): from the directory alone.
+
+    Raises UserError where it does not stand there, or is another one.
+    """
+    path, end_token = slices / _SLICES_TOKENIZER, described["end_token"]
+    if described["name"] == BYTES:
+        tokenizer: TextTokenizer = ByteTokenizer(end_token=end_token)
+    elif path.is_file():
+        tokenizer = _read_kept_tokenizer(path, described)
+    elif described["name"] == EMBEDDED:
+        tokenizer = load_tokenizer(EMBEDDED, end_token=end_token)
+    else:
+        raise UserError(
+            "the tokenizer of these slices is not there", where=path, remedy="run the same `recallkit slice` again, which adds it"
+        )
+    if tokenizer.digest != described["digest"]:
+        raise _not_that_of_the_slices(path, described)
+    return tokenizer
+
+
+def _read_kept_tokenizer(path: Path, described: Mapping[str, Any]) -> TextTokenizer:
+    backend = _read_tokenizer_file(path)
+    if backend.token_to_id(described["end_token"]) is None:
+        raise _not_that_of_the_slices(path, described)
+    tokenizer = TextTokenizer(backend, described["name"], end_token=described["end_token"])
+    # `tokenizers` does not read every score of a Unigram model back to the bit: the file itself is what was kept.
+    if _digest_settings(json.loads(path.read_text(encoding="utf-8"))) == described["digest"]:
+        tokenizer.digest = described["digest"]
+    return tokenizer
+
+
+def _not_that_of_the_slices(path: Path, described: Mapping[str, Any]) -> UserError:
+    remedy = "run the same `recallkit slice` again, which writes the right one"
+    return UserError(f"not {described['name']}, with which the slices were made", where=path, remedy=remedy)
+
+
+def check_tokenizer_file(slices: Path, tokenizer: TextTokenizer) -> None:
+    """Raises UserError where `keep_tokenizer` would replace a file that is not a slice directory's own."""
+    path = slices / _SLICES_TOKENIZER
+    check_replaceable(path, b"{")
+    is_ours = any((slices / name).exists() for name in ("sequences.parquet", "tokens.parquet"))
+    if path.exists() and not is_ours and not _holds(path, tokenizer):
+        raise UserError(
+            "a tokenizer that recallkit did not write, and will not replace", where=path, remedy="give another directory with -o"
+        )
+
+
+def keep_tokenizer(slices: Path, tokenizer: TextTokenizer) -> None:
+    """Writes the tokenizer beside the slices that it made, whole or not at all, unless it stands there already."""
+    path = slices / _SLICES_TOKENIZER
+    if not (path.exists() and _holds(path, tokenizer)):
+        with replacing(path) as temporary:
+            temporary.write_text(tokenizer.backend.to_str(), encoding="utf-8")
+
+
+def _holds(path: Path, tokenizer: TextTokenizer) -> bool:
+    """Whether the file gives the same ids as `tokenizer`."""
+    text = tokenizer.backend.to_str()
+    if path.stat().st_size == len(text.encode()) and path.read_text(encoding="utf-8") == text:
+        return True
+    try:
+        return _digest_settings(json.loads(_read_tokenizer_file(path).to_str())) == tokenizer.digest
+    except UserError:
+        return False
 
 
 def _read_tokenizer_file(path: Path) -> tokenizers.Tokenizer:
@@ -197,6 +359,13 @@ def _configured_end_token(folder: Path) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def _digest_settings(settings: Mapping[str, Any]) -> str:
+    model = settings["model"]
+    deciding = {k: settings.get(k) for k in ("normalizer", "pre_tokenizer", "added_tokens")}
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges", [])]
+    return digest_json({**deciding, "type": model.get("type"), "vocab": model.get("vocab"), "merges": merges})
+
+
 def _find_end_token(backend: tokenizers.Tokenizer, name: str, given: str | None, default: str | None) -> str:
     if given is not None:
         if backend.token_to_id(given) is None:
@@ -209,11 +378,13 @@ def _find_end_token(backend: tokenizers.Tokenizer, name: str, given: str | None,
     raise UserError("no end token found in this vocabulary", where=name, remedy="name the one that separates documents with --end-token")
 
 
-def _byte_level_alphabet() -> dict[str, int]:
-    """Character -> byte of byte-level BPE: printable bytes stand for themselves, the others for code points from 256."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [b for b in range(256) if b not in set(printable)]
-    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+def _stops_in_bytes(text: str, stops: list[int]) -> np.ndarray:
+    """Places counted in characters of `text` as places in its UTF-8, int64, the largest so far where they fall."""
+    code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    widths = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000).astype(np.int64)
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
+    in_bytes: np.ndarray = np.maximum.accumulate(before[np.array(stops, np.int64)])
+    return in_bytes
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -242,7 +413,7 @@ def encode_documents(
     for batch in _batches(documents):
         texts = [document.text for document in batch]
         if encode is None:
-            encode = (_checked_fast_encoder(tokenizer, texts, notify) if fast else None) or tokenizer.encode
+            encode = tokenizer.checked_encoder(texts, notify) if fast else tokenizer.encode
         ids, offsets = encode(texts)
         yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], [d.position for d in batch])
 
@@ -279,6 +450,8 @@ def fast_encoder(
     tokenizer: TextTokenizer, notify: Callable[[str], None] = lambda _: None
 ) -> Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]] | None:
     """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None where it is absent or refuses."""
+    if isinstance(tokenizer, ByteTokenizer):
+        return None  # nothing is faster than to copy the bytes
     try:
         import gigatoken
     except ImportError:

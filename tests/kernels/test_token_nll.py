@@ -1,30 +1,89 @@
-"""`token_nll`: the chunked implementation equals the float64 reference, on awkward sizes, ties and large logits."""
+"""`token_nll`: the tiled implementation equals the float64 reference, on awkward sizes, ties and large logits."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
 
 from recallkit.kernels.token_nll import chunked
-from recallkit.kernels.token_nll.api import logits_nll, token_nll
+from recallkit.kernels.token_nll.api import TokenNll, logits_nll, token_nll
 
 
-@pytest.mark.parametrize(("n", "d", "vocab"), [(1, 8, 2), (17, 24, 257), (130, 64, 4096), (0, 8, 50)])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_chunked_equals_reference(n, d, vocab, bias, dtype, monkeypatch):
-    monkeypatch.setattr(chunked, "CHUNK_LOGITS", 3 * vocab)
-    generator = torch.Generator().manual_seed(n + vocab)
-    hidden = torch.randn(n, d, generator=generator).to(dtype)
-    weight = torch.randn(vocab, d, generator=generator).to(dtype)
-    offset = torch.randn(vocab, generator=generator).to(dtype) if bias else None
-    targets = torch.randint(0, vocab, (n,), generator=generator)
-    fast = token_nll(hidden, weight, targets, bias=offset)
-    exact = token_nll(hidden, weight, targets, bias=offset, impl="reference")
-    assert torch.allclose(fast.nll, exact.nll, rtol=1e-5, atol=1e-5)
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Tiles of at most 70 rows and 48 columns, so that small inputs have several of both."""
+    monkeypatch.setattr(chunked, "ROWS", 70)
+    monkeypatch.setattr(chunked, "COLUMNS", 48)
+
+
+def draw(n: int, d: int, vocab: int, dtype: torch.dtype = torch.float32, *, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    """Hidden states, weight, bias and targets."""
+    generator = torch.Generator().manual_seed(seed + n + vocab)
+    hidden, weight, bias = (torch.randn(*shape, generator=generator).to(dtype) for shape in ((n, d), (vocab, d), (vocab,)))
+    return hidden, weight, bias, torch.randint(0, vocab, (n,), generator=generator)
+
+
+def assert_equal(fast: TokenNll, exact: TokenNll, tolerance: float = 1e-5) -> None:
+    assert torch.allclose(fast.nll, exact.nll, rtol=tolerance, atol=tolerance)
     assert torch.equal(fast.argmax, exact.argmax)
     assert torch.equal(fast.rank, exact.rank)
     assert (fast.nll >= 0).all()
+    assert [part.dtype for part in fast] == [torch.float32, torch.int64, torch.int64]
+
+
+@pytest.mark.parametrize(("n", "d", "vocab"), [(1, 8, 2), (17, 24, 257), (130, 64, 600), (0, 8, 50), (71, 1, 49), (64, 5, 48)])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_chunked_equals_reference(n, d, vocab, with_bias, dtype, small_tiles):
+    hidden, weight, bias, targets = draw(n, d, vocab, dtype)
+    offset = bias if with_bias else None
+    assert_equal(token_nll(hidden, weight, targets, bias=offset), token_nll(hidden, weight, targets, bias=offset, impl="reference"))
+
+
+def test_tiles_of_the_usual_size_equal_reference():
+    hidden, weight, bias, targets = draw(700, 16, 4096)
+    assert_equal(token_nll(hidden, weight, targets, bias=bias), token_nll(hidden, weight, targets, bias=bias, impl="reference"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_given_logits_equal_the_product_that_they_are(dtype, small_tiles):
+    hidden, weight, _, targets = draw(100, 8, 200, torch.float64)
+    logits = (hidden @ weight.T).to(dtype)
+    identity = torch.eye(200, dtype=torch.float64)
+    assert_equal(logits_nll(logits, targets), token_nll(logits.double(), identity, targets, impl="reference"))
+
+
+def test_targets_may_be_any_integers_and_operands_any_strides(small_tiles):
+    hidden, weight, bias, targets = draw(90, 12, 100)
+    exact = token_nll(hidden, weight, targets, bias=bias, impl="reference")
+    spread = torch.randn(90, 24)
+    spread[:, ::2] = hidden
+    assert_equal(token_nll(spread[:, ::2], weight, targets.int(), bias=bias), exact)
+    assert_equal(token_nll(hidden.T.contiguous().T, weight.T.contiguous().T, targets, bias=bias), exact)
+    logits = torch.addmm(bias, hidden, weight.T)
+    assert_equal(logits_nll(logits.T.contiguous().T, targets), exact)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_does_not_depend_on_the_others(dtype, small_tiles):
+    hidden, weight, bias, targets = draw(300, 96, 500, dtype)
+    whole = token_nll(hidden, weight, targets, bias=bias)
+    for rows in (slice(0, 1), slice(5, 7), slice(100, 163), slice(299, 300), slice(0, 213)):
+        part = token_nll(hidden[rows], weight, targets[rows], bias=bias)
+        assert all(torch.equal(mine, theirs[rows]) for mine, theirs in zip(part, whole, strict=True))
+
+
+def test_threads_do_not_change_a_bit(small_tiles):
+    hidden, weight, bias, targets = draw(300, 96, 500)
+    before = torch.get_num_threads()
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results.append(token_nll(hidden, weight, targets, bias=bias))
+    torch.set_num_threads(before)
+    assert all(torch.equal(mine, theirs) for other in results[1:] for mine, theirs in zip(other, results[0], strict=True))
 
 
 def test_ties_share_a_rank_and_argmax_is_the_lowest_id():
@@ -35,9 +94,80 @@ def test_ties_share_a_rank_and_argmax_is_the_lowest_id():
     assert scores.rank.tolist() == [0, 0, 3]
 
 
+@pytest.mark.parametrize("n", [1, 3, 64, 150])
+def test_equal_rows_of_the_head_tie_wherever_they_stand(n, small_tiles):
+    """Untrained entries of a vocabulary are often equal: their logits must be, whatever tile they are in."""
+    hidden, weight, _, _ = draw(n, 33, 200)
+    weight[150:] = weight[:50]
+    low, high = token_nll(hidden, weight, torch.full((n,), 20)), token_nll(hidden, weight, torch.full((n,), 170))
+    assert torch.equal(low.rank, high.rank)
+    assert torch.equal(low.nll, high.nll)
+    assert (low.argmax < 150).all()
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 15, 16, 17, 31, 33, 48, 49, 96, 100, 1000])
+def test_the_lowest_of_equal_maxima_is_found_at_any_width(vocab, small_tiles):
+    generator = torch.Generator().manual_seed(vocab)
+    largest = torch.randint(0, vocab, (75, 3), generator=generator)
+    logits = torch.randn(75, vocab, generator=generator).clamp(max=3).scatter(1, largest, 4.0)
+    targets = torch.randint(0, vocab, (75,), generator=generator)
+    scores = logits_nll(logits, targets)
+    assert torch.equal(scores.argmax, largest.amin(1))
+    assert torch.equal(scores.rank == 0, (largest == targets[:, None]).any(1))
+
+
+@pytest.mark.parametrize("offset", [1e4, -1e4])
+def test_a_constant_added_to_all_logits_changes_nothing_that_float32_can_hold(offset, small_tiles):
+    logits = (torch.randn(80, 120) * 64).round() / 64  # so that adding 1e4 rounds nothing away
+    targets = torch.randint(0, 120, (80,))
+    plain, shifted = logits_nll(logits, targets), logits_nll(logits + offset, targets)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(plain, shifted, strict=True))
+
+
 def test_large_logits_do_not_overflow():
     logits = torch.tensor([[1e4, 0.0], [1e4, 1e4]])
     assert logits_nll(logits, torch.tensor([1, 0])).nll.tolist() == pytest.approx([1e4, 0.6931472])
+
+
+def test_a_certain_prediction_costs_nothing_and_no_nll_is_negative(small_tiles):
+    logits = torch.randn(100, 150)
+    targets = torch.randint(0, 150, (100,))
+    logits[torch.arange(100), targets] = torch.linspace(0, 200, 100)
+    scores = logits_nll(logits, targets)
+    assert (scores.nll >= 0).all()
+    assert scores.nll[-1] == 0
+
+
+def test_entries_that_can_never_be_predicted_are_left_out(small_tiles):
+    hidden, weight, _, targets = draw(80, 8, 200)
+    masked = torch.zeros(200)
+    masked[:60] = masked[150:] = -math.inf
+    targets = 60 + targets % 90
+    scores = token_nll(hidden, weight, targets, bias=masked)
+    exact = token_nll(hidden, weight[60:150], targets - 60, impl="reference")
+    assert_equal(scores, TokenNll(exact.nll, exact.argmax + 60, exact.rank))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_broken_logit_makes_the_nll_say_so(value, small_tiles):
+    logits = torch.randn(70, 200)
+    logits[3, 130] = value
+    finite = logits_nll(logits, torch.zeros(70, dtype=torch.int64)).nll.isfinite()
+    assert not finite[3]
+    assert finite.sum() == 69
+
+
+def test_float64_is_kept(small_tiles):
+    """In float32 the two NLLs could not be told apart."""
+    hidden, weight = torch.tensor([[1e9], [1e9]], dtype=torch.float64), torch.tensor([[1.0], [1.0 + 1e-9]], dtype=torch.float64)
+    nll = token_nll(hidden, weight, torch.tensor([0, 1])).nll
+    assert nll.tolist() == pytest.approx([math.log(1 + math.e), math.log(1 + 1 / math.e)], rel=1e-6)
+
+
+def test_weights_that_would_be_trained_are_no_obstacle():
+    hidden, weight, bias, targets = draw(5, 4, 7)
+    scores = token_nll(hidden, torch.nn.Parameter(weight), targets, bias=torch.nn.Parameter(bias))
+    assert not scores.nll.requires_grad
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from recallkit import cli, pipeline
+from recallkit import artifacts, cli, pipeline, scoring
 from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import identify_model, load_model
@@ -144,21 +144,16 @@ def test_its_identity_is_its_content(llama, tmp_path):
     assert identify_model(ModelRequest(str(other), 4096)) != before
 
 
-def test_slices_made_with_its_tokenizer_or_its_equal_are_scored_and_others_refused(llama, small_slices, tmp_path):
-    """The tokenizer in the file is written differently from ours but gives the same ids: no reason to refuse."""
+def test_its_tokenizer_is_known_to_be_the_slices_or_not(llama, small_slices, tmp_path):
+    """The tokenizer in the file is written differently from ours but gives the same ids: nothing is to be carried."""
     spec = str(llama / "x.gguf")
-    pipeline._check_model_tokenizer(spec, small_slices, pipeline.artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"])
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    foreign = Tokenizer(models.BPE({"<|endoftext|>": 0, **{c: i + 1 for i, c in enumerate(letters)}}, []))
-    foreign.pre_tokenizer, foreign.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    foreign.save(str(tmp_path / "bytes.json"))
+    used = artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"]
+    assert scoring._other_tokenizer(spec, None, small_slices, used) is None
     text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(5, 50))
-    options = pipeline.TextOptions([str(text)], "validation", tokenizer=str(tmp_path / "bytes.json"))
-    pipeline.slice_text(options, tmp_path / "slices", counts=None, seq_len=32)
-    with pytest.raises(UserError, match=r"own tokenizer gives other ids than bytes\.json.*slice again"):
-        pipeline.score(spec, tmp_path / "slices", pipeline.ScoringOptions(device="cpu"))
+    pipeline.slice_text(pipeline.TextOptions([str(text)], "validation", tokenizer="bytes"), tmp_path / "slices", counts=None, seq_len=64)
+    manifest = scoring.score(spec, tmp_path / "slices", scoring.ScoringOptions(device="cpu"))
+    assert manifest["tokenizer"]["vocab_size"] == 4096
+    assert 0 < manifest["num_own_ids"] < manifest["num_rows"]
 
 
 def cut_at(share: float):
@@ -207,7 +202,7 @@ def test_the_command_line_prints_one_line_and_exits_1(llama, small_slices, tmp_p
     err = capfd.readouterr().err
     assert caught.value.code == 1
     assert err.count("\n") == 1
-    assert err.startswith(f"recallkit: {path}: transformers cannot load it")
+    assert err.startswith(f"recallkit: {path}: its tokenizer cannot be read (no tokenizer found here (the file is damaged")
 
 
 def test_transformers_itself_agrees(llama):

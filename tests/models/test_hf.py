@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from recallkit import pipeline
 from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import identify_model, load_model
@@ -296,62 +294,3 @@ def test_identity_of_links_is_that_of_what_they_lead_to(tiny_model, tmp_path):
     content[-1] ^= 1
     (path / "model.safetensors").write_bytes(content)
     assert identify_model(ModelRequest(str(links), 4096)) != before
-
-
-def renamed_end(settings: dict) -> None:
-    """The end token under a name that is not among those tried: found only by whom the slices name it to."""
-    settings["model"]["vocab"]["<stop>"] = settings["model"]["vocab"].pop("<|endoftext|>")
-    settings["added_tokens"][0]["content"] = "<stop>"
-
-
-def swapped_ids(settings: dict) -> None:
-    vocab = settings["model"]["vocab"]
-    vocab["Ġthe"], vocab["Ġof"] = vocab["Ġof"], vocab["Ġthe"]
-
-
-def without_merges(settings: dict) -> None:
-    settings["model"]["merges"] = []
-
-
-def fewer_entries(settings: dict) -> None:
-    settings["model"]["merges"] = []
-    settings["model"]["vocab"] = {token: index for token, index in settings["model"]["vocab"].items() if index <= 256}
-
-
-@pytest.mark.parametrize(
-    ("change", "refusal"),
-    [
-        (lambda _: None, None),
-        (lambda settings: settings.update(decoder={**settings["decoder"], "trim_offsets": False}, post_processor=None), None),
-        (renamed_end, "gives other ids or none"),
-        (swapped_ids, "gives other ids"),
-        (without_merges, "gives other ids"),
-        (fewer_entries, "gives other ids"),
-    ],
-    ids=["the same", "written differently", "another end token", "swapped ids", "no merges", "fewer entries"],
-)
-def test_a_models_own_tokenizer_must_be_the_slices(
-    tiny_model, small_slices, tmp_path, change: Callable[[dict], object], refusal: str | None
-):
-    path = copied(tiny_model("llama"), tmp_path / "model")
-    settings = json.loads(load_tokenizer(None).backend.to_str())
-    change(settings)
-    (path / "tokenizer.json").write_text(json.dumps(settings))
-    used = pipeline.artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"]
-    if refusal is None:
-        pipeline._check_model_tokenizer(str(path), small_slices, used)
-    else:
-        with pytest.raises(UserError, match=f"its own tokenizer {refusal}.*slice again with --tokenizer"):
-            pipeline._check_model_tokenizer(str(path), small_slices, used)
-
-
-def test_an_end_token_that_only_the_user_can_name_is_no_false_alarm(tiny_model, tmp_path):
-    path = copied(tiny_model("llama"), tmp_path / "model")
-    settings = json.loads(load_tokenizer(None).backend.to_str())
-    renamed_end(settings)
-    (path / "tokenizer.json").write_text(json.dumps(settings))
-    (tmp_path / "text.jsonl").write_text(json.dumps({"text": "a text of its own " * 20}) + "\n")
-    text = pipeline.TextOptions([str(tmp_path / "text.jsonl")], "validation", tokenizer=str(path), end_token="<stop>")
-    pipeline.slice_text(text, tmp_path / "slices", counts=None, seq_len=32)
-    manifest = pipeline.score(str(path), tmp_path / "slices", pipeline.ScoringOptions(device="cpu"))
-    assert manifest["num_rows"] > 0

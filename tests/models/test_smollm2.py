@@ -18,7 +18,7 @@ import torch
 import zstandard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from recallkit import cli, pipeline
+from recallkit import cli, scoring
 from recallkit.stages.tokens import load_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -80,7 +80,7 @@ def gap(smollm2, slices) -> Path:
 
 
 def scores(slices: Path, model: object) -> dict[str, np.ndarray]:
-    table = pq.read_table(pipeline.score_path(slices, str(model)))
+    table = pq.read_table(scoring.score_path(slices, str(model)))
     return {name: table[name].to_numpy() for name in table.column_names}
 
 

@@ -55,3 +55,12 @@ def test_summarise_scores():
     with db.connect() as connection:
         connection.register("scores", pl.DataFrame({"nll": [1.0, 2.0, 3.0, 6.0], "rank": [0, 1, 0, 7]}).to_arrow())
         assert db.frame(connection, "scores/summarise_scores").row(0) == pytest.approx((3.0, math.exp(3.0), 0.5))
+        connection.register("scores", pl.DataFrame({"nll": [1.0, 2.0, 3.0, 6.0], "rank": [0, -1, -1, 7]}).to_arrow())
+        assert db.frame(connection, "scores/summarise_scores").row(0)[2] == 0.5, "what has no rank is neither right nor wrong"
+
+
+def test_count_inexact():
+    with db.connect() as connection:
+        connection.register("tokens", pl.DataFrame({"ar_hit": [True, False, False, True, False]}).to_arrow())
+        connection.register("scores", pl.DataFrame({"exact": [True, False, True, False, False]}).to_arrow())
+        assert db.frame(connection, "scores/count_inexact").rows() == [("all", 5, 3, 0.6), ("ar_hit", 2, 1, 0.5), ("other", 3, 2, 2 / 3)]

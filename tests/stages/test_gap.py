@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recallkit import views
 from recallkit.artifacts import MANIFEST_KEY, read_manifest, write_parquet
 from recallkit.attribution import aligned, bootstrap, cells, shares
 from recallkit.attribution.buckets import count_class, count_thresholds, log2_bucket, position_bucket
@@ -41,7 +42,7 @@ SCORES = pa.schema(
 class Corpus:
     """A folder of slices: tokens as (sequence, position, source, distance or None, train_count), and models' scores."""
 
-    def __init__(self, folder, tokens, *, seq_len=64, max_count=1250, rows_per_group=5, digest="d", counts=True):
+    def __init__(self, folder, tokens, *, seq_len=64, max_count=1250, rows_per_group=5, digest="d", counts=True, num_bytes=None):
         self.folder, self.digest, self.rows_per_group, self.seq_len = Path(folder), digest, rows_per_group, seq_len
         self.tokens = [
             dict(
@@ -59,6 +60,7 @@ class Corpus:
             "boundary": "window",
             "max_count": max_count,
             "counts": {"id": "c", "num_tokens": 1000} if counts else None,
+            **({} if num_bytes is None else {"num_bytes": num_bytes}),
         }
         self.path = self._write("tokens", pa.Table.from_pylist(self.tokens, LABELS), manifest)
 
@@ -203,6 +205,45 @@ def test_any_corpus_is_what_plain_loops_count(tmp_path_factory, drawn):
             assert column.drop_nulls().is_finite().all(), column.name
 
 
+def test_bits_per_byte_are_counted_by_hand(tmp_path):
+    # By source the NLLs of REFERENCE_NLLS and BEHIND_NLLS sum to 6.75 and 13.25 (web), 6.25 and 9.75 (code): in bits, over bytes.
+    corpus = small_corpus(tmp_path, num_bytes=[["ALL", 40, 10], ["web", 30, 10]])
+    tables = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20)
+    rows = {(row["source"], row["slice"]): row for row in tables.gap.iter_rows(named=True)}
+    assert [rows["ALL", name]["bytes"] for name in SLICES] == [40, 10, 30]
+    assert [rows["web", name]["bytes"] for name in SLICES] == [30, 10, 20]
+    assert rows["ALL", "all"]["bpb_reference"] == pytest.approx(13 / math.log(2) / 40)
+    assert rows["ALL", "all"]["bpb_model"] == pytest.approx(23 / math.log(2) / 40)
+    assert rows["web", "all"]["bpb_reference"] == pytest.approx(6.75 / math.log(2) / 30)
+    hits = [n for n, token in enumerate(corpus.tokens) if token["ar_hit"] and token["source"] == "web"]
+    assert rows["web", "ar_hit"]["bpb_model"] == pytest.approx(sum(BEHIND_NLLS[n] for n in hits) / math.log(2) / 10)
+    # A source that is not among those whose bytes were counted.
+    for column in ("bytes", "bpb_reference", "bpb_model"):
+        assert {rows["code", name][column] for name in SLICES} == {None}
+
+
+@pytest.mark.parametrize("num_bytes", [None, [["ALL", 0, 0]]])
+def test_without_bytes_there_are_no_bits_per_byte(tmp_path, num_bytes):
+    corpus = small_corpus(tmp_path, num_bytes=num_bytes)
+    gap = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20).gap
+    assert gap["bpb_reference"].null_count() == gap["bpb_model"].null_count() == gap.height
+    assert (gap["bytes"].dtype, gap["bpb_model"].dtype) == (pl.Int64, pl.Float64)
+    assert gap["bytes"].null_count() == (gap.height if num_bytes is None else gap.height - 3)
+
+
+@pytest.mark.parametrize("num_bytes", [None, [["ALL", 40, 10]]])
+def test_bits_per_byte_are_printed_where_they_are_known(tmp_path, capsys, monkeypatch, num_bytes):
+    monkeypatch.setenv("COLUMNS", "80")
+    corpus = small_corpus(tmp_path, num_bytes=num_bytes)
+    tables = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20)
+    tables.write(tmp_path / "out", {"schema_version": SCHEMA_VERSION, "inexact": {}})
+    views.print_gap(tables, read_manifest(corpus.path), tmp_path / "out")
+    line = "Bits per byte: reference 0.469, behind 0.830"
+    assert (line in capsys.readouterr().out.splitlines()) == (num_bytes is not None)
+    row = views.gap_json(tables, tmp_path / "out")["gap"][0]
+    assert row["bpb_model"] == (None if num_bytes is None else pytest.approx(23 / math.log(2) / 40))
+
+
 def test_all_is_the_sum_of_the_sources(tmp_path):
     corpus = small_corpus(tmp_path)
     gap = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20).gap
@@ -320,7 +361,7 @@ def test_one_sequence_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
     assert (rows["other"]["gap_share"], rows["other"]["gap_share_clipped"]) == (1, 1)
     assert {rows[name][column] for name in SLICES for column in ("ci_low", "ci_high", "delta_ci_low", "delta_ci_high")} == {None}
     unknown = [value for name, value in rows["ar_hit"].items() if name not in ("reference", "model", "source", "slice", "tokens", "note")]
-    assert unknown == [0, *[None] * 11]
+    assert unknown == [0, *[None] * 14]
 
 
 def test_a_gap_that_is_none_is_noted_also_where_no_token_is_an_ar_hit(tmp_path):

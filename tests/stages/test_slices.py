@@ -11,10 +11,13 @@ import polars as pl
 import pytest
 
 from recallkit import artifacts, pipeline
+from recallkit.errors import UserError
+from recallkit.stages import slices as slices_stage
 from recallkit.stages.corpus import open_corpus
 from recallkit.stages.slices import needed_bigrams, summarise_slices
-from recallkit.stages.tokens import load_tokenizer
+from recallkit.stages.tokens import load_slices_tokenizer, load_tokenizer
 from tests.conftest import write_jsonl
+from tests.made_tokenizers import made
 
 COLUMNS = [
     "sequence",
@@ -179,3 +182,94 @@ def test_the_summary_counts_by_source(small_slices):
         mine = tokens if source == "ALL" else tokens.filter(pl.col("source") == source)
         assert (row["tokens"], row["repeated"], row["ar_hits"]) == (len(mine), mine["repeated"].sum(), mine["ar_hit"].sum())
         assert row["ar_hit_share"] == pytest.approx(mine["ar_hit"].mean())
+
+
+# ------------------------------------------------------------------------------------------------- bytes, the tokenizer
+
+
+def num_bytes_of(folder: Path) -> dict[str, list[int | None]]:
+    return {source: rest for source, *rest in artifacts.read_manifest(folder / "tokens.parquet")["num_bytes"]}
+
+
+def test_bytes_of_text_are_counted_by_hand(tmp_path):
+    # Of the bigrams " a b", " b a", " a b" the third stood there before.
+    text = [str(write_jsonl(tmp_path / "v.jsonl", [" a b a b"], "letters")), str(write_jsonl(tmp_path / "w.jsonl", ["\u00e9"], "accents"))]
+    pipeline.count(pipeline.TextOptions(text, "train"), tmp_path / "counts.duckdb")
+    pipeline.slice_text(pipeline.TextOptions(text, "validation"), tmp_path / "slices", counts=tmp_path / "counts.duckdb")
+    tokens = pl.read_parquet(tmp_path / "slices" / "tokens.parquet")
+    pieces = load_tokenizer(None).token_bytes
+    assert [pieces[t] for t in tokens["token"]] == [b" b", b" a", b" b", b"<|endoftext|>", "é".encode(), b"<|endoftext|>"]
+    assert tokens["ar_hit"].to_list() == [False, False, True, False, False, False]
+    assert num_bytes_of(tmp_path / "slices") == {"ALL": [8, 2], "accents": [2, 0], "letters": [6, 2]}
+
+
+@pytest.mark.parametrize("name", ["embedded", "sentencepiece", "bytes"])
+def test_bytes_are_those_of_the_texts(tmp_path, name):
+    texts = {f"s{n}": [f"{'the model ' * n}é", "recalls"] for n in range(3)}
+    shards = [str(write_jsonl(tmp_path / f"{source}.jsonl", texts[source], source)) for source in texts]
+    tokenizer = {"embedded": None, "bytes": "bytes"}.get(name, str(tmp_path / "t.json"))
+    made(name).backend.save(str(tmp_path / "t.json"))
+    options = pipeline.TextOptions(shards, "validation", tokenizer=tokenizer, boundary="document")
+    manifest = pipeline.slice_text(options, tmp_path / "slices", counts=None, seq_len=5)
+    expected = {source: [len("".join(documents).encode()), None] for source, documents in texts.items()}
+    assert num_bytes_of(tmp_path / "slices") == {"ALL": [sum(whole for whole, _ in expected.values()), None], **expected}
+    assert manifest == artifacts.read_manifest(tmp_path / "slices" / "tokens.parquet")
+
+
+def test_only_the_largest_sources_have_bytes_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(slices_stage, "MAX_RESAMPLED_SOURCES", 2)
+    shards = [str(write_jsonl(tmp_path / f"{n}.jsonl", ["a b " * n], f"s{n}")) for n in (3, 9, 2, 7)]
+    pipeline.slice_text(pipeline.TextOptions(shards, "validation", tokenizer="bytes"), tmp_path / "slices", counts=None)
+    # An end token, a newline, for each document; the stream's first byte is not predicted.
+    assert num_bytes_of(tmp_path / "slices") == {"ALL": [4 * (3 + 9 + 2 + 7) + 4 - 1, None], "s7": [29, None], "s9": [37, None]}
+
+
+def test_a_tokenizer_without_bytes_has_no_count_of_them(tmp_path):
+    made("wordpiece").backend.save(str(tmp_path / "t.json"))
+    text = [str(write_jsonl(tmp_path / "v.jsonl", ["the model recalls"]))]
+    options = pipeline.TextOptions(text, "validation", tokenizer=str(tmp_path / "t.json"), end_token="[SEP]")
+    assert pipeline.slice_text(options, tmp_path / "slices", counts=None)["num_bytes"] is None
+
+
+def test_bytes_can_be_the_tokens_of_slices(tmp_path):
+    text = [str(write_jsonl(tmp_path / "v.jsonl", ["é a", "b"]))]
+    pipeline.count(pipeline.TextOptions(text, "train", tokenizer="bytes"), tmp_path / "counts.duckdb")
+    options = pipeline.TextOptions(text, "validation", tokenizer="bytes")
+    pipeline.slice_text(options, tmp_path / "slices", counts=tmp_path / "counts.duckdb")
+    sequences = pl.read_parquet(tmp_path / "slices" / "sequences.parquet")
+    assert bytes(sequences["tokens"][0]) == "é a\nb\n".encode()
+    assert sequences["text"][0] == "é a\nb\n"
+
+
+def test_slices_carry_their_tokenizer_and_get_it_back(tmp_path):
+    made("unigram").backend.save(str(tmp_path / "t.json"))
+    text = [str(write_jsonl(tmp_path / "v.jsonl", ["the model recalls"]))]
+    options = pipeline.TextOptions(text, "validation", tokenizer=str(tmp_path / "t.json"))
+    out = tmp_path / "slices"
+    manifest = pipeline.slice_text(options, out, counts=None)
+    (tmp_path / "t.json").rename(tmp_path / "moved.json")
+    assert load_slices_tokenizer(out, manifest["tokenizer"]).describe() == manifest["tokenizer"]
+
+    (out / "tokenizer.json").unlink()
+    made_at = {name: (out / name).stat().st_mtime_ns for name in ("sequences.parquet", "tokens.parquet")}
+    with pytest.raises(UserError, match="again"):
+        load_slices_tokenizer(out, manifest["tokenizer"])
+    (tmp_path / "moved.json").rename(tmp_path / "t.json")
+    pipeline.slice_text(options, out, counts=None)
+    assert load_slices_tokenizer(out, manifest["tokenizer"]).describe() == manifest["tokenizer"]
+    assert made_at == {name: (out / name).stat().st_mtime_ns for name in made_at}
+
+    other = pipeline.slice_text(pipeline.TextOptions(text, "validation"), out, counts=None, force=True)
+    assert load_slices_tokenizer(out, other["tokenizer"]).name == "recallkit-4k"
+    with pytest.raises(UserError, match=r"not t\.json"):
+        load_slices_tokenizer(out, manifest["tokenizer"])
+
+
+def test_a_model_directory_keeps_its_tokenizer(tmp_path):
+    made("unigram").backend.save(str(tmp_path / "tokenizer.json"))
+    before = (tmp_path / "tokenizer.json").read_bytes()
+    text = pipeline.TextOptions([str(write_jsonl(tmp_path / "v.jsonl", ["the model"]))], "validation")
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*-o"):
+        pipeline.slice_text(text, tmp_path, counts=None)
+    assert (tmp_path / "tokenizer.json").read_bytes() == before
+    assert not list(tmp_path.glob("*.parquet"))

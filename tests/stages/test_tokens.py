@@ -13,8 +13,19 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from recallkit.errors import UserError
 from recallkit.records import Document, Position
 from recallkit.stages import tokens
-from recallkit.stages.tokens import EMBEDDED, encode_documents, fast_encoder, load_tokenizer, same_ids
+from recallkit.stages.tokens import (
+    EMBEDDED,
+    TextTokenizer,
+    check_tokenizer_file,
+    encode_documents,
+    fast_encoder,
+    keep_tokenizer,
+    load_slices_tokenizer,
+    load_tokenizer,
+    same_ids,
+)
 from tests.conftest import made_up_texts
+from tests.made_tokenizers import NAMES, made
 
 
 def as_documents(texts: list[str]) -> list[Document]:
@@ -120,3 +131,142 @@ def test_a_file_that_is_no_tokenizer_is_one_line(tmp_path):
         load_tokenizer(str(tmp_path / "t.json"))
     with pytest.raises(UserError, match="no tokenizer found"):
         load_tokenizer(str(tmp_path))
+
+
+# --------------------------------------------------------------------------------------------------- pieces and their bytes
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["embedded", "byte-level", "sentencepiece", "unigram", "bytes"]),
+    st.text(alphabet=st.characters(codec="utf-8", exclude_characters="▁")),
+)
+def test_pieces_are_the_bytes_of_the_text_behind_the_first_space(name, text):
+    tokenizer = made(name)
+    ids, _ = tokenizer.encode([text])
+    inside, _ = tokenizer.continuation.encode([text])
+    joined = b"".join(tokenizer.token_bytes[i] for i in ids)
+    added = b" " if tokenizer.continuation is not tokenizer and text else b""
+    assert joined == added + text.encode() or (joined == text.encode() and text.startswith(" "))
+    assert b"".join(tokenizer.token_bytes[i] for i in inside) == text.encode()
+    assert tokenizer.decode([inside]) == [tokenizer.backend.decode(inside.tolist(), skip_special_tokens=False)]
+
+
+def test_pieces_of_other_kinds_have_no_bytes():
+    assert made("wordpiece").token_bytes is None
+    assert TextTokenizer(word_tokenizer(["?", "</s>", "a"]), "words").token_bytes is None
+    assert made("wordpiece").document_text is None
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("unigram without bytes", "wordpiece")])
+def test_text_is_counted_without_end_tokens_and_first_spaces(name):
+    tokenizer = made(name)
+    texts = ["the model", "é recalls", "", "17"]
+    stream = [tokenizer.end_token_id]
+    for text in texts:
+        stream += [*tokenizer.encode([text])[0].tolist(), tokenizer.end_token_id]
+    ids, previous = np.array(stream[1:], np.uint32), np.array(stream[:-1], np.uint32)
+    written = "".join(texts) if name != "bytes" else "".join(f"{text}\n" for text in texts)  # its end token is a byte of text
+    assert tokenizer.document_text.join(ids, previous) == written.encode()
+    assert tokenizer.document_text.lengths(ids, previous).sum() == len(written.encode())
+
+
+@pytest.mark.parametrize("name", ["byte-level with a first space", "sentencepiece", "unigram", "unigram without bytes"])
+def test_a_continuation_begins_without_a_space(name):
+    tokenizer = made(name)
+    whole, _ = tokenizer.encode(["the model"])
+    first, rest = (tokenizer.continuation.encode([text])[0].tolist() for text in ("the", " model"))
+    assert tokenizer.token_bytes[whole[0]].startswith(b" ")
+    assert b"".join(tokenizer.token_bytes[i] for i in first + rest) == b"the model"
+    assert tokenizer.continuation.continuation is tokenizer.continuation
+    assert tokenizer.continuation.end_token_id == tokenizer.end_token_id
+
+
+def test_a_continuation_of_most_tokenizers_is_themselves():
+    assert all(made(name).continuation is made(name) for name in ("embedded", "byte-level", "byte-level after NFC", "wordpiece", "bytes"))
+
+
+def test_places_of_ids_are_whole_characters_of_the_text_as_it_was():
+    wordpiece = made("wordpiece")
+    ((ids, stops),) = wordpiece.encode_with_stops(["The Módel\n\n 👩"])
+    tokens = [wordpiece.backend.id_to_token(i) for i in ids]
+    words = np.flatnonzero([not token.startswith("##") for token in tokens])
+    assert [stops[end - 1] for end in [*words[1:], len(ids)]] == [3, len("The Módel".encode()), len("The Módel\n\n 👩".encode())]
+    assert wordpiece.encode_with_stops([]) == []
+    # Whole characters, and the spaces that a post-processor would cut off.
+    ((_, stops),) = made("byte-level after NFC").encode_with_stops(["the \n\n é"])
+    assert stops[-1] == len("the \n\n é".encode())
+    assert set(stops.tolist()) <= {1, 2, 3, 4, 5, 6, 7, 9}
+
+
+# ------------------------------------------------------------------------------------------------------------- bytes
+
+
+@given(st.lists(st.text()))
+def test_ids_of_bytes_are_the_bytes(texts):
+    tokenizer = load_tokenizer("bytes")
+    ids, offsets = tokenizer.encode(texts)
+    assert bytes(ids.tolist()) == "".join(texts).encode()
+    assert tokenizer.decode(np.split(ids, offsets[1:-1]) if texts else []) == texts
+    assert TextTokenizer.encode(tokenizer, texts)[0].tolist() == ids.tolist()  # as its tokenizer.json says
+
+
+def test_bytes_end_documents_with_a_newline_or_any_byte():
+    tokenizer = load_tokenizer("bytes")
+    described = {"name": "bytes", "digest": tokenizer.digest, "vocab_size": 256, "end_token": "\n", "end_token_id": 10}
+    assert tokenizer.describe() == described
+    assert tokenizer.token_bytes == [bytes([n]) for n in range(256)]
+    assert load_tokenizer("bytes", end_token=";").end_token_id == ord(";")
+    assert load_tokenizer("bytes", end_token="<0xfF>").end_token_id == 255
+    for wrong in ("é", "ab", ""):
+        with pytest.raises(UserError, match=r"not a single byte.*--end-token"):
+            load_tokenizer("bytes", end_token=wrong)
+
+
+def test_documents_are_encoded_as_bytes():
+    tokenizer, notes = load_tokenizer("bytes"), []
+    (encoded,) = encode_documents(as_documents(["a", "", "é"]), tokenizer, notify=notes.append)
+    assert (encoded.ids.tolist(), encoded.offsets.tolist(), encoded.ids.dtype) == ([97, 0xC3, 0xA9], [0, 1, 1, 3], np.uint16)
+    assert notes == []
+
+
+# --------------------------------------------------------------------------------------------- beside the slices they made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kept_tokenizer_is_loaded_again(tmp_path, name):
+    tokenizer = made(name)
+    keep_tokenizer(tmp_path, tokenizer)
+    loaded = load_slices_tokenizer(tmp_path, tokenizer.describe())
+    assert loaded.describe() == tokenizer.describe()
+    assert type(loaded) is type(tokenizer)
+    text = ["the model é 👩"]
+    assert same_ids(loaded.encode, tokenizer.encode, text)
+    before = (tmp_path / "tokenizer.json").stat().st_mtime_ns
+    keep_tokenizer(tmp_path, tokenizer)
+    assert (tmp_path / "tokenizer.json").stat().st_mtime_ns == before
+
+
+def test_without_a_file_bytes_and_the_embedded_tokenizer_are_known_by_name(tmp_path):
+    for name in ("bytes", "embedded"):
+        assert load_slices_tokenizer(tmp_path, made(name).describe()).describe() == made(name).describe()
+
+
+def test_a_missing_or_another_tokenizer_is_one_line_with_its_remedy(tmp_path):
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*not there; run the same `recallkit slice` again"):
+        load_slices_tokenizer(tmp_path, made("unigram").describe())
+    made("sentencepiece").backend.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match=r"tokenizer\.json: not unigram, .*again"):
+        load_slices_tokenizer(tmp_path, made("unigram").describe())
+
+
+def test_a_tokenizer_that_is_not_ours_is_not_replaced(tmp_path):
+    made("sentencepiece").backend.save(str(tmp_path / "tokenizer.json"))
+    check_tokenizer_file(tmp_path, made("sentencepiece"))
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*did not write.*-o"):
+        check_tokenizer_file(tmp_path, made("unigram"))
+    (tmp_path / "sequences.parquet").write_bytes(b"PAR1")
+    check_tokenizer_file(tmp_path, made("unigram"))
+    (tmp_path / "tokenizer.json").write_bytes(b"no JSON")
+    with pytest.raises(UserError, match="did not write"):
+        check_tokenizer_file(tmp_path, made("unigram"))

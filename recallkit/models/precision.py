@@ -1,0 +1,103 @@
+"""A block in which torch computes nothing narrower than a wanted precision: the reference for rounding errors.
+
+A model in float64 is not computed in float64 by that alone. Many modules narrow on the way: a norm casts to float32, a
+softmax is asked for float32, a state begins as float32 zeros. In the block each such cast and each such tensor is wide.
+
+What was rounded before the block stays as it is, and is computed with in the wide precision: weights, and buffers made
+in float32 when the model was built, such as the frequencies of rotary positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FROM_NUMBERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+"""They round numbers of Python to a dtype before the dispatcher hears of it."""
+
+
+@contextlib.contextmanager
+def widened(to: torch.dtype = torch.float64) -> Iterator[None]:
+    """Inside, operators of torch take, make and give floating-point tensors of `to` or wider.
+
+    Tensors that come from outside are widened where they are read; one that is written to, or viewed, keeps its dtype.
+    Works under `torch.inference_mode`. Fused kernels that do not go through torch's operators keep their own precision.
+    """
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(_wide(default, to))
+    try:
+        with _WideNumbers(to), _WideOperators(to):
+            yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+class _WideOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, to: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.to = to
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        shared = _shared(func)
+        wide = [self._widen(arg, tensors=place not in shared) for place, arg in enumerate(args)]
+        named = {name: self._widen(arg, tensors=name not in shared) for name, arg in (kwargs or {}).items()}
+        if func.name() == "aten::_grouped_mm":
+            return _grouped_product(*wide, **named)
+        return func(*wide, **named)
+
+    def _widen(self, arguments: Any, *, tensors: bool) -> Any:
+        def one(argument: Any) -> Any:
+            if isinstance(argument, torch.dtype):
+                return _wide(argument, self.to)
+            if tensors and isinstance(argument, torch.Tensor):
+                return argument.to(_wide(argument.dtype, self.to))
+            return argument
+
+        return tree_map(one, arguments)
+
+
+class _WideNumbers(TorchFunctionMode):
+    def __init__(self, to: torch.dtype) -> None:
+        super().__init__()
+        self.to = to
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        named = dict(kwargs or {})
+        if func in _FROM_NUMBERS and isinstance(named.get("dtype"), torch.dtype):
+            named["dtype"] = _wide(named["dtype"], self.to)
+        return func(*args, **named)
+
+
+def _wide(dtype: torch.dtype, to: torch.dtype) -> torch.dtype:
+    """The dtype that takes a dtype's place: `to`, or the complex numbers of it, where that is wider."""
+    wanted = to.to_complex() if dtype.is_complex else to
+    return wanted if (dtype.is_complex or dtype.is_floating_point) and dtype.itemsize < wanted.itemsize else dtype
+
+
+@functools.cache
+def _shared(func: Any) -> frozenset[int | str]:
+    """Places and names of the arguments that an operator writes to, or gives a view of."""
+    pairs = [(place, argument.name) for place, argument in enumerate(func._schema.arguments) if argument.alias_info is not None]
+    return frozenset(key for pair in pairs for key in pair)
+
+
+def _grouped_product(rows: torch.Tensor, weights: torch.Tensor, offs: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """Rows (n, d) in groups that end at `offs` (g,), each times its matrix of `weights` (g, d, e): torch has it for no float64.
+
+    Rows behind the last group are zero.
+    """
+    product = rows.new_zeros(len(rows), weights.shape[2])
+    start = 0
+    for stop, weight in zip(offs.tolist(), weights, strict=True):
+        product[start:stop] = rows[start:stop] @ weight
+        start = stop
+    return product

@@ -1,0 +1,166 @@
+"""What is found out about a causal language model by trying it on a few ids, rather than by its name.
+
+Families differ in what they do to their logits, in whether a longer batch changes a shorter sequence, and in how their
+state can be carried on; the answers here hold for the very model that was loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from recallkit.models.torch_model import Sharing
+
+PROBED_IDS = 12
+"""Few, so that trying a large model takes moments; enough to reach beyond its short convolutions."""
+
+EXACT = 1e-4
+"""Differences of logits below this share of the largest one are rounding, in float32 or wider."""
+
+_RULED_OUT = 1e30
+
+_LEAK = 1e-3
+"""A token's score that changes by more than this share with what follows it is no score of a causal model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How logits follow from hidden states: z = `after` * (W (`before` * hidden) + bias), then `cap` * tanh(z / `cap`)."""
+
+    before: float
+    after: float
+    cap: float | None = None
+
+
+def random_ids(vocab_size: int, shape: tuple[int, int], device: torch.device) -> Tensor:
+    """The same ids on every run, (b, t) int64."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(vocab_size, shape, generator=generator).to(device)
+
+
+def is_close(outputs: Tensor, wanted: Tensor, tolerance: float = EXACT) -> bool:
+    """Whether outputs differ by no more than `tolerance` times the largest wanted value.
+
+    Entries that a model rules out (-inf, or the least number of its dtype) must be the same ones, and set no scale.
+    """
+    ordinary = wanted.abs() < _RULED_OUT
+    if outputs.shape != wanted.shape or not torch.equal(outputs.abs() < _RULED_OUT, ordinary):
+        return False
+    outputs, wanted = outputs[ordinary], wanted[ordinary]
+    return not wanted.numel() or bool((outputs - wanted).abs().max() <= tolerance * wanted.abs().max())
+
+
+def find_head(model: Any, run: Callable[..., Any], ids: Tensor) -> Head | None:
+    """How logits follow from the backbone's last hidden states; None where they do in another way than `Head` says.
+
+    `run(module, ids)` gives a module's output. A forward pass in which marks take the place of the linear layer's output
+    shows what is done to it, however small the model's own logits are.
+    """
+    linear = model.get_output_embeddings()
+    states = getattr(run(model.base_model, ids), "last_hidden_state", None)
+    if not isinstance(linear, torch.nn.Linear) or not isinstance(states, torch.Tensor):
+        return None
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def see(_: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        seen.append((inputs[0], _marks(output)))
+        return seen[-1][1]
+
+    hook = linear.register_forward_hook(see)
+    try:
+        logits = getattr(run(model, ids), "logits", None)
+    finally:
+        hook.remove()
+    if len(seen) != 1 or not isinstance(logits, torch.Tensor) or logits.shape != seen[0][1].shape:
+        return None
+    before, curve = _factor(states, seen[0][0]), _curve(seen[0][1], logits)
+    return None if before is None or curve is None else Head(before, *curve)
+
+
+def _marks(like: Tensor) -> Tensor:
+    """Powers of two of either sign, from a four-thousandth to four thousand, in the shape of logits."""
+    places = torch.arange(like.numel(), device=like.device).view(like.shape)
+    return torch.where(places % 2 == 0, 1.0, -1.0).to(like) * torch.exp2((places % 25 - 12).to(like))
+
+
+def _curve(marks: Tensor, made: Tensor) -> tuple[float, float | None] | None:
+    """The factor and the soft cap that made something of the marks: the smallest show the one, the largest the other."""
+    x, y = marks.double().flatten(), made.double().flatten()
+    smallest, cap = x.abs().argmin(), float(y.abs().max())
+    factor = float(y[smallest] / x[smallest])
+    if _agree(factor * x, y):
+        return factor, None
+    factor = float(cap * torch.atanh(y[smallest] / cap) / x[smallest])
+    return (factor, cap) if _agree(cap * torch.tanh(factor * x / cap), y) else None
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    return bool((((one - other).abs() <= 1e-5 * other.abs()) & other.isfinite()).all())
+
+
+def _factor(given: Tensor, made: Tensor) -> float | None:
+    """What `given` was multiplied with to become `made`; None if that is not what became of it."""
+    if made.shape != given.shape:
+        return None
+    x, y = given.double(), made.double()
+    factor = float((x * y).sum() / (x * x).sum())
+    if abs(factor - 1) <= 1e-6:
+        factor = 1.0
+    return factor if is_close(factor * x, y, 1e-5) else None
+
+
+def find_sharing(logits: Callable[[Tensor], Tensor], ids: Tensor, name: str) -> Sharing:
+    """Which sequences may share a batch, from `logits` (b, t, vocab) of ids like the two rows of `ids` (2, t).
+
+    Raises UserError where a model is not causal: what follows a token changes its score.
+    """
+    seen = ids.shape[1] * 2 // 3
+    other_end = torch.cat([ids[:1, :seen], ids[1:, seen:]], dim=1)
+    together = logits(torch.cat([ids[:1], other_end]))[:, :seen]
+    if not is_close(together[1], together[0], _LEAK):
+        raise UserError(
+            "it is not causal: the ids that follow a token change what is predicted before them",
+            where=name,
+            remedy="its scores would mean nothing; give a causal language model",
+        )
+    if is_close(together[:1], logits(ids[:1, :seen])):
+        return "any"
+    return "equal" if is_close(together[:1], logits(ids[:1])[:, :seen]) else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Carrying:
+    """How a model's state is carried: into `chunks` of any length, or only in `steps` of one id once there is a state.
+
+    `positions`: whether the model must be told at which positions it goes on.
+    """
+
+    pieces: Literal["chunks", "steps"]
+    positions: bool
+
+
+def find_carrying(whole: Tensor, read: Callable[[list[int], bool], Tensor]) -> Carrying | None:
+    """The fastest way of carrying that gives the logits of the `whole` (b, t, vocab) again; None if none does.
+
+    `read(sizes, positions)` gives the logits of the same ids read in pieces of these sizes, or raises UserError. Some
+    models ignore parts of their state where more than one id follows, so what counts is the logits of later pieces; some
+    mix up the rows of a batch where a single id follows, so there must be more rows than one.
+    """
+    length = whole.shape[1]
+    sizes: dict[Literal["chunks", "steps"], list[int]] = {"chunks": [2, 3, 2, length - 7], "steps": [2] + [1] * (length - 2)}
+    for pieces, lengths in sizes.items():
+        for positions in (True, False):
+            with contextlib.suppress(UserError):
+                if is_close(read(lengths, positions), whole):
+                    return Carrying(pieces, positions)
+    return None

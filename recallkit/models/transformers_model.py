@@ -1,0 +1,303 @@
+"""A transformers model as it is scored: hidden states, its head, its precision, its state carried on.
+
+Hidden states come from the backbone and go through the head a few rows at a time, so that logits of a whole batch never
+exist; where a model does more to its logits than a linear layer, a factor and a soft cap, its own forward is used. What a
+model needs is found out by trying it on a few ids (probes.py), not by its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from recallkit.errors import UserError
+from recallkit.kernels.token_nll.api import TokenNll, logits_nll, token_nll
+from recallkit.models import probes
+from recallkit.models.hf import first_line, without_advice
+from recallkit.models.precision import widened
+from recallkit.models.torch_model import TorchModel, memory_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from recallkit.models.api import TokenScores
+
+_STATES = ("past_key_values", "cache_params", "state")
+"""What a model calls the state that it takes and gives."""
+
+_EXACT_SETTINGS: dict[str, int] = {"max_inference_chunksize": 1 << 62}
+"""Settings of a configuration without which scores would be rounded: xLSTM's state, to bfloat16 between such stretches."""
+
+_LOGITS = 1 << 25
+"""Logits held at a time where they are soft-capped or float64: 128 or 256 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """The state after `seen` ids, in whatever form the model keeps it."""
+
+    cache: Any
+    seen: int
+
+
+class TransformersModel(TorchModel):
+    """A transformers model behind `ScoringModel` and, where its state can be carried, `CarryingModel`.
+
+    Raises UserError where the model fails on a few ids, or is not causal.
+    """
+
+    def __init__(self, model: Any, name: str, device: torch.device) -> None:
+        config = model.config.get_text_config()
+        vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        super().__init__(name, device, vocab_size=vocab_size, max_length=_context_length(config, model.base_model))
+        self.model = model
+        self.config = config
+        # Convolutions on a card would otherwise be float32 by name only.
+        torch.backends.cudnn.allow_tf32 = False
+        for setting, value in _EXACT_SETTINGS.items():
+            if hasattr(config, setting):
+                setattr(config, setting, value)
+        ids = self._probed_ids()
+        with torch.inference_mode(), self._as_precise_as_a_probe():
+            self.head = probes.find_head(model, self._run, ids[:1])
+            self.sharing = probes.find_sharing(self._logits, ids, name)
+        if self.sharing == "any" and _depends_on_length(config):
+            self.sharing = "equal"
+
+    @property
+    def head_is_linear(self) -> bool:
+        """Whether logits are the head's linear layer on the backbone's states, but for a factor."""
+        return self.head is not None and self.head.cap is None
+
+    @property
+    def carrying(self) -> Literal["chunks", "steps"] | None:
+        """Whether the state is carried into further `chunks`, only in `steps` of one id, or not at all; found at first use."""
+        return None if self._way_of_carrying is None else self._way_of_carrying.pieces
+
+    def bytes_per_token(self, seq_len: int) -> int:
+        """See `TorchModel.bytes_per_token`: the widest activations of one layer in float32, and logits where they are kept."""
+        width = _setting(self.config, "hidden_size") or 1024
+        inner = _setting(self.config, "intermediate_size") or 4 * width
+        state = _setting(self.config, "state_size", "mamba_d_state", "ssm_state_size")
+        heads = _setting(self.config, "num_attention_heads")
+        logits = 3 * self.vocab_size if self.head is None else 0
+        return 4 * (8 * width + 4 * inner + 4 * inner * state + 2 * heads * seq_len + logits)
+
+    def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
+        """See `TorchModel.forward`: hidden states, or logits where it is not known how they follow from them."""
+        # One id without a state is a whole sequence (see `pieces`), and needs no state.
+        if carry and (state is not None or inputs.shape[1] > 1):
+            return self._read_on(inputs, state, positions=self._way_of_carrying is not None and self._way_of_carrying.positions)
+        return self._outputs(self._run(self._reader, inputs)), None
+
+    def pieces(self, num_inputs: int, chunk: int) -> list[int]:
+        """See `TorchModel.pieces`. A state begins with two ids or more, and single ones follow only where it is carried so.
+
+        Some models take a single id for a step that goes on from whatever they read last.
+        """
+        size = max(2, chunk)
+        if num_inputs <= size:
+            return [num_inputs]
+        if self.carrying == "steps":
+            return [size] + [1] * (num_inputs - size)
+        sizes = super().pieces(num_inputs, size)
+        return [*sizes[:-2], sizes[-2] + 1] if sizes[-1] == 1 else sizes
+
+    def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
+        """See `TorchModel.reduce`: logits are float32, or float64 where the model is."""
+        with self._exactly():
+            if self.head is None:
+                return logits_nll(outputs, targets)
+            hidden, weight, bias = self._operands(outputs, self.head)
+            if self.head_is_linear and not self._is_reference:
+                return token_nll(hidden, weight, targets, bias=bias)
+            step = max(1, _LOGITS // self.vocab_size)
+            rows = zip(torch.split(hidden, step), torch.split(targets, step), strict=True)
+            if self.head.cap is None:
+                parts = [token_nll(some, weight, of, bias=bias, impl="reference") for some, of in rows]
+            else:
+                parts = [logits_nll(_head_logits(some, weight, bias, self.head.cap), of) for some, of in rows]
+            return TokenNll(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+    def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
+        """See `CarryingModel.score_carrying`.
+
+        Raises UserError for a model whose state cannot be carried, and for more ids than attention and positions hold.
+        """
+        problem, longest = None, int(np.diff(offsets).max() - 1)
+        if self.carrying is None:
+            problem = "its state cannot be carried from one piece to the next"
+        elif self.max_length is not None and longest > self.max_length:
+            problem = f"its context holds {self.max_length:,} ids where its state is carried, too; a sequence has {longest:,}"
+        if problem is not None:
+            raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
+        return super().score_carrying(ids, offsets, chunk)
+
+    # ------------------------------------------------------------------------------------------------ running it
+
+    @property
+    def _reader(self) -> Any:
+        """The module whose outputs `forward` gives."""
+        return self.model if self.head is None else self.model.base_model
+
+    def _run(self, module: Any, ids: Tensor, **more: Any) -> Any:
+        """The output of the model or of its backbone. Raises UserError for what its code raises."""
+        if "use_cache" in _parameters(module):
+            more = {"use_cache": False, **more}
+        with without_advice(), self._forward_errors(), memory_errors(), self._exactly():
+            return module(input_ids=ids, **more)
+
+    @contextlib.contextmanager
+    def _forward_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (UserError, MemoryError):
+            raise
+        except Exception as error:
+            halved = self.model.dtype in (torch.bfloat16, torch.float16)
+            remedy = "try --dtype float32" if halved else "check that its files fit the installed transformers"
+            raise UserError(f"its forward pass fails ({first_line(error)})", where=self.name, remedy=remedy) from error
+
+    def _outputs(self, output: Any) -> Tensor:
+        outputs = getattr(output, "logits" if self.head is None else "last_hidden_state", None)
+        if not isinstance(outputs, torch.Tensor):
+            raise UserError(f"it gives no logits, but an object of {type(output).__name__}", where=self.name)
+        return outputs
+
+    @property
+    def _is_reference(self) -> bool:
+        return bool(self.model.dtype is torch.float64)
+
+    def _exactly(self) -> contextlib.AbstractContextManager[None]:
+        """Where a float64 model computes: in float64 throughout."""
+        return widened() if self._is_reference else contextlib.nullcontext()
+
+    def _operands(self, outputs: Tensor, head: probes.Head) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Hidden states, weight and bias whose product and sum are the logits, but for a soft cap."""
+        linear = self.model.get_output_embeddings()
+        factor = head.before * head.after
+        hidden = outputs if factor == 1 else _wide(outputs) * factor
+        bias = linear.bias if linear.bias is None or head.after == 1 else _wide(linear.bias) * head.after
+        if head.cap is None:
+            return hidden, linear.weight, bias
+        return _wide(hidden), _wide(linear.weight), None if bias is None else _wide(bias)
+
+    # -------------------------------------------------------------------------------------------- trying it out
+
+    def _probed_ids(self) -> Tensor:
+        """Ids (2, t) that any model can be given."""
+        known = min(self.vocab_size, int(self.model.get_input_embeddings().weight.shape[0]))
+        return probes.random_ids(known, (2, min(probes.PROBED_IDS, self.max_length or probes.PROBED_IDS)), self.device)
+
+    def _as_precise_as_a_probe(self) -> contextlib.AbstractContextManager[None]:
+        """In half precision rounding would hide what a probe looks for."""
+        return widened(torch.float32) if self.model.dtype in (torch.bfloat16, torch.float16) else contextlib.nullcontext()
+
+    def _logits(self, ids: Tensor) -> Tensor:
+        return self._logits_of(self.forward(ids)[0])
+
+    def _logits_of(self, outputs: Tensor) -> Tensor:
+        with self._exactly():
+            return _wide(outputs) if self.head is None else _wide(_head_logits(*self._operands(outputs, self.head), self.head.cap))
+
+    # ------------------------------------------------------------------------------------------ carrying its state
+
+    @functools.cached_property
+    def _way_of_carrying(self) -> probes.Carrying | None:
+        ids = self._probed_ids()
+        if self._state_name is None or _depends_on_length(self.config) or ids.shape[1] < probes.PROBED_IDS:
+            return None
+
+        def read(sizes: list[int], positions: bool) -> Tensor:
+            state, logits = None, []
+            for piece in torch.split(ids, sizes, dim=1):
+                outputs, state = self._read_on(piece, state, positions=positions)
+                logits.append(self._logits_of(outputs))
+            return torch.cat(logits, dim=1)
+
+        with torch.inference_mode(), self._as_precise_as_a_probe():
+            return probes.find_carrying(self._logits(ids), read)
+
+    @property
+    def _state_name(self) -> str | None:
+        """The parameter that takes the state; None where there is none."""
+        known = _parameters(self._reader)
+        return next((name for name in _STATES if name in known), None)
+
+    def _read_on(self, inputs: Tensor, state: _Carried | None, *, positions: bool) -> tuple[Tensor, _Carried]:
+        """Outputs of `inputs` (b, t) that follow `state`, and the state after them."""
+        seen, name = 0 if state is None else state.seen, str(self._state_name)
+        more: dict[str, Any] = {"use_cache": True}
+        if positions and "position_ids" in _parameters(self._reader):
+            more["position_ids"] = torch.arange(seen, seen + inputs.shape[1], device=inputs.device)[None]
+        if state is not None:
+            more[name] = state.cache
+        output = self._run(self._reader, inputs, **more)
+        cache = getattr(output, name, None)
+        if cache is None and state is None:
+            # It keeps what it made to itself: one of ours, which it writes to.
+            cache = more[name] = self._fresh_cache()
+            output = self._run(self._reader, inputs, **more)
+        return self._outputs(output), _Carried(state.cache if cache is None and state is not None else cache, seen + inputs.shape[1])
+
+    def _fresh_cache(self) -> Any:
+        from transformers import DynamicCache
+
+        with self._forward_errors():
+            return DynamicCache(config=self.config)
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values if values.dtype is torch.float64 else values.float()
+
+
+def _head_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, cap: float | None) -> Tensor:
+    """Logits (..., vocab) of hidden states (..., d), of which only few can be had at a time."""
+    logits = torch.nn.functional.linear(hidden, weight, bias)
+    return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def _parameters(module: Any) -> frozenset[str]:
+    """The names of what a module's forward takes."""
+    return _parameter_names(type(module).forward)
+
+
+@functools.cache
+def _parameter_names(function: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
+def _setting(config: Any, *names: str) -> int:
+    """The first of these settings that a configuration has, the largest where it is one a layer; 0 if it has none."""
+    for name in names:
+        value = getattr(config, name, None)
+        value = max(value) if isinstance(value, list | tuple) and value else value
+        if isinstance(value, int) and value > 0:
+            return value
+    return 0
+
+
+def _context_length(config: Any, backbone: Any) -> int | None:
+    """Most ids that a model takes at once; None where it has no limit.
+
+    A model that keeps nothing but a state of fixed size has none, whatever length it was trained at.
+    """
+    taken = _parameters(backbone)
+    if taken & {"state", "cache_params"} and not taken & {"past_key_values", "position_ids"}:
+        return None
+    return _setting(config, "max_position_embeddings", "max_seq_len") or None
+
+
+def _depends_on_length(config: Any) -> bool:
+    """Whether a sequence's length changes how its first tokens are read: rotary positions that stretch beyond a length."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(each for each in rope.values() if isinstance(each, dict))]
+    return any(kind.get("rope_type") in ("dynamic", "longrope") for kind in kinds)

@@ -1,0 +1,177 @@
+"""What the entries of a vocabulary stand for: the bytes of every id, joined into text, and the vocabulary of bytes itself.
+
+Two tokenizers have no ids in common, but their texts have the same bytes: lengths and places in bytes are what they are
+compared by. Works on the settings of a tokenizer.json (`settings` below), whatever wrote it.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import tokenizers
+
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SPACE_PIECE = "▁"
+
+
+def byte_level_alphabet() -> dict[str, int]:
+    """Character -> byte of byte-level BPE: printable bytes stand for themselves, the others for code points from 256."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [b for b in range(256) if b not in set(printable)]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+def byte_backend() -> tokenizers.Tokenizer:
+    """A tokenizer whose ids are the bytes of UTF-8: 256 entries, no merges."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    backend = Tokenizer(models.BPE(byte_level_alphabet(), []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def is_byte_level(settings: Mapping[str, Any]) -> bool:
+    """Whether pieces are written in the alphabet of byte-level BPE."""
+    return (settings.get("decoder") or {}).get("type") == "ByteLevel"
+
+
+def piece_bytes(settings: Mapping[str, Any], vocab: Mapping[str, int], added: Mapping[int, str]) -> list[bytes] | None:
+    """The bytes of every id; None where pieces have no bytes of their own (WordPiece, whole words ...).
+
+    `vocab` maps pieces to ids, `added` the ids of added tokens to their text. Read are byte-level vocabularies, and those
+    that write a space as "▁" as SentencePiece does, with or without `<0xNN>` for single bytes. An id without a piece has
+    no bytes.
+    """
+    if is_byte_level(settings):
+        alphabet = byte_level_alphabet()
+
+        def read(piece: str) -> bytes:
+            return bytes(alphabet[c] for c in piece) if all(c in alphabet for c in piece) else piece.encode()
+
+        found = {index: read(piece) for piece, index in vocab.items()} | {index: text.encode() for index, text in added.items()}
+    elif _writes_spaces_as_pieces(settings):
+        has_bytes = _has_byte_pieces(settings)
+        pieces = {index: piece for piece, index in vocab.items()} | dict(added)
+        found = {index: _sentencepiece_bytes(piece, has_bytes=has_bytes) for index, piece in pieces.items()}
+    else:
+        return None
+    return [found.get(index, b"") for index in range(max(found, default=-1) + 1)]
+
+
+def _sentencepiece_bytes(piece: str, *, has_bytes: bool) -> bytes:
+    byte = _BYTE_PIECE.fullmatch(piece) if has_bytes else None
+    return bytes([int(byte[1], 16)]) if byte else piece.replace(_SPACE_PIECE, " ").encode()
+
+
+def _writes_spaces_as_pieces(settings: Mapping[str, Any]) -> bool:
+    """Whether the decoder turns "▁" into a space."""
+    return any(
+        (part["type"] == "Metaspace" and part.get("replacement") == _SPACE_PIECE)
+        or (part["type"] == "Replace" and part.get("pattern") == {"String": _SPACE_PIECE} and part.get("content") == " ")
+        for part in _parts(settings.get("decoder"), "decoders")
+    )
+
+
+def _has_byte_pieces(settings: Mapping[str, Any]) -> bool:
+    decodes = any(part["type"] == "ByteFallback" for part in _parts(settings.get("decoder"), "decoders"))
+    return decodes or bool(settings.get("model", {}).get("byte_fallback"))
+
+
+def _parts(setting: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str, Any]]:
+    """A normaliser, pre-tokenizer or decoder, or the members (under `name`) of a sequence of them."""
+    if setting is not None and setting["type"] == "Sequence":
+        for part in setting[name]:
+            yield from _parts(part, name)
+    elif setting is not None:
+        yield setting
+
+
+def without_first_space(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the same tokenizer that puts no space before a text's first word: what continues a text."""
+    changed: dict[str, Any] = copy.deepcopy({name: value for name, value in settings.items() if name != "model"})
+    changed["normalizer"] = _without_prepend(changed.get("normalizer"))
+    for part in _parts(changed.get("pre_tokenizer"), "pretokenizers"):
+        _change_part(part)
+    return {**changed, "model": settings["model"]}
+
+
+def _without_prepend(normalizer: Any) -> Any:
+    if normalizer is None or normalizer["type"] == "Prepend":
+        return None
+    if normalizer["type"] == "Sequence":
+        kept = [_without_prepend(part) for part in normalizer["normalizers"]]
+        return {**normalizer, "normalizers": [part for part in kept if part is not None]}
+    return normalizer
+
+
+def _change_part(part: Any) -> None:
+    """Switches off the first space of a pre-tokenizer, in place."""
+    if part["type"] == "Metaspace":
+        part["prepend_scheme"] = "never"
+    if part["type"] == "ByteLevel":
+        part["add_prefix_space"] = False
+
+
+class PieceTable:
+    """The bytes of every id, as `piece_bytes` gives them, for many ids at once."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        import pyarrow as pa
+
+        self._pieces = pa.array(pieces, pa.large_binary())
+        self.lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        """Bytes of each id, int64 (vocab,)."""
+
+    def join(self, ids: np.ndarray) -> tuple[memoryview, np.ndarray]:
+        """The bytes of `ids` (n,) one after the other, and where each begins and the last one ends: int64 (n + 1,)."""
+        import pyarrow as pa
+
+        if not len(ids):
+            return memoryview(b""), np.zeros(1, np.int64)
+        _, bounds, joined = self._pieces.take(pa.array(ids)).buffers()
+        return memoryview(b"" if joined is None else joined), np.frombuffer(bounds, np.int64)[: len(ids) + 1]
+
+
+class DocumentText:
+    """The bytes of text that ids stand for in a stream of documents.
+
+    Two things are no text there: the end token between documents (`end_symbol`; None where it is a piece of text as any
+    other), and, with `adds_space`, the space that the tokenizer puts before a document's first word.
+    """
+
+    def __init__(self, pieces: Sequence[bytes], end_symbol: int | None, *, adds_space: bool) -> None:
+        self._table = PieceTable([b"" if index == end_symbol else piece for index, piece in enumerate(pieces)])
+        self._end_symbol = end_symbol
+        self._begins_with_space = np.array([piece.startswith(b" ") for piece in pieces]) if adds_space else None
+
+    def is_end(self, ids: np.ndarray) -> np.ndarray:
+        """Which of `ids` end a document and are no text."""
+        return np.zeros(len(ids), bool) if self._end_symbol is None else ids == self._end_symbol
+
+    def lengths(self, ids: np.ndarray, previous: np.ndarray) -> np.ndarray:
+        """Bytes of text of each id, int64 (n,); `previous` holds the id before each."""
+        lengths: np.ndarray = self._table.lengths[ids]
+        added = self._has_added_space(ids, previous)
+        return lengths if added is None else lengths - added
+
+    def join(self, ids: np.ndarray, previous: np.ndarray) -> bytes:
+        """The text of `ids`, as bytes; `previous` holds the id before each."""
+        joined, bounds = self._table.join(ids)
+        added = self._has_added_space(ids, previous)
+        if added is None or not added.any():
+            return bytes(joined)
+        return np.delete(np.frombuffer(joined, np.uint8), bounds[:-1][added]).tobytes()
+
+    def _has_added_space(self, ids: np.ndarray, previous: np.ndarray) -> np.ndarray | None:
+        if self._begins_with_space is None:
+            return None
+        added: np.ndarray = self._begins_with_space[ids] & self.is_end(previous)
+        return added

