@@ -12,7 +12,7 @@ from recallkit.errors import UserError
 from recallkit.models.api import TokenScores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import torch
     from torch import Tensor
@@ -53,6 +53,20 @@ def choose_dtype(name: str) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}[name]
 
 
+def fitting_batch(seq_len: int, taken: Sequence[int], free: int, most: int) -> int:
+    """Ids of the largest batch that takes four fifths of the `free` bytes, a power of two sequences, at most `most` ids.
+
+    `taken`: bytes that one sequence of `seq_len` took, and two; fewer where they did not fit. A power of two, so that a
+    card that is a little fuller makes the same batches.
+    """
+    if len(taken) < 2:
+        return seq_len
+    one, two = taken
+    each = max(1, two - one)
+    num_sequences = max(1, min((free * 4 // 5 - max(0, one - each)) // each, most // seq_len))
+    return seq_len << (num_sequences.bit_length() - 1)
+
+
 class TorchModel:
     """A torch model behind `ScoringModel`. A subclass gives `forward` and `reduce`."""
 
@@ -82,15 +96,36 @@ class TorchModel:
         return 1 << 17
 
     def batch_tokens(self, seq_len: int) -> int:
-        """From the memory of the device and the widest activations of one layer; the same on every run."""
+        """Ids of a batch of sequences of `seq_len`: on a card by a probe of what they take, on CPU from a bound of it.
+
+        On CPU larger batches are no faster, and the same batch on every run means the same bits.
+        """
         import torch
 
         if self.device.type == "cuda":
-            memory, most = torch.cuda.get_device_properties(self.device).total_memory, _MOST_CUDA_TOKENS
-        else:
-            memory, most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _MOST_CPU_TOKENS
+            taken = self._probe_memory(seq_len)
+            return fitting_batch(seq_len, taken, torch.cuda.mem_get_info(self.device)[0], _MOST_CUDA_TOKENS)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         fitting = max(1, memory // 8 // self.bytes_per_token(seq_len))
-        return int(max(seq_len, min(most, 1 << (fitting.bit_length() - 1))))
+        return int(max(seq_len, min(_MOST_CPU_TOKENS, 1 << (fitting.bit_length() - 1))))
+
+    def _probe_memory(self, seq_len: int) -> list[int]:
+        """Bytes of the card that scoring one sequence takes beside the weights, then two; shorter where they do not fit."""
+        import torch
+
+        taken = []
+        for num_sequences in (1, 2):
+            ids = np.random.default_rng(0).integers(0, self.vocab_size, num_sequences * (seq_len + 1)).astype(np.uint32)
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+            before = torch.cuda.memory_allocated(self.device)
+            try:
+                self.score(ids, np.arange(num_sequences + 1) * (seq_len + 1))
+            except MemoryError:
+                break
+            taken.append(torch.cuda.max_memory_allocated(self.device) - before)
+        torch.cuda.empty_cache()
+        return taken
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         """See `ScoringModel.score`. Shorter sequences of a batch are padded behind their last id, which no causal model sees."""

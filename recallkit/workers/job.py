@@ -67,7 +67,8 @@ class Scorer:
         self.job = job
         self.translator = _open_translator(job)
         self.model = load_model(job.request)
-        chosen = job.batch_tokens or self.model.batch_tokens(job.seq_len)
+        longest = min(length for length in (job.seq_len, job.reading.context, self.model.max_length) if length)
+        chosen = job.batch_tokens or self.model.batch_tokens(longest)
         self.limit = BatchLimit(job.parts.settle("batch_tokens", chosen), console.note)
 
     def run(self, numbers: Sequence[int]) -> Iterator[int]:

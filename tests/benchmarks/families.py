@@ -90,9 +90,9 @@ def loaded(path: Path, dtype: str = "float32") -> TransformersModel:
     return model
 
 
-def exact_nll(path: Path, ids: np.ndarray) -> np.ndarray:
-    """NLLs of sequences (b, t), float64 from the embeddings to the last logarithm."""
-    model, inputs = loaded(path, "float64"), torch.from_numpy(ids)
+def exact_nll(model: TransformersModel, ids: np.ndarray) -> np.ndarray:
+    """NLLs of sequences (b, t) under a float64 model, float64 from the embeddings to the last logarithm."""
+    inputs = torch.from_numpy(ids)
     with torch.inference_mode():
         return model.reduce(model.forward(inputs[:, :-1])[0].flatten(0, 1), inputs[:, 1:].flatten()).nll.numpy()
 
@@ -100,7 +100,7 @@ def exact_nll(path: Path, ids: np.ndarray) -> np.ndarray:
 def error(path: Path, dtype: str) -> Error | None:
     """How far NLLs in this dtype are from float64; None where the family cannot be computed in it."""
     ids, offsets = sequences([LENGTH + 1] * BATCH)
-    exact = exact_nll(path, ids.reshape(BATCH, -1))
+    exact = exact_nll(loaded(path, "float64"), ids.reshape(BATCH, -1))
     try:
         return as_error(loaded(path, dtype).score(ids, offsets).nll - exact)
     except UserError:
@@ -116,7 +116,8 @@ def report_real_model(path: Path, source: str) -> None:
     tokenizer = load_tokenizer(str(path)).backend
     texts = (document.text for document in open_corpus([source]).documents())
     documents = [np.array(tokenizer.encode(text[:4000]).ids[:401]) for text in itertools.islice(texts, 3)]
-    exact = np.concatenate([exact_nll(path, ids[None]) for ids in documents])
+    reference = loaded(path, "float64")
+    exact = np.concatenate([exact_nll(reference, ids[None]) for ids in documents])
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])])
     print(f"{path.name}: {len(exact):,} predictions, mean NLL {exact.mean():.4f}; errors in nats: {ERRORS}")
     for dtype in ("float32", "bfloat16"):
