@@ -89,7 +89,8 @@ LimitTokens = Annotated[
 Tokenizer = Annotated[
     str | None,
     typer.Option(
-        help="A tokenizer.json, model directory, GGUF file or hub id; the embedded 4,096-entry BPE if not given.", show_default=False
+        help="A tokenizer.json, model directory, GGUF file or hub id, or `bytes`; the embedded 4,096-entry BPE if not given.",
+        show_default=False,
     ),
 ]
 EndToken = Annotated[str | None, typer.Option(help="The token that separates documents; found if not given.", show_default=False)]
@@ -120,16 +121,30 @@ BatchTokens = Annotated[
     ),
 ]
 Workers = Annotated[
-    int, typer.Option(min=1, max=1024, help="Processes that score, one a card in turn; with --engine ray, actors. The bytes are the same.")
+    int,
+    typer.Option(
+        rich_help_panel="Many devices",
+        min=1,
+        max=1024,
+        help="Processes that score, one a card in turn; with --engine ray, actors. The bytes are the same.",
+    ),
 ]
-Engine = Annotated[EngineChoice, typer.Option(help="local: this machine; ray: a Ray cluster (extra `ray`) that shares the directory.")]
+Engine = Annotated[
+    EngineChoice,
+    typer.Option(rich_help_panel="Many devices", help="local: this machine; ray: a Ray cluster (extra `ray`) that shares the directory."),
+]
 Address = Annotated[
     str | None,
-    typer.Option(help="With --engine ray: the cluster, `auto` or ray://HOST:PORT; one of this machine if not given.", show_default=False),
+    typer.Option(
+        rich_help_panel="Many devices",
+        help="With --engine ray: the cluster, `auto` or ray://HOST:PORT; one of this machine if not given.",
+        show_default=False,
+    ),
 ]
 Share = Annotated[
     str | None,
     typer.Option(
+        rich_help_panel="Many devices",
         metavar="K/N",
         help="Score the K-th of N shares and join nothing, for N jobs at once; a run without it joins them.",
         show_default=False,
@@ -145,11 +160,19 @@ ModelTokenizer = Annotated[
 ]
 Context = Annotated[
     int | None,
-    typer.Option(min=1, max=_LONGEST, metavar="N", help="Most ids given at once; the model's own limit if not given.", show_default=False),
+    typer.Option(
+        rich_help_panel="Long sequences",
+        min=1,
+        max=_LONGEST,
+        metavar="N",
+        help="Most ids given at once; the model's own limit if not given.",
+        show_default=False,
+    ),
 ]
 Stride = Annotated[
     int | None,
     typer.Option(
+        rich_help_panel="Long sequences",
         min=1,
         max=_LONGEST,
         metavar="N",
@@ -158,7 +181,12 @@ Stride = Annotated[
     ),
 ]
 CarryState = Annotated[
-    bool, typer.Option("--carry-state", help="A recurrent model reads --context ids at a time and keeps its state between them.")
+    bool,
+    typer.Option(
+        "--carry-state",
+        rich_help_panel="Long sequences",
+        help="A recurrent model reads --context ids at a time and keeps its state between them.",
+    ),
 ]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the Python code that comes with a checkpoint. Read it first.")

@@ -74,21 +74,28 @@ class _Tally:
         self.largest, self.log_sum, self.num_ahead = empty((3, len(self.columns), num_rows), dtype=precision)
         self.best = torch.full_like(self.target_logits, -math.inf)
         self.argmax = torch.zeros_like(targets)
-        self._logits, self._scratch = empty((2, min(most_rows, num_rows) * most_columns), dtype=precision)
+        size = max(_area(rows, columns) for rows in self.rows for columns in self.columns)
+        self._logits = empty(size, dtype=precision)
+        self._scratch = empty(0 if targets.is_cuda else size, dtype=precision)
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
         """Where the logits of a tile go: `add` them before asking for the next."""
         return _as_tile(self._logits, rows, columns)
 
     def add(self, number: int, rows: slice, columns: slice, logits: Tensor) -> None:
-        """Keeps what is needed of a tile of piece `number` of the vocabulary."""
+        """Keeps what is needed of a tile of piece `number` of the vocabulary; the tile is used up."""
         self._settle_targets(rows, columns, logits)
-        target, largest = self.target_logits[rows], self.largest[number, rows]
+        target, largest = self.target_logits[rows, None], self.largest[number, rows]
         torch.amax(logits, 1, out=largest)
         self._keep_argmax(rows, columns, logits, largest)
+        # A card is bound by the memory that it reads and writes, a core by what it computes.
+        if logits.is_cuda:
+            self.num_ahead[number, rows] = (logits > target).sum(1)
+            self.log_sum[number, rows] = logits.sub_(largest[:, None]).exp_().sum(1).log_()
+            return
         scratch = _as_tile(self._scratch, rows, columns)
         # As floats: a count of booleans takes several times longer.
-        torch.sum(torch.gt(logits, target[:, None], out=scratch), 1, out=self.num_ahead[number, rows])
+        torch.sum(torch.gt(logits, target, out=scratch), 1, out=self.num_ahead[number, rows])
         # Of log-probabilities the largest is minus the log of the sum. One pass, and no exponential is slow when it vanishes.
         torch.amax(torch.log_softmax(logits, 1, out=scratch), 1, out=self.log_sum[number, rows]).neg_()
 
@@ -103,11 +110,14 @@ class _Tally:
 
     def _keep_argmax(self, rows: slice, columns: slice, logits: Tensor, largest: Tensor) -> None:
         """Looks for the place of the largest logit in rows where it is larger than in all pieces before: few, after the first."""
+        if len(self.columns) == 1:
+            self.argmax[rows] = _first_place(logits, largest)
+            return
         best = self.best[rows]
         better = (largest > best).nonzero()[:, 0]
         if len(better):
-            found = _first_place(logits if len(better) == len(logits) else logits[better], largest[better])
-            self.argmax[rows][better] = found + columns.start
+            candidates = logits if len(better) == len(logits) else logits[better]
+            self.argmax[rows][better] = _first_place(candidates, largest[better]) + columns.start
             best.copy_(torch.maximum(best, largest))
 
     def result(self, num_rows: int) -> TokenNll:
@@ -124,10 +134,10 @@ def _first_place(rows: Tensor, largest: Tensor) -> Tensor:
     """The first place of each row's largest value; on CPU three times faster than argmax."""
     if rows.is_cuda:
         return rows.argmax(1)
-    width = rows.shape[1]
-    places_left = torch.arange(width, 0, -1, dtype=rows.dtype, device=rows.device)
+    last = rows.shape[1] - 1
+    places_behind = torch.arange(last, -1, -1, dtype=rows.dtype, device=rows.device)
     is_largest = torch.eq(rows, largest[:, None], out=torch.empty_like(rows))
-    return width - is_largest.mul_(places_left).amax(1).long()
+    return last - is_largest.mul_(places_behind).amax(1).long()
 
 
 def _fill_target_logits(tally: _Tally, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
@@ -174,9 +184,12 @@ def _pieces(total: int, most: int) -> list[slice]:
     return list(itertools.starmap(slice, itertools.pairwise(total * i // number for i in range(number + 1))))
 
 
+def _area(rows: slice, columns: slice) -> int:
+    return (rows.stop - rows.start) * (columns.stop - columns.start)
+
+
 def _as_tile(buffer: Tensor, rows: slice, columns: slice) -> Tensor:
-    height, width = rows.stop - rows.start, columns.stop - columns.start
-    return buffer[: height * width].view(height, width)
+    return buffer[: _area(rows, columns)].view(rows.stop - rows.start, -1)
 
 
 def _padded(rows: Tensor) -> Tensor:

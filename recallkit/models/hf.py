@@ -55,11 +55,11 @@ def identify_transformers(request: ModelRequest) -> str:
     """
     path = Path(request.spec)
     if path.is_file():
-        return artifacts.digest_file(path)
+        return artifacts.digest_weights(path)
     if path.is_dir():
         patterns = (*_DECIDING_FILES, *(_CODE_FILES if request.trust_remote_code else ()))
         found = sorted({file for pattern in patterns for file in path.glob(pattern) if file.name not in _TRAINING_FILES})
-        return artifacts.digest_json([[file.name, artifacts.digest_file(file)] for file in found])
+        return artifacts.digest_json([[file.name, artifacts.digest_weights(file)] for file in found])
     return _hub_commit(request.spec)
 
 
