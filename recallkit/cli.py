@@ -116,9 +116,7 @@ Dtype = Annotated[
 ]
 BatchTokens = Annotated[
     int | None,
-    typer.Option(
-        metavar="N", parser=_amount, help="Tokens a batch; chosen from the model and the memory if not given.", show_default=False
-    ),
+    typer.Option(metavar="N", parser=_amount, help="Tokens a batch; found by a probe if not given.", show_default=False),
 ]
 Workers = Annotated[
     int,

@@ -18,6 +18,7 @@ from recallkit import artifacts
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _STATE = "state.json"
@@ -126,11 +127,12 @@ class Parts:
         """The numbers of the parts that are whole."""
         return {int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"part-{self.mark}-*")}
 
-    def settle(self, name: str, value: Any) -> Any:
-        """The value that the first of all processes gave for `name`: all of them go on with the same."""
+    def settle(self, name: str, propose: Callable[[], Any]) -> Any:
+        """The value that the first of all processes proposed for `name`: all of them go on with the same."""
         path = self.folder / f"settled-{self.mark}-{name}"
         if not path.exists():
             mine = self.folder / f".{path.name}.{uuid.uuid4().hex}"
+            value = propose()
             mine.write_text(json.dumps(value), encoding="utf-8")
             try:
                 os.link(mine, path)

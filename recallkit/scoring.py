@@ -289,7 +289,7 @@ def _join(job: ScoringJob, num_parts: int, path: Path, identity: Mapping[str, An
         "options": dict(identity),
         **identity,
         "num_rows": sequences["num_rows"],
-        "batch_tokens": job.parts.settle("batch_tokens", job.batch_tokens),
+        "batch_tokens": job.parts.settle("batch_tokens", lambda: job.batch_tokens),
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,
     }
     files = [job.parts.path(number) for number in range(num_parts)]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on two threads crawl where another job has one of the cores
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

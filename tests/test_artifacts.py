@@ -318,12 +318,12 @@ def test_independent_parts_are_shared_by_those_who_say_so(tmp_path):
     with PartsJournal(tmp_path / "out", key, shared=True) as one, PartsJournal(tmp_path / "out", key, shared=True) as other:
         one.parts.path(3).write_text("x")
         assert other.parts.done() == {3}
-        assert [one.parts.settle("batch", 7), other.parts.settle("batch", 9)] == [7, 7]
+        assert [one.parts.settle("batch", lambda: 7), other.parts.settle("batch", lambda: 9)] == [7, 7]
         with pytest.raises(UserError, match="another recallkit process"), PartsJournal(tmp_path / "out", key):
             pass
         with pytest.raises(UserError, match="differs in a"), PartsJournal(tmp_path / "out", {"a": 2}, shared=True):
             pass
     with PartsJournal(tmp_path / "out", {"a": 2}, force=True) as discarding:
         assert discarding.parts.done() == set(), "parts made under another key are not taken"
-        assert discarding.parts.settle("batch", 5) == 5
+        assert discarding.parts.settle("batch", lambda: 5) == 5
     assert not discarding.folder.exists(), "a journal without parts leaves nothing"

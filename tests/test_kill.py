@@ -94,7 +94,7 @@ def test_score_survives(home, tiny_model, tmp_path):
     text = write_jsonl(tmp_path / "t.jsonl", made_up_texts(60, 300, seed=6))
     for name in ("whole", "cut"):
         finish("slice", text, "-o", tmp_path / name, "--seq-len", 64)
-    command = ["score", tiny_model("gpt_neox"), "--device", "cpu", "--slices"]
+    command = ["score", tiny_model("gpt_neox"), "--device", "cpu", "--batch-tokens", 512, "--slices"]
     seconds = finish(*command, tmp_path / "whole")
     kill_ten_times([*command, tmp_path / "cut"], seconds, [tmp_path / "cut" / "scores"], seed=3)
     finish(*command, tmp_path / "cut")

@@ -12,12 +12,14 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from recallkit import artifacts, pipeline, scoring
 from recallkit.errors import UserError
@@ -63,6 +65,10 @@ def test_rows_and_row_groups_are_those_of_the_slices(small_slices):
     assert groups[0] == groups[1]
 
 
+SETTLED = scoring.ScoringOptions(device="cpu", batch_tokens=512)
+"""The same batches in every run: a probe of the machine's speed may choose others each time."""
+
+
 @pytest.fixture
 def finely(monkeypatch) -> None:
     """Parts of two sequences, so that a small slice directory has many."""
@@ -82,9 +88,12 @@ def only_scores(slices: Path) -> str:
 
 @pytest.fixture
 def whole(finely, small_slices, tiny_model, tmp_path) -> str:
-    """The digest of a score file made by one process without interruption."""
+    """The digest of a score file made by one process without interruption, on two threads."""
     slices = copy_of(small_slices, tmp_path / "whole")
-    scoring.score(str(tiny_model("gpt_neox")), slices, scoring.ScoringOptions(device="cpu"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    scoring.score(str(tiny_model("gpt_neox")), slices, SETTLED)
+    torch.set_num_threads(threads)
     return only_scores(slices)
 
 
@@ -101,8 +110,8 @@ def test_interrupted_scoring_goes_on_to_the_same_bytes(whole, small_slices, tiny
     monkeypatch.setattr(scores, "score_sequences", failing)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
-            scoring.score(model, slices, scoring.ScoringOptions(device="cpu"))
-    scoring.score(model, slices, scoring.ScoringOptions(device="cpu"))
+            scoring.score(model, slices, SETTLED)
+    scoring.score(model, slices, SETTLED)
     assert only_scores(slices) == whole
     num_parts = scores.SequenceReader(slices / "sequences.parquet", 2).num_parts()
     assert len(calls) <= num_parts + 6, "little was kept of the interrupted runs"
@@ -110,17 +119,17 @@ def test_interrupted_scoring_goes_on_to_the_same_bytes(whole, small_slices, tiny
 
 def test_several_processes_write_the_same_bytes(whole, small_slices, tiny_model, tmp_path):
     slices = copy_of(small_slices, tmp_path)
-    scoring.score(str(tiny_model("gpt_neox")), slices, scoring.ScoringOptions(device="cpu", workers=3))
+    scoring.score(str(tiny_model("gpt_neox")), slices, replace(SETTLED, workers=3))
     assert only_scores(slices) == whole
 
 
 def test_shares_are_scored_and_joined(whole, small_slices, tiny_model, tmp_path):
     slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
-    options = [scoring.ScoringOptions(device="cpu", share=(place, 3)) for place in (3, 1)]
+    options = [replace(SETTLED, share=(place, 3)) for place in (3, 1)]
     told = [scoring.score(model, slices, o) for o in options]
     assert told[0]["parts_done"] < told[1]["parts_done"] < told[1]["num_parts"]
     assert not scoring.score_path(slices, model).exists()
-    scoring.score(model, slices, scoring.ScoringOptions(device="cpu", workers=2))
+    scoring.score(model, slices, replace(SETTLED, workers=2))
     assert only_scores(slices) == whole
 
 
@@ -140,7 +149,7 @@ def test_a_killed_process_is_replaced_and_nothing_changes(whole, small_slices, t
 
     with ThreadPoolExecutor(1) as pool:
         killed = pool.submit(kill_one)
-        scoring.score(model, slices, scoring.ScoringOptions(device="cpu", workers=2))
+        scoring.score(model, slices, replace(SETTLED, workers=2))
         stopped.set()
         assert killed.result()
     assert "SIGKILL" in capfd.readouterr().err

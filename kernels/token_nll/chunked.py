@@ -74,7 +74,7 @@ class _Tally:
         self.largest, self.log_sum, self.num_ahead = empty((3, len(self.columns), num_rows), dtype=precision)
         self.best = torch.full_like(self.target_logits, -math.inf)
         self.argmax = torch.zeros_like(targets)
-        size = max(_area(rows, columns) for rows in self.rows for columns in self.columns)
+        size = max(math.prod(_shape(rows, columns)) for rows in self.rows for columns in self.columns)
         self._logits = empty(size, dtype=precision)
         self._scratch = empty(0 if targets.is_cuda else size, dtype=precision)
 
@@ -165,7 +165,7 @@ def _multiply(hidden: Tensor, weight: Tensor, offset: Tensor | None, *, out: Ten
 def _multiplies_halves(hidden: Tensor, weight: Tensor) -> bool:
     """Whether products of half-precision operands can be had in float32: on cards, from torch 2.8."""
     halves = hidden.dtype == weight.dtype and hidden.dtype in (torch.bfloat16, torch.float16)
-    return halves and hidden.is_cuda and "dtype" in torch.ops.aten.mm.overloads()
+    return halves and hidden.is_cuda and hasattr(torch.ops.aten.mm, "dtype_out")
 
 
 def _precision(*dtypes: torch.dtype) -> torch.dtype:
@@ -184,12 +184,13 @@ def _pieces(total: int, most: int) -> list[slice]:
     return list(itertools.starmap(slice, itertools.pairwise(total * i // number for i in range(number + 1))))
 
 
-def _area(rows: slice, columns: slice) -> int:
-    return (rows.stop - rows.start) * (columns.stop - columns.start)
+def _shape(rows: slice, columns: slice) -> tuple[int, int]:
+    return rows.stop - rows.start, columns.stop - columns.start
 
 
 def _as_tile(buffer: Tensor, rows: slice, columns: slice) -> Tensor:
-    return buffer[: _area(rows, columns)].view(rows.stop - rows.start, -1)
+    shape = _shape(rows, columns)
+    return buffer[: math.prod(shape)].view(shape)
 
 
 def _padded(rows: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from recallkit.errors import UserError
 from recallkit.models.api import TokenScores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
     from torch import Tensor
@@ -24,6 +25,10 @@ Sharing = Literal["any", "equal", "none"]
 
 _MOST_CPU_TOKENS = 1 << 13
 _MOST_CUDA_TOKENS = 1 << 16
+
+_PROBE_SECONDS = 2.0
+_WORTHWHILE = 0.05
+"""A batch twice as large must be faster by this share."""
 
 _FEW_TOKENS = 64
 """Matrix products of fewer rows may differ in the last bit between numbers of threads: they get one thread."""
@@ -67,6 +72,26 @@ def fitting_batch(seq_len: int, taken: Sequence[int], free: int, most: int) -> i
     return seq_len << (num_sequences.bit_length() - 1)
 
 
+def fastest_batch(seq_len: int, most: int, seconds: Callable[[int], float]) -> int:
+    """Ids of the smallest batch that is nearly as fast as any: 1, 2, 4 ... sequences of `seq_len`, at most `most` ids.
+
+    `seconds(n)` is the time of a batch of n sequences. Larger ones are tried as long as they gain, and for seconds only:
+    where one sequence takes that long it keeps the machine busy by itself.
+    """
+    chosen, rate, spent, num_sequences = 1, 0.0, 0.0, 1
+    while num_sequences == 1 or (num_sequences * seq_len <= most and spent < _PROBE_SECONDS):
+        took = seconds(num_sequences)
+        if num_sequences == 1:  # the first one also pays for what is done once
+            took = min(took, seconds(1)) if took < _PROBE_SECONDS / 4 else took
+        spent += took
+        if num_sequences / took > (1 + _WORTHWHILE) * rate:
+            chosen, rate = num_sequences, num_sequences / took
+        elif num_sequences > 2 * chosen:
+            break
+        num_sequences *= 2
+    return chosen * seq_len
+
+
 class TorchModel:
     """A torch model behind `ScoringModel`. A subclass gives `forward` and `reduce`."""
 
@@ -96,18 +121,25 @@ class TorchModel:
         return 1 << 17
 
     def batch_tokens(self, seq_len: int) -> int:
-        """Ids of a batch of sequences of `seq_len`: on a card by a probe of what they take, on CPU from a bound of it.
-
-        On CPU larger batches are no faster, and the same batch on every run means the same bits.
-        """
+        """Ids of a batch of sequences of `seq_len`, found by a probe: of memory on a card, of speed on CPU."""
         import torch
 
         if self.device.type == "cuda":
             taken = self._probe_memory(seq_len)
             return fitting_batch(seq_len, taken, torch.cuda.mem_get_info(self.device)[0], _MOST_CUDA_TOKENS)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        fitting = max(1, memory // 8 // self.bytes_per_token(seq_len))
-        return int(max(seq_len, min(_MOST_CPU_TOKENS, 1 << (fitting.bit_length() - 1))))
+        most = min(_MOST_CPU_TOKENS, memory // 8 // self.bytes_per_token(seq_len))
+        return fastest_batch(seq_len, most, lambda n: self._probe_seconds(seq_len, n))
+
+    def _probe_seconds(self, seq_len: int, num_sequences: int) -> float:
+        """Seconds that a batch of random ids takes."""
+        ids = self._random_ids(num_sequences * (seq_len + 1))
+        begun = time.perf_counter()
+        self.score(ids, np.arange(num_sequences + 1) * (seq_len + 1))
+        return time.perf_counter() - begun
+
+    def _random_ids(self, count: int) -> np.ndarray:
+        return np.random.default_rng(0).integers(0, self.vocab_size, count).astype(np.uint32)
 
     def _probe_memory(self, seq_len: int) -> list[int]:
         """Bytes of the card that scoring one sequence takes beside the weights, then two; shorter where they do not fit."""
@@ -115,7 +147,7 @@ class TorchModel:
 
         taken = []
         for num_sequences in (1, 2):
-            ids = np.random.default_rng(0).integers(0, self.vocab_size, num_sequences * (seq_len + 1)).astype(np.uint32)
+            ids = self._random_ids(num_sequences * (seq_len + 1))
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
             before = torch.cuda.memory_allocated(self.device)

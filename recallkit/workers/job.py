@@ -67,9 +67,11 @@ class Scorer:
         self.job = job
         self.translator = _open_translator(job)
         self.model = load_model(job.request)
-        longest = min(length for length in (job.seq_len, job.reading.context, self.model.max_length) if length)
-        chosen = job.batch_tokens or self.model.batch_tokens(longest)
-        self.limit = BatchLimit(job.parts.settle("batch_tokens", chosen), console.note)
+        self.limit = BatchLimit(job.parts.settle("batch_tokens", self._choose_batch), console.note)
+
+    def _choose_batch(self) -> int:
+        at_once = (self.job.seq_len, self.job.reading.context, self.model.max_length)
+        return self.job.batch_tokens or self.model.batch_tokens(min(length for length in at_once if length))
 
     def run(self, numbers: Sequence[int]) -> Iterator[int]:
         """Scores parts; gives the number of predicted tokens of each as soon as its file is whole."""

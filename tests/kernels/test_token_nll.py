@@ -47,12 +47,43 @@ def test_tiles_of_the_usual_size_equal_reference():
     assert_equal(token_nll(hidden, weight, targets, bias=bias), token_nll(hidden, weight, targets, bias=bias, impl="reference"))
 
 
+def test_tiles_of_whole_rows_equal_reference(monkeypatch):
+    """As they are on a card."""
+    monkeypatch.setattr(chunked, "_tile_shape", lambda device, vocab: (70, vocab))
+    hidden, weight, bias, targets = draw(150, 16, 300)
+    exact = token_nll(hidden, weight, targets, bias=bias, impl="reference")
+    assert_equal(token_nll(hidden, weight, targets, bias=bias), exact)
+    assert_equal(logits_nll(torch.addmm(bias, hidden, weight.T), targets), exact)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(("n", "d", "vocab"), [(1, 64, 500), (700, 64, 5000), (1500, 256, 50257)])
+def test_on_a_card_chunked_equals_reference(n, d, vocab, dtype, with_bias):
+    tensors = draw(n, d, vocab, dtype)
+    exact = token_nll(*tensors[:2], tensors[3], bias=tensors[2] if with_bias else None, impl="reference")
+    hidden, weight, bias, targets = (tensor.cuda() for tensor in tensors)
+    scores = token_nll(hidden, weight, targets, bias=bias if with_bias else None)
+    assert torch.allclose(scores.nll.cpu(), exact.nll, rtol=1e-4, atol=1e-4)
+    assert (scores.argmax.cpu() == exact.argmax).double().mean() > 0.99
+    assert ((scores.rank.cpu() - exact.rank).abs() <= 2).all()
+    large = logits_nll(torch.tensor([[1e4, 0.0], [1e4, 1e4]], device="cuda"), torch.tensor([1, 0], device="cuda"))
+    assert large.nll.tolist() == pytest.approx([1e4, 0.6931472])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_given_logits_equal_the_product_that_they_are(dtype, small_tiles):
     hidden, weight, _, targets = draw(100, 8, 200, torch.float64)
     logits = (hidden @ weight.T).to(dtype)
     identity = torch.eye(200, dtype=torch.float64)
     assert_equal(logits_nll(logits, targets), token_nll(logits.double(), identity, targets, impl="reference"))
+
+
+def test_no_rows_give_no_scores():
+    none = torch.zeros(0, dtype=torch.int64)
+    for scores in (logits_nll(torch.zeros(0, 5), none), token_nll(torch.zeros(0, 3), torch.zeros(5, 3), none)):
+        assert [tuple(part.shape) for part in scores] == [(0,), (0,), (0,)]
 
 
 def test_targets_may_be_any_integers_and_operands_any_strides(small_tiles):

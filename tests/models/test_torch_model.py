@@ -9,7 +9,7 @@ import torch
 from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
-from recallkit.models.torch_model import choose_device, fitting_batch
+from recallkit.models.torch_model import choose_device, fastest_batch, fitting_batch
 
 GB = 1 << 30
 
@@ -33,6 +33,34 @@ def test_a_batch_takes_what_a_card_has_to_give(taken, free, num_sequences):
     if len(taken) == 2 and num_sequences > 1:
         each = max(1, taken[1] - taken[0])
         assert taken[0] + (num_sequences - 1) * each <= free * 4 / 5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen", "tried"),
+    [
+        ([0.1, 0.2, 0.4, 0.8], 1, [1, 1, 2, 4]),
+        ([0.1, 0.1, 0.1, 0.1, 0.1], 16, [1, 1, 2, 4, 8, 16]),
+        ([0.1, 0.12, 0.2, 0.42, 1.0], 4, [1, 1, 2, 4, 8, 16]),
+        ([0.1, 0.196, 0.36, 0.72, 1.44], 4, [1, 1, 2, 4, 8, 16]),
+        ([3.0], 1, [1]),
+        ([0.4, 0.7, 1.0], 4, [1, 1, 2, 4]),
+    ],
+    ids=["no gain", "all gain", "a best one", "a little is not worth it, twice a little is", "slow by itself", "for seconds only"],
+)
+def test_a_batch_on_cpu_is_the_smallest_that_is_nearly_the_fastest(seconds, chosen, tried):
+    calls = []
+
+    def took(num_sequences: int) -> float:
+        calls.append(num_sequences)
+        return seconds[num_sequences.bit_length() - 1]
+
+    assert fastest_batch(100, 1600, took) == 100 * chosen
+    assert calls == tried
+
+
+def test_a_batch_on_cpu_is_never_more_than_memory_allows():
+    assert fastest_batch(100, 350, lambda n: 0.01) == 200
+    assert fastest_batch(100, 50, lambda n: 0.01) == 100, "one sequence it must be"
 
 
 def test_devices_that_are_not_there_are_one_line():

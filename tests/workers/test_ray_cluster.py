@@ -8,17 +8,18 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from recallkit import scoring
 from recallkit.errors import UserError
 from recallkit.workers import ray_cluster
-from tests.test_scoring import copy_of, finely, only_scores, whole  # noqa: F401 - fixtures
+from tests.test_scoring import SETTLED, copy_of, finely, only_scores, whole  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-OPTIONS = scoring.ScoringOptions(device="cpu", engine="ray", workers=2)
+OPTIONS = replace(SETTLED, engine="ray", workers=2)
 
 
 def test_two_actors_write_the_same_bytes(whole, small_slices, tiny_model, tmp_path):  # noqa: F811
@@ -67,7 +68,7 @@ def test_without_ray_the_remedy_is_named(monkeypatch):
 
 def test_a_cluster_that_is_not_there_is_told(small_slices, tiny_model, tmp_path):
     pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit[ray]'")
-    options = scoring.ScoringOptions(device="cpu", engine="ray", workers=2, address="127.0.0.1:1")
+    options = replace(OPTIONS, address="127.0.0.1:1")
     with pytest.raises(UserError, match="no Ray cluster answers"):
         scoring.score(str(tiny_model("gpt_neox")), copy_of(small_slices, tmp_path), options)
     assert not list((tmp_path / "slices" / "scores").glob("*.parquet"))
