@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import artifacts, registry
 from recallkit.errors import UserError
+from recallkit.models.quiet import FAILURES_TO_READ, first_line, quiet_transformers
 from recallkit.models.torch_model import choose_device, choose_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from recallkit.models.api import ModelRequest
     from recallkit.models.transformers_model import TransformersModel
 
@@ -78,57 +74,6 @@ def _hub_commit(spec: str) -> str:
             where=spec,
             remedy="check the spelling and the network, or give a directory or a .gguf file",
         ) from error
-
-
-FAILURES_TO_READ = (
-    OSError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-    TypeError,
-    RuntimeError,
-    ImportError,
-    EOFError,
-    struct.error,
-)
-"""What transformers and its parsers raise at files that are damaged, or of a kind that they do not know."""
-
-
-def first_line(error: Exception) -> str:
-    """What a library says first; the name of its error where it says nothing."""
-    if isinstance(error, struct.error):
-        return "the file is damaged, or ends too early"
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-@contextlib.contextmanager
-def without_advice() -> Iterator[None]:
-    """Nothing that transformers logs below an error reaches the user: of kernels that are not installed, for example."""
-    from transformers.utils import logging
-
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-
-
-@contextlib.contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """No progress bars and no advice: what matters of it becomes an error of ours."""
-    from transformers.utils import logging
-
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        # The GGUF reader has a bar of its own that heeds no switch: it asks for sys.stderr, the log has its own handle.
-        with without_advice(), contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]) -> Any:

@@ -19,8 +19,8 @@ import torch
 from recallkit.errors import UserError
 from recallkit.kernels.token_nll.api import TokenNll, logits_nll, token_nll
 from recallkit.models import probes
-from recallkit.models.hf import first_line, without_advice
 from recallkit.models.precision import widened
+from recallkit.models.quiet import first_line, without_advice
 from recallkit.models.torch_model import TorchModel, memory_errors
 
 if TYPE_CHECKING:
