@@ -189,7 +189,12 @@ CarryState = Annotated[
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the Python code that comes with a checkpoint. Read it first.")
 ]
-Check = Annotated[bool, typer.Option("--check", help="Compare a sample with a float64 computation on CPU and print the differences.")]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check", help="Compare a sample with a float64 computation on CPU and print the differences (control models are float64)."
+    ),
+]
 
 
 def _share(text: str | None) -> tuple[int, int] | None:
@@ -222,6 +227,8 @@ def demo(as_json: Json = False, force: Force = False) -> None:
     counts, slices = folder / "counts.duckdb", folder / "slices"
     sliced = pipeline.slice_text(embedded.VALIDATION_TEXT, slices, counts=counts, rare=embedded.RARE, force=force)
     reference, *models = embedded.MODELS
+    for model in embedded.MODELS:
+        scoring.score(model, slices, scoring.ScoringOptions(force=force))
     tables = pipeline.gap(reference, models, slices, options=scoring.ScoringOptions(force=force))
     out = pipeline.gap_path(slices, reference, models)
     if as_json:
@@ -374,6 +381,7 @@ def score(
 ) -> None:
     """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes."""
     from recallkit import console, embedded, scoring, views
+    from recallkit.models.loading import is_control
 
     if stride is not None and carry_state:
         raise typer.BadParameter("give --stride or --carry-state, not both")
@@ -403,7 +411,7 @@ def score(
     if share is not None:
         console.print_json(manifests) if as_json else views.print_shares(manifests)
         return
-    checks = {name: scoring.check_scores(name, folder, options) for name in names} if check else {}
+    checks = {name: scoring.check_scores(name, folder, options) for name in names if check and not is_control(name)}
     if as_json:
         console.print_json([views.scores_json(folder, name, manifests[name], checks.get(name)) for name in names])
         return

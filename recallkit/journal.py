@@ -90,7 +90,7 @@ class Journal:
             raise UserError(
                 f"an unfinished run with other options stands here (differs in {', '.join(changed)})",
                 where=self.target,
-                remedy="repeat its options to finish it, choose another output, or discard it with --force",
+                remedy="repeat its options to finish it, or discard it with --force",
             )
 
     def part(self, index: int) -> Path:
@@ -131,17 +131,25 @@ class Parts:
         """The value that the first of all processes proposed for `name`: all of them go on with the same."""
         path = self.folder / f"settled-{self.mark}-{name}"
         if not path.exists():
-            mine = self.folder / f".{path.name}.{uuid.uuid4().hex}"
-            value = propose()
-            mine.write_text(json.dumps(value), encoding="utf-8")
-            try:
-                os.link(mine, path)
-            except FileExistsError:
-                pass
-            except OSError:  # a file system without links
-                artifacts.write_json(path, value)
-            mine.unlink()
+            _write_once(path, propose())
         return artifacts.read_json(path)
+
+
+def _mark(key: dict[str, Any]) -> str:
+    return artifacts.digest_json(key)[:12]
+
+
+def _write_once(path: Path, value: Any) -> None:
+    """Writes JSON, whole, unless the file is there already."""
+    mine = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    mine.write_text(json.dumps(value), encoding="utf-8")
+    try:
+        os.link(mine, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        artifacts.write_json(path, value)
+    mine.unlink()
 
 
 class PartsJournal(Journal):
@@ -151,13 +159,41 @@ class PartsJournal(Journal):
         super().__init__(target, key, force=force)
         self.shared = shared
         self._lock_kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        self.parts = Parts(self.folder, artifacts.digest_json(key)[:12])
+        self.parts = Parts(self.folder, _mark(key))
 
-    def __enter__(self) -> Self:
-        super().__enter__()
-        if not (self.folder / _STATE).exists():
-            artifacts.write_json(self.folder / _STATE, {"key": self.key, "num_parts": 0, "state": {}})
-        return self
+    def _load(self) -> None:
+        path = self.folder / _STATE
+        if path.exists() and self._may_replace(path):
+            path.unlink()
+        if not path.exists():
+            self._claim(path)
+        super()._load()
+
+    def _may_replace(self, path: Path) -> bool:
+        """Whether the state is of another run that made no part yet, and that nobody else is at."""
+        try:
+            key = artifacts.read_json(path)["key"]
+        except UserError:
+            return self.force
+        if key == self.key or (Parts(self.folder, _mark(key)).done() and not self.force):
+            return False
+        return not self.shared or self._is_alone()
+
+    def _is_alone(self) -> bool:
+        """Whether no other process holds the lock, which is shared."""
+        assert self._lock is not None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            return False
+        return True
+
+    def _claim(self, path: Path) -> None:
+        """Writes the state unless another process was quicker: of several with different keys one alone goes on."""
+        _write_once(path, {"key": self.key, "num_parts": 0, "state": {}})
+        assert self._lock is not None
+        fcntl.flock(self._lock, self._lock_kind)
 
     def __exit__(self, *exception: object) -> None:
         if not self.shared and not self.parts.done():

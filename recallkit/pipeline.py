@@ -19,7 +19,7 @@ from recallkit.journal import Journal, is_finished
 from recallkit.scoring import ScoringOptions, count_inexact, score, score_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from recallkit.joining import Boundary
     from recallkit.records import EncodedDocuments, Position
@@ -321,7 +321,9 @@ def gap(
     question = {"reference": reference, "models": list(models)}
     artifacts.check_replaceable(out / "gap.parquet", b"PAR1")
     is_finished(artifacts.manifest_options(out / "gap.parquet", force=options.force), question, out, force=options.force)
-    manifests = {name: score(name, slices, options) for name in names}
+    # --force is about the tables here: scores may have taken days, and are made again by `score --force` alone.
+    manifests = {name: score(name, slices, replace(options, force=False)) for name in names}
+    _note_other_readings(manifests)
     tables = attribute_gap(slices / "tokens.parquet", score_path(slices, reference), [score_path(slices, name) for name in models])
     tokens = artifacts.read_manifest(slices / "tokens.parquet")
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
@@ -338,3 +340,11 @@ def gap(
     tables.write(out, facts)
     artifacts.write_json(out / "manifest.json", facts)
     return tables
+
+
+def _note_other_readings(manifests: Mapping[str, Mapping[str, Any]]) -> None:
+    """Tells where models were scored in other precisions or contexts: a part of their gap is that."""
+    for name in ("dtype", "context", "stride", "carry_state"):
+        values = {model: m["options"].get(name) for model, m in manifests.items() if not (name == "dtype" and m["options"][name] is None)}
+        if len(set(values.values())) > 1 and any(not model.startswith("control:") for model in values):
+            console.note(f"scored with different {name}: " + ", ".join(f"{model} {value or 'default'}" for model, value in values.items()))

@@ -65,22 +65,24 @@ def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOption
     """
     path = score_path(slices, model_spec)
     found = artifacts.manifest_options(path, force=options.force)
-    options = _as_scored(options, found or {})
+    options = _as_scored(options, {} if options.force else found or {})
     sequences = _sequences(slices)
     request = _request(model_spec, slices, sequences, options)
     identity = _identity(request, sequences, options)
-    remedy = f"score it again: recallkit score {model_spec} --slices {slices} --force"
-    if is_finished(found, identity, path, force=options.force, remedy=remedy):
-        return artifacts.read_manifest(path)
+    remedy = f"score it again: recallkit score {model_spec}{_as_typed(options)} --slices {slices} --force"
     from recallkit.stages.scores import SEQUENCES_PER_PART
 
+    if is_finished(found, identity, path, force=options.force, remedy=remedy):
+        manifest = artifacts.read_manifest(path)
+        num_parts = -(-sequences["num_sequences"] // SEQUENCES_PER_PART)
+        return manifest if options.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
     key = {**identity, "batch_tokens": options.batch_tokens, "sequences_per_part": SEQUENCES_PER_PART}
     with PartsJournal(path, key, force=options.force, shared=options.share is not None) as journal:
         job = _job(request, slices, sequences, options, journal.parts)
         num_parts = job.reader().num_parts()
         _score_parts(job, _wanted(num_parts, options), journal, sequences["num_rows"], options)
         if options.share is not None:
-            return {**identity, "parts_done": len(journal.parts.done()), "num_parts": num_parts}
+            return {**identity, "parts_done": len(journal.parts.done()), "num_parts": num_parts, "joined": False}
         manifest = _join(job, num_parts, path, identity, sequences)
         journal.finish()
     return manifest
@@ -96,6 +98,18 @@ def _as_scored(options: ScoringOptions, found: Mapping[str, Any]) -> ScoringOpti
         tokenizer=options.tokenizer or (found.get("tokenizer") or {}).get("given"),
         **reading,
     )
+
+
+def _as_typed(options: ScoringOptions) -> str:
+    """The options that decide numbers, as they are typed."""
+    given = {
+        "--dtype": options.dtype if options.dtype != "float32" else None,
+        "--model-tokenizer": options.tokenizer,
+        "--context": options.context,
+        "--stride": options.stride,
+    }
+    flags = [f" {name} {value}" for name, value in given.items() if value is not None]
+    return "".join([*flags, " --carry-state" * options.carry_state, " --trust-remote-code" * options.trust_remote_code])
 
 
 def _sequences(slices: Path) -> dict[str, Any]:
@@ -124,6 +138,12 @@ def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: Scor
     """Everything that decides the numbers; what has its usual value is left out."""
     from recallkit.models.loading import identify_model, is_control
 
+    if is_control(request.spec) and (options.tokenizer or options.carry_state):
+        raise UserError(
+            "a control model reads the slices' own tokens and keeps no state",
+            where=request.spec,
+            remedy="leave out --model-tokenizer and --carry-state",
+        )
     chosen = {
         "tokenizer": _identify_tokenizer(request.spec, options.tokenizer),
         "context": options.context,
@@ -141,6 +161,9 @@ def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: Scor
 # ------------------------------------------------------------------------------------------------------ the tokenizer
 
 
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+
+
 def _own_tokenizer(spec: str) -> str | None:
     """The tokenizer that comes with a model; None where none does."""
     from recallkit import registry
@@ -154,16 +177,19 @@ def _own_tokenizer(spec: str) -> str | None:
         return user_tokenizer(spec)
     path = Path(spec)
     if path.exists():
-        return spec if path.is_file() or (path / "tokenizer.json").is_file() else None
+        return spec if path.is_file() or any((path / name).is_file() for name in _TOKENIZER_FILES) else None
     return spec if registry.may_be_hub_id(spec) else None
 
 
 def _identify_tokenizer(spec: str, given: str | None) -> dict[str, Any] | None:
     """What tells one tokenizer from another without reading it; None for one that the model's own digest covers."""
     name = given or _own_tokenizer(spec)
-    file = Path(name or "") / "tokenizer.json" if Path(name or "").is_dir() else Path(name or "")
-    digest = artifacts.digest_weights(file) if name and file.is_file() and file.suffix != ".gguf" else None
-    return {"given": given, "digest": digest} if given or digest else None
+    path = Path(name or "")
+    deciding = [path / file for file in (*_TOKENIZER_FILES, "tokenizer_config.json")] if path.is_dir() else [path]
+    found = [file for file in deciding if file.is_file() and (given or file.suffix != ".gguf")]
+    digest = artifacts.digest_json([[file.name, artifacts.digest_weights(file)] for file in found]) if name and found else None
+    where = str(Path(given).resolve()) if given and Path(given).exists() else given
+    return {"given": where, "digest": digest} if given or digest else None
 
 
 def _other_tokenizer(spec: str, given: str | None, slices: Path, used: Mapping[str, Any]) -> tuple[str, TextTokenizer] | None:
@@ -173,16 +199,18 @@ def _other_tokenizer(spec: str, given: str | None, slices: Path, used: Mapping[s
     """
     name = given or _own_tokenizer(spec)
     if name is None:
+        if Path(spec).is_dir():
+            console.note(f"{spec}: no tokenizer beside it, taken to read ids of {used['name']} (else name its own with --model-tokenizer)")
         return None
     try:
         mine = _load_tokenizer(name, used["end_token"])
     except UserError as error:
         if given is not None or Path(name).exists():
-            remedy = "give the model's tokenizer with --model-tokenizer"
+            remedy = "give another --model-tokenizer" if given else "give the model's tokenizer with --model-tokenizer"
             raise UserError(f"its tokenizer cannot be read ({error.problem})", where=name, remedy=remedy) from error
         console.note(f"{spec}: no tokenizer found ({error.problem}), taken to be {used['name']}")
         return None
-    if mine.digest == used["digest"] or _gives_the_same_ids(mine, slices):
+    if mine.digest == used["digest"] or _gives_the_same_ids(mine, slices, used):
         return None
     console.note(
         f"{spec}: a tokenizer of its own ({mine.name}), so it reads the same bytes, and its NLLs are carried to tokens of {used['name']}"
@@ -200,10 +228,20 @@ def _load_tokenizer(name: str, end_token: str) -> TextTokenizer:
         return load_tokenizer(name)
 
 
-def _gives_the_same_ids(mine: TextTokenizer, slices: Path) -> bool:
-    """Whether a tokenizer reads the first sequences' ids as their text, in as many pieces: the same one, saved otherwise."""
+def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer is the slices' own, saved otherwise.
+
+    Every entry is the same, and it reads the first sequences' ids as their text, in as many pieces. Where that is in
+    doubt the answer is no: NLLs that are carried needlessly are right, ids of another vocabulary are not.
+    """
     import pyarrow.parquet as pq
 
+    from recallkit.stages.tokens import load_slices_tokenizer
+
+    entries = mine.backend.get_vocab() if mine.name != "bytes" else {}
+    theirs = load_slices_tokenizer(slices, used)
+    if theirs.name == "bytes" or any(entries.get(token) != index for token, index in theirs.backend.get_vocab().items()):
+        return False
     with pq.ParquetFile(slices / "sequences.parquet") as file:
         rows = next(file.iter_batches(batch_size=8, columns=["tokens", "text"]))
     sequences = [row.values.to_numpy() for row in rows["tokens"]]
@@ -219,9 +257,11 @@ def _gives_the_same_ids(mine: TextTokenizer, slices: Path) -> bool:
 
 
 def _job(request: ModelRequest, slices: Path, sequences: Mapping[str, Any], options: ScoringOptions, parts: Parts) -> ScoringJob:
+    from recallkit.models.loading import identify_model
     from recallkit.stages.scores import SEQUENCES_PER_PART, Reading
     from recallkit.workers.job import ScoringJob
 
+    model_digest = identify_model(request)
     other = _other_tokenizer(request.spec, options.tokenizer, slices, sequences["tokenizer"])
     tokenizer, end_token = None, None
     if other is not None:
@@ -229,7 +269,9 @@ def _job(request: ModelRequest, slices: Path, sequences: Mapping[str, Any], opti
         request = replace(request, vocab_size=other[1].vocab_size, tokenizer=other[1].describe())
     return ScoringJob(
         request,
+        model_digest,
         slices.resolve(),
+        sequences["sequences_digest"],
         replace(parts, folder=parts.folder.resolve()),
         sequences["seq_len"],
         tokenizer,
@@ -250,13 +292,13 @@ def _wanted(num_parts: int, options: ScoringOptions) -> Sequence[int]:
 
 def _score_parts(job: ScoringJob, wanted: Sequence[int], journal: PartsJournal, num_rows: int, options: ScoringOptions) -> None:
     """Scores those of the `wanted` parts that are not there yet."""
-    import pyarrow.parquet as pq
+    from recallkit.stages.scores import part_rows
 
     there = journal.parts.done()
     missing = [number for number in wanted if number not in there]
     if there and missing:
-        console.note(f"{journal.target}: going on after {len(there):,} parts of an interrupted run")
-    done = sum(pq.read_metadata(journal.parts.path(number)).num_rows for number in there)
+        console.note(f"{journal.target}: going on after {len(there):,} parts that are there")
+    done = sum(part_rows(journal.parts.path(number)) for number in there)
     with console.progress(f"scoring {job.request.spec}", total=num_rows) as show:
         show(done)
         for num_tokens in _run(job, missing, options):
@@ -317,6 +359,7 @@ def check_scores(model_spec: str, slices: Path, options: ScoringOptions = Scorin
     manifest = artifacts.read_manifest(path)
     options = _as_scored(replace(options, dtype=None), manifest["options"])
     sequences = _sequences(slices)
+    options = replace(options, batch_tokens=1)
     request = replace(_request(model_spec, slices, sequences, options), device="cpu", dtype="float64")
     with tempfile.TemporaryDirectory() as folder:
         job = _job(request, slices, sequences, options, Parts(Path(folder), "check"))

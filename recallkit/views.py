@@ -132,7 +132,7 @@ def print_shares(manifests: Mapping[str, Mapping[str, Any]]) -> None:
     """How far all shares together are."""
     for model, manifest in manifests.items():
         done, total = manifest["parts_done"], manifest["num_parts"]
-        rest = "run it without --share to join them" if done == total else "other shares are not done"
+        rest = "joined" if manifest["joined"] else "run it without --share to join them" if done == total else "other shares are not done"
         console.stdout().print(f"{model}: {done:,} of {total:,} parts are there, {rest}", markup=False, soft_wrap=True)
 
 

@@ -144,10 +144,16 @@ def test_scores_that_do_not_fit_are_refused(invoke, tmp_path, small_slices):
 
 
 def test_a_small_vocabulary_and_a_short_context_are_refused(invoke, tmp_path, small_slices, tiny_model):
-    assert_one_line(invoke("score", tiny_model("llama", vocab_size=1000), "--slices", small_slices), "1,000", "4,096", "--tokenizer")
+    assert_one_line(
+        invoke("score", tiny_model("llama", vocab_size=1000), "--slices", small_slices),
+        "1,000",
+        "4,096",
+        "--model-tokenizer",
+        after_notes=True,
+    )
     text = small_slices.parent / "valid.jsonl"
     invoke("slice", text, "-o", tmp_path / "long", "--seq-len", 300)
-    assert_one_line(invoke("score", tiny_model("llama"), "--slices", tmp_path / "long"), "256", "300", "--seq-len 256")
+    assert_one_line(invoke("score", tiny_model("llama"), "--slices", tmp_path / "long"), "256", "300", "--seq-len 256", after_notes=True)
 
 
 def test_nan_logits_are_named(invoke, tmp_path, small_slices, tiny_model):
@@ -158,7 +164,7 @@ def test_nan_logits_are_named(invoke, tmp_path, small_slices, tiny_model):
     weights = load_file(path / "model.safetensors")
     weights["model.norm.weight"][0] = float("nan")
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
-    assert_one_line(invoke("score", path, "--slices", small_slices), "sequence 0, position 1 is nan")
+    assert_one_line(invoke("score", path, "--slices", small_slices), "sequence 0, position 1 is nan", after_notes=True)
     assert not scoring.score_path(small_slices, str(path)).exists()
 
 

@@ -23,6 +23,7 @@ import torch
 
 from recallkit import artifacts, pipeline, scoring
 from recallkit.errors import UserError
+from recallkit.models import loading
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
 from recallkit.stages import scores
@@ -170,6 +171,74 @@ def test_processes_that_keep_dying_are_given_up(small_slices, tmp_path, monkeypa
 
 def _die(*_: object) -> None:
     os._exit(3)
+
+
+def test_what_changes_while_it_is_scored_is_noticed(finely, small_slices, tiny_model, tmp_path, monkeypatch):
+    slices, model = copy_of(small_slices, tmp_path), tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), model)
+    original = scores.write_part
+    monkeypatch.setattr(scores, "write_part", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    loaded = loading.load_model
+
+    def replaced(request: ModelRequest) -> object:
+        (model / "config.json").write_text((model / "config.json").read_text() + "\n")
+        return loaded(request)
+
+    monkeypatch.setattr(loading, "load_model", replaced)
+    with pytest.raises(UserError, match="its files changed while it was scored"):
+        scoring.score(str(model), slices, SETTLED)
+    monkeypatch.setattr(loading, "load_model", loaded)
+    monkeypatch.setattr(scores, "write_part", original)
+    with pytest.raises(UserError, match="replaced while it was scored"):
+        scores.SequenceReader(slices / "sequences.parquet", 2, "another digest")
+    scoring.score(str(model), slices, replace(SETTLED, share=(1, 2)))
+    [first, *_] = (slices / "scores").glob(".*.partial/part-*")
+    artifacts.write_parquet(first, [pq.read_table(first).slice(1)], scores.scores_schema(), {})
+    with pytest.raises(UserError, match="its parts hold"):
+        scoring.score(str(model), slices, SETTLED)
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:100], lambda data: data[:60] + b"\xff" * 16 + data[76:]], ids=["cut", "a bad page"])
+def test_a_damaged_part_is_removed_and_made_anew(whole, small_slices, tiny_model, tmp_path, spoil):
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
+    scoring.score(model, slices, replace(SETTLED, share=(1, 3)))
+    part = sorted((slices / "scores").glob(".*.partial/part-*"))[1]
+    part.write_bytes(spoil(part.read_bytes()))
+    with pytest.raises(UserError, match=r"damaged part.*run the same command again"):
+        scoring.score(model, slices, SETTLED)
+    scoring.score(model, slices, SETTLED)
+    assert only_scores(slices) == whole
+
+
+def test_a_wrong_option_of_a_share_blocks_nobody(small_slices, tiny_model, tmp_path):
+    """Where no part was made yet, another job with other options goes on; where one was, it is told."""
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
+    with pytest.raises(UserError, match="context holds 256 ids"):
+        scoring.score(model, slices, replace(SETTLED, context=300, share=(1, 2)))
+    told = scoring.score(model, slices, replace(SETTLED, context=20, stride=10, share=(1, 2)))
+    assert not told["joined"]
+    with pytest.raises(UserError, match="differs in stride"):
+        scoring.score(model, slices, replace(SETTLED, context=20, stride=11, share=(2, 2)))
+    done = scoring.score(model, slices, replace(SETTLED, context=20, stride=10))
+    told = scoring.score(model, slices, replace(SETTLED, share=(2, 2)))
+    assert (told["parts_done"], told["joined"]) == (told["num_parts"], True)
+    assert done["stride"] == 10
+
+
+def test_the_remedy_does_what_was_asked_and_force_alone_goes_back_to_the_usual(small_slices, tiny_model, tmp_path):
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
+    scoring.score(model, slices, SETTLED)
+    with pytest.raises(UserError, match=r"differs in dtype.*--dtype bfloat16 .*--force"):
+        scoring.score(model, slices, replace(SETTLED, dtype="bfloat16"))
+    assert scoring.score(model, slices, replace(SETTLED, dtype="bfloat16", force=True))["dtype"] == "bfloat16"
+    assert scoring.score(model, slices, SETTLED)["dtype"] == "bfloat16"
+    assert scoring.score(model, slices, replace(SETTLED, force=True))["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("options", [{"carry_state": True}, {"tokenizer": "bytes"}])
+def test_control_models_have_no_state_and_no_tokenizer(small_slices, options):
+    with pytest.raises(UserError, match="control model reads the slices' own tokens"):
+        scoring.score("control:bigram", small_slices, replace(SETTLED, **options))
 
 
 def test_strided_windows_equal_the_models_own_windows(small_slices, tiny_model, tmp_path):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROWS, COLUMNS = 512, 1024
-"""A tile on CPU: 2 MB of float32. Sums are made a piece of the vocabulary at a time, whatever the rows and threads."""
+"""A thread's share of a tile on CPU: 2 MB of float32. Sums follow the columns alone, whatever the rows and the threads."""
 
 CUDA_LOGITS = 1 << 26
 """Logits of a tile on a card, where a tile has whole rows: 256 MB of float32."""
@@ -175,7 +175,7 @@ def _precision(*dtypes: torch.dtype) -> torch.dtype:
 def _tile_shape(device: torch.device, vocab: int) -> tuple[int, int]:
     if device.type == "cuda":
         return max(128, CUDA_LOGITS // vocab // 128 * 128), vocab
-    return ROWS, COLUMNS
+    return ROWS * torch.get_num_threads(), COLUMNS
 
 
 def _pieces(total: int, most: int) -> list[slice]:

@@ -75,9 +75,10 @@ def load_model(request: ModelRequest) -> ScoringModel:
 
         model = load_transformers(request)
     if model.vocab_size < request.vocab_size:
+        name = request.tokenizer.get("name", "in use")
         raise UserError(
-            f"its vocabulary has {model.vocab_size:,} entries, the tokenizer of the slices {request.vocab_size:,}",
+            f"its vocabulary has {model.vocab_size:,} entries, the tokenizer {name} {request.vocab_size:,}",
             where=request.spec,
-            remedy="slice again with this model's tokenizer (--tokenizer)",
+            remedy="name the model's own tokenizer with --model-tokenizer (`bytes` for 256 entries), or slice with it (--tokenizer)",
         )
     return model

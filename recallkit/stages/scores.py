@@ -7,6 +7,7 @@ and one on many devices write the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -75,12 +76,14 @@ class Reading:
 class SequenceReader:
     """Reads any part of `sequences.parquet`: a few sequences at a time, a row group decoded once while parts ascend.
 
-    Not for use by several threads.
+    Not for use by several threads. Raises UserError where `digest` is given and the file holds other sequences.
     """
 
-    def __init__(self, path: Path, sequences_per_part: int) -> None:
+    def __init__(self, path: Path, sequences_per_part: int, digest: str | None = None) -> None:
         import pyarrow.parquet as pq
 
+        if digest is not None and artifacts.read_manifest(path)["sequences_digest"] != digest:
+            raise UserError("replaced while it was scored", where=path, remedy="score again what is there now")
         self._path, self._size = path, sequences_per_part
         self._file = pq.ParquetFile(path, page_checksum_verification=True)
         metadata = self._file.metadata
@@ -178,6 +181,8 @@ def _windows(model: ScoringModel, offsets: np.ndarray, reading: Reading) -> _Win
     """The whole sequences, or windows of them: each full, the last one too, so that no prediction sees too little."""
     starts, stops = offsets[:-1], offsets[1:]
     places = starts - np.arange(len(starts))
+    if reading.carry and not hasattr(model, "score_carrying"):
+        raise UserError("it has no state to carry", where=model.name, remedy="leave out --carry-state")
     if reading.carry:
         return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
     context = _context(model, reading)
@@ -188,7 +193,7 @@ def _windows(model: ScoringModel, offsets: np.ndarray, reading: Reading) -> _Win
         raise UserError(
             f"its context holds {context:,} ids, a sequence has {lengths.max():,}",
             where=model.name,
-            remedy=f"read it in windows with --stride {max(1, context // 2)}, or slice with --seq-len {context} or less",
+            remedy=f"read it in windows (recallkit score --stride {max(1, context // 2)}), or slice with --seq-len {context} or less",
         )
     if reading.stride > context:
         raise UserError(
@@ -311,12 +316,19 @@ def _scores_table(first: int, offsets: np.ndarray, scores: SequenceScores) -> pa
 def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Joins parts into one score file with the row groups of `tokens.parquet`; returns its manifest.
 
-    The manifest gets the sums of the facts of all parts.
+    The manifest gets the sums of the facts of all parts. Raises UserError for a damaged part, which is removed, and where
+    the parts hold other than `num_rows` rows.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     step = SEQUENCES_PER_ROW_GROUP // sequences_per_part
+    num_rows = sum(part_rows(part) for part in parts)
+    if num_rows != manifest["num_rows"]:
+        raise UserError(
+            f"its parts hold {num_rows:,} rows for {manifest['num_rows']:,} tokens",
+            where=path,
+            remedy=f"delete {parts[0].parent} and score again",
+        )
     totals: dict[str, int] = {}
 
     def groups() -> Iterator[pa.Table]:
@@ -326,7 +338,35 @@ def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manif
                 for name, value in artifacts.read_manifest(part).items():
                     if name != "schema_version":
                         totals[name] = totals.get(name, 0) + value
-                tables.append(pq.read_table(part, schema=scores_schema(), page_checksum_verification=True))
+                tables.append(_read_part(part))
             yield pa.concat_tables(tables).combine_chunks()
 
     return artifacts.write_parquet(path, groups(), scores_schema(), lambda: {**manifest, **totals}, **PARQUET_OPTIONS)
+
+
+def _read_part(part: Path) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    with _removing_damage(part):
+        return pq.read_table(part, schema=scores_schema(), page_checksum_verification=True)
+
+
+def part_rows(part: Path) -> int:
+    """Predicted tokens in a part, by its footer. Raises UserError where it is damaged, and removes it."""
+    import pyarrow.parquet as pq
+
+    with _removing_damage(part):
+        return int(pq.read_metadata(part).num_rows)
+
+
+@contextlib.contextmanager
+def _removing_damage(part: Path) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        part.unlink(missing_ok=True)
+        raise UserError(
+            "a damaged part of unfinished scores, now removed", where=part, remedy="run the same command again: it makes this part anew"
+        ) from error

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recallkit import console
+from recallkit.errors import UserError
 from recallkit.stages import scores
 from recallkit.stages.scores import BatchLimit, Reading, SequenceReader, SequenceScores
 from recallkit.translation import carry
@@ -31,7 +32,9 @@ class ScoringJob:
     """Everything that a process needs to score parts of a slice directory; it can be pickled."""
 
     request: ModelRequest
+    model_digest: str
     slices: Path
+    sequences_digest: str
     parts: Parts
     seq_len: int
     """Predictions in a whole sequence of the slices."""
@@ -44,7 +47,7 @@ class ScoringJob:
 
     def reader(self) -> SequenceReader:
         """A reader of the sequences by part."""
-        return SequenceReader(self.slices / "sequences.parquet", self.sequences_per_part)
+        return SequenceReader(self.slices / "sequences.parquet", self.sequences_per_part, self.sequences_digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +62,19 @@ class _Part:
 
 
 class Scorer:
-    """A loaded model with all that a job asks for."""
+    """A loaded model with all that a job asks for.
+
+    Raises UserError where the model's files or the sequences are no longer those that the job was made for.
+    """
 
     def __init__(self, job: ScoringJob) -> None:
-        from recallkit.models.loading import load_model
+        from recallkit.models.loading import identify_model, load_model
 
         self.job = job
         self.translator = _open_translator(job)
         self.model = load_model(job.request)
+        if identify_model(job.request) != job.model_digest:
+            raise UserError("its files changed while it was scored", where=job.request.spec, remedy="score it again as it is now")
         self.limit = BatchLimit(job.parts.settle("batch_tokens", self._choose_batch), console.note)
 
     def _choose_batch(self) -> int:

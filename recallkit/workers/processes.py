@@ -7,10 +7,13 @@ parts in hand is lost with it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import multiprocessing
 import os
 import signal
+import sys
+import threading
 import traceback
 from collections import deque
 from multiprocessing.connection import Connection, wait
@@ -54,7 +57,7 @@ def score_in_processes(job: ScoringJob, numbers: Sequence[int], num_workers: int
                     worker.start(context, job, num_workers)
                     worker.give(tasks)
                     continue
-                if isinstance(message, UserError):
+                if isinstance(message, UserError | OSError):
                     raise message
                 if isinstance(message, str):
                     raise RuntimeError(  # noqa: TRY004 - it is the message that is text
@@ -79,11 +82,9 @@ def make_tasks(numbers: Sequence[int], num_workers: int) -> list[list[int]]:
 def _check_deaths(deaths: int, job: ScoringJob, worker: _Worker) -> None:
     status = worker.status()
     if deaths >= _MOST_DEATHS:
-        raise UserError(
-            f"scoring processes keep dying ({status})",
-            where=job.request.spec,
-            remedy="give fewer --workers or a smaller --batch-tokens: memory may be short",
-        )
+        memory = "memory may be short: give fewer --workers or a smaller --batch-tokens"
+        remedy = memory if status == "SIGKILL" else "try it with one worker, which says why"
+        raise UserError(f"scoring processes keep dying ({status})", where=job.request.spec, remedy=remedy)
     console.note(f"a scoring process died ({status}), another one goes on with its work")
 
 
@@ -99,7 +100,8 @@ class _Worker:
         """Starts the process, or another one in its place."""
         self.connection, theirs = context.Pipe()
         self.process: Any = context.Process(target=_serve, args=(job, self.place, num_workers, theirs), daemon=True)
-        self.process.start()
+        with _interrupts_ignored():  # and so by the process, from its first moment on
+            self.process.start()
         theirs.close()
         self.waiting_for = []
 
@@ -123,9 +125,36 @@ class _Worker:
         self.process.join()
 
 
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _die_with_parent() -> None:
+    """Asks Linux to end this process when its parent is gone, however it went: parts on disk are whole, a card is free again."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+
+
 def _serve(job: ScoringJob, place: int, num_workers: int, connection: Connection) -> None:
     """What a process does: takes tasks until there are no more. Ctrl-C is its parent's to hear."""
+    _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
+        _take_tasks(job, place, num_workers, connection)
+
+
+def _take_tasks(job: ScoringJob, place: int, num_workers: int, connection: Connection) -> None:
     from recallkit.workers.job import Scorer
 
     scorer: Scorer | None = None
@@ -138,7 +167,9 @@ def _serve(job: ScoringJob, place: int, num_workers: int, connection: Connection
             scorer = scorer or Scorer(dataclasses.replace(job, request=on_its_device(job.request, place, num_workers)))
             for num_tokens in scorer.run(numbers):
                 connection.send(num_tokens)
-        except UserError as error:
+        except (BrokenPipeError, ConnectionResetError):
+            raise
+        except (UserError, OSError) as error:
             connection.send(error)
         except Exception:  # noqa: BLE001 - whatever it was, the parent tells it
             connection.send(traceback.format_exc())
@@ -150,7 +181,6 @@ def on_its_device(request: Any, place: int, num_workers: int) -> Any:
 
     if request.device in ("auto", "cuda") and torch.cuda.is_available():
         return dataclasses.replace(request, device=f"cuda:{place % torch.cuda.device_count()}")
-    torch.set_num_threads(
-        max(1, (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) // num_workers)
-    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // num_workers)))
     return request

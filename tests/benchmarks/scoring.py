@@ -8,8 +8,9 @@
 it. The others have random weights. Text is what every Python holds: its standard library, cut into sequences of equal
 length, and whole documents, topics of its language reference.
 
-In each round every method runs once, in this process: ratios are those within a round, their median and range. With one
-thread on CPU seconds are the processor's, which other work on the machine changes less; else they are those of the wall.
+recallkit has a process, all others have another, each with the model loaded once; they take turns. In each round every
+method runs twice, and the second run is timed: ratios are those within a round, their median and range. With one thread on
+CPU seconds are the processor's, which other work on the machine changes less; else they are those of the wall.
 "bare forward" is `model(ids, use_cache=False).logits` of a model that transformers loaded, and nothing else; "naive"
 adds a log-softmax in float32, the target's log-probability and the argmax. "texts" are decoded sequences: both we and
 lm-eval's `loglikelihood_rolling` tokenise them, read each in one window after an end token, and find the same numbers.
@@ -32,6 +33,7 @@ import importlib.util
 import io
 import itertools
 import json
+import multiprocessing
 import os
 import platform
 import statistics
@@ -50,6 +52,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
 
     import torch
 
@@ -119,7 +122,7 @@ def open_smollm2(folder: Path) -> Path:
 
 
 def write_random_model(subject: Subject, folder: Path, device: str, dtype: torch.dtype) -> Path:
-    """A model directory with random weights, and with the embedded tokenizer."""
+    """A model directory with random weights."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -127,7 +130,6 @@ def write_random_model(subject: Subject, folder: Path, device: str, dtype: torch
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**subject.config), dtype=dtype)
     model.save_pretrained(folder)
-    embedded_tokenizer().save_pretrained(folder)
     return folder
 
 
@@ -136,12 +138,6 @@ def embedded_tokenizer() -> Any:
 
     file = Path(__file__).parents[2] / "recallkit" / "data" / "tokenizer.json"
     return PreTrainedTokenizerFast(tokenizer_file=str(file), eos_token="<|endoftext|>")
-
-
-def matrix_weights(model: Any) -> int:
-    """Weights that every token is multiplied with: all but the input embedding, which is the head where they are tied."""
-    tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
-    return sum(p.numel() for p in model.parameters()) - (0 if tied else model.get_input_embeddings().weight.numel())
 
 
 # ----------------------------------------------------------------------------------------------------------------- text
@@ -195,123 +191,182 @@ def documents_of(tokenizer: Any, most_ids: int) -> list[str]:
 # -------------------------------------------------------------------------------------------------------------- methods
 
 
+@dataclass(frozen=True)
+class Load:
+    """What a round works on: sequences of equal length, and texts."""
+
+    ids: np.ndarray
+    """(batch, seq_len + 1): as many predictions as `seq_len`, a sequence begins with the last id of the one before."""
+    texts: list[str]
+    documents: list[str]
+    tokenizer: Path
+
+    @property
+    def batch(self) -> int:
+        return len(self.ids)
+
+    @property
+    def seq_len(self) -> int:
+        return self.ids.shape[1] - 1
+
+
+def read_load(tokenizer: Any, folder: Path, batch: int, seq_len: int) -> Load:
+    flat = read_ids(tokenizer, batch * seq_len + 1)
+    ids = np.stack([flat[start : start + seq_len + 1] for start in range(0, batch * seq_len, seq_len)])
+    tokenizer.save_pretrained(folder)
+    documents = documents_of(tokenizer, DOCUMENT_SHARE * batch * seq_len)
+    return Load(ids, texts_of(tokenizer, flat[:-1], seq_len), documents, folder)
+
+
 @dataclass
-class Contest:
-    """One model as recallkit scores it and as transformers loaded it, and a round's load: `batch` sequences of `seq_len`."""
+class Contestant:
+    """One side's model, in a process of its own."""
 
-    scorer: Any
-    model: Any
-    tokenizer: Any
-    batch: int
-    seq_len: int
-
-    @cached_property
-    def ids(self) -> np.ndarray:
-        """Ids (batch, seq_len + 1): as many predictions as `seq_len`, a sequence begins with the last id of the one before."""
-        flat = read_ids(self.tokenizer, self.batch * self.seq_len + 1)
-        return np.stack([flat[start : start + self.seq_len + 1] for start in range(0, self.batch * self.seq_len, self.seq_len)])
+    load: Load
+    clock: Clock
+    path: Path
+    dtype: str
 
     @cached_property
-    def texts(self) -> list[str]:
-        return texts_of(self.tokenizer, self.ids[:, :-1].ravel(), self.seq_len)
+    def tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
 
-    @cached_property
-    def documents(self) -> list[str]:
-        return documents_of(self.tokenizer, DOCUMENT_SHARE * self.ids[:, 1:].size)
+        return AutoTokenizer.from_pretrained(self.load.tokenizer)
 
     @property
     def prefix(self) -> int:
-        """What stands before each text: what lm-eval would put there."""
+        """What stands before each text: what lm-eval puts there."""
         first = self.tokenizer.bos_token_id
         return int(self.tokenizer.eos_token_id if first is None else first)
 
-    def score(self, batch: int | None = None) -> np.ndarray:
-        """NLLs of the first `batch` sequences; of all without it."""
-        ids = self.ids[:batch]
-        return np.asarray(self.scorer.score(ids.ravel().astype(np.uint32), np.arange(len(ids) + 1) * ids.shape[1]).nll)
+    def ids_of(self, text: str) -> np.ndarray:
+        return np.array([self.prefix, *encode(self.tokenizer, text)], np.uint32)
 
-    def score_texts(self) -> list[np.ndarray]:
-        """NLLs of every text's tokens."""
-        sequences = [np.array([self.prefix, *encode(self.tokenizer, text)], np.uint32) for text in self.texts]
-        offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])])
-        nll = self.scorer.score(np.concatenate(sequences), offsets).nll
-        return np.split(nll, (offsets - np.arange(len(offsets)))[1:-1])
+
+class Recallkit(Contestant):
+    """Ours."""
+
+    def __post_init__(self) -> None:
+        from recallkit.models.api import ModelRequest
+        from recallkit.models.loading import load_model
+
+        self.scorer: Any = load_model(ModelRequest(str(self.path), 1, device=str(self.clock.device), dtype=self.dtype))
+
+    def methods(self) -> dict[str, Callable[[], Any]]:
+        return {OURS: self.score, f"{OURS}, {TEXTS}": self.score_texts, f"{OURS}, {DOCUMENTS}": self.score_documents}
+
+    def score(self) -> np.ndarray:
+        return self._nll(list(self.load.ids))
+
+    def score_texts(self) -> np.ndarray:
+        """The log-likelihood of each text."""
+        sequences = [self.ids_of(text) for text in self.load.texts]
+        ends = np.cumsum([len(sequence) - 1 for sequence in sequences])
+        return np.array([-nll.sum(dtype=np.float64) for nll in np.split(self._nll(sequences), ends[:-1])])
 
     def score_documents(self) -> np.ndarray:
         """NLLs of all ids but the first of the documents joined: windows share an id, the last may be shorter."""
-        joined = np.concatenate([np.array([self.prefix, *encode(self.tokenizer, text)], np.uint32) for text in self.documents])
-        starts = range(0, len(joined) - 1, self.seq_len)
-        windows = [joined[start : start + self.seq_len + 1] for start in starts]
-        nll = []
-        for first in range(0, len(windows), self.batch):
-            some = windows[first : first + self.batch]
-            nll.append(self.scorer.score(np.concatenate(some), np.concatenate([[0], np.cumsum([len(window) for window in some])])).nll)
-        return np.concatenate(nll)
+        joined = np.concatenate([self.ids_of(text) for text in self.load.documents])
+        length, batch = self.load.seq_len, self.load.batch
+        windows = [joined[start : start + length + 1] for start in range(0, len(joined) - 1, length)]
+        return np.concatenate([self._nll(windows[first : first + batch]) for first in range(0, len(windows), batch)])
 
-    def bare(self) -> Any:
+    def scan(self, most: int, repeats: int) -> dict[int, float]:
+        """Tokens a second with 1, 2, 4 ... sequences in a batch, up to `most`; medians."""
+        sizes = [1 << power for power in range(most.bit_length())]
+        ids = read_ids(self.tokenizer, sizes[-1] * (self.load.seq_len + 1))
+        sequences = np.split(ids[: sizes[-1] * (self.load.seq_len + 1)], sizes[-1])
+        rates: dict[int, list[float]] = {size: [] for size in sizes}
+        for _ in range(repeats):
+            for size in sizes:
+                seconds = self.clock.second_run(partial(self._nll, sequences[:size]))
+                rates[size].append(size * self.load.seq_len / seconds)
+        return {size: statistics.median(values) for size, values in rates.items()}
+
+    def facts(self) -> dict[str, Any]:
+        return {"chosen_batch": max(1, self.scorer.batch_tokens(self.load.seq_len) // self.load.seq_len)}
+
+    def _nll(self, sequences: list[np.ndarray]) -> np.ndarray:
+        offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])])
+        return np.asarray(self.scorer.score(np.concatenate(sequences).astype(np.uint32), offsets).nll)
+
+
+class Others(Contestant):
+    """The model as transformers loads it, alone and under lm-eval."""
+
+    def __post_init__(self) -> None:
         import torch
+        from transformers import AutoModelForCausalLM
 
-        with torch.inference_mode():
-            return self.model(self._inputs, use_cache=False).logits
+        source, options = (self.path.parent, {"gguf_file": self.path.name}) if self.path.is_file() else (self.path, {})
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, self.dtype), **options)
+        self.model: Any = model.to(self.clock.device).eval()
+
+    def methods(self) -> dict[str, Callable[[], Any]]:
+        """lm-eval's only where it is installed."""
+        methods: dict[str, Callable[[], Any]] = {BARE: self.forward, NAIVE: self.naive}
+        if importlib.util.find_spec("lm_eval") is not None:
+            for what, texts in ((TEXTS, self.load.texts), (DOCUMENTS, self.load.documents)):
+                for batch in sorted({1, self.load.batch}, reverse=True):
+                    methods[f"lm-eval, {what}, batch {batch}"] = self.rolling(texts, batch)
+        return methods
+
+    def forward(self) -> None:
+        """Nothing is kept of it."""
+        self._logits()
 
     def naive(self) -> np.ndarray:
         import torch
 
         with torch.inference_mode():
-            log_probabilities = torch.log_softmax(self.bare(), dim=-1, dtype=torch.float32)
+            log_probabilities = torch.log_softmax(self._logits(), dim=-1, dtype=torch.float32)
             log_probabilities.argmax(dim=-1).cpu()
-            return -log_probabilities.gather(2, self._targets[..., None])[..., 0].cpu().numpy()
+            return -log_probabilities.gather(2, self._targets[..., None]).cpu().numpy().ravel()
+
+    def _logits(self) -> torch.Tensor:
+        import torch
+
+        with torch.inference_mode():
+            logits: torch.Tensor = self.model(self._inputs, use_cache=False).logits
+        return logits
 
     @cached_property
     def _inputs(self) -> torch.Tensor:
-        import torch
-
-        return torch.from_numpy(self.ids[:, :-1].astype(np.int64)).to(self.model.device)
+        return self._on_device(self.load.ids[:, :-1])
 
     @cached_property
     def _targets(self) -> torch.Tensor:
+        return self._on_device(self.load.ids[:, 1:])
+
+    def _on_device(self, ids: np.ndarray) -> torch.Tensor:
         import torch
 
-        return torch.from_numpy(self.ids[:, 1:].astype(np.int64)).to(self.model.device)
+        return torch.from_numpy(ids.astype(np.int64)).to(self.clock.device)
 
-    def rolling(self, texts: list[str], batch: int) -> Callable[[], list[float]]:
+    def rolling(self, texts: list[str], batch: int) -> Callable[[], np.ndarray]:
         """lm-eval's rolling log-likelihoods of texts, `batch` windows at a time."""
         from lm_eval.api.instance import Instance
         from lm_eval.models.huggingface import HFLM
 
-        with contextlib.redirect_stderr(io.StringIO()):
-            harness = HFLM(self.model, tokenizer=self.tokenizer, batch_size=batch, max_length=self.seq_len, add_bos_token=False)
+        harness = HFLM(self.model, tokenizer=self.tokenizer, batch_size=batch, max_length=self.load.seq_len, add_bos_token=False)
         assert harness.prefix_token_id == self.prefix
         requests = [Instance("loglikelihood_rolling", {}, (text,), number) for number, text in enumerate(texts)]
+        return lambda: np.array(harness.loglikelihood_rolling(requests, disable_tqdm=True))
 
-        def run() -> list[float]:
-            with contextlib.redirect_stderr(io.StringIO()):
-                return list(harness.loglikelihood_rolling(requests, disable_tqdm=True))
-
-        return run
-
-
-@dataclass(frozen=True)
-class Method:
-    """What is timed: how many tokens a run scores, and the method of ours that its rate is compared with."""
-
-    run: Callable[[], Any]
-    tokens: int
-    ours: str
+    def facts(self) -> dict[str, Any]:
+        texts = {TEXTS: self.load.texts, DOCUMENTS: self.load.documents}
+        return {
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "matrix_weights": matrix_weights(self.model),
+            "matrix_rate": self.clock.matrix_rate(self.dtype),
+            "text_tokens": {what: sum(len(self.ids_of(text)) - 1 for text in some) for what, some in texts.items()},
+        }
 
 
-def methods_of(contest: Contest) -> dict[str, Method]:
-    """All methods by name; lm-eval's only where it is installed."""
-    num_tokens = contest.ids[:, 1:].size
-    direct = {OURS: contest.score, BARE: contest.bare, NAIVE: contest.naive}
-    methods = {name: Method(run, num_tokens, OURS) for name, run in direct.items()}
-    has_lm_eval = importlib.util.find_spec("lm_eval") is not None
-    for what, texts, run in ((TEXTS, contest.texts, contest.score_texts), (DOCUMENTS, contest.documents, contest.score_documents)):
-        ours, num_tokens = f"{OURS}, {what}", sum(len(encode(contest.tokenizer, text)) for text in texts)
-        methods[ours] = Method(run, num_tokens, ours)
-        for batch in sorted({1, contest.batch}, reverse=True) if has_lm_eval else ():
-            methods[f"lm-eval, {what}, batch {batch}"] = Method(contest.rolling(texts, batch), num_tokens, ours)
-    return methods
+def matrix_weights(model: Any) -> int:
+    """Weights that every token is multiplied with: all but the input embedding, which is the head where they are tied."""
+    tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    return sum(p.numel() for p in model.parameters()) - (0 if tied else model.get_input_embeddings().weight.numel())
 
 
 # ------------------------------------------------------------------------------------------------------------ measuring
@@ -320,24 +375,47 @@ def methods_of(contest: Contest) -> dict[str, Method]:
 class Clock:
     """Seconds and extra peak memory of a run, on CPU or on a card."""
 
-    def __init__(self, device: torch.device, threads: int) -> None:
-        self.device = device
-        self.on_card = device.type == "cuda"
+    def __init__(self, device: str, threads: int) -> None:
+        import torch
+
+        self.device = torch.device(device)
+        self.on_card = self.device.type == "cuda"
         self.now = time.process_time if threads == 1 and not self.on_card else time.perf_counter
 
-    def seconds(self, run: Callable[[], Any]) -> float:
+    def second_run(self, run: Callable[[], Any]) -> float:
+        """Seconds of the second of two runs: the first begins with whatever memory another method left behind."""
+        run()
         self._finish()
         begin = self.now()
         run()  # what it gives is freed at once: giving memory back is part of the work
         self._finish()
         return self.now() - begin
 
-    def extra_mb(self, run: Callable[[], Any]) -> tuple[float, Any]:
+    def first_run(self, run: Callable[[], Any]) -> tuple[float, Any]:
         """Peak memory beyond what was held before, in MB (NaN where it cannot be told), and the result."""
         held = self._memory(peak=False)
         result = run()
         self._finish()
         return (self._memory(peak=True) - held) / 1e6, result
+
+    def matrix_rate(self, dtype: str) -> float | None:
+        """Operations a second of a large square matrix product on a card: the median of ten, of 50 products each."""
+        if not self.on_card:
+            return None
+        import torch
+
+        shape = (MATRIX_SIZE, MATRIX_SIZE)
+        left, right = (torch.randn(shape, device=self.device, dtype=getattr(torch, dtype)) for _ in range(2))
+        out, rates = torch.empty_like(left), []
+        for _ in range(11):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            for _ in range(50):
+                torch.mm(left, right, out=out)
+            end.record()
+            end.synchronize()
+            rates.append(50 * 2 * MATRIX_SIZE**3 / (begin.elapsed_time(end) / 1000))
+        return statistics.median(rates[1:])
 
     def _finish(self) -> None:
         if self.on_card:
@@ -346,13 +424,15 @@ class Clock:
             torch.cuda.synchronize(self.device)
 
     def _memory(self, *, peak: bool) -> float:
+        """Bytes held now, from where a new peak is looked for; or the peak since."""
         if self.on_card:
             import torch
 
-            if not peak:
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats(self.device)
-            return float(torch.cuda.max_memory_allocated(self.device) if peak else torch.cuda.memory_allocated(self.device))
+            if peak:
+                return float(torch.cuda.max_memory_allocated(self.device))
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return float(torch.cuda.memory_allocated(self.device))
         if not Path("/proc/self/status").exists():
             return float("nan")
         if not peak:
@@ -370,95 +450,90 @@ def give_back_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def rounds(runs: dict[str, Callable[[], Any]], repeats: int, clock: Clock) -> dict[str, list[float]]:
-    """Seconds of every method, round by round."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            seconds[name].append(clock.seconds(run))
-    return seconds
-
-
-def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations a second of a large square matrix product: the median of ten, of 50 products each, by the card's own clock."""
+def serve(connection: Connection, side: type[Recallkit | Others], load: Load, path: Path, given: argparse.Namespace) -> None:
+    """A side's process: loads its model, then does what it is told, (name of a step, arguments), until there is no more."""
+    quieten()
     import torch
 
-    left, right = (torch.randn(MATRIX_SIZE, MATRIX_SIZE, device=device, dtype=dtype) for _ in range(2))
-    out, rates = torch.empty_like(left), []
-    for _ in range(11):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(50):
-            torch.mm(left, right, out=out)
-        end.record()
-        torch.cuda.synchronize(device)
-        rates.append(50 * 2 * MATRIX_SIZE**3 / (begin.elapsed_time(end) / 1000))
-    return statistics.median(rates[1:])
+    torch.set_num_threads(given.threads)
+    with contextlib.redirect_stderr(io.StringIO()):  # where the progress bars are shown
+        contestant = side(load, Clock(given.device, given.threads), path, given.dtype)
+        methods = contestant.methods()
+        steps: dict[str, Callable[..., Any]] = {
+            "methods": lambda: list(methods),
+            "first": lambda name: contestant.clock.first_run(methods[name]),
+            "second": lambda name: contestant.clock.second_run(methods[name]),
+            "scan": getattr(contestant, "scan", None) or (lambda *_: {}),
+            "facts": contestant.facts,
+        }
+        for step, *arguments in iter(connection.recv, None):
+            connection.send(steps[step](*arguments))
 
 
-def check(contest: Contest, results: dict[str, Any], tolerance: float) -> dict[str, float]:
+class Side:
+    """A side's process, from outside."""
+
+    def __init__(self, side: type[Recallkit | Others], load: Load, path: Path, given: argparse.Namespace) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, side, load, path, given), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def ask(self, step: str, *arguments: Any) -> Any:
+        self.connection.send((step, *arguments))
+        return self.connection.recv()
+
+    def stop(self) -> None:
+        self.connection.send(None)
+        self.process.join()
+
+
+def check(results: dict[str, Any], tolerance: float) -> dict[str, float]:
     """Largest differences of NLLs from the naive ones, and of texts' log-likelihoods from lm-eval's, relative.
 
     Raises AssertionError for methods that did not compute the same.
     """
-    nll = results[NAIVE].ravel()
-    differences = {"nll_nats": float(np.abs(results[OURS] - nll).max())}
-    own = np.array([-values.sum(dtype=np.float64) for values in results[f"{OURS}, {TEXTS}"]])
-    for name, values in results.items():
-        if name.startswith(f"lm-eval, {TEXTS}"):
-            differences[name] = float(np.abs(own / np.array(values) - 1).max())
-    assert differences["nll_nats"] <= tolerance * max(1.0, float(nll.max())), differences
+    differences = {"nll_nats": float(np.abs(results[OURS] - results[NAIVE]).max())}
+    own = results[f"{OURS}, {TEXTS}"]
+    differences |= {name: float(np.abs(own / values - 1).max()) for name, values in results.items() if name.startswith(f"lm-eval, {TEXTS}")}
+    assert differences["nll_nats"] <= tolerance * max(1.0, float(results[NAIVE].max())), differences
     assert all(value <= tolerance for name, value in differences.items() if name != "nll_nats"), differences
     return differences
 
 
-def scan(contest: Contest, repeats: int, clock: Clock, most: int) -> dict[int, float]:
-    """Our tokens a second with 1, 2, 4 ... sequences in a batch, up to `most`; medians."""
-    sizes = [1 << power for power in range(most.bit_length())]
-    wide = Contest(contest.scorer, contest.model, contest.tokenizer, sizes[-1], contest.seq_len)
-    runs = {str(size): partial(wide.score, size) for size in sizes}
-    clock.seconds(runs["1"])
-    seconds = rounds(runs, repeats, clock)
-    return {int(size): int(size) * wide.seq_len / statistics.median(values) for size, values in seconds.items()}
+def ours_of(name: str) -> str:
+    """The method of ours that another's rate is compared with."""
+    return next((f"{OURS}, {what}" for what in (TEXTS, DOCUMENTS) if what in name), OURS)
 
 
-def measure(name: str, path: Path, tokenizer: Any, tokens: int, seq_len: int, given: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, path: Path, load: Load, given: argparse.Namespace) -> dict[str, Any]:
     """Everything about one model."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from recallkit.models.api import ModelRequest
-    from recallkit.models.loading import load_model
-
-    source, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
-    with contextlib.redirect_stderr(io.StringIO()):
-        scorer: Any = load_model(ModelRequest(str(path), 1, device=given.device, dtype=given.dtype))
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, given.dtype), **options).to(given.device).eval()
-    contest = Contest(scorer, model, tokenizer, max(1, tokens // seq_len), seq_len)
-    clock = Clock(torch.device(given.device), given.threads)
-    load = os.getloadavg()
-    methods = methods_of(contest)
-    runs = {method: each.run for method, each in methods.items()}
-    for run in runs.values():
-        clock.seconds(run)
-    memory = {method: clock.extra_mb(run) for method, run in runs.items()}
-    differences = check(contest, {method: result for method, (_, result) in memory.items()}, 1e-3 if given.dtype == "float32" else 0.5)
-    seconds = rounds(runs, given.repeats, clock)
+    before = os.getloadavg()
+    sides = [Side(side, load, path, given) for side in (Recallkit, Others)]
+    asked = {method: side for side in sides for method in side.ask("methods")}
+    first = {method: side.ask("first", method) for method, side in asked.items()}
+    differences = check({method: result for method, (_, result) in first.items()}, 1e-3 if given.dtype == "float32" else 0.05)
+    seconds: dict[str, list[float]] = {method: [] for method in asked}
+    for _ in range(given.repeats):
+        for method, side in asked.items():
+            seconds[method].append(side.ask("second", method))
+    scanned = sides[0].ask("scan", MAX_SCANNED * load.batch, min(3, given.repeats)) if given.scan else {}
+    facts = {**sides[0].ask("facts"), **sides[1].ask("facts")}
+    for side in sides:
+        side.stop()
+    tokens = {OURS: load.batch * load.seq_len, **{f"{OURS}, {what}": count for what, count in facts["text_tokens"].items()}}
     return {
         "model": name,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "matrix_weights": matrix_weights(model),
-        "batch": contest.batch,
-        "seq_len": seq_len,
-        "tokens": {method: each.tokens for method, each in methods.items()},
-        "ours": {method: each.ours for method, each in methods.items()},
+        "batch": load.batch,
+        "seq_len": load.seq_len,
+        "tokens": {method: tokens[ours_of(method)] for method in asked},
         "seconds": seconds,
-        "extra_mb": {method: megabytes for method, (megabytes, _) in memory.items()},
+        "extra_mb": {method: megabytes for method, (megabytes, _) in first.items()},
         "differences": differences,
-        "load": load,
-        "scan": scan(contest, min(3, given.repeats), clock, MAX_SCANNED * contest.batch) if given.scan else {},
-        "chosen_batch": max(1, scorer.batch_tokens(seq_len) // seq_len),
-        "matrix_rate": matrix_rate(clock.device, getattr(torch, given.dtype)) if clock.on_card else None,
+        "load": before,
+        "scan": scanned,
+        **facts,
     }
 
 
@@ -467,7 +542,7 @@ def measure(name: str, path: Path, tokenizer: Any, tokens: int, seq_len: int, gi
 
 def ratios(result: dict[str, Any], its: str) -> list[float]:
     """Our rate as a multiple of another's, round by round."""
-    ours = result["ours"][its]
+    ours = ours_of(its)
     per_token = {name: [seconds / result["tokens"][name] for seconds in result["seconds"][name]] for name in (ours, its)}
     return [theirs / mine for mine, theirs in zip(per_token[ours], per_token[its], strict=True)]
 
@@ -529,12 +604,14 @@ def measure_named(name: str, given: argparse.Namespace, folder: Path) -> dict[st
         path = open_smollm2(folder)
         if importlib.util.find_spec("gguf") is None:
             raise LookupError("the package gguf is not installed")
-        with contextlib.redirect_stderr(io.StringIO()):
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        return measure(name, path, tokenizer, given.tokens or SMOLLM2_TOKENS, given.seq_len or 512, given)
-    subject = SUBJECTS[name]
-    path = write_random_model(subject, folder, given.device, getattr(torch, given.dtype))
-    return measure(name, path, embedded_tokenizer(), given.tokens or subject.tokens, given.seq_len or subject.seq_len, given)
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        tokens, seq_len = SMOLLM2_TOKENS, 512
+    else:
+        subject, tokenizer = SUBJECTS[name], embedded_tokenizer()
+        path = write_random_model(subject, folder, given.device, getattr(torch, given.dtype))
+        tokens, seq_len = subject.tokens, subject.seq_len
+    tokens, seq_len = given.tokens or tokens, given.seq_len or seq_len
+    return measure(name, path, read_load(tokenizer, folder / "tokenizer", max(1, tokens // seq_len), seq_len), given)
 
 
 def parse() -> argparse.Namespace:
@@ -566,16 +643,19 @@ def machine(given: argparse.Namespace) -> str:
     return f"{where}; torch {torch.__version__}, transformers {transformers.__version__}"
 
 
-def main() -> None:
-    given = parse()
+def quieten() -> None:
+    """No advice, no progress bars, no threads of tokenizers."""
     warnings.filterwarnings("ignore")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    import torch
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    torch.set_num_threads(given.threads)
+
+
+def main() -> None:
+    given = parse()
+    quieten()
     print(machine(given))
     results = []
     for name in given.models:
@@ -586,9 +666,6 @@ def main() -> None:
                 print(f"\n{name}: left out, {error}")
                 continue
         report(results[-1], given)
-        gc.collect()
-        if given.device == "cuda":
-            torch.cuda.empty_cache()
     print(f"\nload after {os.getloadavg()[0]:.1f}")
     if given.json:
         about = {"machine": machine(given), "device": given.device, "dtype": given.dtype, "threads": given.threads}

@@ -410,7 +410,7 @@ MISTAKES = {
     ),
     "no number": (RECURRENT.replace("    def states", "    vocab_size = 'x'\n    def states"), "vocab_size is 'x', not a positive"),
     "no length": (RECURRENT.replace("    def states", "    max_length = 0\n    def states"), "max_length is 0, not a positive"),
-    "too small": (RECURRENT.replace("vocab=4096", "vocab=100"), "its vocabulary has 100 entries, the tokenizer of the slices 4,096"),
+    "too small": (RECURRENT.replace("vocab=4096", "vocab=100"), "its vocabulary has 100 entries, the tokenizer in use 4,096"),
     "it fails later": (RECURRENT.replace("return self.head(", "return self.haed("), r"AttributeError: .*haed.* \(mine.py line 18\)"),
 }
 
