@@ -151,7 +151,9 @@ def train(ids: Tensor, vocab_size: int) -> GatedRecurrence:
         loss.backward()
         optimizer.step()
         schedule.step()
-        sys.stderr.write(f"\rstep {step + 1} of {NUM_STEPS}, {loss.item():.2f} nats ")
+        if sys.stderr.isatty() or (step + 1) % 50 == 0:
+            end = " " if sys.stderr.isatty() else "\n"
+            sys.stderr.write(f"\rstep {step + 1} of {NUM_STEPS}, {loss.item():.2f} nats{end}")
     sys.stderr.write("\n")
     return model
 

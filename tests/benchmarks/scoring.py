@@ -227,6 +227,13 @@ class Contestant:
     path: Path
     dtype: str
 
+    def __post_init__(self) -> None:
+        self.open()
+
+    def open(self) -> None:
+        """Loads the model."""
+        raise NotImplementedError
+
     @cached_property
     def tokenizer(self) -> Any:
         from transformers import AutoTokenizer
@@ -246,7 +253,7 @@ class Contestant:
 class Recallkit(Contestant):
     """Ours."""
 
-    def __post_init__(self) -> None:
+    def open(self) -> None:
         from recallkit.models.api import ModelRequest
         from recallkit.models.loading import load_model
 
@@ -294,7 +301,7 @@ class Recallkit(Contestant):
 class Others(Contestant):
     """The model as transformers loads it, alone and under lm-eval."""
 
-    def __post_init__(self) -> None:
+    def open(self) -> None:
         import torch
         from transformers import AutoModelForCausalLM
 
