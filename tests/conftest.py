@@ -16,6 +16,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on two threads craw
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Tests in this process compute on one thread, whatever another one, or a library, has set."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def test_data() -> Path:
     """The folder of real text, evaluation sets and tokenizers named by RECALLKIT_TEST_DATA."""
