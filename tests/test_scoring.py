@@ -89,13 +89,17 @@ def only_scores(slices: Path) -> str:
 
 @pytest.fixture
 def whole(finely, small_slices, tiny_model, tmp_path) -> str:
-    """The digest of a score file made by one process without interruption, on two threads."""
+    """The digest of a score file made by one process without interruption."""
     slices = copy_of(small_slices, tmp_path / "whole")
-    threads = torch.get_num_threads()
+    scoring.score(str(tiny_model("gpt_neox")), slices, SETTLED)
+    return only_scores(slices)
+
+
+def test_two_threads_write_the_same_bytes(whole, small_slices, tiny_model, tmp_path):
+    slices = copy_of(small_slices, tmp_path)
     torch.set_num_threads(2)
     scoring.score(str(tiny_model("gpt_neox")), slices, SETTLED)
-    torch.set_num_threads(threads)
-    return only_scores(slices)
+    assert only_scores(slices) == whole
 
 
 def test_interrupted_scoring_goes_on_to_the_same_bytes(whole, small_slices, tiny_model, tmp_path, monkeypatch):
