@@ -6,6 +6,7 @@ A Parquet table carries its manifest (JSON) in the footer's key-value metadata, 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -120,6 +121,16 @@ def write_parquet(
         stamp = {"schema_version": SCHEMA_VERSION, **(manifest() if callable(manifest) else manifest)}
         writer.add_key_value_metadata({MANIFEST_KEY.decode(): json.dumps(stamp, sort_keys=True)})
     return stamp
+
+
+def write_frames(tables: Any, folder: Path, manifest: dict[str, Any]) -> list[Path]:
+    """Writes each polars frame of a dataclass to `folder`/FIELD.parquet with `manifest` (its `kind` set to FIELD); returns the files."""
+    files = []
+    for field in dataclasses.fields(tables):
+        table, path = getattr(tables, field.name).to_arrow(), folder / f"{field.name}.parquet"
+        write_parquet(path, [table], table.schema, {**manifest, "kind": field.name})
+        files.append(path)
+    return files
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -65,6 +65,20 @@ class DtypeChoice(StrEnum):
     float16 = "float16"
 
 
+class PromptChoice(StrEnum):
+    """What a recall prompt looks like."""
+
+    standard = "standard"
+    twice = "twice"
+
+
+class CutChoice(StrEnum):
+    """What of a document a recall prompt keeps."""
+
+    left = "left"
+    answer = "answer"
+
+
 def _amount(text: str) -> int:
     try:
         return config.parse_amount(text)
@@ -186,6 +200,11 @@ CarryState = Annotated[
         help="A recurrent model reads --context ids at a time and keeps its state between them.",
     ),
 ]
+EvaluatedTokenizer = Annotated[
+    str | None,
+    typer.Option("--model-tokenizer", help="The model's tokenizer, where it brings none: as --tokenizer, or `bytes`.", show_default=False),
+]
+EvaluatedDtype = Annotated[DtypeChoice, typer.Option(help="Precision of the weights.")]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the Python code that comes with a checkpoint. Read it first.")
 ]
@@ -193,6 +212,27 @@ Check = Annotated[
     bool,
     typer.Option(
         "--check", help="Compare a sample with a float64 computation on CPU and print the differences (control models are float64)."
+    ),
+]
+
+
+TaskVersion = Annotated[
+    int,
+    typer.Option(
+        rich_help_panel="Prompts",
+        min=0,
+        max=1,
+        help="1 strips white space off texts and values, as lm-eval does today; 0 takes them as they are, as the published figures do.",
+    ),
+]
+Prompt = Annotated[
+    PromptChoice, typer.Option(rich_help_panel="Prompts", help="standard: the document, then the query; twice: the document twice (JRT).")
+]
+Cut = Annotated[
+    CutChoice,
+    typer.Option(
+        rich_help_panel="Prompts",
+        help="left: what does not fit the context is cut on the left; answer: documents are cut to 950 tokens around it (JRT).",
     ),
 ]
 
@@ -485,6 +525,99 @@ def gap(
     if fail_above is not None and views.worst_ar_gap(tables) > fail_above:
         console.note(f"a model's NLL on AR hits is more than {fail_above} nats above the reference's")
         raise typer.Exit(EXIT_FAILED)
+
+
+@app.command(name="eval-recall")
+def eval_recall(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Models to evaluate (see `recallkit models`), the reference first; control models if none.",
+            show_default=False,
+        ),
+    ] = None,
+    tasks: Annotated[str, typer.Option(metavar="NAMES", help="Tasks, joined with commas (see `recallkit tasks`).")] = "metadata",
+    lm_eval_task: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run this task of lm-eval instead, unchanged: its name, or the path of a YAML file; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Local rows (JSONL, Parquet: text, value, key, doc_id, answers) in place of the hub's: a file, or a folder of TASK.jsonl.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="The directory to write.  [default: evals]", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=_MOST, help="The first rows of each task only.", show_default=False)
+    ] = None,
+    task_version: TaskVersion = 1,
+    prompt: Prompt = PromptChoice.standard,
+    cut: Cut = CutChoice.left,
+    context: Context = None,
+    counts: Counts = None,
+    model_tokenizer: EvaluatedTokenizer = None,
+    device: Device = "auto",
+    dtype: EvaluatedDtype = DtypeChoice.float32,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=4096, help="Prompts that generate together; 8 on CPU, 32 on a card if not given.", show_default=False
+        ),
+    ] = None,
+    trust_remote_code: TrustRemoteCode = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes."""
+    from recallkit import console, embedded, recall, views
+    from recallkit.stock_tasks import COMMONSENSE, evaluate_stock
+
+    named = [] if lm_eval_task else [name.strip() for name in tasks.split(",") if name.strip()]
+    stock = [*(lm_eval_task or ()), *(COMMONSENSE if "commonsense" in named else ())]
+    asked = [name for name in named if name != "commonsense"]
+    if not (asked or stock):
+        raise typer.BadParameter("--tasks: name at least one task")
+    compared = models or list(embedded.RECALL_MODELS)
+    folder = out or (Path("evals") if models or data else embedded.folder() / "evals")
+    how = {
+        "limit": limit,
+        "context": context,
+        "batch_size": batch_size,
+        "counts": counts,
+        "device": device,
+        "dtype": dtype.value,
+        "tokenizer": model_tokenizer,
+        "trust_remote_code": trust_remote_code,
+        "force": force,
+    }
+    options = recall.RecallOptions(**how, version=task_version, prompt=prompt.value, cut=cut.value, data=data)  # type: ignore[arg-type]
+    recalled = recall.evaluate_recall(compared, asked, folder, options) if asked else None
+    metrics = evaluate_stock(compared, stock, folder, options) if stock else None
+    if as_json:
+        console.print_json({"out": str(folder), **(views.recall_json(*recalled) if recalled else {}), **views.metrics_json(metrics)})
+        return
+    if recalled is not None:
+        views.print_recall(*recalled, folder)
+    if metrics is not None:
+        views.print_metrics(metrics, folder)
+
+
+@app.command()
+def tasks(as_json: Json = False) -> None:
+    """List the recall tasks, a line each."""
+    from recallkit.recall import describe_tasks
+
+    _print_list(describe_tasks(), as_json)
 
 
 @app.command()

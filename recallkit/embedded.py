@@ -21,6 +21,9 @@ VALIDATION_TEXT = pipeline.TextOptions(("demo:validation",), "validation")
 MODELS = ("control:recall", "control:bigram", "control:unigram")
 """The reference first: what `gap` compares when no model is named."""
 
+RECALL_MODELS = ("control:copy", "control:recall", "control:unigram")
+"""What `eval-recall` compares when no model is named: one that copies, one that completes bigrams, one that sees no context."""
+
 RARE = pipeline.RareCount(5)
 """5 occurrences in the 4 million tokens of the embedded training text: 1,250 a billion. The papers' 125 would be none."""
 

@@ -337,7 +337,7 @@ def gap(
         "scores": {name: manifests[name]["options"] for name in names},
         "inexact": {name: share for name in names if (share := count_inexact(name, slices)) is not None},
     }
-    tables.write(out, facts)
+    artifacts.write_frames(tables, out, facts)
     artifacts.write_json(out / "manifest.json", facts)
     return tables
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+Entry = TypeVar("Entry")
 
 
 def may_be_hub_id(name: str) -> bool:
@@ -19,8 +21,8 @@ def may_be_hub_id(name: str) -> bool:
     return bool(owner and rest) and "/" not in rest and owner not in (".", "..", "~") and not Path(owner).is_dir()
 
 
-def resolve(table: Mapping[str, str], name: str, kind: str) -> Any:
-    """The object that `table` names; `kind` ("control model", ...) is the word used in the error.
+def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:
+    """The entry of `table`; `kind` ("control model", ...) is the word used in the error.
 
     Raises UserError for an unknown name, with the nearest known one.
     """
@@ -28,5 +30,10 @@ def resolve(table: Mapping[str, str], name: str, kind: str) -> Any:
         near = difflib.get_close_matches(name, table, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(sorted(table))}"
         raise UserError(f"no such {kind}", where=name, remedy=remedy)
-    module, _, attribute = table[name].partition(":")
+    return table[name]
+
+
+def resolve(table: Mapping[str, str], name: str, kind: str) -> Any:
+    """The object that `table` names, imported now; see `look_up`."""
+    module, _, attribute = look_up(table, name, kind).partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import __version__, artifacts, console
 from recallkit.errors import UserError
 from recallkit.journal import Parts, PartsJournal, is_finished
+from recallkit.model_tokenizer import identify_tokenizer, own_tokenizer
 from recallkit.models.api import ModelRequest
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: Scor
             remedy="leave out --model-tokenizer and --carry-state",
         )
     chosen = {
-        "tokenizer": _identify_tokenizer(request.spec, options.tokenizer),
+        "tokenizer": identify_tokenizer(request.spec, options.tokenizer),
         "context": options.context,
         "stride": options.stride,
         "carry_state": options.carry_state or None,
@@ -161,43 +162,12 @@ def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: Scor
 # ------------------------------------------------------------------------------------------------------ the tokenizer
 
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
-
-
-def _own_tokenizer(spec: str) -> str | None:
-    """The tokenizer that comes with a model; None where none does."""
-    from recallkit import registry
-    from recallkit.models.loading import is_control, is_user_model
-
-    if is_control(spec):
-        return None
-    if is_user_model(spec):
-        from recallkit.models.user import user_tokenizer
-
-        return user_tokenizer(spec)
-    path = Path(spec)
-    if path.exists():
-        return spec if path.is_file() or any((path / name).is_file() for name in _TOKENIZER_FILES) else None
-    return spec if registry.may_be_hub_id(spec) else None
-
-
-def _identify_tokenizer(spec: str, given: str | None) -> dict[str, Any] | None:
-    """What tells one tokenizer from another without reading it; None for one that the model's own digest covers."""
-    name = given or _own_tokenizer(spec)
-    path = Path(name or "")
-    deciding = [path / file for file in (*_TOKENIZER_FILES, "tokenizer_config.json")] if path.is_dir() else [path]
-    found = [file for file in deciding if file.is_file() and (given or file.suffix != ".gguf")]
-    digest = artifacts.digest_json([[file.name, artifacts.digest_weights(file)] for file in found]) if name and found else None
-    where = str(Path(given).resolve()) if given and Path(given).exists() else given
-    return {"given": where, "digest": digest} if given or digest else None
-
-
 def _other_tokenizer(spec: str, given: str | None, slices: Path, used: Mapping[str, Any]) -> tuple[str, TextTokenizer] | None:
     """The model's tokenizer, with its name, where it gives other ids than the slices hold.
 
     None where it gives the same ids or is not known.
     """
-    name = given or _own_tokenizer(spec)
+    name = given or own_tokenizer(spec)
     if name is None:
         if Path(spec).is_dir():
             console.note(f"{spec}: no tokenizer beside it, taken to read ids of {used['name']} (else name its own with --model-tokenizer)")

@@ -5,6 +5,7 @@ Both are made from the same frames that are written to Parquet, so that a number
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from recallkit import artifacts, console
@@ -12,11 +13,14 @@ from recallkit.console import percent
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    import polars as pl
 
     from recallkit.stages.gap import GapTables
     from recallkit.stages.published import PublishedGap
+    from recallkit.stages.recall import RecallTables
 
 
 _MOST_ROWS = 20
@@ -259,6 +263,93 @@ def _ppl(value: float | None) -> str:
 def _interval(row: Mapping[str, Any]) -> str:
     low, high = row["ci_low"], row["ci_high"]
     return "–" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f} %"
+
+
+# ---------------------------------------------------------------------------------------------------------- eval-recall
+
+
+def recall_json(tables: RecallTables, folder: Path) -> dict[str, Any]:
+    """Every table of the comparison, row by row."""
+    return {"path": str(folder), **{field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}}
+
+
+def metrics_json(metrics: pl.DataFrame | None) -> dict[str, Any]:
+    """The metrics of lm-eval's own tasks, row by row."""
+    return {} if metrics is None else {"metrics": metrics.to_dicts()}
+
+
+def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
+    """Accuracy of each model on each task with its standard error, the differences to the reference, and what was cut."""
+    rows = tables.recall.to_dicts()
+    tasks, models = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "model"))
+    cells = {(row["model"], row["task"]): row for row in rows}
+    first = rows[0]
+    asked = f"task version {first['version']}" + ", document read twice" * (first["prompt"] == "twice")
+    asked += ", cut around the answer" * (first["cut"] == "answer")
+    console.print_table(
+        f"Recall: generations that contain the value, in % (standard error), {asked}",
+        ["model", *tasks],
+        [[model, *(_accuracy(cells[model, task]) for task in tasks)] for model in models],
+        caption=_what_was_asked([cells[models[0], task] for task in tasks]),
+    )
+    if len(models) > 1:
+        console.print_table(
+            f"Difference to {models[0]} in points, and its 95 % interval",
+            ["model", *tasks],
+            [[model, *(_difference(cells[model, task]) for task in tasks)] for model in models[1:]],
+        )
+    console.print_table(
+        "NLL of the answer after the prompt, in nats a token",
+        ["model", *tasks],
+        [[model, *(_nats(cells[model, task]["answer_nll"]) for task in tasks)] for model in models],
+    )
+    for row in rows:
+        if row["truncated"]:
+            lost = f"{row['answer_cut']:,} of their answers were cut away" if row["answer_cut"] else "no answer was cut away"
+            cut = f"{row['truncated']:,} of {row['num_rows']:,} prompts cut on the left to fit its context; {lost}"
+            console.stdout().print(f"{row['model']}, {row['task']}: {cut}", markup=False)
+    for what, where in (("Tables (Parquet)", folder), ("a row a prompt", out / "documents"), ("lm-eval's files", out / "lm-eval")):
+        console.stdout().print(f"{what}: {where}", markup=False, soft_wrap=True)
+
+
+def _accuracy(row: Mapping[str, Any]) -> str:
+    error = row["standard_error"]
+    return f"{100 * row['accuracy']:.1f}" + ("" if error is None else f" ({100 * error:.1f})")
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    low, high = row["difference_low"], row["difference_high"]
+    interval = "" if low is None else f" ({100 * low:+.1f} to {100 * high:+.1f})"
+    return f"{100 * row['difference']:+.1f}{interval}"
+
+
+def _nats(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _what_was_asked(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Numbers of prompts and documents; never without those that were dropped."""
+    parts = []
+    for row in rows:
+        dropped = f", {row['dropped']:,} without a value dropped" if row["dropped"] else ""
+        parts.append(f"{row['task']}: {row['num_rows']:,} prompts of {row['num_documents']:,} documents{dropped}")
+    return "; ".join(parts) + ". Greedy, 48 tokens, cut at the first newline."
+
+
+def print_metrics(metrics: pl.DataFrame, out: Path) -> None:
+    """lm-eval's own metrics, a row each."""
+    rows = [
+        [
+            row["model"],
+            f"{row['task']} v{row['version']}",
+            row["metric"] if row["filter"] == "none" else f"{row['metric']},{row['filter']}",
+            f"{row['value']:.4f}",
+            "–" if row["standard_error"] is None else f"{row['standard_error']:.4f}",
+        ]
+        for row in metrics.iter_rows(named=True)
+    ]
+    console.print_table("Tasks of lm-eval, unchanged", ["model", "task", "metric", "value", "std. error"], rows)
+    console.stdout().print(f"lm-eval's files (JSON): {out / 'lm-eval'}", markup=False, soft_wrap=True)
 
 
 # ------------------------------------------------------------------------------------------------------- gap --table

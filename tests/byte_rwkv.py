@@ -56,35 +56,43 @@ class ByteRwkv(torch.nn.Module):
         return functional.layer_norm(x, x.shape[-1:], self[f"{name}.weight"], self[f"{name}.bias"])
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.read(ids, None)[0]
+
+    def read(self, ids: torch.Tensor, state: dict[str, torch.Tensor] | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Logits of ids that follow a state, and the state after them: the last inputs of each mix, and each layer's memory."""
+        before, after = state or {}, {}
         x = self.norm(self["emb.weight"][ids], "blocks.0.ln0")
         for layer in range(self.num_layers):
-            x = x + self.mix_time(self.norm(x, f"blocks.{layer}.ln1"), f"blocks.{layer}.att")
-            x = x + self.mix_channels(self.norm(x, f"blocks.{layer}.ln2"), f"blocks.{layer}.ffn")
-        return self.norm(x, "ln_out") @ self["head.weight"].T
+            x = x + self.mix_time(self.norm(x, f"blocks.{layer}.ln1"), f"blocks.{layer}.att", before, after)
+            x = x + self.mix_channels(self.norm(x, f"blocks.{layer}.ln2"), f"blocks.{layer}.ffn", before, after)
+        return self.norm(x, "ln_out") @ self["head.weight"].T, after
 
-    def shifted(self, x: torch.Tensor, name: str, letter: str) -> torch.Tensor:
+    def shifted(self, x: torch.Tensor, name: str, letter: str, before: dict[str, torch.Tensor]) -> torch.Tensor:
         """Each position mixed with the one before it."""
         mix = self[f"{name}.time_mix_{letter}"]
-        return x * mix + functional.pad(x, (0, 0, 1, -1)) * (1 - mix)
+        first = before.get(name, torch.zeros_like(x[:, :1]))
+        return x * mix + torch.cat([first, x[:, :-1]], dim=1) * (1 - mix)
 
-    def mix_time(self, x: torch.Tensor, name: str) -> torch.Tensor:
+    def mix_time(self, x: torch.Tensor, name: str, before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> torch.Tensor:
         b, t, d = x.shape
         letters = {"r": "receptance", "k": "key", "v": "value", "g": "gate"}
-        r, k, v, g = (self.shifted(x, name, letter) @ self[f"{name}.{word}.weight"].T for letter, word in letters.items())
+        r, k, v, g = (self.shifted(x, name, letter, before) @ self[f"{name}.{word}.weight"].T for letter, word in letters.items())
         r, k, v = (y.view(b, t, -1, HEAD_SIZE) for y in (r, k, v))
         decay, bonus = self[f"{name}.time_decay"], self[f"{name}.time_faaaa"]
-        state, outputs = x.new_zeros(b, d // HEAD_SIZE, HEAD_SIZE, HEAD_SIZE), []
+        state, outputs = before.get(f"{name}.memory", x.new_zeros(b, d // HEAD_SIZE, HEAD_SIZE, HEAD_SIZE)), []
         for i in range(t):
             now = k[:, i, :, :, None] * v[:, i, :, None, :]
             outputs.append((r[:, i, :, None, :] @ (bonus * now + state))[:, :, 0])
             state = now + decay * state
+        after[name], after[f"{name}.memory"] = x[:, -1:], state
         mixed = torch.stack(outputs, 1).reshape(b * t, d)
         normed = functional.group_norm(mixed, d // HEAD_SIZE, self[f"{name}.ln_x.weight"], self[f"{name}.ln_x.bias"], eps=1e-5)
         return (normed.view(b, t, d) * functional.silu(g)) @ self[f"{name}.output.weight"].T
 
-    def mix_channels(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        k = torch.relu(self.shifted(x, name, "k") @ self[f"{name}.key.weight"].T) ** 2
-        r = torch.sigmoid(self.shifted(x, name, "r") @ self[f"{name}.receptance.weight"].T)
+    def mix_channels(self, x: torch.Tensor, name: str, before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> torch.Tensor:
+        k = torch.relu(self.shifted(x, name, "k", before) @ self[f"{name}.key.weight"].T) ** 2
+        r = torch.sigmoid(self.shifted(x, name, "r", before) @ self[f"{name}.receptance.weight"].T)
+        after[name] = x[:, -1:]
         return r * (k @ self[f"{name}.value.weight"].T)
 
 

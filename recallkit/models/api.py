@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -47,6 +47,30 @@ class CarryingModel(ScoringModel, Protocol):
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
         """The same values as `score`, the sequences read `chunk` ids at a time with the state carried between."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What a model makes of a prompt, and what it gives an answer that is known."""
+
+    ids: list[int]
+    """Generated greedily, the id after which the text was complete included."""
+    answer_nll: np.ndarray
+    """float32 (len(answer),) nats, of each id of the answer after the prompt."""
+
+
+class GeneratingModel(ScoringModel, Protocol):
+    """A model that generates in a faster way than by scoring a text anew for each of its ids."""
+
+    def generate(
+        self,
+        prompts: Sequence[np.ndarray],
+        answers: Sequence[np.ndarray],
+        most: int,
+        is_done: Callable[[int, list[int]], bool],
+    ) -> list[Continuation]:
+        """See `recallkit.models.generation.generate`."""
         ...
 
 

@@ -15,7 +15,7 @@ import torch
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -163,4 +163,64 @@ def find_carrying(whole: Tensor, read: Callable[[list[int], bool], Tensor]) -> C
             with contextlib.suppress(UserError):
                 if is_close(read(lengths, positions), whole):
                     return Carrying(pieces, positions)
+    return None
+
+
+_STARTS: dict[Sharing, list[tuple[slice, int]]] = {"any": [(slice(1, 2), 5), (slice(0, 1), 3)], "equal": [(slice(0, 2), 3)]}
+"""Sequences that are read together, and how many ids of each."""
+
+_TAKEN = ([0, 1], [0, 1], [1, 0, 1], [1, 2], [1])
+"""Of the rows before each step, those that take it."""
+
+
+def find_joining(
+    ids: Tensor,
+    whole: Tensor,
+    read: Callable[[Tensor, Any], tuple[Tensor, Any]],
+    join: Callable[[Sequence[Any]], Any],
+    take: Callable[[Any, Sequence[int]], Any],
+) -> Sharing | None:
+    """Which rows may step on together: those of `any` lengths, of `equal` ones, `none`; None: not even each alone.
+
+    ids (2, t), of which each sequence alone gives the logits `whole` (2, t, vocab). `read(ids, state)` gives logits and the
+    state, or raises UserError; `join` and `take` as those of TorchModel. A way that gives the logits of the whole again is right.
+    """
+
+    def close(stepped: list[tuple[int, int, Tensor]]) -> bool:
+        numbers, places, logits = zip(*stepped, strict=True)
+        return is_close(torch.stack(logits), whole[list(numbers), list(places)])
+
+    def step(rows: list[tuple[int, int]], state: Any) -> tuple[list[tuple[int, int, Tensor]], Any]:
+        """One step of rows, each a sequence and the place of the id that it reads."""
+        numbers, places = (list(values) for values in zip(*rows, strict=True))
+        logits, state = read(ids[numbers, places][:, None], state)
+        return list(zip(numbers, places, logits[:, 0], strict=True)), state
+
+    def together(starts: list[tuple[slice, int]]) -> bool:
+        states = [read(ids[some, :length], None)[1] for some, length in starts]
+        rows = [(number, length) for some, length in starts for number in range(2)[some]]
+        state, stepped = states[0] if len(states) == 1 else join(states), []
+        for order in _TAKEN:
+            rows = [rows[place] for place in order]
+            found, state = step(rows, take(state, order) if order != [0, 1] else state)
+            stepped += found
+            rows = [(number, place + 1) for number, place in rows]
+        return close(stepped)
+
+    def alone() -> bool:
+        both, stepped = read(ids[:, :3], None)[1], []
+        states = [take(both, [0]), take(both, [1])]
+        for place in range(3, 6):
+            for number in range(2):
+                found, states[number] = step([(number, place)], states[number])
+                stepped += found
+        return close(stepped)
+
+    failures = (UserError, ValueError, RuntimeError)
+    for joining, starts in _STARTS.items():
+        with contextlib.suppress(*failures):
+            if together(starts):
+                return joining
+    with contextlib.suppress(*failures):
+        return "none" if alone() else None
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from recallkit.kernels.token_nll.api import TokenNll
+    from recallkit.models.api import Continuation
+    from recallkit.models.states import Layout
 
 Sharing = Literal["any", "equal", "none"]
 """`any` of them, shorter ones padded behind their last id; those of `equal` length; or `none`, each is read alone."""
@@ -172,6 +175,38 @@ class TorchModel:
         whole, rest = divmod(num_inputs, chunk)
         return [chunk] * whole + [rest] * bool(rest)
 
+    def generate(
+        self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
+    ) -> list[Continuation]:
+        """See `GeneratingModel.generate`. Answers alone are scored at once; so is every id where single steps are not exact."""
+        from recallkit.models import generation  # which imports this module
+
+        run = generation.by_stepping if most and self.joining is not None else generation.by_scoring
+        return run(self, prompts, answers, most, is_done)
+
+    @functools.cached_property
+    def joining(self) -> Sharing | None:
+        """Which rows may step on from joined states, those of `any` lengths, of `equal` ones or `none`; found at first use.
+
+        None where not even one row's single steps after more ids are exact.
+        """
+        return None
+
+    def join(self, states: Sequence[Any]) -> Any:
+        """The state of all rows of some states of `forward`, the longest first. Raises ValueError where they do not fit."""
+        return self._layout.join(states)
+
+    def take(self, state: Any, rows: Sequence[int]) -> Any:
+        """The state of some of its rows, in this order and none of it shared, as `forward` takes it."""
+        return self._layout.take(state, rows)
+
+    @functools.cached_property
+    def _layout(self) -> Layout:
+        from recallkit.models.states import find_layout
+
+        shapes = ((1, 2), (2, 2), (1, 3))
+        return find_layout(*(self.forward(self.to_device(np.zeros(shape, np.int64)), carry=True)[1] for shape in shapes))
+
     def _score(self, ids: np.ndarray, offsets: np.ndarray, chunk: int | None) -> TokenScores:
         """Scores sequences in as few batches as `sharing` allows; `chunk` as in `score_carrying`, or None."""
         lengths = np.diff(offsets)
@@ -208,8 +243,8 @@ class TorchModel:
         state, held, start, read = None, [], 0, 0
         for size in [inputs.shape[1]] if chunk is None else self.pieces(inputs.shape[1], chunk):
             piece = inputs[:, read : read + size]
-            with _threads_for(piece.size):
-                outputs, state = self.forward(self._to_device(piece), state, carry=carry)
+            with threads_for(piece.size):
+                outputs, state = self.forward(self.to_device(piece), state, carry=carry)
             held.append(outputs)
             read += size
             # Single steps are reduced together: products of one row take as long as those of many.
@@ -219,12 +254,12 @@ class TorchModel:
 
     def _reduce_real(self, outputs: Tensor, targets: np.ndarray, real: np.ndarray) -> TokenScores:
         """What `reduce` gives for the `real` ones of outputs (b, t, ...) and targets (b, t), row by row."""
-        rows = outputs.flatten(0, 1) if real.all() else outputs[self._to_device(real)]
-        with _threads_for(len(rows)):
-            found = self.reduce(rows, self._to_device(targets[real]))
+        rows = outputs.flatten(0, 1) if real.all() else outputs[self.to_device(real)]
+        with threads_for(len(rows)):
+            found = self.reduce(rows, self.to_device(targets[real]))
         return TokenScores(found.nll.cpu().numpy(), found.argmax.cpu().numpy(), found.rank.cpu().numpy())
 
-    def _to_device(self, array: np.ndarray) -> Tensor:
+    def to_device(self, array: np.ndarray) -> Tensor:
         """Through page-locked memory to a card, so that the copy runs beside the model."""
         import torch
 
@@ -263,7 +298,7 @@ def _place(scores: TokenScores, into: TokenScores, places: Any) -> None:
 
 
 @contextlib.contextmanager
-def _threads_for(num_tokens: int) -> Iterator[None]:
+def threads_for(num_tokens: int) -> Iterator[None]:
     """One thread for a handful of tokens, so that the bits of a result do not depend on how many threads there are."""
     import torch
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,11 +24,12 @@ from recallkit.models.quiet import first_line, without_advice
 from recallkit.models.torch_model import TorchModel, memory_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
     from recallkit.models.api import TokenScores
+    from recallkit.models.torch_model import Sharing
 
 _STATES = ("past_key_values", "cache_params", "state")
 """What a model calls the state that it takes and gives."""
@@ -40,12 +41,19 @@ _LOGITS = 1 << 25
 """Logits held at a time where they are soft-capped or float64: 128 or 256 MB."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Carried:
     """The state after `seen` ids, in whatever form the model keeps it."""
 
     cache: Any
     seen: int
+    """Of rows that were joined: by the longest."""
+    missing: Tensor
+    """By how many ids each row (b,) has seen fewer; what grows with them stands behind as many places that are none."""
+    is_ragged: bool = False
+    """Whether that may be any."""
+    kept: tuple[Tensor, ...] = ()
+    """What modules keep to themselves, see `_keepers`."""
 
 
 class TransformersModel(TorchModel):
@@ -201,6 +209,28 @@ class TransformersModel(TorchModel):
         """In half precision rounding would hide what a probe looks for."""
         return widened(torch.float32) if self.model.dtype in (torch.bfloat16, torch.float16) else contextlib.nullcontext()
 
+    @functools.cached_property
+    def joining(self) -> Sharing | None:
+        """See `TorchModel.joining`."""
+        if self._way_of_carrying is None:
+            return None
+        ids = self._probed_ids()
+
+        def read(inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
+            outputs, state = self.forward(inputs, state, carry=True)
+            return self._logits_of(outputs), state
+
+        with torch.inference_mode(), self._as_precise_as_a_probe():
+            whole = torch.cat([self._logits(row) for row in ids[:, None]])
+            return probes.find_joining(ids, whole, read, self.join, self.take)
+
+    def join(self, states: Sequence[_Carried]) -> _Carried:
+        """See `TorchModel.join`."""
+        behind = [states[0].seen - state.seen for state in states]
+        moved = (replace(state, missing=state.missing + by, is_ragged=any(behind)) for state, by in zip(states, behind, strict=True))
+        joined: _Carried = super().join(list(moved))
+        return joined
+
     def _logits(self, ids: Tensor) -> Tensor:
         return self._logits_of(self.forward(ids)[0])
 
@@ -234,19 +264,39 @@ class TransformersModel(TorchModel):
 
     def _read_on(self, inputs: Tensor, state: _Carried | None, *, positions: bool) -> tuple[Tensor, _Carried]:
         """Outputs of `inputs` (b, t) that follow `state`, and the state after them."""
-        seen, name = 0 if state is None else state.seen, str(self._state_name)
+        if state is None:
+            state = _Carried(None, 0, torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device))
+        name, seen = str(self._state_name), state.seen + inputs.shape[1]
+        places = torch.arange(seen, device=inputs.device)[None]
         more: dict[str, Any] = {"use_cache": True}
         if positions and "position_ids" in _parameters(self._reader):
-            more["position_ids"] = torch.arange(seen, seen + inputs.shape[1], device=inputs.device)[None]
-        if state is not None:
+            more["position_ids"] = places[:, state.seen :] - (state.missing[:, None] if state.is_ragged else 0)
+        if state.is_ragged and self._layout.grows and "attention_mask" in _parameters(self._reader):
+            more["attention_mask"] = (places >= state.missing[:, None]).long()
+        if state.cache is not None:
             more[name] = state.cache
+            for (module, attribute), value in zip(self._keepers, state.kept, strict=True):
+                setattr(module, attribute, value)
         output = self._run(self._reader, inputs, **more)
         cache = getattr(output, name, None)
-        if cache is None and state is None:
+        if cache is None and state.cache is None:
             # It keeps what it made to itself: one of ours, which it writes to.
             cache = more[name] = self._fresh_cache()
             output = self._run(self._reader, inputs, **more)
-        return self._outputs(output), _Carried(state.cache if cache is None and state is not None else cache, seen + inputs.shape[1])
+        kept = tuple(getattr(module, attribute) for module, attribute in self._keepers)
+        return self._outputs(output), replace(state, cache=state.cache if cache is None else cache, seen=seen, kept=kept)
+
+    @functools.cached_property
+    def _keepers(self) -> list[tuple[torch.nn.Module, str]]:
+        """Modules and names of their tensors that grow with the rows: states that stand in no cache (recurrent_gemma)."""
+
+        def shapes(num_rows: int) -> dict[tuple[torch.nn.Module, str], torch.Size]:
+            self._run(self._reader, torch.zeros(num_rows, 2, dtype=torch.int64, device=self.device), use_cache=True)
+            found = ((module, name, value) for module in self.model.modules() for name, value in vars(module).items())
+            return {(module, name): value.shape for module, name, value in found if isinstance(value, torch.Tensor)}
+
+        one, two = shapes(1), shapes(2)
+        return [place for place in one if place in two and one[place] != two[place]]
 
     def _fresh_cache(self) -> Any:
         from transformers import DynamicCache

@@ -8,6 +8,8 @@ device and dtype and put in evaluation mode. Names of the file and of the module
     TOKENIZER = "tokenizer.json"         in the file: the model's own tokenizer, where it is not that of the slices
     vocab_size, max_length               of the module: entries of its logits, most ids at once (none: no limit)
     hidden(ids) -> (b, t, d), head       of the module: its states and a Linear that makes logits of them, never held whole
+    read(ids, state) -> logits, state    of the module: goes on from a state, None at the beginning; a tensor, or nested tuples,
+                                         lists and dicts of them. Then text is read in pieces, and generated in single steps
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -28,11 +31,12 @@ import numpy as np
 
 from recallkit import artifacts
 from recallkit.errors import UserError
-from recallkit.models.api import TokenScores
+from recallkit.models.api import Continuation, TokenScores
+from recallkit.models.generation import by_scoring
 from recallkit.models.torch_model import TorchModel, choose_device, choose_dtype, memory_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
     import torch
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
 
     from recallkit.kernels.token_nll.api import TokenNll
     from recallkit.models.api import ModelRequest, ScoringModel
+    from recallkit.models.torch_model import Sharing
 
 _PROBED_IDS = 64
 """Ids of the sequence that a module is tried on; a multiple of the chunks that kernels ask for."""
@@ -75,7 +80,7 @@ def load_user_model(request: ModelRequest) -> ScoringModel:
             return UserModule(made, code, request, device)
     except MemoryError:
         raise UserError("out of memory while it was loaded and tried", where=request.spec) from None
-    given = "None" if made is None else f"an object of {type(made).__name__}"
+    given = _kind(made)
     wanted = f"return a torch.nn.Module, or give it {', '.join(missing)}"
     raise UserError(f"the function returned {given}, which is no model", where=request.spec, remedy=wanted)
 
@@ -244,7 +249,7 @@ def _message(error: BaseException) -> str:
 
 
 class UserScoringModel:
-    """A user's object that meets `ScoringModel`, and `CarryingModel` if it has `score_carrying`."""
+    """A user's object that meets `ScoringModel`, `CarryingModel` if it has `score_carrying`, `GeneratingModel` with `generate`."""
 
     def __init__(self, inner: Any, code: _UserCode, name: str) -> None:
         self.inner = inner
@@ -272,6 +277,23 @@ class UserScoringModel:
             scores = self.inner.score_carrying(ids, offsets, chunk)
         return self._checked(scores, len(ids) - len(offsets) + 1)
 
+    def generate(
+        self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
+    ) -> list[Continuation]:
+        """See `GeneratingModel.generate`; by scoring where the user's object has none. Raises UserError for anything else."""
+        if not hasattr(self.inner, "generate"):
+            return by_scoring(self, prompts, answers, most, is_done)
+        with self.code.running(self.name):
+            made = self.inner.generate(prompts, answers, most, is_done)
+        try:
+            pairs = [([int(i) for i in each.ids], np.asarray(each.answer_nll).astype(np.float32)) for each in made]
+        except (AttributeError, TypeError, ValueError):
+            pairs = []
+        if [nll.shape for _, nll in pairs] != [(len(answer),) for answer in answers]:
+            problem = f"generate() gave no ids and answer_nll for each of {len(prompts)} prompts, one number an id of the answer"
+            raise UserError(problem, where=self.name, remedy="return a list of recallkit.models.api.Continuation")
+        return [Continuation(ids, nll) for ids, nll in pairs]
+
     def _checked(self, scores: Any, num_predictions: int) -> TokenScores:
         values: dict[str, np.ndarray] = {}
         for name, dtype in (("nll", np.float32), ("argmax", np.int32), ("rank", np.int32)):
@@ -295,6 +317,8 @@ class UserModule(TorchModel):
         self.is_module = isinstance(module, torch.nn.Module)
         dtype = choose_dtype(request.dtype)
         self.is_wide = dtype is torch.float64
+        self.is_half = dtype in (torch.bfloat16, torch.float16)
+        self.can_read = self.is_module and inspect.ismethod(getattr(module, "read", None))
         with code.running(request.spec):
             if self.is_module:
                 _move(module, device, dtype).eval()
@@ -309,7 +333,8 @@ class UserModule(TorchModel):
         with torch.inference_mode():
             if vocab_size is None:
                 self.vocab_size = self._logits(torch.zeros(1, 1, dtype=torch.int64, device=device)).shape[2]
-            self._probe(min(self.vocab_size, request.vocab_size), torch.finfo(dtype).eps ** 0.5)
+            self.num_ids = min(self.vocab_size, request.vocab_size)
+            self._probe(self.num_ids, torch.finfo(dtype).eps ** 0.5)
 
     def bytes_per_token(self, seq_len: int) -> int:
         """See `TorchModel.bytes_per_token`: logits, activations of the widest layer, a matrix of scores for 16 heads."""
@@ -318,18 +343,46 @@ class UserModule(TorchModel):
         return max(super().bytes_per_token(seq_len), 4 * (logits + 64 * width + 32 * seq_len))
 
     def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
-        """See `TorchModel.forward`: states where the module offers them, else logits. Raises UserError with `carry`."""
+        """See `TorchModel.forward`: states where the module offers them, else logits, as with `carry`.
+
+        Raises UserError with `carry` for a module that has no `read`, or whose `read` gives anything else.
+        """
         if carry:
-            raise _cannot_carry(self.name)
+            return self._read_on(inputs, state)
         return (self._logits(inputs) if self.head is None else self._hidden(inputs)), None
 
     def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
         """See `TorchModel.reduce`."""
         from recallkit.kernels.token_nll.api import logits_nll, token_nll
 
-        if self.head is None:
+        if self.head is None or outputs.shape[1] != self.head.in_features:
             return logits_nll(outputs, targets)
         return token_nll(outputs, self.head.weight, targets, bias=self.head.bias)
+
+    @functools.cached_property
+    def joining(self) -> Sharing | None:
+        """See `TorchModel.joining`."""
+        import torch
+
+        from recallkit.models import probes
+        from recallkit.models.precision import widened
+
+        if not self.can_read or 0 < (self.max_length or 0) < probes.PROBED_IDS:
+            return None
+        ids = probes.random_ids(self.num_ids, (2, probes.PROBED_IDS), self.device)
+        with torch.inference_mode(), widened(torch.float32) if self.is_half else contextlib.nullcontext():
+            whole = torch.cat([self._logits(row) for row in ids[:, None]])
+            return probes.find_joining(ids, whole, self._read_on, self.join, self.take)
+
+    def _read_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Logits (b, t, vocab) of ids (b, t) that follow a state, and the new state. Raises UserError for anything else."""
+        if not self.can_read:
+            raise _cannot_carry(self.name)
+        with self.code.running(self.name), self._exactly():
+            made = self.module.read(ids, state)
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise UserError(f"read(ids, state) returned {_kind(made)}: wanted are logits and a state", where=self.name)
+        return self._checked(made[0], ids, "vocab", self.vocab_size), made[1]
 
     def _logits(self, ids: Tensor) -> Tensor:
         """Logits (b, t, vocab) of ids (b, t). Raises UserError for anything else."""
@@ -358,7 +411,7 @@ class UserModule(TorchModel):
                 return made.to(self.device)
             given = f"{str(made.dtype).removeprefix('torch.')} of shape {tuple(made.shape)}"
         else:
-            given = f"an object of {type(made).__name__}"
+            given = _kind(made)
         wanted = f"({b}, {t}, {width or letter})"
         raise UserError(f"for ids of shape ({b}, {t}) it returned {given}: wanted are floating-point values {wanted}", where=self.name)
 
@@ -368,13 +421,17 @@ class UserModule(TorchModel):
 
         offered = self.is_module and inspect.ismethod(getattr(self.module, "hidden", None))
         head = getattr(self.module, "head", None)
-        return head if offered and isinstance(head, torch.nn.Linear) else None
+        if not offered or not isinstance(head, torch.nn.Linear):
+            return None
+        # What `read` gives is told apart from states by its width.
+        return None if self.can_read and head.in_features == head.out_features else head
 
     def _probe(self, num_ids: int, tolerance: float) -> None:
         """Tries the module on random ids; `tolerance` is a share of the largest value.
 
         Raises UserError where it is not causal, for padding then changes scores and every prediction may see its answer;
-        where a sequence's values depend on its batch; or where head(hidden(ids)) is not what the module itself gives.
+        where a sequence's values depend on its batch; or where head(hidden(ids)), or what `read` gives for pieces, is not
+        what the module itself gives.
         """
         import torch
 
@@ -393,11 +450,28 @@ class UserModule(TorchModel):
         if self.head is not None and (difference := self._head_difference(ids, alone)) > tolerance:
             problem = f"head(hidden(ids)) is not what the module returns (by {difference:.2g} of the largest logit)"
             raise UserError(problem, where=self.name, remedy="rename one of them, or let forward return just that")
+        if self.can_read and (difference := self._read_difference(torch.cat([other_end, ids]))) > tolerance:
+            problem = f"read(ids, state) of pieces is not what the module returns for the whole (by {difference:.2g} of the largest logit)"
+            raise UserError(problem, where=self.name, remedy="go on from all of the state that read gave for the ids before")
 
     def _head_difference(self, ids: Tensor, hidden: Tensor) -> float:
         with self.code.running(self.name), self._exactly():
             logits = self.head(hidden)
         return _difference(logits, self._logits(ids))
+
+    def _read_difference(self, ids: Tensor) -> float:
+        import torch
+
+        state, logits = None, []
+        for piece in ids.tensor_split((2, 3, 4, ids.shape[1] // 2), dim=1):
+            if piece.shape[1]:
+                some, state = self._read_on(piece, state)
+                logits.append(some)
+        return _difference(torch.cat(logits, dim=1), self._logits(ids))
+
+
+def _kind(made: Any) -> str:
+    return "None" if made is None else f"an object of {type(made).__name__}"
 
 
 def _difference(one: Tensor, other: Tensor) -> float:

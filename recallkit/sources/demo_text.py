@@ -101,27 +101,50 @@ def _topics() -> Iterator[DemoText]:
 
 
 def _readmes() -> Iterator[DemoText]:
-    """The description of each installed project, once, whatever the number of its copies on the path."""
+    """The description of each installed project that has one."""
+    for project in installed_projects():
+        if project.description:
+            yield DemoText(project.name, "readme", project.name, project.description)
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledProject:
+    """What an installed project says of itself; `headers` are (name, value), the description not among them."""
+
+    name: str
+    version: str
+    description: str
+    headers: tuple[tuple[str, str], ...]
+
+
+def installed_projects() -> list[InstalledProject]:
+    """Installed projects by canonical name, each once, whatever the number of its copies on the path; broken ones left out.
+
+    Of copies that with a description comes first, then the latest by the spelling of versions.
+    """
     from importlib.metadata import distributions
 
-    found: dict[str, tuple[str, str]] = {}
-    for distribution in distributions():
-        project, version, text = _described(distribution)
-        if text and project not in _NOT_OURS_TO_READ:
-            found[project] = max(found.get(project, ("", "")), (version, text))
-    for project, (_, text) in sorted(found.items()):
-        yield DemoText(project, "readme", project, text)
+    found: dict[str, InstalledProject] = {}
+    for project in filter(None, map(_described, distributions())):
+        if project.name not in _NOT_OURS_TO_READ:
+            found[project.name] = max(found.get(project.name, project), project, key=_preference)
+    return [project for _, project in sorted(found.items())]
 
 
-def _described(distribution: Distribution) -> tuple[str, str, str]:
-    """Canonical name, version and description; empty strings for broken metadata."""
+def _preference(project: InstalledProject) -> tuple[bool, str, str]:
+    return bool(project.description), project.version, project.description
+
+
+def _described(distribution: Distribution) -> InstalledProject | None:
+    """What the metadata say, the name in canonical form; None where they are broken or name nothing."""
     try:
         fields: Any = distribution.metadata
     except (OSError, ValueError):
-        return "", "", ""
+        return None
     name = re.sub(r"[-_.]+", "-", fields.get("Name") or "").lower()
     text = (fields.get("Description") or "").strip()
-    return name, str(fields.get("Version")), "" if text == "UNKNOWN" or not name else text
+    headers = tuple((header, str(value)) for header, value in fields.items() if header.lower() != "description")
+    return InstalledProject(name, str(fields.get("Version")), "" if text == "UNKNOWN" else text, headers) if name else None
 
 
 @dataclass(frozen=True, slots=True)

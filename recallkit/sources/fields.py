@@ -46,7 +46,7 @@ class FieldFinder:
         """
         source = _first_label(fields, self._source_paths)
         if self._source_is_given and not source:
-            problem = f"no source in {_listed(self._source_paths)} ({_present(fields)})"
+            problem = f"no source in {_listed(self._source_paths)} ({present_names(fields)})"
             raise FieldError(problem, "name the field with --source-field")
         return self._text(fields), source, _first_label(fields, self._id_paths)
 
@@ -67,7 +67,7 @@ class FieldFinder:
                     raise FieldError(*too_long())
                 return text
             if text is not None:
-                raise FieldError(f"{'.'.join(path)} is {_kind(text)}, not text", "name the field with --text-field")
+                raise FieldError(f"{'.'.join(path)} is {kind_of(text)}, not text", "name the field with --text-field")
         raise _no_text(self._text_paths, fields)
 
 
@@ -110,19 +110,21 @@ def _first_label(fields: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) ->
 
 
 def _no_text(paths: tuple[tuple[str, ...], ...], fields: Mapping[str, Any]) -> FieldError:
-    return FieldError(f"no text in {_listed(paths)} ({_present(fields)})", "name the field with --text-field")
+    return FieldError(f"no text in {_listed(paths)} ({present_names(fields)})", "name the field with --text-field")
 
 
 def _listed(paths: tuple[tuple[str, ...], ...]) -> str:
     return " or ".join(".".join(path) for path in paths)
 
 
-def _present(fields: Mapping[str, Any]) -> str:
+def present_names(fields: Mapping[str, Any]) -> str:
+    """What fields a record has, for messages."""
     names = [name[:40] for name in fields]
     more = ", ..." if len(names) > _MAX_NAMES_LISTED else ""
     return f"the record has: {', '.join(names[:_MAX_NAMES_LISTED])}{more}" if names else "the record is empty"
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """What a value is, in words, for messages."""
     kinds = {dict: "an object", list: "a list", bool: "true or false", int: "a number", float: "a number"}
     return kinds.get(type(value), f"of type {type(value).__name__}")

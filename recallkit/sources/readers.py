@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     OnBad = Callable[[int, str, str], None]
 
+COMPRESSION = {".jsonl": None, ".jsonl.zst": "zstd", ".jsonl.gz": "gzip"}
+"""Suffixes of JSON lines, and how files of that suffix are compressed."""
+
 BLOCK_BYTES = 1 << 19
 """Bytes decompressed at a time: larger blocks fall out of the cache, smaller ones cut more lines in two."""
 

@@ -20,15 +20,14 @@ from recallkit.registry import may_be_hub_id
 from recallkit.sources.demo_text import DemoShard
 from recallkit.sources.fields import FieldError, FieldFinder
 from recallkit.sources.hub import HubShard
-from recallkit.sources.readers import JsonLinesShard, ParquetShard, TextShard
+from recallkit.sources.readers import COMPRESSION, JsonLinesShard, ParquetShard, TextShard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from recallkit.sources.readers import Shard
 
-SUFFIXES = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".txt")
-_COMPRESSION = {".jsonl": None, ".jsonl.zst": "zstd", ".jsonl.gz": "gzip"}
+SUFFIXES = (*COMPRESSION, ".parquet", ".txt")
 _MAX_SKIPPED_LISTED = 5
 _START = Position()
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -233,8 +232,8 @@ def _file_shard(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: b
     if not os.access(path, os.R_OK):
         raise UserError("may not be read", where=name, remedy="check its permissions")
     source = path.name[: -len(suffix)]
-    if suffix in _COMPRESSION:
-        return JsonLinesShard(name, path, source, finder, _COMPRESSION[suffix])
+    if suffix in COMPRESSION:
+        return JsonLinesShard(name, path, source, finder, COMPRESSION[suffix])
     if suffix == ".parquet":
         return ParquetShard(name, path, source, finder)
     # Of a folder of books each would be a source of its own: the folder tells more.

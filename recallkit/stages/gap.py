@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from recallkit import db
-from recallkit.artifacts import write_parquet
 from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
 from recallkit.attribution.buckets import count_thresholds
 from recallkit.attribution.cells import LARGEST_THRESHOLD, MAX_RESAMPLED_SOURCES, NUM_POSITION_BUCKETS, collect_cells, extra_thresholds
@@ -57,16 +56,6 @@ class GapTables:
     by_distance: pl.DataFrame
     by_position: pl.DataFrame
     by_threshold: pl.DataFrame
-
-    def write(self, folder: Path, manifest: dict[str, Any]) -> list[Path]:
-        """Writes each table to `folder`/NAME.parquet with `manifest` (its `kind` set to NAME); returns the files."""
-        files = []
-        for field in fields(self):
-            table = getattr(self, field.name).to_arrow()
-            path = folder / f"{field.name}.parquet"
-            write_parquet(path, [table], table.schema, {**manifest, "kind": field.name})
-            files.append(path)
-        return files
 
 
 def attribute_gap(tokens: Path, reference: Path, models: Sequence[Path], *, num_resamples: int = 2000, seed: int = 0) -> GapTables:

@@ -155,6 +155,25 @@ class TextTokenizer:
         settings = without_first_space(self._settings())
         return TextTokenizer(Tokenizer.from_str(json.dumps(settings)), self.name, end_token=self.end_token)
 
+    @cached_property
+    def prefix_ids(self) -> list[int]:
+        """Ids that this tokenizer puts before every text that is read alone, such as a beginning-of-text token; often none."""
+        encoding = self.backend.encode("a", add_special_tokens=True)
+        marks: list[int] = encoding.special_tokens_mask
+        return list(encoding.ids[: marks.index(0)])
+
+    @cached_property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids after which a generated text has ended: end tokens that are no text themselves."""
+        added = self.backend.get_added_tokens_decoder()
+        stops = {index for index, token in added.items() if token.special and token.content in _END_TOKENS}
+        return frozenset(stops if self._ends_with_text() else {*stops, self.end_token_id})
+
+    def generated_text(self, ids: Sequence[int]) -> str:
+        """The text of generated ids, special tokens left out, as other evaluations decode it."""
+        text: str = self.backend.decode(list(ids), skip_special_tokens=True)
+        return text
+
     def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
         """Text of each id array; bytes of a character cut in two at an end of a sequence become U+FFFD."""
         if self.piece_table is None or not is_byte_level(self._small_settings):

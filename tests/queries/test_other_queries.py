@@ -64,3 +64,40 @@ def test_count_inexact():
         connection.register("tokens", pl.DataFrame({"ar_hit": [True, False, False, True, False]}).to_arrow())
         connection.register("scores", pl.DataFrame({"exact": [True, False, True, False, False]}).to_arrow())
         assert db.frame(connection, "scores/count_inexact").rows() == [("all", 5, 3, 0.6), ("ar_hit", 2, 1, 0.5), ("other", 3, 2, 2 / 3)]
+
+
+RECALLED = {
+    "model": ["m", "m", "m", "copy", "m"],
+    "task": ["fda", "fda", "fda", "fda", "swde"],
+    "doc_id": ["a", "a", "b", "a", "a"],
+    "contains": [True, False, False, True, True],
+    "answer_nll": [1.0, 4.0, None, None, 0.5],
+    "answer_tokens": [3, 1, None, None, 2],
+    "truncated": [False, True, True, False, False],
+    "answer_cut": [False, True, False, False, False],
+}
+
+
+def test_summarise_documents():
+    schema = {"answer_nll": pl.Float64, "answer_tokens": pl.Int32}
+    with db.connect() as connection:
+        connection.register("documents", pl.DataFrame(RECALLED, schema_overrides=schema).to_arrow())
+        rows = db.frame(connection, "recall/summarise_documents").rows()
+    assert rows == [
+        ("copy", "fda", 1, 1, 0, 0, 1.0, None, None),
+        ("m", "fda", 3, 2, 2, 1, pytest.approx(1 / 3), pytest.approx(7 / 4), pytest.approx(3.5)),
+        ("m", "swde", 1, 1, 0, 0, 1.0, pytest.approx(0.5), pytest.approx(1.0)),
+    ]
+
+
+def test_bucket_documents():
+    kept = ("model", "task", "contains", "answer_nll", "answer_tokens")
+    frame = pl.DataFrame({**{name: RECALLED[name] for name in kept}, "bucket": pl.Series([4, 4, 0, None, 1], dtype=pl.UInt8)})
+    with db.connect() as connection:
+        connection.register("bucketed", frame.to_arrow())
+        rows = db.frame(connection, "recall/bucket_documents").rows()
+    assert rows == [
+        ("m", "fda", 0, 0, 1, 0.0, None),
+        ("m", "fda", 5, 8, 2, 0.5, pytest.approx(7 / 4)),
+        ("m", "swde", 1, 1, 1, 1.0, pytest.approx(0.5)),
+    ]

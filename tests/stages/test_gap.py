@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit import views
+from recallkit import artifacts, views
 from recallkit.artifacts import MANIFEST_KEY, read_manifest, write_parquet
 from recallkit.attribution import aligned, bootstrap, cells, shares
 from recallkit.attribution.buckets import count_class, count_thresholds, log2_bucket, position_bucket
@@ -236,7 +236,7 @@ def test_bits_per_byte_are_printed_where_they_are_known(tmp_path, capsys, monkey
     monkeypatch.setenv("COLUMNS", "80")
     corpus = small_corpus(tmp_path, num_bytes=num_bytes)
     tables = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20)
-    tables.write(tmp_path / "out", {"schema_version": SCHEMA_VERSION, "inexact": {}})
+    artifacts.write_frames(tables, tmp_path / "out", {"schema_version": SCHEMA_VERSION, "inexact": {}})
     views.print_gap(tables, read_manifest(corpus.path), tmp_path / "out")
     line = "Bits per byte: reference 0.469, behind 0.830"
     assert (line in capsys.readouterr().out.splitlines()) == (num_bytes is not None)
@@ -459,14 +459,14 @@ def test_a_perplexity_beyond_floats_is_infinite_and_the_rest_is_as_ever(tmp_path
         rows = table.filter(pl.col("tokens") > 0)
         assert set(rows["ppl_model"]) == {math.inf}, name
         assert set(rows["nll_model"]) == {1000.0}, name
-    tables.write(tmp_path / "out", {})
+    artifacts.write_frames(tables, tmp_path / "out", {})
     assert pl.read_parquet(tmp_path / "out" / "gap.parquet").equals(tables.gap)
 
 
 def test_tables_are_written_with_the_manifest_and_read_back_the_same(tmp_path):
     corpus = small_corpus(tmp_path)
     tables = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20)
-    files = tables.write(tmp_path / "out", {"schema_version": SCHEMA_VERSION, "max_count": 1250})
+    files = artifacts.write_frames(tables, tmp_path / "out", {"schema_version": SCHEMA_VERSION, "max_count": 1250})
     assert [path.name for path in files] == [f"{name}.parquet" for name in figures(tables)]
     for path in files:
         assert pl.read_parquet(path).equals(getattr(tables, path.stem))

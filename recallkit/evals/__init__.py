@@ -1,0 +1,1 @@
+"""Recall evaluations: rows of text, key and value, prompts made of them, and what answers them."""

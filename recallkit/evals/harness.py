@@ -1,0 +1,121 @@
+"""lm-eval at work: its evaluation of one model on some tasks, and its own files of results, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import random
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallkit import artifacts
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lm_eval.api.model import LM
+    from lm_eval.api.task import Task
+
+_SEED = 1234
+"""lm-eval's own default for few-shot examples."""
+
+_BOOTSTRAP = 1000
+
+
+def load_tasks(names: Sequence[str | Task]) -> dict[str, Any]:
+    """Tasks of lm-eval by name, by the path of a YAML file, or as objects. Raises UserError where there is none such."""
+    from lm_eval.tasks import TaskManager
+
+    with _quiet():
+        manager = TaskManager(include_defaults=any(isinstance(name, str) and not Path(name).is_file() for name in names))
+        for name in names:
+            if isinstance(name, str) and not Path(name).is_file() and not manager.match_tasks([name]):
+                raise UserError("lm-eval has no such task", where=name, remedy="see `lm-eval ls tasks`, or give the path of a YAML file")
+        try:
+            loaded: dict[str, Any] = manager.load(list(names))
+        except Exception as error:  # what a task's code, its data and the hub raise is all of it
+            named = ", ".join(map(str, names))
+            raise UserError(f"lm-eval cannot load it ({error})", where=named, remedy="check its file, its data and the network") from error
+    return loaded
+
+
+def run_tasks(lm: LM, loaded: dict[str, Any], *, model: str, limit: int | None = None) -> dict[str, Any]:
+    """lm-eval's results of `load_tasks`' tasks, their samples under `samples`."""
+    from lm_eval.evaluator import evaluate
+
+    for task in loaded["tasks"].values():
+        if task.get_config("num_fewshot") is None:
+            task.set_config(key="num_fewshot", value=0)
+        task.set_fewshot_seed(seed=_SEED)
+    random.seed(_SEED)
+    begun = time.time()
+    with _quiet():
+        results: dict[str, Any] = evaluate(lm, loaded, limit=limit, bootstrap_iters=_BOOTSTRAP)
+    config = {"model": model, "model_args": "", "limit": limit, "bootstrap_iters": _BOOTSTRAP, "fewshot_seed": _SEED}
+    return {**results, "config": config, "date": begun, **_environment()}
+
+
+@functools.cache
+def _environment() -> dict[str, Any]:
+    """Versions and machine, as lm-eval notes them."""
+    from lm_eval.loggers.utils import add_env_info
+
+    facts: dict[str, Any] = {}
+    add_env_info(facts)
+    return facts
+
+
+def write_results(results: dict[str, Any], folder: Path, model: str) -> list[Path]:
+    """Writes lm-eval's results JSON, and a samples JSONL a task, under their usual names in `folder`/MODEL.
+
+    Each appears whole. Returns their paths. Raises UserError where one could not be written.
+    """
+    from lm_eval.loggers import EvaluationTracker
+
+    samples = results.pop("samples", {})
+    target = folder / _folder_name(model)
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target, prefix=".") as temporary, _quiet():
+        tracker = EvaluationTracker(output_path=temporary)
+        facts = tracker.general_config_tracker
+        facts.model_source, facts.model_name, facts.model_name_sanitized = "recallkit", model, "model"
+        tracker.save_results_aggregated(results=results, samples=samples)
+        for name, of_task in samples.items():
+            tracker.save_results_samples(task_name=name, samples=of_task)
+        written = sorted((Path(temporary) / "model").glob("*"))
+        if len(written) != 1 + len(samples):  # it logs errors rather than raising them
+            raise UserError("lm-eval could not write its results", where=target, remedy="check the disk and run the same command again")
+        return [file.replace(target / file.name) for file in written]
+
+
+def _folder_name(model: str) -> str:
+    """lm-eval's name of a model's folder, which never leads out of the one above."""
+    from lm_eval.utils import sanitize_model_name
+
+    name: str = sanitize_model_name(model)
+    return artifacts.file_slug(name) if name.startswith(".") or len(name) > 200 else name
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without lm-eval's chatter: it logs its progress, draws bars of moments, and warns of what its own code does."""
+    import lm_eval.api.task
+
+    bars, lm_eval.api.task.tqdm = lm_eval.api.task.tqdm, lambda rows, **_: rows
+    loggers = [logging.getLogger(name) for name in ("lm_eval", "datasets")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        lm_eval.api.task.tqdm = bars
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

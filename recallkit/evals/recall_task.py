@@ -1,0 +1,110 @@
+"""A recall evaluation as a task of lm-eval: prompts that were made beforehand, matched without regard to case.
+
+lm-eval's own tasks swde, fda and squad_completion know one version, read the hub alone, match empty values, and say nothing
+of prompts that were cut; generation and match are the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import numpy as np
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import ConfigurableTask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+GENERATED_TOKENS = 48
+STOP = "\n"
+GENERATION: dict[str, Any] = {"until": [STOP], "max_gen_toks": GENERATED_TOKENS, "do_sample": False}
+
+
+def contains(generation: str, value: str) -> bool:
+    """Whether a generation contains a value, without regard to case: the tasks' match."""
+    return re.search(re.escape(value), generation, re.IGNORECASE) is not None
+
+
+def answer_after(prompt: str, value: str) -> str:
+    """What follows the prompt where a model answers right: the value behind one space, wherever the prompt brings none."""
+    value = value.strip()
+    return value if not prompt or prompt[-1].isspace() else f" {value}"
+
+
+@dataclass
+class RecallInstance(Instance):
+    """A request for a generation, or for the likelihood of the answer, that knows of the other one: a prompt is read once for both."""
+
+    answer: str = ""
+
+
+class RecallTask(ConfigurableTask):  # type: ignore[misc]
+    """A recall evaluation whose documents (`prompt`, `value`, ...) are given.
+
+    Metrics: `contains`, and `answer_nll`, nats a document. `name` and `version` go to every output of lm-eval.
+    """
+
+    def __init__(self, name: str, documents: Sequence[dict[str, Any]], version: int, metadata: dict[str, Any]) -> None:
+        self._documents = datasets.Dataset.from_list(list(documents))
+        super().__init__(
+            config={
+                "task": name,
+                "output_type": "generate_until",
+                "generation_kwargs": dict(GENERATION),
+                "metadata": {**metadata, "version": version},
+            }
+        )
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Nothing: the documents are here."""
+        self.dataset = {"validation": self._documents}
+
+    def has_training_docs(self) -> bool:
+        """There are none to learn from."""
+        return False
+
+    def has_validation_docs(self) -> bool:
+        """All documents are."""
+        return True
+
+    def has_test_docs(self) -> bool:
+        """See `has_validation_docs`."""
+        return False
+
+    def validation_docs(self) -> datasets.Dataset:
+        """The documents."""
+        return self.dataset["validation"]
+
+    def doc_to_text(self, doc: dict[str, Any], doc_to_text: Any = None) -> str:
+        """The prompt."""
+        return str(doc["prompt"])
+
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
+        """The value."""
+        return str(doc["value"])
+
+    def construct_requests(self, doc: dict[str, Any], ctx: str, **kwargs: Any) -> list[RecallInstance]:
+        """A greedy generation and the likelihood of the answer."""
+        kept = {name: kwargs[name] for name in ("metadata",) if name in kwargs}
+        answer = answer_after(ctx, doc["value"])
+        generation = (ctx, dict(GENERATION))
+        return [
+            RecallInstance("generate_until", doc, generation, 0, **kept, answer=answer),
+            RecallInstance("loglikelihood", doc, (ctx, answer), 1, **kept, answer=answer),
+        ]
+
+    def process_results(self, doc: dict[str, Any], results: Sequence[Any]) -> dict[str, float]:
+        """Metrics of one document."""
+        generation, (log_likelihood, _) = results
+        return {"contains": float(contains(generation, doc["value"])), "answer_nll": -log_likelihood}
+
+    def aggregation(self) -> dict[str, Callable[..., Any]]:
+        """Means over documents."""
+        return {"contains": np.mean, "answer_nll": np.mean}
+
+    def higher_is_better(self) -> dict[str, bool]:
+        """Of accuracies, not of NLLs."""
+        return {"contains": True, "answer_nll": False}

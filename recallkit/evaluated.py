@@ -1,0 +1,116 @@
+"""A model that is to be evaluated: told apart, its tokenizer, loaded when it is first needed, as lm-eval sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from recallkit import __version__, artifacts, console
+from recallkit.errors import UserError
+from recallkit.model_tokenizer import identify_tokenizer, own_tokenizer
+from recallkit.models.api import ModelRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lm_eval.api.model import LM
+
+    from recallkit.journal import Parts
+    from recallkit.models.api import ScoringModel
+    from recallkit.stages.tokens import TextTokenizer
+
+COPY_CONTROL = "control:copy"
+"""The one model that sees text rather than ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationOptions:
+    """How models are run.
+
+    `limit`: the first documents of each task only. None means: the model's own tokenizer and context, a batch of 8
+    prompts on CPU and 32 on a card.
+    """
+
+    limit: int | None = None
+    context: int | None = None
+    batch_size: int | None = None
+    counts: Path | None = None
+    device: str = "auto"
+    dtype: str = "float32"
+    tokenizer: str | None = None
+    trust_remote_code: bool = False
+    force: bool = False
+
+
+class EvaluatedModel:
+    """A model as the user named it, loaded when it is first needed. Raises UserError where there is none such."""
+
+    def __init__(self, spec: str, options: EvaluationOptions) -> None:
+        self.spec = spec
+        self.options = options
+
+    @property
+    def copies_text(self) -> bool:
+        """Whether it is the text control."""
+        return self.spec == COPY_CONTROL
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What decides its answers, told without loading it."""
+        from recallkit.models.loading import identify_model, is_control
+
+        if self.copies_text:
+            return {"model_digest": artifacts.digest_json([self.spec, __version__])}
+        dtype = None if is_control(self.spec) else self.options.dtype
+        chosen = {"tokenizer": identify_tokenizer(self.spec, self.options.tokenizer), "context": self.options.context}
+        kept = {name: value for name, value in chosen.items() if value is not None}
+        return {"model_digest": identify_model(self._request), "dtype": dtype, **kept}
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """Its own tokenizer, or the one that the user names; the embedded one where neither is known."""
+        from recallkit.stages.tokens import EMBEDDED, load_tokenizer
+
+        name = self.options.tokenizer or own_tokenizer(self.spec)
+        if name is None and not self.spec.startswith("control:"):
+            console.note(f"{self.spec}: no tokenizer beside it, taken to read ids of {EMBEDDED} (else name its own with --model-tokenizer)")
+        try:
+            return load_tokenizer(name)
+        except UserError as error:
+            remedy = "give another --model-tokenizer" if self.options.tokenizer else "give the model's tokenizer with --model-tokenizer"
+            raise UserError(f"its tokenizer cannot be read ({error.problem})", where=name, remedy=remedy) from error
+
+    @property
+    def _request(self) -> ModelRequest:
+        options = self.options
+        counts = options.counts
+        if counts is None and self.spec.startswith("control:"):
+            from recallkit import embedded
+
+            counts = embedded.counts()
+        return ModelRequest(
+            self.spec,
+            self.tokenizer.vocab_size,
+            self.tokenizer.describe(),
+            counts=counts,
+            device=options.device,
+            dtype=options.dtype,
+            trust_remote_code=options.trust_remote_code,
+        )
+
+    @cached_property
+    def _model(self) -> ScoringModel:
+        from recallkit.models.loading import load_model
+
+        return load_model(self._request)
+
+    def behind_lm_eval(self, parts: Parts, show: Callable[[int], None]) -> LM:
+        """The model as lm-eval sees it; `parts` keeps what it has answered."""
+        from recallkit.evals.adapter import CopyLM, ModelLM
+
+        if self.copies_text:
+            return CopyLM(self.tokenizer)
+        options = self.options
+        return ModelLM(lambda: self._model, self.tokenizer, parts, max_length=options.context, batch_size=options.batch_size, show=show)

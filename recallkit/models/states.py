@@ -1,0 +1,110 @@
+"""States of models, in whatever form they are kept: their tensors found by walking, joined and taken row by row.
+
+A state is a tensor, or lists, tuples, dicts and objects that hold tensors beside numbers; a cache of transformers is one.
+Which axis of each tensor is that of the rows shows in the states of one row and of two.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the tensors of a model's states, in the order in which they are found, lie."""
+
+    axes: list[int | None]
+    """The axis of the rows; None in a tensor that does not grow with them."""
+    grows: bool
+    """Whether a tensor grows with the ids that were read."""
+
+    def join(self, states: Sequence[Any]) -> Any:
+        """A new state of all rows. What is no tensor, or has no rows, is that of the first state, which has read the most ids.
+
+        What is shorter than in another state gets zeros at the left. Raises ValueError for states of unlike form.
+        """
+        parts = zip(*map(tensors_of, states), self.axes, strict=True)
+        return _with(states[0], (part[0].clone() if axis is None else _join(part, axis) for *part, axis in parts))
+
+    def take(self, state: Any, rows: Sequence[int]) -> Any:
+        """A new state of some rows, in this order; a row may be taken more than once."""
+        return _with(state, (_take(tensor, axis, rows) for tensor, axis in zip(tensors_of(state), self.axes, strict=True)))
+
+
+def find_layout(one: Any, two: Any, longer: Any) -> Layout:
+    """The layout, from the states of one row, of two, and of one that has read more ids.
+
+    Raises ValueError where a tensor grows in another way than by an entry of one axis for each row.
+    """
+    axes: list[int | None] = []
+    for small, large in zip(tensors_of(one), tensors_of(two), strict=True):
+        grown = [axis for axis, sizes in enumerate(zip(small.shape, large.shape, strict=True)) if sizes[0] != sizes[1]]
+        if len(grown) > 1 or any((small.shape[axis], large.shape[axis]) != (1, 2) for axis in grown):
+            raise ValueError(f"rows cannot be told apart in tensors of {tuple(small.shape)} and {tuple(large.shape)}")
+        axes.append(grown[0] if grown else None)
+    grows = any(a.shape != b.shape for a, b in zip(tensors_of(one), tensors_of(longer), strict=True))
+    return Layout(axes, grows)
+
+
+def tensors_of(state: Any) -> list[Tensor]:
+    """The tensors of a state, each once, in an order that depends on its form alone."""
+    found: list[Tensor] = []
+
+    def see(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    _mapped(state, see, {})
+    return found
+
+
+def _with(state: Any, tensors: Iterable[Tensor]) -> Any:
+    """A copy of a state with these tensors in place of its own."""
+    replaced = iter(tensors)
+    return _mapped(state, lambda _: next(replaced), {})
+
+
+def _mapped(state: Any, change: Callable[[Tensor], Tensor], made: dict[int, Any]) -> Any:
+    """A copy of a state, its tensors changed; what stands in two places of it is one thing in the copy (`made`), too."""
+    if id(state) in made:
+        return made[id(state)]
+    copied = state
+    if isinstance(state, torch.Tensor):
+        copied = change(state)
+    elif isinstance(state, tuple):
+        parts = [_mapped(part, change, made) for part in state]
+        copied = type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+    elif isinstance(state, list | dict):
+        copied = copy.copy(state)
+        for key in range(len(state)) if isinstance(state, list) else state:
+            copied[key] = _mapped(state[key], change, made)
+    elif hasattr(state, "__dict__") and not callable(state):
+        copied = made[id(state)] = copy.copy(state)
+        vars(copied).update({name: _mapped(value, change, made) for name, value in vars(state).items()})
+    made[id(state)] = copied
+    return copied
+
+
+def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
+    sizes = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
+    return torch.cat([_padded(part, [*sizes[:axis], part.shape[axis], *sizes[axis + 1 :]]) for part in parts], axis)
+
+
+def _padded(part: Tensor, sizes: Sequence[int]) -> Tensor:
+    """A tensor of these sizes with zeros at the left."""
+    before = [(size - had, 0) for size, had in zip(sizes, part.shape, strict=True)]
+    return part if tuple(sizes) == part.shape else torch.nn.functional.pad(part, list(itertools.chain(*reversed(before))))
+
+
+def _take(tensor: Tensor, axis: int | None, rows: Sequence[int]) -> Tensor:
+    return tensor.clone() if axis is None else tensor.index_select(axis, torch.tensor(rows, device=tensor.device))

@@ -1,0 +1,206 @@
+"""Recall evaluations of models: found again, gone on with, or made; and models side by side.
+
+A documents table is identified by everything that decides its numbers: the model's weights and precision, its
+tokenizer, the rows that are asked, and how prompts are made and cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from recallkit import __version__, artifacts, config, console
+from recallkit.errors import UserError
+from recallkit.evaluated import EvaluatedModel, EvaluationOptions
+from recallkit.journal import PartsJournal, is_finished
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from lm_eval.api.model import LM
+
+    from recallkit.evals.adapter import Recall
+    from recallkit.evals.rows import RecallRow, RecallRows
+    from recallkit.stages.recall import RecallTables
+    from recallkit.stages.tokens import TextTokenizer
+
+CENTRED_TOKENS = 950
+"""Tokens kept around the answer by the answer-centred cut: a context of 1,000 less 50 for the answer (JRT, arXiv 2407.05483)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallOptions(EvaluationOptions):
+    """What is asked, beside how models are run.
+
+    `version` of the tasks (1 strips white space off text and value), `prompt` `standard` or `twice`, `cut` `left` or
+    `answer`; `data`: local rows in place of the hub's.
+    """
+
+    version: int = 1
+    prompt: str = "standard"
+    cut: str = "left"
+    data: Path | None = None
+
+    @property
+    def manner(self) -> str:
+        """What is asked otherwise than usual, if anything: `-twice-answer-cut`."""
+        return "-twice" * (self.prompt == "twice") + "-answer-cut" * (self.cut == "answer")
+
+    def variant(self, task: str) -> str:
+        """A task's name with its version and manner: `swde-v0-twice`."""
+        return f"{task}-v{self.version}{self.manner}"
+
+
+def documents_path(out: Path, model: str, variant: str) -> Path:
+    """Where a model's documents table of a task lies."""
+    return out / "documents" / artifacts.file_slug(model) / f"{variant}.parquet"
+
+
+def comparison_path(out: Path, models: Sequence[str], variants: Sequence[str]) -> Path:
+    """Where the comparison of these models on these tasks lies: each question has a folder of its own."""
+    return out / "compared" / f"{artifacts.file_slug('_'.join(variants))}.{artifacts.digest_json(list(models))[:8]}"
+
+
+def evaluate_recall(
+    models: Sequence[str], tasks: Sequence[str], out: Path, options: RecallOptions = RecallOptions()
+) -> tuple[RecallTables, Path]:
+    """Evaluates each model on each task and compares them, the first one being the reference.
+
+    Writes documents tables, lm-eval's own files (`out`/lm-eval) and the comparison, whose folder is returned with it. What
+    is done already is found again. Raises UserError for everything a user can mend.
+    """
+    from recallkit.evals.rows import load_rows
+    from recallkit.stages.recall import compare_recall
+
+    for kind, names in (("model", models), ("task", tasks)):
+        if len(set(names)) < len(names):
+            raise UserError(f"a {kind} is named twice", where=" ".join(names), remedy="name each once")
+    rows = {task: load_rows(task, options.data, options.limit) for task in tasks}
+    files = {}
+    for model in models:
+        evaluated = EvaluatedModel(model, options)
+        for task in tasks:
+            path = documents_path(out, model, options.variant(task))
+            _evaluate(evaluated, task, rows[task], path, out / "lm-eval", options)
+            files[model, task] = path
+    tables = compare_recall(files)
+    question = {"reference": models[0], "models": list(models), "tasks": [options.variant(task) for task in tasks]}
+    origins = {task: {"origin": rows[task].origin, "digest": rows[task].digest} for task in tasks}
+    facts = {**_stamp(), "kind": "recall", "options": question, **question, "rows": origins}
+    folder = comparison_path(out, models, question["tasks"])
+    artifacts.write_frames(tables, folder, facts)
+    return tables, folder
+
+
+def describe_tasks() -> list[tuple[str, str]]:
+    """Name and description of every recall task, and of the set of lm-eval's own."""
+    from recallkit.evals.rows import TASKS
+    from recallkit.stock_tasks import COMMONSENSE
+
+    return [*((task.name, task.description) for task in TASKS.values()), ("commonsense", f"lm-eval's {', '.join(COMMONSENSE)}, unchanged")]
+
+
+def _stamp() -> dict[str, Any]:
+    return {"recallkit_version": __version__, "schema_version": config.SCHEMA_VERSION}
+
+
+# ---------------------------------------------------------------------------------------------------------- recall tasks
+
+
+def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, path: Path, lm_eval_folder: Path, options: RecallOptions) -> None:
+    """Makes one documents table, with lm-eval's files, unless it is there."""
+    asked = {"task": task, "version": options.version, "prompt": options.prompt, "cut": options.cut}
+    identity = {**evaluated.identity, **asked, "rows": rows.digest, "limit": options.limit}
+    found = artifacts.manifest_options(path, force=options.force)
+    if is_finished(found, identity, path, force=options.force):
+        return
+    if not rows.rows:
+        raise UserError("no row has a value to be recalled", where=rows.origin, remedy="check its field `value`")
+    documents = list(_documents(rows.rows, evaluated.tokenizer, options))
+    with PartsJournal(path, {**identity, "batch_size": options.batch_size}, force=options.force) as journal:
+        there = len(journal.parts.done())
+        if there:
+            console.note(f"{path}: going on after {there:,} batches that are there")
+        with console.progress(f"{task}: {evaluated.spec}", total=len(documents), unit="prompts") as show:
+            recalls = _run(evaluated.behind_lm_eval(journal.parts, show), documents, evaluated.spec, lm_eval_folder, options, task)
+        _write(path, documents, recalls, rows, evaluated, {**_stamp(), "options": identity, **asked, "limit": options.limit})
+        journal.finish()
+
+
+def _documents(rows: Sequence[RecallRow], tokenizer: TextTokenizer, options: RecallOptions) -> Iterator[dict[str, Any]]:
+    """What lm-eval is given: a prompt and its value, with what tells the rows apart."""
+    from recallkit.evals.prompts import cut_around_answer, make_prompt
+
+    def centred(document: str, value: str) -> str:
+        return cut_around_answer(document, value, tokenizer.encode_with_stops([document])[0][1], CENTRED_TOKENS)
+
+    for number, row in enumerate(rows):
+        shorten = centred if options.cut == "answer" else None
+        prompt = make_prompt(row, version=options.version, kind=options.prompt, shorten=shorten)
+        fields = {"row": number, "doc_id": row.doc_id, "key": row.key or "", "answers": list(row.answers)}
+        yield {"prompt": prompt.text, "value": prompt.value, **fields}
+
+
+def _run(
+    lm: LM, documents: Sequence[dict[str, Any]], model: str, folder: Path, options: RecallOptions, task: str
+) -> Mapping[tuple[str, str], Recall]:
+    """What lm-eval makes of the documents; its results are written."""
+    from recallkit.evals.harness import load_tasks, run_tasks, write_results
+    from recallkit.evals.recall_task import RecallTask
+    from recallkit.evals.rows import TASKS
+
+    name = (TASKS[task].lm_eval_name or task) + options.manner.replace("-", "_")
+    metadata = {"prompt": options.prompt, "cut": options.cut}
+    loaded = load_tasks([RecallTask(name, documents, options.version, metadata)])
+    write_results(run_tasks(lm, loaded, model=model, limit=None), folder, model)
+    recalls: Mapping[tuple[str, str], Recall] = lm.recalls
+    return recalls
+
+
+def _write(
+    path: Path,
+    documents: Sequence[dict[str, Any]],
+    recalls: Mapping[tuple[str, str], Recall],
+    rows: RecallRows,
+    evaluated: EvaluatedModel,
+    facts: dict[str, Any],
+) -> None:
+    from recallkit.evals.recall_task import answer_after
+    from recallkit.stages.recall import write_documents
+
+    asked = {name: facts[name] for name in ("task", "version", "prompt", "cut")}
+    table = [
+        {
+            "model": evaluated.spec,
+            **asked,
+            **_recalled(document, recalls[document["prompt"], answer_after(document["prompt"], document["value"])]),
+        }
+        for document in documents
+    ]
+    more = {"kind": "recall documents", "model": evaluated.spec, "num_rows": len(table), "num_dropped": rows.num_dropped}
+    write_documents(path, table, {**facts, **more, "origin": rows.origin, "tokenizer": evaluated.tokenizer.describe()})
+
+
+def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
+    """A row of the documents table, but for what all rows share."""
+    from recallkit.evals.recall_task import contains
+
+    nlls = recall.answer_nll
+    return {
+        "row": document["row"],
+        "doc_id": document["doc_id"],
+        "key": document["key"] or None,
+        "value": document["value"],
+        "prompt_tokens": recall.prompt_tokens,
+        "tokens_cut": recall.num_cut,
+        "truncated": recall.num_cut > 0,
+        "answer_cut": recall.places.answer_cut,
+        "generation": recall.generation,
+        "contains": contains(recall.generation, document["value"]),
+        "contains_any": any(contains(recall.generation, answer) for answer in document["answers"]) if document["answers"] else None,
+        "answer_nll": sum(nlls) / len(nlls) if nlls else None,
+        "answer_tokens": len(nlls) if nlls else None,
+        "answer_distance": recall.places.distance,
+        "occurrences": recall.places.occurrences,
+    }
