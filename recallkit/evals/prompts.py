@@ -44,7 +44,7 @@ def make_prompt(
     """The prompt of a row.
 
     `version` 0 takes text and value as they are, 1 strips both (lm-eval's version 1). `kind` "twice" lets the model read the
-    document twice (JRT 4). `shorten` gives what is kept of a document, given it and the value.
+    document twice (JRT). `shorten` gives what is kept of a document, given it and the value.
     """
     value = row.value.strip() if version else row.value
     document, _ = split_query(row)

@@ -84,6 +84,11 @@ class _Row:
     noted: list[int] = field(default_factory=list)
     """Places of its NLLs among all of them."""
 
+    @property
+    def due(self) -> int:
+        """The next id of its answer."""
+        return 0 if self.answer is None else int(self.answer[len(self.ids)])
+
 
 def by_stepping(
     model: TorchModel, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone
@@ -112,7 +117,7 @@ class _Loop:
     def __init__(self, model: TorchModel, most: int, is_done: IsDone) -> None:
         self.model, self.most, self.is_done = model, most, is_done
         self.nll: list[Tensor] = []
-        """Of every step, (rows,) each, left on the device until all is done."""
+        """Of every step's rows with an answer, left on the device until all is done."""
         self.num_noted = 0
 
     def begin_with_two(self, rows: list[_Row]) -> list[_Row]:
@@ -173,19 +178,22 @@ class _Loop:
 
     def _advance(self, rows: list[_Row], outputs: Tensor) -> list[int]:
         """Gives every row its next id, from outputs (rows, ...); the places of those that are not done."""
-        targets = np.array([0 if row.answer is None else row.answer[len(row.ids)] for row in rows])
+        free = [place for place, row in enumerate(rows) if row.answer is None]
+        known = [place for place, row in enumerate(rows) if row.answer is not None]
         with threads_for(len(rows)):
-            found = self.model.reduce(outputs, self.model.to_device(targets))
-        argmax, going = found.argmax.tolist(), []
+            picked = iter(self.model.pick(outputs[free]).tolist() if free else ())
+            if known:
+                targets = np.array([rows[place].due for place in known])
+                self.nll.append(self.model.reduce(outputs[known], self.model.to_device(targets)).nll)
+        going = []
         for place, row in enumerate(rows):
             if row.answer is None:
-                row.ids.append(argmax[place])
+                row.ids.append(next(picked))
                 done = self.is_done(row.number, row.ids) or len(row.ids) == self.most
             else:
-                row.ids.append(int(targets[place]))
-                row.noted.append(self.num_noted + place)
+                row.ids.append(row.due)
+                row.noted.append(self.num_noted)
+                self.num_noted += 1
                 done = len(row.ids) == len(row.answer)
             going += [] if done else [place]
-        self.nll.append(found.nll)
-        self.num_noted += len(rows)
         return going

@@ -38,6 +38,9 @@ def without_advice() -> Iterator[None]:
     from transformers.utils import logging
 
     level = logging.get_verbosity()
+    if level == logging.ERROR:  # in another such block: setting it again would take long, beside one step of a small model
+        yield
+        return
     logging.set_verbosity_error()
     try:
         yield

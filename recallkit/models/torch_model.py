@@ -119,6 +119,10 @@ class TorchModel:
         """NLL, argmax and rank of `targets` (n,) from rows (n, d) or (n, vocab) of what `forward` gave."""
         raise NotImplementedError
 
+    def pick(self, outputs: Tensor) -> Tensor:
+        """The ids (n,) that `reduce` gives as argmax, where nothing else is wanted."""
+        return self.reduce(outputs, outputs.new_zeros(len(outputs), dtype=int)).argmax
+
     def bytes_per_token(self, seq_len: int) -> int:
         """A generous bound of the memory that one id of a batch of sequences of `seq_len` takes, in bytes."""
         return 1 << 17

@@ -24,11 +24,11 @@ from recallkit.models.quiet import first_line, without_advice
 from recallkit.models.torch_model import TorchModel, memory_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
-    from recallkit.models.api import TokenScores
+    from recallkit.models.api import Continuation, TokenScores
     from recallkit.models.torch_model import Sharing
 
 _STATES = ("past_key_values", "cache_params", "state")
@@ -135,6 +135,17 @@ class TransformersModel(TorchModel):
                 parts = [logits_nll(_head_logits(some, weight, bias, self.head.cap), of) for some, of in rows]
             return TokenNll(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
+    def pick(self, outputs: Tensor) -> Tensor:
+        """See `TorchModel.pick`: half-precision products would be rounded, so their logits are those of `reduce`."""
+        return super().pick(outputs) if self._is_half else self._logits_of(outputs).argmax(-1)
+
+    def generate(
+        self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
+    ) -> list[Continuation]:
+        """See `TorchModel.generate`."""
+        with without_advice():  # for each step it takes a tenth of a small model's time
+            return super().generate(prompts, answers, most, is_done)
+
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
         """See `CarryingModel.score_carrying`.
 
@@ -170,8 +181,7 @@ class TransformersModel(TorchModel):
         except (UserError, MemoryError):
             raise
         except Exception as error:
-            halved = self.model.dtype in (torch.bfloat16, torch.float16)
-            remedy = "try --dtype float32" if halved else "check that its files fit the installed transformers"
+            remedy = "try --dtype float32" if self._is_half else "check that its files fit the installed transformers"
             raise UserError(f"its forward pass fails ({first_line(error)})", where=self.name, remedy=remedy) from error
 
     def _outputs(self, output: Any) -> Tensor:
@@ -183,6 +193,10 @@ class TransformersModel(TorchModel):
     @property
     def _is_reference(self) -> bool:
         return bool(self.model.dtype is torch.float64)
+
+    @property
+    def _is_half(self) -> bool:
+        return self.model.dtype in (torch.bfloat16, torch.float16)
 
     def _exactly(self) -> contextlib.AbstractContextManager[None]:
         """Where a float64 model computes: in float64 throughout."""
@@ -207,7 +221,7 @@ class TransformersModel(TorchModel):
 
     def _as_precise_as_a_probe(self) -> contextlib.AbstractContextManager[None]:
         """In half precision rounding would hide what a probe looks for."""
-        return widened(torch.float32) if self.model.dtype in (torch.bfloat16, torch.float16) else contextlib.nullcontext()
+        return widened(torch.float32) if self._is_half else contextlib.nullcontext()
 
     @functools.cached_property
     def joining(self) -> Sharing | None:

@@ -109,7 +109,9 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     print(machine(given))
     print(f"\nPrompts of {given.length} ids, {given.spread:.0%} more or less, {given.new} new ids each, {given.dtype} on {given.device}.\n")
-    print("| model | batch | recallkit, tokens/s | generate, tokens/s | ratio | range | same |\n| --- | --- | --- | --- | --- | --- | --- |")
+    print(
+        "| model | batch | recallkit, tokens/s | generate, tokens/s | ratio | range | same |\n| --- | --- | --- | --- | --- | --- | --- |"
+    )
     with tempfile.TemporaryDirectory() as folder:
         for name in given.models:
             path = write_random_model(SUBJECTS[name], Path(folder) / name, given.device, getattr(torch, given.dtype))
@@ -117,7 +119,9 @@ def main() -> None:
             for batch in given.batches:
                 prompts = prompts_of(batch, given.length, given.spread, SUBJECTS[name].config["vocab_size"])
                 same = sum(a == b for a, b in zip(sides[0](prompts), sides[1](prompts), strict=True))
-                rounds = [Round(*(rate(lambda s=side: s(prompts), batch * given.new, given) for side in sides)) for _ in range(given.repeats)]
+                rounds = [
+                    Round(*(rate(lambda s=side: s(prompts), batch * given.new, given) for side in sides)) for _ in range(given.repeats)
+                ]
                 ratios = [each.ours / each.theirs for each in rounds]
                 rates = [statistics.median(rates) for rates in zip(*((r.ours, r.theirs) for r in rounds), strict=True)]
                 figures = f"{rates[0]:,.0f} | {rates[1]:,.0f} | {statistics.median(ratios):.2f}"

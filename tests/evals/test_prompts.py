@@ -117,16 +117,15 @@ def test_a_cut_is_a_part_of_the_document_around_the_answer(given_text: tuple[str
     found = mentions(text, value)
     begin = num_tokens_until(stops, found[0][0]) if found else len(stops)
     half = most // 2 if found else most
-    window = range(max(0, begin - half), min(len(stops), begin + most - half))
-    parts = [(0, *map(int, stops))[window.start], (0, *map(int, stops))[window.stop]]
-    encoded = text.encode()
-    whole = encoded[parts[0] : parts[1]].decode(errors="ignore")
-    assert kept in whole, "the window less what cuts characters"
-    first_place = next(place for place in range(len(encoded) + 1) if encoded[place:].startswith(kept.encode()) and place >= parts[0])
-    assert num_tokens_until(stops, first_place + len(kept.encode())) - num_tokens_until(stops, first_place) <= most
+    first, last = max(0, begin - half), min(len(stops), begin + most - half)
+    places, encoded = [0, *map(int, stops)], text.encode()
+    assert kept in encoded[places[first] : places[last]].decode(errors="ignore"), "the window less what cuts characters"
+    at = next(place for place in range(places[first], len(encoded) + 1) if encoded[place:].startswith(kept.encode()))
+    assert num_tokens_until(stops, at + len(kept.encode())) - num_tokens_until(stops, at) <= most
     if found:
-        last_place = min((int(stop) for stop in stops if stop >= found[0][1]), default=0)
-        if num_tokens_until(stops, last_place) <= window.stop and is_boundary(encoded, last_place):
+        end = min(place for place in places if place >= found[0][1])
+        begins_clean = any(is_boundary(encoded, place) for place in places[first : begin + 1])
+        if begins_clean and num_tokens_until(stops, end) <= last and is_boundary(encoded, end):
             assert mentions(kept, value), "the answer fits"
 
 

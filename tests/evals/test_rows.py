@@ -154,16 +154,17 @@ def test_unknown_tasks() -> None:
 
 
 def test_the_hub_gives_the_validation_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for split, records in (("train", RECORDS[:1]), ("validation", RECORDS), ("bad/validation", [{"text": "a", "value": 3}])):
+    splits = {"good/train": RECORDS[:1], "good/validation": RECORDS, "bad/validation": [{"text": "a", "value": 3}]}
+    for split, records in splits.items():
         (tmp_path / split).parent.mkdir(exist_ok=True)
         write(tmp_path / f"{split}.jsonl", records)
-    hub_task = dataclasses.replace(rows.TASKS["fda"], hub_id=str(tmp_path))
-    monkeypatch.setitem(rows.TASKS, "fda", hub_task)
+    task = rows.TASKS["fda"]
+    monkeypatch.setitem(rows.TASKS, "fda", dataclasses.replace(task, hub_id=str(tmp_path / "good")))
     loaded = load_rows("fda")
     assert loaded.rows == [ROWS[0], ROWS[2]]
-    assert loaded.digest == load_rows("fda", tmp_path / "validation.jsonl").digest
-    assert loaded.origin == f"{tmp_path}@main"
-    monkeypatch.setitem(rows.TASKS, "fda", dataclasses.replace(hub_task, hub_id=str(tmp_path / "bad")))
+    assert loaded.digest == load_rows("fda", tmp_path / "good" / "validation.jsonl").digest
+    assert loaded.origin == f"{tmp_path / 'good'}@main"
+    monkeypatch.setitem(rows.TASKS, "fda", dataclasses.replace(task, hub_id=str(tmp_path / "bad")))
     with pytest.raises(UserError, match=r"bad@main, row 0: value is a number, not text"):
         load_rows("fda")
 

@@ -81,7 +81,7 @@ def test_one_document_has_no_interval():
 
 
 def test_models_side_by_side(files):
-    tables = compare_recall(files(zeta=[True, True, False, True, True, True], alpha=[False, True, False, False, True, False]))
+    tables = compare_recall(files(zeta=[True, True, False, True, True, True], alpha=[False, False, False, False, True, True]))
     first, second = tables.recall.to_dicts()
     assert (first["model"], second["model"], second["reference"]) == ("zeta", "alpha", "zeta"), "in the order of the command"
     assert (first["accuracy"], second["accuracy"], second["dropped"]) == (5 / 6, 2 / 6, 3)
