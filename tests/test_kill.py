@@ -1,4 +1,4 @@
-"""Killed for real: SIGKILL at ten random moments of count, slice and score, and the same bytes in the end.
+"""Killed for real: SIGKILL at ten random moments of count, slice, score and eval-recall, and the same bytes in the end.
 
 The commands run in processes of their own; only how often they commit is set, so that a run of seconds has many
 moments to be killed between.
@@ -6,6 +6,7 @@ moments to be killed between.
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -101,3 +102,16 @@ def test_score_survives(home, tiny_model, tmp_path):
     [whole] = (tmp_path / "whole" / "scores").glob("*.parquet")
     assert (tmp_path / "cut" / "scores" / whole.name).read_bytes() == whole.read_bytes()
     assert not list((tmp_path / "cut" / "scores").glob(".*"))
+
+
+def test_eval_recall_survives(home, tiny_model, tmp_path):
+    rows = [{"doc_id": str(i), "key": "of", "value": "the", "text": f"{text} of:"} for i, text in enumerate(made_up_texts(40, 150, seed=7))]
+    (tmp_path / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["eval-recall", tiny_model("rwkv"), "--device", "cpu", "--tasks", "fda", "--data", tmp_path, "--batch-size", 2, "-o"]
+    seconds = finish(*command, tmp_path / "whole")
+    kill_ten_times([*command, tmp_path / "cut"], seconds, [tmp_path / "cut"], seed=4)
+    finish(*command, tmp_path / "cut")
+    [whole] = (tmp_path / "whole" / "documents").rglob("*.parquet")
+    [cut] = (tmp_path / "cut" / "documents").rglob("*.parquet")
+    assert cut.read_bytes() == whole.read_bytes()
+    assert not list((tmp_path / "cut").rglob(".*"))

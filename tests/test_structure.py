@@ -51,11 +51,16 @@ LAYERS: dict[str, set[str]] = {
     "console": {"errors"},
     "translation": LEAVES,
     "workers": LEAVES | {"workers", "stages", "models", "translation", "console"},
-    "scoring": LEAVES | {"workers", "stages", "models", "console"},
+    "evals": LEAVES | {"evals", "sources", "models"},
+    "model_tokenizer": LEAVES | {"models"},
+    "scoring": LEAVES | {"workers", "stages", "models", "console", "model_tokenizer"},
     "pipeline": LEAVES | {"scoring", "stages", "models", "console"},
     "embedded": LEAVES | {"pipeline"},
+    "evaluated": LEAVES | {"evals", "stages", "models", "console", "embedded", "model_tokenizer"},
+    "recall": LEAVES | {"evaluated", "stock_tasks", "evals", "stages", "console"},
+    "stock_tasks": LEAVES | {"evaluated", "evals", "console"},
     "views": LEAVES | {"stages", "pipeline", "scoring", "console"},
-    "cli": LEAVES | {"stages", "models", "pipeline", "scoring", "embedded", "views", "console"},
+    "cli": LEAVES | {"stages", "models", "pipeline", "scoring", "recall", "stock_tasks", "embedded", "views", "console"},
     **{leaf: LEAVES | {"compiled"} for leaf in LEAVES},
 }
 

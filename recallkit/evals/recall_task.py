@@ -35,7 +35,7 @@ def answer_after(prompt: str, value: str) -> str:
 
 
 @dataclass
-class RecallInstance(Instance):
+class RecallInstance(Instance):  # type: ignore[misc]
     """A request for a generation, or for the likelihood of the answer, that knows of the other one: a prompt is read once for both."""
 
     answer: str = ""
@@ -44,7 +44,7 @@ class RecallInstance(Instance):
 class RecallTask(ConfigurableTask):  # type: ignore[misc]
     """A recall evaluation whose documents (`prompt`, `value`, ...) are given.
 
-    Metrics: `contains`, and `answer_nll`, nats a document. `name` and `version` go to every output of lm-eval.
+    Metrics: `contains`, and `answer_nats`, nats of the whole answer. `name` and `version` go to every output of lm-eval.
     """
 
     def __init__(self, name: str, documents: Sequence[dict[str, Any]], version: int, metadata: dict[str, Any]) -> None:
@@ -99,12 +99,12 @@ class RecallTask(ConfigurableTask):  # type: ignore[misc]
     def process_results(self, doc: dict[str, Any], results: Sequence[Any]) -> dict[str, float]:
         """Metrics of one document."""
         generation, (log_likelihood, _) = results
-        return {"contains": float(contains(generation, doc["value"])), "answer_nll": -log_likelihood}
+        return {"contains": float(contains(generation, doc["value"])), "answer_nats": -log_likelihood}
 
     def aggregation(self) -> dict[str, Callable[..., Any]]:
         """Means over documents."""
-        return {"contains": np.mean, "answer_nll": np.mean}
+        return {"contains": np.mean, "answer_nats": np.mean}
 
     def higher_is_better(self) -> dict[str, bool]:
         """Of accuracies, not of NLLs."""
-        return {"contains": True, "answer_nll": False}
+        return {"contains": True, "answer_nats": False}

@@ -86,8 +86,9 @@ class _Row:
 
     @property
     def due(self) -> int:
-        """The next id of its answer."""
-        return 0 if self.answer is None else int(self.answer[len(self.ids)])
+        """The next id of its answer, which it has."""
+        assert self.answer is not None
+        return int(self.answer[len(self.ids)])
 
 
 def by_stepping(
@@ -151,9 +152,11 @@ class _Loop:
     def _read(self, rows: list[_Row]) -> tuple[list[_Row], Tensor, Any]:
         """Rows of equal length as one of `batches`; a text of two rows is read once."""
         texts = list({row.inputs.tobytes(): row.inputs for row in rows}.values())
-        inputs = np.stack(texts)
+        inputs, state = np.stack(texts), None
+        ends = np.cumsum(self.model.pieces(inputs.shape[1], self.model.prompt_chunk))
         with threads_for(inputs.size):
-            outputs, state = self.model.forward(self.model.to_device(inputs), carry=True)
+            for piece in np.split(inputs, ends[:-1], axis=1):
+                outputs, state = self.model.forward(self.model.to_device(piece), state, carry=True)
         if len(texts) == len(rows):
             return rows, outputs[:, -1], state
         places = np.cumsum([0] + [not np.array_equal(a.inputs, b.inputs) for a, b in itertools.pairwise(rows)]).tolist()

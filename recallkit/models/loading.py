@@ -17,10 +17,14 @@ CONTROL_MODELS: dict[str, str] = {
     "control:recall": "recallkit.models.control:RecallModel",
 }
 
+COPY_CONTROL = "control:copy"
+"""The one model that sees text rather than ids, and answers prompts alone (evals/copying.py)."""
+
 DESCRIPTIONS: dict[str, str] = {
     "control:unigram": "training frequencies of single tokens: a floor",
     "control:bigram": "interpolated bigram model from the counts table: knows training, remembers no context",
     "control:recall": "control:bigram mixed with a cache of this context's bigrams: its lead over control:bigram is recall",
+    "control:copy": "finds the query in its prompt and copies what follows: a ceiling, for eval-recall alone",
     "DIRECTORY": "a causal language model that transformers loads: config.json with safetensors (or a weights-only .bin)",
     "FILE.gguf": "a GGUF file, dequantised by transformers",
     "OWNER/NAME": "the same from the Hugging Face hub",
@@ -56,6 +60,8 @@ def is_user_model(spec: str) -> bool:
 
 
 def _control(request: ModelRequest) -> Any:
+    if request.spec == COPY_CONTROL:
+        raise UserError("it copies text and has no likelihoods", where=request.spec, remedy="evaluate it with `recallkit eval-recall`")
     return registry.resolve(CONTROL_MODELS, request.spec, "control model")
 
 

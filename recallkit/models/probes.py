@@ -179,6 +179,7 @@ def find_joining(
     read: Callable[[Tensor, Any], tuple[Tensor, Any]],
     join: Callable[[Sequence[Any]], Any],
     take: Callable[[Any, Sequence[int]], Any],
+    tolerance: float = EXACT,
 ) -> Sharing | None:
     """Which rows may step on together: those of `any` lengths, of `equal` ones, `none`; None: not even each alone.
 
@@ -188,7 +189,7 @@ def find_joining(
 
     def close(stepped: list[tuple[int, int, Tensor]]) -> bool:
         numbers, places, logits = zip(*stepped, strict=True)
-        return is_close(torch.stack(logits), whole[list(numbers), list(places)])
+        return is_close(torch.stack(logits), whole[list(numbers), list(places)], tolerance)
 
     def step(rows: list[tuple[int, int]], state: Any) -> tuple[list[tuple[int, int, Tensor]], Any]:
         """One step of rows, each a sequence and the place of the id that it reads."""

@@ -100,6 +100,8 @@ class TorchModel:
 
     sharing: Sharing = "any"
     """Which sequences may share a batch without changing each other's scores."""
+    prompt_chunk = 1 << 62
+    """Ids of a prompt that are read at once before it is continued; fewer where `forward` gives logits of all of them."""
 
     def __init__(self, name: str, device: torch.device, *, vocab_size: int, max_length: int | None) -> None:
         self.name = name
@@ -121,7 +123,7 @@ class TorchModel:
 
     def pick(self, outputs: Tensor) -> Tensor:
         """The ids (n,) that `reduce` gives as argmax, where nothing else is wanted."""
-        return self.reduce(outputs, outputs.new_zeros(len(outputs), dtype=int)).argmax
+        return self.reduce(outputs, outputs.new_zeros(len(outputs)).long()).argmax
 
     def bytes_per_token(self, seq_len: int) -> int:
         """A generous bound of the memory that one id of a batch of sequences of `seq_len` takes, in bytes."""

@@ -310,6 +310,8 @@ class UserScoringModel:
 class UserModule(TorchModel):
     """A user's torch module, or any callable from ids to logits, behind `ScoringModel`."""
 
+    prompt_chunk = 256
+
     def __init__(self, module: Any, code: _UserCode, request: ModelRequest, device: torch.device) -> None:
         import torch
 
@@ -317,7 +319,7 @@ class UserModule(TorchModel):
         self.is_module = isinstance(module, torch.nn.Module)
         dtype = choose_dtype(request.dtype)
         self.is_wide = dtype is torch.float64
-        self.is_half = dtype in (torch.bfloat16, torch.float16)
+        self.tolerance = torch.finfo(dtype).eps ** 0.5
         self.can_read = self.is_module and inspect.ismethod(getattr(module, "read", None))
         with code.running(request.spec):
             if self.is_module:
@@ -334,7 +336,7 @@ class UserModule(TorchModel):
             if vocab_size is None:
                 self.vocab_size = self._logits(torch.zeros(1, 1, dtype=torch.int64, device=device)).shape[2]
             self.num_ids = min(self.vocab_size, request.vocab_size)
-            self._probe(self.num_ids, torch.finfo(dtype).eps ** 0.5)
+            self._probe(self.num_ids, self.tolerance)
 
     def bytes_per_token(self, seq_len: int) -> int:
         """See `TorchModel.bytes_per_token`: logits, activations of the widest layer, a matrix of scores for 16 heads."""
@@ -355,7 +357,7 @@ class UserModule(TorchModel):
         """See `TorchModel.reduce`."""
         from recallkit.kernels.token_nll.api import logits_nll, token_nll
 
-        if self.head is None or outputs.shape[1] != self.head.in_features:
+        if self._are_logits(outputs):
             return logits_nll(outputs, targets)
         return token_nll(outputs, self.head.weight, targets, bias=self.head.bias)
 
@@ -365,14 +367,13 @@ class UserModule(TorchModel):
         import torch
 
         from recallkit.models import probes
-        from recallkit.models.precision import widened
 
         if not self.can_read or 0 < (self.max_length or 0) < probes.PROBED_IDS:
             return None
         ids = probes.random_ids(self.num_ids, (2, probes.PROBED_IDS), self.device)
-        with torch.inference_mode(), widened(torch.float32) if self.is_half else contextlib.nullcontext():
+        with torch.inference_mode():
             whole = torch.cat([self._logits(row) for row in ids[:, None]])
-            return probes.find_joining(ids, whole, self._read_on, self.join, self.take)
+            return probes.find_joining(ids, whole, self._read_on, self.join, self.take, self.tolerance)
 
     def _read_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Logits (b, t, vocab) of ids (b, t) that follow a state, and the new state. Raises UserError for anything else."""
@@ -383,6 +384,14 @@ class UserModule(TorchModel):
         if not isinstance(made, tuple) or len(made) != 2:
             raise UserError(f"read(ids, state) returned {_kind(made)}: wanted are logits and a state", where=self.name)
         return self._checked(made[0], ids, "vocab", self.vocab_size), made[1]
+
+    def pick(self, outputs: Tensor) -> Tensor:
+        """See `TorchModel.pick`."""
+        return outputs.argmax(-1) if self._are_logits(outputs) else super().pick(outputs)
+
+    def _are_logits(self, outputs: Tensor) -> bool:
+        """Whether rows of what `forward` gave are logits, not states."""
+        return self.head is None or outputs.shape[1] != self.head.in_features
 
     def _logits(self, ids: Tensor) -> Tensor:
         """Logits (b, t, vocab) of ids (b, t). Raises UserError for anything else."""

@@ -17,7 +17,6 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MODELS = ("llama", "mamba")
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """New tokens a second of both sides."""
-
-    ours: float
-    theirs: float
 
 
 def prompts_of(batch: int, length: int, spread: float, vocab_size: int) -> list[np.ndarray]:
@@ -80,13 +71,13 @@ def theirs(path: Path, given: argparse.Namespace) -> Callable[[list[np.ndarray]]
     return run
 
 
-def rate(run: Callable[[], Any], num_tokens: int, given: argparse.Namespace) -> float:
+def rate(run: Callable[[list[np.ndarray]], Any], prompts: list[np.ndarray], given: argparse.Namespace) -> float:
     """New tokens a second of the second of two runs."""
     clock = time.process_time if given.device == "cpu" and given.threads == 1 else time.perf_counter
-    run()
+    run(prompts)
     begun = clock()
-    run()
-    return num_tokens / (clock() - begun)
+    run(prompts)
+    return len(prompts) * given.new / (clock() - begun)
 
 
 def main() -> None:
@@ -109,9 +100,8 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     print(machine(given))
     print(f"\nPrompts of {given.length} ids, {given.spread:.0%} more or less, {given.new} new ids each, {given.dtype} on {given.device}.\n")
-    print(
-        "| model | batch | recallkit, tokens/s | generate, tokens/s | ratio | range | same |\n| --- | --- | --- | --- | --- | --- | --- |"
-    )
+    print("| model | batch | recallkit, tokens/s | generate, tokens/s | ratio | range | same |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         for name in given.models:
             path = write_random_model(SUBJECTS[name], Path(folder) / name, given.device, getattr(torch, given.dtype))
@@ -119,13 +109,11 @@ def main() -> None:
             for batch in given.batches:
                 prompts = prompts_of(batch, given.length, given.spread, SUBJECTS[name].config["vocab_size"])
                 same = sum(a == b for a, b in zip(sides[0](prompts), sides[1](prompts), strict=True))
-                rounds = [
-                    Round(*(rate(lambda s=side: s(prompts), batch * given.new, given) for side in sides)) for _ in range(given.repeats)
-                ]
-                ratios = [each.ours / each.theirs for each in rounds]
-                rates = [statistics.median(rates) for rates in zip(*((r.ours, r.theirs) for r in rounds), strict=True)]
-                figures = f"{rates[0]:,.0f} | {rates[1]:,.0f} | {statistics.median(ratios):.2f}"
-                print(f"| {name} | {batch} | {figures} | {min(ratios):.2f} - {max(ratios):.2f} | {same} of {batch} |", flush=True)
+                rounds = [[rate(side, prompts, given) for side in sides] for _ in range(given.repeats)]
+                ratios = [rate_of_ours / rate_of_theirs for rate_of_ours, rate_of_theirs in rounds]
+                rates = [f"{statistics.median(side):,.0f}" for side in zip(*rounds, strict=True)]
+                figures = f"{rates[0]} | {rates[1]} | {statistics.median(ratios):.2f} | {min(ratios):.2f} - {max(ratios):.2f}"
+                print(f"| {name} | {batch} | {figures} | {same} of {batch} |", flush=True)
 
 
 if __name__ == "__main__":

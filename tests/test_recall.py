@@ -1,0 +1,197 @@
+"""`recallkit eval-recall` as a user meets it: accuracies counted independently, cuts counted, work found again and gone on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from recallkit import artifacts
+from recallkit.evals.rows import load_rows
+from recallkit.recall import RecallOptions, documents_path, evaluate_recall
+from recallkit.stages.tokens import load_tokenizer
+from tests.conftest import made_up_texts
+
+CONTROLS = ["control:copy", "control:recall", "control:unigram"]
+
+
+def write_rows(path: Path, number: int = 12, *, ending: str = "") -> Path:
+    """Documents `name: value`, of many lengths, that ask for one of their names."""
+    rows = []
+    for i, text in enumerate(made_up_texts(number, 120, seed=9)):
+        words = text.replace("\n", " ")
+        rows.append({"doc_id": f"d{i // 2}", "key": "Name", "value": f" value{i}", "text": f"Name: value{i}\n{words}\nName:{ending}"})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def rows(tmp_path) -> Path:
+    return write_rows(tmp_path / "fda.jsonl")
+
+
+def documents(out: Path, model: str, variant: str = "fda-v1") -> pl.DataFrame:
+    return pl.read_parquet(documents_path(out, model, variant))
+
+
+@pytest.mark.parametrize("task", ["fda", "swde", "squad"])
+def test_controls_on_real_documents(home, test_data, tmp_path, task):
+    """One copies, one knows nothing of the context: the evaluation must tell them apart on each task."""
+    tables, _ = evaluate_recall(CONTROLS, [task], tmp_path, RecallOptions(data=test_data / "evals", limit=60))
+    accuracy = dict(tables.recall.select("model", "accuracy").rows())
+    assert accuracy["control:copy"] > {"fda": 0.95, "swde": 0.9, "squad": 0.7}[task]
+    assert accuracy["control:unigram"] <= 0.02
+    nll = dict(tables.recall.select("model", "answer_nll").rows())
+    assert nll["control:copy"] is None
+    assert nll["control:recall"] < nll["control:unigram"]
+
+
+def test_the_embedded_default(home, run):
+    done = run("eval-recall", "--limit", 30, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    rows = {row["model"]: row for row in found["recall"]}
+    assert list(rows) == CONTROLS
+    assert rows["control:copy"]["accuracy"] == 1.0
+    assert rows["control:unigram"]["accuracy"] == 0.0
+    assert rows["control:unigram"]["difference"] == -1.0
+    assert {path.name for path in Path(found["path"]).iterdir()} == {
+        f"{name}.parquet" for name in ("recall", "by_distance", "by_occurrences", "by_length")
+    }
+    table = run("eval-recall", "--limit", 30)
+    assert "control:unigram" in table.stdout
+    assert "-100.0" in table.stdout
+    assert not table.stderr, "what is done is found again, without a word"
+
+
+def test_a_documents_table_says_what_happened(home, rows, tmp_path):
+    tables, folder = evaluate_recall(["control:copy", "control:recall"], ["fda"], tmp_path / "out", RecallOptions(data=rows))
+    table = documents(tmp_path / "out", "control:recall")
+    tokenizer = load_tokenizer(None)
+    asked = load_rows("fda", rows).rows
+    for row, document in zip(asked, table.to_dicts(), strict=True):
+        assert (document["doc_id"], document["key"], document["value"]) == (row.doc_id, "Name", row.value.strip())
+        ids = tokenizer.encode([row.text])[0]
+        before = tokenizer.encode([row.text[: row.text.index("value")]])[0]
+        assert document["prompt_tokens"] == len(ids)
+        assert document["answer_distance"] in (len(ids) - len(before), len(ids) - len(before) + 1), "the token may begin with the space"
+        assert document["occurrences"] == 1
+        assert document["contains"] == (row.value.strip().lower() in document["generation"].lower())
+        assert document["answer_tokens"] == len(tokenizer.encode([row.value])[0])
+    assert documents(tmp_path / "out", "control:copy")["contains"].all()
+    manifest = artifacts.read_manifest(documents_path(tmp_path / "out", "control:recall", "fda-v1"))
+    assert manifest["options"]["version"] == 1
+    assert tables.recall["num_documents"].to_list() == [6, 6]
+    assert pl.read_parquet(folder / "recall.parquet").equals(tables.recall)
+
+
+def test_versions_differ_where_spaces_do(home, tiny_model, tmp_path):
+    plain, spaced = write_rows(tmp_path / "plain.jsonl"), write_rows(tmp_path / "spaced.jsonl", ending=" \n ")
+    model = str(tiny_model("llama"))
+    found = {}
+    for data in (plain, spaced):
+        for version in (0, 1):
+            out = tmp_path / data.stem
+            evaluate_recall([model], ["fda"], out, RecallOptions(data=data, version=version, context=4096))
+            found[data.stem, version] = documents(out, model, f"fda-v{version}")
+    asked = ["prompt_tokens", "generation"]
+    assert found["plain", 1].select(asked).equals(found["spaced", 1].select(asked))
+    assert (found["spaced", 0]["prompt_tokens"] > found["spaced", 1]["prompt_tokens"]).all()
+    assert not found["spaced", 0]["generation"].equals(found["spaced", 1]["generation"])
+    assert found["plain", 0]["generation"].equals(found["plain", 1]["generation"])
+    assert found["plain", 0]["value"][0] == " value0"
+    assert found["plain", 1]["value"][0] == "value0"
+
+
+def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, tmp_path):
+    model, out = str(tiny_model("llama")), tmp_path / "out"
+    done = run("eval-recall", model, "--tasks", "fda", "--data", rows, "--context", 120, "-o", out)
+    assert done.returncode == 0, done.stderr
+    tokenizer = load_tokenizer(None)
+    lengths = [len(tokenizer.encode([row.text])[0]) for row in load_rows("fda", rows).rows]
+    cut = [max(0, length - (120 - 48)) for length in lengths]
+    table = documents(out, model)
+    assert table["tokens_cut"].to_list() == cut
+    assert table["truncated"].to_list() == [number > 0 for number in cut]
+    assert table["answer_cut"].to_list() == [number > 4 for number in cut], "the answer stands at the beginning"
+    assert table.filter("answer_cut")["answer_distance"].null_count() == sum(number > 4 for number in cut)
+    truncated, lost = sum(number > 0 for number in cut), sum(number > 4 for number in cut)
+    assert 0 < lost < 12
+    line = f"{truncated} of 12 prompts cut on the left to fit its context; {lost} of their answers were cut away"
+    assert line in " ".join(done.stdout.split())
+
+
+def test_prompts_read_twice_and_documents_cut_around_the_answer(home, rows, tmp_path):
+    for prompt in ("standard", "twice"):
+        for cut in ("left", "answer"):
+            evaluate_recall(["control:copy"], ["fda"], tmp_path, RecallOptions(data=rows, prompt=prompt, cut=cut))
+    standard, twice = documents(tmp_path, "control:copy"), documents(tmp_path, "control:copy", "fda-v1-twice")
+    assert (twice["occurrences"] == 2).all()
+    assert (twice["prompt_tokens"] > 1.8 * standard["prompt_tokens"] - 8).all()
+    assert twice["contains"].all()
+    assert documents(tmp_path, "control:copy", "fda-v1-answer-cut")["prompt_tokens"].max() <= 960
+    assert documents(tmp_path, "control:copy", "fda-v1-twice-answer-cut")["task"].unique().to_list() == ["fda"]
+    names = {path.name.split("_2")[0] for path in (tmp_path / "lm-eval" / "control__copy").glob("samples*")}
+    assert names == {"samples_fda", "samples_fda_twice", "samples_fda_answer_cut", "samples_fda_twice_answer_cut"}
+
+
+def test_other_options_and_other_rows_are_told_apart(run, home, rows, tmp_path):
+    command = ["eval-recall", "control:unigram", "--tasks", "fda", "--data", rows, "-o", tmp_path / "out"]
+    assert run(*command).returncode == 0
+    again = run(*command, "--limit", 3)
+    assert again.returncode == 1
+    assert "already made with other options (differs in limit)" in again.stderr
+    write_rows(rows, 13)
+    assert "differs in rows" in run(*command).stderr
+    forced = run(*command, "--force", "--json")
+    assert json.loads(forced.stdout)["recall"][0]["num_rows"] == 13
+    assert run(*command, "--task-version", 0).returncode == 0, "another version is another table"
+
+
+def test_mistakes_are_one_line(run, home, rows, tmp_path):
+    out = ["-o", tmp_path / "out"]
+    for arguments, message in [
+        (["control:unigram", "--tasks", "fad", "--data", rows], "did you mean fda?"),
+        (["control:unigram", "control:unigram", "--tasks", "fda", "--data", rows], "a model is named twice"),
+        (["no/such/model/here", "--tasks", "fda", "--data", rows], "no such file or directory"),
+        (["control:unigram", "--tasks", "swde", "--data", tmp_path / "nothing"], "nothing"),
+        (["control:nothing", "--tasks", "fda", "--data", rows], "no such control model"),
+        (["control:unigram", "--tasks", "fda", "--data", rows, "--context", 48], "has no room for a prompt"),
+    ]:
+        done = run("eval-recall", *arguments, *out)
+        assert done.returncode == 1
+        assert message in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert run("eval-recall", "--tasks", ",").returncode == 2
+    (tmp_path / "empty.jsonl").write_text(json.dumps({"text": "a:", "value": " "}) + "\n")
+    assert "no row has a value" in run("eval-recall", "control:unigram", "--tasks", "fda", "--data", tmp_path / "empty.jsonl", *out).stderr
+
+
+def test_tasks_of_lm_eval_run_unchanged(run, home, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    data = [{"question": "the state of", "answer": 1}, {"question": "the state of", "answer": 0}, {"question": "of the", "answer": 1}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
+    (tmp_path / "task.yaml").write_text(
+        f"task: parity\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {tmp_path / 'rows.jsonl'}\n"
+        "test_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{question}}'\ndoc_to_target: answer\n"
+        "doc_to_choice: ['xylophone', 'the']\nmetric_list:\n  - metric: acc\nmetadata:\n  version: 3.0\n"
+    )
+    command = ["eval-recall", "control:bigram", "--lm-eval-task", tmp_path / "task.yaml", "-o", tmp_path / "out"]
+    done = run(*command, "--json")
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(done.stdout)["metrics"]
+    assert (row["task"], row["version"], row["metric"], row["num_documents"]) == ("parity", "3.0", "acc", 3)
+    assert row["value"] == pytest.approx(2 / 3), "a bigram model prefers `the`"
+    [written] = (tmp_path / "out" / "lm-eval" / "control__bigram").glob("results_*.json")
+    assert json.loads(written.read_text())["results"]["parity"]["acc,none"] == row["value"]
+    assert "parity v3.0" in run(*command).stdout
+    assert len(list((tmp_path / "out" / "lm-eval" / "control__bigram").glob("results_*.json"))) == 1, "found again"
+    refused = run("eval-recall", "control:copy", "--lm-eval-task", tmp_path / "task.yaml", "-o", tmp_path / "out")
+    assert "it copies text and has no likelihoods" in refused.stderr
+
+
+def test_the_tasks_are_listed(run):
+    listed = run("tasks").stdout
+    assert all(name in listed for name in ("swde", "fda", "squad", "metadata", "not comparable with published figures", "hellaswag"))
