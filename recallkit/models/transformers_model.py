@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -136,8 +137,15 @@ class TransformersModel(TorchModel):
             return TokenNll(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
     def pick(self, outputs: Tensor) -> Tensor:
-        """See `TorchModel.pick`: half-precision products would be rounded, so their logits are those of `reduce`."""
-        return super().pick(outputs) if self._is_half else self._logits_of(outputs).argmax(-1)
+        """See `TorchModel.pick`: from float32 logits without what `reduce` does to many rows, a piece of the head at a time."""
+        if self.head is None or (self._is_half and outputs.is_cuda):  # which multiplies halves to float32 as they are
+            return super().pick(outputs)
+        with self._exactly():
+            hidden, weight, bias = self._operands(outputs, self.head)
+            rows, size = _wide(hidden), max(1, _LOGITS // weight.shape[1])
+            offsets = itertools.repeat(None) if bias is None else map(_wide, torch.split(bias, size))
+            parts = zip(torch.split(weight, size), offsets, strict=False)
+            return torch.cat([_head_logits(rows, _wide(part), offset, self.head.cap) for part, offset in parts], dim=1).argmax(1)
 
     def generate(
         self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]

@@ -179,12 +179,16 @@ def test_a_prompt_is_read_once_for_both_its_rows(load, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", ["llama", "mamba", "rwkv"])
-def test_nothing_generated_nothing_answered_nothing_at_all(load, name):
+def test_nothing_generated_nothing_answered_nothing_at_all(load, monkeypatch, name):
     model, _ = load(name)
+    assert model.joining is not None
+    shapes, forward = [], model.forward
+    monkeypatch.setattr(model, "forward", lambda ids, *state, **more: shapes.append(tuple(ids.shape)) or forward(ids, *state, **more))
     prompts, answers = random_ids([7, 1, 30], 0), random_ids([4, 2, 0], 1)
     for found, prompt, answer in zip(generate(model, prompts, answers, 0, never), prompts, answers, strict=True):
         assert found.ids == []
         np.testing.assert_allclose(found.answer_nll, answer_nll(model, prompt, answer), rtol=0, atol=1e-4)
+    assert shapes[0] == (2, 10), "answers alone are scored at once"
     for found in generate(model, prompts, [np.empty(0, np.uint32)] * 3, 2, never):
         assert (len(found.ids), found.answer_nll.shape) == (2, (0,))
     assert generate(model, [], [], 3, never) == []
@@ -283,6 +287,13 @@ def test_what_may_step_together_is_found_by_trying(fault, joining):
     ids = probes.random_ids(VOCAB_SIZE, (2, 12), torch.device("cpu"))
     layout = states.Layout([0], grows=False)
     assert probes.find_joining(ids, Sums(None)(ids, None)[0], Sums(fault), layout.join, layout.take) == joining
+
+
+def test_rows_that_cannot_be_taken_do_not_even_step_alone():
+    ids = probes.random_ids(VOCAB_SIZE, (2, 12), torch.device("cpu"))
+    layout = states.Layout([0], grows=False)
+    first = lambda state, rows: state[[0] * len(rows)]  # noqa: E731
+    assert probes.find_joining(ids, Sums(None)(ids, None)[0], Sums("rows"), layout.join, first) is None
 
 
 # ---------------------------------------------------------------------------------------------------------- other models
