@@ -537,12 +537,19 @@ def eval_recall(
             show_default=False,
         ),
     ] = None,
-    tasks: Annotated[str, typer.Option(metavar="NAMES", help="Tasks, joined with commas (see `recallkit tasks`).")] = "metadata",
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Tasks, joined with commas (see `recallkit tasks`).  [default: those that --data holds, else metadata]",
+            show_default=False,
+        ),
+    ] = None,
     lm_eval_task: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Run this task of lm-eval instead, unchanged: its name, or the path of a YAML file; may be repeated.",
+            help="Run this task of lm-eval, unchanged: its name, or the path of a YAML file; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -580,9 +587,12 @@ def eval_recall(
 ) -> None:
     """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes."""
     from recallkit import console, embedded, recall, views
+    from recallkit.evals.rows import tasks_of
     from recallkit.stock_tasks import COMMONSENSE, evaluate_stock
 
-    named = [] if lm_eval_task else [name.strip() for name in tasks.split(",") if name.strip()]
+    named = [name.strip() for name in (tasks or "").split(",") if name.strip()]
+    if tasks is None and not lm_eval_task:
+        named = tasks_of(data)
     stock = [*(lm_eval_task or ()), *(COMMONSENSE if "commonsense" in named else ())]
     asked = [name for name in named if name != "commonsense"]
     if not (asked or stock):

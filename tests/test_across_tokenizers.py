@@ -14,7 +14,7 @@ import torch
 from recallkit import scoring
 from recallkit.stages.tokens import load_tokenizer
 from tests import byte_rwkv
-from tests.models.test_smollm2 import call, slices, smollm2, wikipedia  # noqa: F401 - fixtures
+from tests.models.test_smollm2 import call, slices, wikipedia  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

@@ -60,7 +60,7 @@ LAYERS: dict[str, set[str]] = {
     "recall": LEAVES | {"evaluated", "stock_tasks", "evals", "stages", "console"},
     "stock_tasks": LEAVES | {"evaluated", "evals", "console"},
     "views": LEAVES | {"stages", "pipeline", "scoring", "console"},
-    "cli": LEAVES | {"stages", "models", "pipeline", "scoring", "recall", "stock_tasks", "embedded", "views", "console"},
+    "cli": LEAVES | {"stages", "models", "evals", "pipeline", "scoring", "recall", "stock_tasks", "embedded", "views", "console"},
     **{leaf: LEAVES | {"compiled"} for leaf in LEAVES},
 }
 

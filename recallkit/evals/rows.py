@@ -64,6 +64,8 @@ class RecallTask:
     is_comparable: bool
 
 
+OWN = "own"
+
 TASKS = {
     task.name: task
     for task in (
@@ -77,8 +79,24 @@ TASKS = {
             None,
             is_comparable=False,
         ),
+        RecallTask(OWN, None, "rows of your own: --data FILE", None, is_comparable=False),
     )
 }
+
+
+def tasks_of(data: Path | None) -> list[str]:
+    """The tasks that are meant where none is named: those that a folder has files for, the one that a file is named for.
+
+    `metadata` without data, `own` for a file of another name. Raises UserError for a folder without any.
+    """
+    if data is None:
+        return ["metadata"]
+    names = [path.name for path in sorted(data.iterdir()) if _suffix(path)] if data.is_dir() else [data.name]
+    found = [task for task in TASKS if any(name.startswith(task) for name in names)]
+    if not found and data.is_dir():
+        begun = ", ".join(f"{task}*.jsonl" for task in TASKS)
+        raise UserError("no rows in this folder", where=data, remedy=f"name files {begun}, or give a file")
+    return found or [OWN]
 
 
 def load_rows(task: str, data: Path | None = None, limit: int | None = None) -> RecallRows:
@@ -101,6 +119,8 @@ def _read(task: RecallTask, data: Path | None) -> tuple[list[RecallRow], str]:
         shard = _file_shard(_find_file(task, data))
     elif task.hub_id is not None:
         shard = HubShard(f"{task.hub_id}@{_REVISION}", task.hub_id, "validation", task.name, _FINDER, _REVISION)
+    elif task.name == OWN:
+        raise UserError("it needs rows", where=OWN, remedy="give them with --data FILE")
     else:
         from recallkit.evals.metadata import read_installed
 

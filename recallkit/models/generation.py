@@ -138,7 +138,9 @@ class _Loop:
         rows = sorted(rows, key=lambda row: (-len(row.inputs), row.inputs.tobytes()))
         read = (self._read(list(alike)) for _, alike in itertools.groupby(rows, self._read_as))
         if self.model.joining == "any" and rows:
-            yield self._joined(list(read))
+            longest = next(read)
+            self.model.check_room(longest[2], len(longest[0]), len(rows))
+            yield self._joined([longest, *read])
         elif self.model.joining == "none":
             for together, outputs, state in read:
                 yield from (([row], outputs[i : i + 1], self.model.take(state, [i])) for i, row in enumerate(together))

@@ -95,6 +95,10 @@ def fastest_batch(seq_len: int, most: int, seconds: Callable[[int], float]) -> i
     return chosen * seq_len
 
 
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 class TorchModel:
     """A torch model behind `ScoringModel`. A subclass gives `forward` and `reduce`."""
 
@@ -136,8 +140,7 @@ class TorchModel:
         if self.device.type == "cuda":
             taken = self._probe_memory(seq_len)
             return fitting_batch(seq_len, taken, torch.cuda.mem_get_info(self.device)[0], _MOST_CUDA_TOKENS)
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        most = min(_MOST_CPU_TOKENS, memory // 8 // self.bytes_per_token(seq_len))
+        most = min(_MOST_CPU_TOKENS, _physical_memory() // 8 // self.bytes_per_token(seq_len))
         return fastest_batch(seq_len, most, lambda n: self._probe_seconds(seq_len, n))
 
     def _probe_seconds(self, seq_len: int, num_sequences: int) -> float:
@@ -197,6 +200,17 @@ class TorchModel:
         None where not even one row's single steps after more ids are exact.
         """
         return None
+
+    def check_room(self, state: Any, num_rows: int, wanted_rows: int) -> None:
+        """Raises MemoryError where `wanted_rows` of states like this one, of `num_rows`, take a quarter of the machine's memory.
+
+        They exist twice while they are joined. A card says when it is full; without one the system kills who asks for more.
+        """
+        from recallkit.models.states import tensors_of
+
+        size = sum(tensor.nbytes for tensor in tensors_of(state)) * wanted_rows // num_rows
+        if self.device.type == "cpu" and size > _physical_memory() // 4:
+            raise MemoryError
 
     def join(self, states: Sequence[Any]) -> Any:
         """The state of all rows of some states of `forward`, the longest first. Raises ValueError where they do not fit."""

@@ -175,8 +175,9 @@ def test_tasks_say_what_they_are() -> None:
         "fda": "fda",
         "squad": "squad_completion",
         "metadata": None,
+        "own": None,
     }
-    assert [task.name for task in rows.TASKS.values() if not task.is_comparable] == ["metadata"]
+    assert [task.name for task in rows.TASKS.values() if not task.is_comparable] == ["metadata", "own"]
     assert "not comparable" in rows.TASKS["metadata"].description
 
 
@@ -186,3 +187,16 @@ def test_real_rows(task: str, num_rows: int, num_documents: int, test_data: Path
     assert (len(loaded.rows), loaded.num_dropped, len({row.doc_id for row in loaded.rows})) == (num_rows, 0, num_documents)
     assert all(row.value.lower() in row.text.lower() for row in loaded.rows)
     assert all((row.key is None) == (task == "squad") for row in loaded.rows)
+
+
+def test_the_tasks_of_data_that_are_meant_where_none_is_named(tmp_path):
+    assert rows.tasks_of(None) == ["metadata"]
+    assert rows.tasks_of(tmp_path / "fda_small.jsonl.zst") == ["fda"]
+    assert rows.tasks_of(tmp_path / "mine.parquet") == ["own"]
+    with pytest.raises(UserError, match="no rows in this folder"):
+        rows.tasks_of(tmp_path)
+    for name in ("squad_qa.jsonl", "swde.parquet", "mine.jsonl", "fda.txt"):
+        (tmp_path / name).touch()
+    assert rows.tasks_of(tmp_path) == ["swde", "squad"]
+    with pytest.raises(UserError, match="give them with --data FILE"):
+        rows.load_rows("own")

@@ -178,6 +178,20 @@ def test_a_prompt_is_read_once_for_both_its_rows(load, monkeypatch, name):
     assert [shape for shape in shapes if shape[1] > 1] == [(2, 9)]
 
 
+@pytest.mark.parametrize("name", ["llama", "mamba"])
+def test_states_that_would_fill_the_machine_are_refused_before_they_are_made(load, monkeypatch, name):
+    """On CPU the system kills a process that asks for too much memory: a batch must know it, and be halved."""
+    model, _ = load(name)
+    prompts = random_ids(LENGTHS[:2], seed=1)
+    state = model.forward(torch.from_numpy(prompts[1].astype(np.int64))[None], carry=True)[1]
+    size = sum(tensor.nbytes for tensor in states.tensors_of(state))
+    assert size > 100
+    monkeypatch.setattr("recallkit.models.torch_model._physical_memory", lambda: 4 * size + 3)
+    with pytest.raises(MemoryError):
+        generate(model, prompts, [np.zeros(0, int)] * 2, 2, never)
+    assert len(generate(model, prompts[1:], [np.zeros(0, int)], 2, never)[0].ids) == 2
+
+
 @pytest.mark.parametrize("name", ["llama", "mamba", "rwkv"])
 def test_nothing_generated_nothing_answered_nothing_at_all(load, monkeypatch, name):
     model, _ = load(name)
