@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +18,46 @@ import typer
 
 from recallkit import __version__, config
 from recallkit.errors import UserError
+from recallkit.options import (
+    LONGEST,
+    MOST,
+    Address,
+    BatchTokens,
+    Boundary,
+    BoundaryChoice,
+    CarryState,
+    Check,
+    Context,
+    Counts,
+    Cut,
+    CutChoice,
+    Device,
+    Dtype,
+    DtypeChoice,
+    EndToken,
+    Engine,
+    EngineChoice,
+    EvaluatedDtype,
+    EvaluatedTokenizer,
+    Force,
+    Json,
+    LimitTokens,
+    ModelTokenizer,
+    Prompt,
+    PromptChoice,
+    Share,
+    SkipBad,
+    Slices,
+    SourceField,
+    Sources,
+    Stride,
+    TaskVersion,
+    TextField,
+    Tokenizer,
+    TrustRemoteCode,
+    Workers,
+    amount,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,213 +74,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_MOST = 2**62
-_LONGEST = 2**24
-"""Bounds of options: counts and lengths that arithmetic in 64 bits and memory can hold."""
-
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
-
-
-class BoundaryChoice(StrEnum):
-    """How documents meet."""
-
-    pack = "pack"
-    document = "document"
-
-
-class EngineChoice(StrEnum):
-    """Who scores."""
-
-    local = "local"
-    ray = "ray"
-
-
-class DtypeChoice(StrEnum):
-    """Precision of the weights."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
-class PromptChoice(StrEnum):
-    """What a recall prompt looks like."""
-
-    standard = "standard"
-    twice = "twice"
-
-
-class CutChoice(StrEnum):
-    """What of a document a recall prompt keeps."""
-
-    left = "left"
-    answer = "answer"
-
-
-def _amount(text: str) -> int:
-    try:
-        return config.parse_amount(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r}: give a whole number such as 1250, 10M or 1.5B") from error
-
-
-Sources = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[SOURCE]...",
-        help="Files, globs, directories, hub ids or presets (see `recallkit sources`); the embedded text if none.",
-        show_default=False,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Force = Annotated[bool, typer.Option("--force", help="Redo finished work, discard unfinished work made with other options.")]
-LimitTokens = Annotated[
-    int | None,
-    typer.Option(metavar="N", parser=_amount, help="Stop after N tokens, such as 10M (Zoology) or 16M (Based).", show_default=False),
-]
-Tokenizer = Annotated[
-    str | None,
-    typer.Option(
-        help="A tokenizer.json, model directory, GGUF file or hub id, or `bytes`; the embedded 4,096-entry BPE if not given.",
-        show_default=False,
-    ),
-]
-EndToken = Annotated[str | None, typer.Option(help="The token that separates documents; found if not given.", show_default=False)]
-TextField = Annotated[str | None, typer.Option(help="Field of the text, dotted; found if not given.", show_default=False)]
-SourceField = Annotated[
-    str | None, typer.Option(help="Field of the source's name, such as meta.pile_set_name; found if not given.", show_default=False)
-]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip and count records that cannot be read instead of stopping.")]
-Boundary = Annotated[
-    BoundaryChoice, typer.Option(help="pack: context runs across documents, as in the papers; document: it is reset at each.")
-]
-Slices = Annotated[
-    Path | None,
-    typer.Option(
-        "--slices", metavar="DIR", help="A directory made by `recallkit slice`; the embedded one if not given.", show_default=False
-    ),
-]
-Counts = Annotated[Path | None, typer.Option("--counts", metavar="FILE", help="A table made by `recallkit count`.", show_default=False)]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Dtype = Annotated[
-    DtypeChoice | None,
-    typer.Option(help="Precision of the weights; logits are reduced in float32.  [default: float32, or as scored]", show_default=False),
-]
-BatchTokens = Annotated[
-    int | None,
-    typer.Option(metavar="N", parser=_amount, help="Tokens a batch; found by a probe if not given.", show_default=False),
-]
-Workers = Annotated[
-    int,
-    typer.Option(
-        rich_help_panel="Many devices",
-        min=1,
-        max=1024,
-        help="Processes that score, one a card in turn; with --engine ray, actors. The bytes are the same.",
-    ),
-]
-Engine = Annotated[
-    EngineChoice,
-    typer.Option(rich_help_panel="Many devices", help="local: this machine; ray: a Ray cluster (extra `ray`) that shares the directory."),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel="Many devices",
-        help="With --engine ray: the cluster, `auto` or ray://HOST:PORT; one of this machine if not given.",
-        show_default=False,
-    ),
-]
-Share = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel="Many devices",
-        metavar="K/N",
-        help="Score the K-th of N shares and join nothing, for N jobs at once; a run without it joins them.",
-        show_default=False,
-    ),
-]
-ModelTokenizer = Annotated[
-    str | None,
-    typer.Option(
-        help="The model's tokenizer, where it brings none: as --tokenizer, or `bytes`. If it is not the slices' own, the model reads the "
-        "same bytes and its NLLs are carried to their tokens.",
-        show_default=False,
-    ),
-]
-Context = Annotated[
-    int | None,
-    typer.Option(
-        rich_help_panel="Long sequences",
-        min=1,
-        max=_LONGEST,
-        metavar="N",
-        help="Most ids given at once; the model's own limit if not given.",
-        show_default=False,
-    ),
-]
-Stride = Annotated[
-    int | None,
-    typer.Option(
-        rich_help_panel="Long sequences",
-        min=1,
-        max=_LONGEST,
-        metavar="N",
-        help="Read sequences that are longer than the context in windows, N predictions from each further one.",
-        show_default=False,
-    ),
-]
-CarryState = Annotated[
-    bool,
-    typer.Option(
-        "--carry-state",
-        rich_help_panel="Long sequences",
-        help="A recurrent model reads --context ids at a time and keeps its state between them.",
-    ),
-]
-EvaluatedTokenizer = Annotated[
-    str | None,
-    typer.Option("--model-tokenizer", help="The model's tokenizer, where it brings none: as --tokenizer, or `bytes`.", show_default=False),
-]
-EvaluatedDtype = Annotated[DtypeChoice, typer.Option(help="Precision of the weights.")]
-TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run the Python code that comes with a checkpoint. Read it first.")
-]
-Check = Annotated[
-    bool,
-    typer.Option(
-        "--check", help="Compare a sample with a float64 computation on CPU and print the differences (control models are float64)."
-    ),
-]
-
-
-TaskVersion = Annotated[
-    int,
-    typer.Option(
-        rich_help_panel="Prompts",
-        min=0,
-        max=1,
-        help="1 strips white space off texts and values, as lm-eval does today; 0 takes them as they are, as the published figures do.",
-    ),
-]
-Prompt = Annotated[
-    PromptChoice, typer.Option(rich_help_panel="Prompts", help="standard: the document, then the query; twice: the document twice (JRT).")
-]
-Cut = Annotated[
-    CutChoice,
-    typer.Option(
-        rich_help_panel="Prompts",
-        help="left: what does not fit the context is cut on the left; answer: documents are cut to 950 tokens around it (JRT).",
-    ),
-]
 
 
 def _share(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     place, _, shares = text.partition("/")
-    if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= _LONGEST):
+    if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= LONGEST):
         raise typer.BadParameter(f"{text!r}: give a share such as 3/16, from 1/16 to 16/16")
     return int(place), int(shares)
 
@@ -309,7 +150,7 @@ def count(
         int | None,
         typer.Option(
             metavar="N",
-            parser=_amount,
+            parser=amount,
             help="With --import: tokens of the training text; the sum of the counts if not given.",
             show_default=False,
         ),
@@ -353,13 +194,13 @@ def slice_(
     counts: Counts = None,
     max_count: Annotated[
         int | None,
-        typer.Option(min=0, max=_MOST, help=f"Largest count of a rare bigram.  [default: {config.MAX_COUNT}]", show_default=False),
+        typer.Option(min=0, max=MOST, help=f"Largest count of a rare bigram.  [default: {config.MAX_COUNT}]", show_default=False),
     ] = None,
     max_rate: Annotated[
         float | None,
         typer.Option(min=0, help="The same as occurrences a billion training tokens (the papers' 1250 of 10B is 125).", show_default=False),
     ] = None,
-    seq_len: Annotated[int, typer.Option(min=1, max=_LONGEST, help="Predictions in a sequence.")] = config.SEQ_LEN,
+    seq_len: Annotated[int, typer.Option(min=1, max=LONGEST, help="Predictions in a sequence.")] = config.SEQ_LEN,
     tokenizer: Tokenizer = None,
     end_token: EndToken = None,
     boundary: Boundary = BoundaryChoice.pack,
@@ -375,7 +216,7 @@ def slice_(
 
     if max_count is not None and max_rate is not None:
         raise typer.BadParameter("give --max-count or --max-rate, not both")
-    if max_rate is not None and not max_rate < _MOST:
+    if max_rate is not None and not max_rate < MOST:
         raise typer.BadParameter("--max-rate: give a number of occurrences")
     named = tuple(sources or embedded.VALIDATION_TEXT.sources)
     text = _text(named, "validation", tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
@@ -565,7 +406,7 @@ def eval_recall(
         Path | None, typer.Option("-o", "--out", metavar="DIR", help="The directory to write.  [default: evals]", show_default=False)
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=_MOST, help="The first rows of each task only.", show_default=False)
+        int | None, typer.Option(metavar="N", min=1, max=MOST, help="The first rows of each task only.", show_default=False)
     ] = None,
     task_version: TaskVersion = 1,
     prompt: Prompt = PromptChoice.standard,

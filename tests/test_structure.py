@@ -59,8 +59,9 @@ LAYERS: dict[str, set[str]] = {
     "evaluated": LEAVES | {"evals", "stages", "models", "console", "embedded", "model_tokenizer"},
     "recall": LEAVES | {"evaluated", "stock_tasks", "evals", "stages", "console"},
     "stock_tasks": LEAVES | {"evaluated", "evals", "console"},
+    "options": {"config"},
     "views": LEAVES | {"stages", "pipeline", "scoring", "console"},
-    "cli": LEAVES | {"stages", "models", "evals", "pipeline", "scoring", "recall", "stock_tasks", "embedded", "views", "console"},
+    "cli": LEAVES | {"options", "stages", "models", "evals", "pipeline", "scoring", "recall", "stock_tasks", "embedded", "views", "console"},
     **{leaf: LEAVES | {"compiled"} for leaf in LEAVES},
 }
 
