@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__, artifacts, console
@@ -12,14 +13,14 @@ from recallkit.model_tokenizer import identify_tokenizer, own_tokenizer
 from recallkit.models.api import ModelRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     from lm_eval.api.model import LM
 
     from recallkit.journal import Parts
     from recallkit.models.api import ScoringModel
     from recallkit.stages.tokens import TextTokenizer
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOptions:
@@ -38,6 +39,13 @@ class EvaluationOptions:
     tokenizer: str | None = None
     trust_remote_code: bool = False
     force: bool = False
+
+
+def check_named_once(**named: Sequence[str]) -> None:
+    """Raises UserError where a name of some kind (`model=`, `task=`) is given twice."""
+    for kind, names in named.items():
+        if len(set(names)) < len(names):
+            raise UserError(f"a {kind} is named twice", where=" ".join(names), remedy="name each once")
 
 
 class EvaluatedModel:
@@ -59,15 +67,18 @@ class EvaluatedModel:
         """What decides its answers, told without loading it."""
         from recallkit.models.loading import identify_model
 
-        if self.copies_text:
-            return {"model_digest": artifacts.digest_json([self.spec, __version__])}
-        if self._is_control:
-            return {"model_digest": identify_model(self._request)}
         options = self.options
+        if self.copies_text:
+            return {"model_digest": artifacts.digest_json([self.spec, __version__]), "tokenizer": self.tokenizer.digest}
+        context = {} if options.context is None else {"context": options.context}
+        if self._is_control:
+            return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}
         request = ModelRequest(self.spec, 0, dtype=options.dtype, trust_remote_code=options.trust_remote_code)
-        chosen = {"tokenizer": identify_tokenizer(self.spec, options.tokenizer), "context": options.context}
-        kept = {name: value for name, value in chosen.items() if value is not None}
-        return {"model_digest": identify_model(request), "dtype": options.dtype, **kept}
+        tokenizer = identify_tokenizer(self.spec, options.tokenizer)
+        ends = Path(self.spec) / "generation_config.json"  # where it stops
+        known = {"tokenizer": tokenizer, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}
+        kept = {name: value for name, value in known.items() if value is not None}
+        return {"model_digest": identify_model(request), "dtype": options.dtype, **kept, **context}
 
     @property
     def _is_control(self) -> bool:

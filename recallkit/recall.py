@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit import __version__, artifacts, config, console
 from recallkit.errors import UserError
-from recallkit.evaluated import EvaluatedModel, EvaluationOptions
+from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once
 from recallkit.journal import PartsJournal, is_finished
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ def evaluate_recall(
     from recallkit.evals.rows import load_rows
     from recallkit.stages.recall import compare_recall
 
-    for kind, names in (("model", models), ("task", tasks)):
-        if len(set(names)) < len(names):
-            raise UserError(f"a {kind} is named twice", where=" ".join(names), remedy="name each once")
+    check_named_once(model=models, task=tasks)
     rows = {task: load_rows(task, options.data, options.limit) for task in tasks}
     files = {}
     for model in models:
@@ -138,7 +136,8 @@ def _documents(rows: Sequence[RecallRow], tokenizer: TextTokenizer, options: Rec
     for number, row in enumerate(rows):
         shorten = centred if options.cut == "answer" else None
         prompt = make_prompt(row, version=options.version, kind=options.prompt, shorten=shorten)
-        fields = {"row": number, "doc_id": row.doc_id, "key": row.key or "", "answers": list(row.answers)}
+        answers = [answer.strip() if options.version else answer for answer in row.answers]
+        fields = {"row": number, "doc_id": row.doc_id, "key": row.key or "", "answers": answers}
         yield {"prompt": prompt.text, "value": prompt.value, **fields}
 
 
@@ -166,7 +165,6 @@ def _write(
     evaluated: EvaluatedModel,
     facts: dict[str, Any],
 ) -> None:
-    from recallkit.evals.recall_task import answer_after
     from recallkit.stages.recall import write_documents
 
     asked = {name: facts[name] for name in ("task", "version", "prompt", "cut")}
@@ -174,7 +172,7 @@ def _write(
         {
             "model": evaluated.spec,
             **asked,
-            **_recalled(document, recalls[document["prompt"], answer_after(document["prompt"], document["value"])]),
+            **_recalled(document, recalls[document["prompt"], document["value"]]),
         }
         for document in documents
     ]
@@ -186,7 +184,8 @@ def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
     """A row of the documents table, but for what all rows share."""
     from recallkit.evals.recall_task import contains
 
-    nlls = recall.answer_nll
+    nlls, answers = recall.answer_nll, document["answers"]
+    is_right = contains(recall.generation, document["value"])
     return {
         "row": document["row"],
         "doc_id": document["doc_id"],
@@ -197,8 +196,8 @@ def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
         "truncated": recall.num_cut > 0,
         "answer_cut": recall.places.answer_cut,
         "generation": recall.generation,
-        "contains": contains(recall.generation, document["value"]),
-        "contains_any": any(contains(recall.generation, answer) for answer in document["answers"]) if document["answers"] else None,
+        "contains": is_right,
+        "contains_any": is_right or any(contains(recall.generation, answer) for answer in answers) if answers else None,
         "answer_nll": sum(nlls) / len(nlls) if nlls else None,
         "answer_tokens": len(nlls) if nlls else None,
         "answer_distance": recall.places.distance,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__, artifacts, config, console
-from recallkit.evaluated import EvaluatedModel, EvaluationOptions
+from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once
 from recallkit.journal import PartsJournal, is_finished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import polars as pl
 
@@ -34,6 +34,7 @@ def evaluate_stock(
     """
     import polars as pl
 
+    check_named_once(model=models, task=tasks)
     frames = []
     for model in models:
         evaluated = EvaluatedModel(model, options)
@@ -47,13 +48,13 @@ def evaluate_stock(
 def _evaluate(evaluated: EvaluatedModel, task: str, path: Path, lm_eval_folder: Path, options: EvaluationOptions) -> None:
     import polars as pl
 
-    from recallkit.evals.harness import load_tasks, run_tasks, write_results
+    from recallkit.evals.harness import digest_requests, load_tasks, run_tasks, write_results
 
-    digest = artifacts.digest_file(Path(task)) if Path(task).is_file() else None
-    identity = {**evaluated.identity, "task": task, "file": digest, "lm_eval": version("lm_eval"), "limit": options.limit}
+    loaded = load_tasks([task])
+    asked = {"task": task, "requests": digest_requests(loaded, options.limit), "lm_eval": version("lm_eval"), "limit": options.limit}
+    identity = {**evaluated.identity, **asked}
     if is_finished(artifacts.manifest_options(path, force=options.force), identity, path, force=options.force):
         return
-    loaded = load_tasks([task])
     key = {**identity, "batch_size": options.batch_size}
     with PartsJournal(path, key, force=options.force) as journal, console.progress(f"{task}: {evaluated.spec}", unit="requests") as show:
         results = run_tasks(evaluated.behind_lm_eval(journal.parts, show), loaded, model=evaluated.spec, limit=options.limit)

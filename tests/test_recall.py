@@ -150,6 +150,30 @@ def test_other_options_and_other_rows_are_told_apart(run, home, rows, tmp_path):
     assert run(*command, "--task-version", 0).returncode == 0, "another version is another table"
 
 
+@pytest.mark.parametrize("model", ["control:recall", "control:copy"])
+def test_everything_that_decides_numbers_is_told_apart(run, home, rows, tmp_path, model):
+    command = ["eval-recall", model, "--tasks", "fda", "--data", rows, "--cut", "answer", "-o", tmp_path / "out"]
+    assert run(*command).returncode == 0
+    other = run(*command, "--model-tokenizer", "bytes").stderr
+    assert "differs in" in other
+    assert "tokenizer)" in other
+    if model == "control:recall":
+        assert "differs in context" in run(*command, "--context", 90).stderr
+        cut = run(*command, "--context", 90, "--force", "--json")
+        assert json.loads(cut.stdout)["recall"][0]["truncated"] > 0
+
+
+def test_other_accepted_answers(home, tmp_path):
+    text = "Colour: Beta\nSize: Gamma \nColour:"
+    asked = [("Beta", ["Omega", "Zeta"]), ("Omega", [" Beta "]), ("Omega", ["Zeta"]), ("Omega", None)]
+    lines = [json.dumps({"text": text, "value": value, "key": "Colour", "answers": answers}) for value, answers in asked]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    evaluate_recall(["control:copy"], ["own"], tmp_path, RecallOptions(data=tmp_path / "own.jsonl"))
+    table = documents(tmp_path, "control:copy", "own-v1")
+    assert table["contains"].to_list() == [True, False, False, False]
+    assert table["contains_any"].to_list() == [True, True, False, None]
+
+
 def test_mistakes_are_one_line(run, home, rows, tmp_path):
     out = ["-o", tmp_path / "out"]
     for arguments, message in [
@@ -188,6 +212,8 @@ def test_tasks_of_lm_eval_run_unchanged(run, home, tmp_path, monkeypatch):
     assert json.loads(written.read_text())["results"]["parity"]["acc,none"] == row["value"]
     assert "parity v3.0" in run(*command).stdout
     assert len(list((tmp_path / "out" / "lm-eval" / "control__bigram").glob("results_*.json"))) == 1, "found again"
+    (tmp_path / "rows.jsonl").write_text(json.dumps(data[0]) + "\n")
+    assert "differs in requests" in run(*command).stderr, "other data, other metrics"
     refused = run("eval-recall", "control:copy", "--lm-eval-task", tmp_path / "task.yaml", "-o", tmp_path / "out")
     assert "it copies text and has no likelihoods" in refused.stderr
 

@@ -61,7 +61,8 @@ LAYERS: dict[str, set[str]] = {
     "stock_tasks": LEAVES | {"evaluated", "evals", "console"},
     "options": {"config"},
     "views": LEAVES | {"stages", "pipeline", "scoring", "console"},
-    "cli": LEAVES | {"options", "stages", "models", "evals", "pipeline", "scoring", "recall", "stock_tasks", "embedded", "views", "console"},
+    "cli": LEAVES
+    | {"options", "stages", "models", "evals", "pipeline", "scoring", "recall", "stock_tasks", "embedded", "views", "console"},
     **{leaf: LEAVES | {"compiled"} for leaf in LEAVES},
 }
 

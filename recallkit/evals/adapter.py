@@ -36,6 +36,9 @@ _MOST_GENERATED = 256
 """Ids generated where a task of lm-eval's does not say: its own default."""
 
 
+_GREEDY_OPTIONS = {"until", "max_gen_toks", "do_sample", "temperature"}
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One request in ids: what is read, whose NLL is wanted after it, and how many ids are generated at most (0: none)."""
@@ -44,6 +47,10 @@ class Job:
     answer: np.ndarray
     most: int = 0
     until: tuple[str, ...] = ()
+
+    def digest(self) -> str:
+        """What tells it from other jobs."""
+        return artifacts.digest_json([artifacts.digest_arrays(self.prompt, self.answer), self.most, self.until])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +123,28 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def eot_token_id(self) -> int:
-        """The end token: context of a text that has no other."""
+        """The end token."""
         return self.text_tokenizer.end_token_id
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The context of a text that has no other."""
+        return self.text_tokenizer.begin_id
+
+    @cached_property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids after which a generation has ended: the tokenizer's, and those of the model's own configuration."""
+        return self.text_tokenizer.stop_ids | getattr(self.model, "end_ids", frozenset())
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Ids of a text, behind those that the tokenizer puts before every text unless `add_special_tokens` is False."""
         ids: list[int] = self.text_tokenizer.encode([string])[0].tolist()
+        return ids if add_special_tokens is False else [*self._prefix(ids), *ids]
+
+    def _prefix(self, ids: list[int]) -> list[int]:
+        """Ids that belong before a text of these ids: none where it begins with them."""
         prefix = self.text_tokenizer.prefix_ids
-        return ids if add_special_tokens is False or ids[: len(prefix)] == prefix else [*prefix, *ids]
+        return [] if ids[: len(prefix)] == prefix else prefix
 
     # ---------------------------------------------------------------------------------------------- lm-eval's requests
 
@@ -145,7 +166,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         """Log-likelihood (nats) of each text, read in windows of the context, each token predicted once."""
         jobs, owners = [], []
         for owner, request in enumerate(requests):
-            ids = self.tok_encode(request.args[0], add_special_tokens=False)
+            ids = self.tok_encode(request.args[0])  # as in lm-eval, a token before every text is predicted, too
             windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length or max(1, len(ids)), 1)
             for context, continuation in map(make_disjoint_window, windows):
                 jobs.append(Job(np.array(context), np.array(continuation)))
@@ -157,17 +178,23 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
 
     def _loglikelihood_tokens(self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any) -> list[tuple[float, bool]]:
         jobs = []
-        for _texts, context, continuation in requests:
-            room = len(context) + len(continuation) if self.max_length is None else self.max_length + 1
-            kept = context[max(0, len(context) + len(continuation) - room) :]
+        for texts, context, continuation in requests:
+            room = self.max_length or len(context) + len(continuation)
+            if not 0 < len(continuation) <= room:
+                problem = f"a continuation of {len(continuation):,} ids, of which a context holds 1 to {room:,} ({texts[1][:40]!r} ...)"
+                raise UserError(problem, where=self.model.name, remedy="choose another task, or give a longer --context")
+            kept = (context or [self.prefix_token_id])[max(0, len(context) + len(continuation) - room - 1) :]
             jobs.append(Job(np.array(kept), np.array(continuation)))
         return [(-math.fsum(outcome.answer_nll), bool(outcome.is_greedy)) for outcome in self._run(jobs)]
 
     def _generation(self, context: str, options: dict[str, Any]) -> Job:
         wanted = normalize_gen_kwargs(options, _MOST_GENERATED)
-        if wanted.get("do_sample"):
-            raise UserError("it samples, and only greedy generation is done here", where="--lm-eval-task", remedy="choose another task")
-        until, most = handle_stop_sequences(wanted.get("until"), eos=None), int(wanted["max_gen_toks"])
+        more = {name: value for name, value in wanted.items() if name not in _GREEDY_OPTIONS and (name, value) != ("num_beams", 1)}
+        if wanted.get("do_sample") or more:
+            asked = ", ".join(more) or "sampling"
+            raise UserError(f"it asks for {asked}, and generation is greedy here", where="--lm-eval-task", remedy="choose another task")
+        until = [stop for stop in handle_stop_sequences(wanted.get("until"), eos=None) if stop]
+        most = int(wanted["max_gen_toks"])
         ids = self.tok_encode(context) or [self.prefix_token_id]
         return Job(np.array(ids[self._num_cut(len(ids), most) :]), np.empty(0, np.int64), most, tuple(until))
 
@@ -189,20 +216,20 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
 
     def _recall(self, requests: Sequence[RecallInstance]) -> list[Recall]:
         """What the model makes of each prompt, both of its requests answered at the first of them."""
-        if any((request.args[0], request.answer) not in self.recalls for request in requests):
+        if any(_key(request) not in self.recalls for request in requests):
             prompts = [self._recall_prompt(request) for request in requests]
             outcomes = self._run([job for job, _, _ in prompts])
             for request, (job, num_ids, places), outcome in zip(requests, prompts, outcomes, strict=True):
                 generation = self._text(job, outcome.ids)
                 recall = Recall(generation, outcome.answer_nll, num_ids, num_ids - len(job.prompt), places)
-                self.recalls[request.args[0], request.answer] = recall
-        return [self.recalls[request.args[0], request.answer] for request in requests]
+                self.recalls[_key(request)] = recall
+        return [self.recalls[_key(request)] for request in requests]
 
     def _recall_prompt(self, request: RecallInstance) -> tuple[Job, int, Places]:
         """The job, the ids of the prompt before it is cut, and where the value stands in it."""
         prompt = request.doc["prompt"]
         text_ids, stops = self.text_tokenizer.encode_with_stops([prompt])[0]
-        prefix = self.text_tokenizer.prefix_ids
+        prefix = self._prefix(text_ids.tolist())
         ids = np.array([*prefix, *text_ids.tolist()] or [self.prefix_token_id])
         num_cut = self._num_cut(len(ids), GENERATED_TOKENS)
         answer = self.text_tokenizer.continuation.encode([request.answer])[0].astype(np.int64)
@@ -215,18 +242,23 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         """The outcome of every job, in order; what an earlier run has answered is taken from it."""
         outcomes: list[Outcome | None] = [None] * len(jobs)
         for batch in self._batches(jobs):
-            path = self.parts.path(self._num_parts)
-            self._num_parts += 1
-            if path.exists():
-                found = [Outcome(**fields) for fields in artifacts.read_json(path)]
-            else:
-                found = self._answer([jobs[number] for number in batch])
-                artifacts.write_json(path, [asdict(outcome) for outcome in found])
+            found = self._kept_or_answered([jobs[number] for number in batch])
             for number, outcome in zip(batch, found, strict=True):
                 outcomes[number] = outcome
             self._num_done += len(batch)
             self.show(self._num_done)
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def _kept_or_answered(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """The outcomes of a batch: those that are kept of the same jobs, or new ones, which are kept from now on."""
+        path, asked = self.parts.path(self._num_parts), artifacts.digest_json([job.digest() for job in jobs])
+        self._num_parts += 1
+        kept = artifacts.read_json(path) if path.exists() else {}
+        if kept.get("asked") == asked:
+            return [Outcome(**fields) for fields in kept["outcomes"]]
+        found = self._answer(jobs)
+        artifacts.write_json(path, {"asked": asked, "outcomes": [asdict(outcome) for outcome in found]})
+        return found
 
     def _batches(self, jobs: Sequence[Job]) -> Iterator[list[int]]:
         """Numbers of the jobs of each batch, longest first."""
@@ -248,9 +280,9 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
 
     def _generate(self, jobs: Sequence[Job]) -> list[Outcome]:
         def is_done(number: int, ids: list[int]) -> bool:
-            if ids[-1] in self.text_tokenizer.stop_ids or len(ids) >= jobs[number].most:
+            if ids[-1] in self.stop_ids or len(ids) >= jobs[number].most:
                 return True
-            text = self.text_tokenizer.generated_text(ids)
+            text = self.text_tokenizer.generated_text(ids, special=True)
             return any(stop in text for stop in jobs[number].until)
 
         prompts, answers = [job.prompt for job in jobs], [job.answer for job in jobs]
@@ -287,7 +319,7 @@ class CopyLM(LM):  # type: ignore[misc]
             if _is_recall([request]):
                 ids, stops = self.text_tokenizer.encode_with_stops([request.doc["prompt"]])[0]
                 places = find_places(request.doc["prompt"], request.doc["value"], stops, 0)
-                self.recalls[request.args[0], request.answer] = Recall(generation, None, len(ids), 0, places)
+                self.recalls[_key(request)] = Recall(generation, None, len(ids), 0, places)
         return generations
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
@@ -303,3 +335,8 @@ class CopyLM(LM):  # type: ignore[misc]
 
 def _is_recall(requests: Sequence[Instance]) -> bool:
     return all(isinstance(request, RecallInstance) for request in requests)
+
+
+def _key(request: RecallInstance) -> tuple[str, str]:
+    """What a recall is found by: its prompt and its value."""
+    return request.doc["prompt"], request.doc["value"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
 import platform
 import random
@@ -37,6 +39,7 @@ def load_tasks(names: Sequence[str | Task]) -> dict[str, Any]:
         for name in names:
             if isinstance(name, str) and not Path(name).is_file() and not manager.match_tasks([name]):
                 raise UserError("lm-eval has no such task", where=name, remedy="see `lm-eval ls tasks`, or give the path of a YAML file")
+        _seed()
         try:
             loaded: dict[str, Any] = manager.load(list(names))
         except Exception as error:  # what a task's code, its data and the hub raise is all of it
@@ -49,16 +52,43 @@ def run_tasks(lm: LM, loaded: dict[str, Any], *, model: str, limit: int | None =
     """lm-eval's results of `load_tasks`' tasks, their samples under `samples`."""
     from lm_eval.evaluator import evaluate
 
-    for task in loaded["tasks"].values():
-        if task.get_config("num_fewshot") is None:
-            task.set_config(key="num_fewshot", value=0)
-        task.set_fewshot_seed(seed=_SEED)
-    random.seed(_SEED)
+    _prepare(loaded)
     begun = time.time()
     with _quiet():
         results: dict[str, Any] = evaluate(lm, loaded, limit=limit, bootstrap_iters=_BOOTSTRAP)
     config = {"model": model, "model_args": "", "limit": limit, "bootstrap_iters": _BOOTSTRAP, "fewshot_seed": _SEED}
     return {**results, "config": config, "date": begun, **_environment()}
+
+
+def digest_requests(loaded: dict[str, Any], limit: int | None) -> str:
+    """Digest of everything that `load_tasks`' tasks ask: data, templates and code have made it."""
+    from lm_eval.evaluator_utils import get_sample_size
+    from lm_eval.utils import handle_non_serializable
+
+    _prepare(loaded)
+    state = hashlib.blake2b(digest_size=16)
+    with _quiet():
+        for name, task in loaded["tasks"].items():
+            task.build_all_requests(limit=get_sample_size(task, limit))
+            asked = [name, *([instance.request_type, instance.args, instance.doc] for instance in task.instances)]
+            state.update(json.dumps(asked, default=handle_non_serializable, sort_keys=True).encode())
+    return state.hexdigest()
+
+
+def _prepare(loaded: dict[str, Any]) -> None:
+    """What lm-eval's own command does to tasks before it runs them."""
+    for task in loaded["tasks"].values():
+        if task.get_config("num_fewshot") is None:
+            task.set_config(key="num_fewshot", value=0)
+        task.set_fewshot_seed(seed=_SEED)
+    _seed()
+
+
+def _seed() -> None:
+    import numpy as np
+
+    random.seed(_SEED)
+    np.random.seed(_SEED)
 
 
 def _environment() -> dict[str, str]:

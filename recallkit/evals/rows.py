@@ -27,7 +27,7 @@ _FIELDS = ("doc_id", "text", "value", "key", "answers", "question", "context")
 class RecallRow:
     """One question: `text` ends with the query (`...\\n{key}:`), `value` is what follows it where a model recalls.
 
-    Rows of one document share `doc_id`. `answers` holds all accepted ones where the data has more than one.
+    Rows of one document share `doc_id`. `answers` holds others that are accepted, where the data has any.
     """
 
     doc_id: str
@@ -175,14 +175,13 @@ def _doc_id(fields: Mapping[str, Any], number: int) -> str:
 
 
 def _answers(answers: Any) -> tuple[str, ...]:
-    """Answers as a list or as SQuAD's object, each once, blank ones left out; none where there is only one."""
+    """Answers as a list or as SQuAD's object, each once, blank ones left out."""
     listed = answers.get("text") if isinstance(answers, dict) else answers
     if listed is None:
         return ()
     if not isinstance(listed, list) or not all(isinstance(answer, str) for answer in listed):
         raise FieldError("answers are no list of strings", 'write them as ["...", "..."] or {"text": ["..."]}')
-    unique = tuple(dict.fromkeys(answer for answer in listed if answer.strip()))
-    return unique if len(unique) > 1 else ()
+    return tuple(dict.fromkeys(answer for answer in listed if answer.strip()))
 
 
 _FINDER = _RowFinder()

@@ -82,6 +82,12 @@ class TransformersModel(TorchModel):
             self.sharing = "equal"
 
     @property
+    def end_ids(self) -> frozenset[int]:
+        """Ids with which its generation configuration ends a text."""
+        ends = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        return frozenset(ends if isinstance(ends, list | tuple) else [] if ends is None else [ends])
+
+    @property
     def head_is_linear(self) -> bool:
         """Whether logits are the head's linear layer on the backbone's states, but for a factor."""
         return self.head is not None and self.head.cap is None

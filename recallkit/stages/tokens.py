@@ -69,7 +69,15 @@ class TextTokenizer:
     Raises UserError where no end token is found and none is given.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, name: str, *, end_token: str | None = None, default_end: str | None = None) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        name: str,
+        *,
+        end_token: str | None = None,
+        default_end: str | None = None,
+        begin_token: str | None = None,
+    ) -> None:
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
@@ -77,6 +85,7 @@ class TextTokenizer:
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         self.end_token = _find_end_token(backend, name, end_token, default_end)
         self.end_token_id: int = backend.get_vocab(with_added_tokens=True)[self.end_token]
+        self._begin_token = begin_token
 
     @cached_property
     def digest(self) -> str:
@@ -163,15 +172,21 @@ class TextTokenizer:
         return list(encoding.ids[: marks.index(0)])
 
     @cached_property
+    def begin_id(self) -> int:
+        """What a text that is predicted from its beginning follows: the beginning-of-text token, else the end token."""
+        configured = None if self._begin_token is None else self.backend.token_to_id(self._begin_token)
+        return next(iter(self.prefix_ids), self.end_token_id if configured is None else configured)
+
+    @cached_property
     def stop_ids(self) -> frozenset[int]:
         """Ids after which a generated text has ended: end tokens that are no text themselves."""
         added = self.backend.get_added_tokens_decoder()
         stops = {index for index, token in added.items() if token.special and token.content in _END_TOKENS}
         return frozenset(stops if self._ends_with_text() else {*stops, self.end_token_id})
 
-    def generated_text(self, ids: Sequence[int]) -> str:
-        """The text of generated ids, special tokens left out, as other evaluations decode it."""
-        text: str = self.backend.decode(list(ids), skip_special_tokens=True)
+    def generated_text(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of generated ids, as other evaluations decode it; special tokens are left out unless `special`."""
+        text: str = self.backend.decode(list(ids), skip_special_tokens=not special)
         return text
 
     def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
@@ -250,7 +265,8 @@ def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTok
         return TextTokenizer(_read_tokenizer_file(path), path.name, end_token=end_token)
     if (path / "tokenizer.json").is_file():
         backend = _read_tokenizer_file(path / "tokenizer.json")
-        return TextTokenizer(backend, path.resolve().name, end_token=end_token, default_end=_configured_end_token(path))
+        begin, end = (_configured_token(path, f"{which}_token") for which in ("bos", "eos"))
+        return TextTokenizer(backend, path.resolve().name, end_token=end_token, default_end=end, begin_token=begin)
     if path.exists():
         return _load_by_transformers(path, end_token)
     return _load_from_hub(spec, end_token)
@@ -348,7 +364,8 @@ def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
         raise UserError(
             f"no tokenizer found here ({first_line(error)})", where=path, remedy="give a tokenizer.json with --tokenizer"
         ) from error
-    return TextTokenizer(backend, path.stem if path.is_file() else path.resolve().name, end_token=end_token, default_end=loaded.eos_token)
+    name = path.stem if path.is_file() else path.resolve().name
+    return TextTokenizer(backend, name, end_token=end_token, default_end=loaded.eos_token, begin_token=loaded.bos_token)
 
 
 def _load_from_hub(spec: str, end_token: str | None) -> TextTokenizer:
@@ -368,10 +385,10 @@ def _load_from_hub(spec: str, end_token: str | None) -> TextTokenizer:
     return TextTokenizer(_read_tokenizer_file(Path(path)), spec, end_token=end_token)
 
 
-def _configured_end_token(folder: Path) -> str | None:
-    """`eos_token` of tokenizer_config.json, a string or a record with its content."""
+def _configured_token(folder: Path, name: str) -> str | None:
+    """`bos_token` or `eos_token` of tokenizer_config.json, a string or a record with its content."""
     try:
-        value = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("eos_token")
+        value = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get(name)
     except (OSError, ValueError, AttributeError):
         return None
     value = value.get("content") if isinstance(value, dict) else value

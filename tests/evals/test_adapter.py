@@ -28,27 +28,42 @@ def model_path(tiny_model, tmp_path_factory):
     """A tiny model that says different things after different prompts, with a tokenizer beside it."""
     folder = tmp_path_factory.mktemp("evaluated")
 
-    def path(family: str) -> Path:
+    def path(family: str, *, begins: bool = False) -> Path:
         import torch
-        from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+        from transformers import AutoModelForCausalLM
 
-        if not (folder / family).exists():
+        place = folder / f"{family}{'-begins' * begins}"
+        if not place.exists():
             model = AutoModelForCausalLM.from_pretrained(tiny_model(family, vocab_size=512))
             torch.manual_seed(3)
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(0.3 * torch.randn_like(parameter))
-            model.save_pretrained(folder / family)
-            PreTrainedTokenizerFast(tokenizer_object=byte_level(), eos_token="<|endoftext|>").save_pretrained(folder / family)
-        return folder / family
+            model.save_pretrained(place)
+            tokenizer(begins=begins).save_pretrained(place)
+        return place
 
     return path
 
 
+def tokenizer(*, begins: bool):
+    """A byte-level tokenizer, with a token of its own before every text if `begins`."""
+    from tokenizers import processors
+    from transformers import PreTrainedTokenizerFast
+
+    backend = byte_level()
+    if not begins:
+        return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>")
+    backend.add_special_tokens(["<|begin|>"])
+    special = [("<|begin|>", backend.token_to_id("<|begin|>"))]
+    backend.post_processor = processors.TemplateProcessing("<|begin|> $A", "<|begin|> $A $B", special)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>", bos_token="<|begin|>")
+
+
 @pytest.fixture
 def ours(model_path, tmp_path):
-    def lm(family: str, **options) -> ModelLM:
-        path = str(model_path(family))
+    def lm(family: str, *, begins: bool = False, **options) -> ModelLM:
+        path = str(model_path(family, begins=begins))
         tokenizer = load_tokenizer(path)
         (tmp_path / "parts").mkdir(exist_ok=True)
         parts = Parts(tmp_path / "parts", options.pop("mark", "test"))
@@ -61,10 +76,10 @@ def ours(model_path, tmp_path):
 def theirs(model_path):
     """lm-eval's own, a prompt at a time, so that nothing is padded."""
 
-    def lm(family: str, **options):
+    def lm(family: str, *, begins: bool = False, **options):
         from lm_eval.models.huggingface import HFLM
 
-        return HFLM(pretrained=str(model_path(family)), device="cpu", dtype="float32", batch_size=1, **options)
+        return HFLM(pretrained=str(model_path(family, begins=begins)), device="cpu", dtype="float32", batch_size=1, **options)
 
     return lm
 
@@ -98,11 +113,14 @@ def samples(lm, task) -> list[dict]:
     return next(iter(found.values()))
 
 
-@pytest.mark.parametrize(("family", "name"), [("llama", "fda"), ("gpt_neox", "squad_completion"), ("mamba", "swde")])
-def test_stock_tasks_give_what_lm_evals_own_model_gives(ours, theirs, family, name):
+@pytest.mark.parametrize(
+    ("family", "name", "begins"),
+    [("llama", "fda", False), ("llama", "swde", True), ("gpt_neox", "squad_completion", False), ("mamba", "swde", False)],
+)
+def test_stock_tasks_give_what_lm_evals_own_model_gives(ours, theirs, family, name, begins):
     longest = {"max_length": MAX_LENGTH} if family == "mamba" else {}
-    expected = samples(theirs(family, **longest), stock_task(name))
-    found = samples(ours(family, **longest), stock_task(name))
+    expected = samples(theirs(family, begins=begins, **longest), stock_task(name))
+    found = samples(ours(family, begins=begins, **longest), stock_task(name))
     assert [row["filtered_resps"] for row in found] == [row["filtered_resps"] for row in expected]
     assert [row["contains"] for row in found] == [row["contains"] for row in expected]
     assert len({row["filtered_resps"][0] for row in found}) > 5, "generations that are all alike would prove nothing"
@@ -116,7 +134,7 @@ def test_our_version_1_asks_what_the_stock_tasks_ask(ours, theirs, family):
     lm = ours(family, batch_size=3, **longest)
     found = samples(lm, RecallTask("fda", documents, 1, {}))
     assert [row["filtered_resps"][0] for row in found] == [row["filtered_resps"][0] for row in expected]
-    num_cut = [lm.recalls[row["doc"]["prompt"], f" {row['doc']['value']}"].num_cut for row in found]
+    num_cut = [lm.recalls[row["doc"]["prompt"], row["doc"]["value"]].num_cut for row in found]
     lengths = [len(lm.tok_encode(row["doc"]["prompt"])) for row in found]
     assert num_cut == [max(0, length - (MAX_LENGTH - 48)) for length in lengths]
     assert 0 < sum(cut > 0 for cut in num_cut) < len(num_cut)
@@ -128,12 +146,13 @@ def requests(kind: str, arguments: list[tuple]) -> list:
     return [Instance(kind, {}, argument, 0) for argument in arguments]
 
 
-@pytest.mark.parametrize("family", ["llama", "rwkv"])
-def test_likelihoods_are_lm_evals(ours, theirs, family):
+@pytest.mark.parametrize(("family", "begins"), [("llama", False), ("llama", True), ("rwkv", False)])
+def test_likelihoods_are_lm_evals(ours, theirs, family, begins):
     texts = made_up_texts(6, 200, seed=8)
     pairs = [(text, f" {word}") for text in texts[:4] for word in ("the", "state of memory")] + [("", "the key"), (texts[0] + " ", "x")]
     texts = [*texts, "a"]
-    mine, other = ours(family, max_length=MAX_LENGTH), theirs(family, max_length=MAX_LENGTH)
+    pairs += [("the", " of" * 200)]
+    mine, other = (make(family, begins=begins, max_length=MAX_LENGTH) for make in (ours, theirs))
     found, expected = (lm.loglikelihood(requests("loglikelihood", pairs)) for lm in (mine, other))
     assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=2e-4)
     assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
@@ -149,10 +168,10 @@ def test_answers_are_scored_by_the_same_reading(ours):
     samples(lm, RecallTask("t", documents, 1, {}))
     plain = lm.loglikelihood(requests("loglikelihood", [(d["prompt"], f" {d['value']}") for d in documents]))
     for document, (value, _) in zip(documents, plain, strict=True):
-        recall = lm.recalls[document["prompt"], f" {document['value']}"]
+        recall = lm.recalls[document["prompt"], document["value"]]
         if not recall.num_cut:  # plain scoring cuts less: it leaves no room for 48 ids
             assert -sum(recall.answer_nll) == pytest.approx(value, abs=1e-4)
-    assert any(lm.recalls[d["prompt"], f" {d['value']}"].num_cut == 0 for d in documents)
+    assert any(lm.recalls[d["prompt"], d["value"]].num_cut == 0 for d in documents)
 
 
 def test_batches_are_kept_and_the_same_whoever_made_them(ours, tmp_path):
@@ -169,17 +188,53 @@ def test_batches_are_kept_and_the_same_whoever_made_them(ours, tmp_path):
         (tmp_path / "parts" / f"part-one-{number:06d}").unlink()
     assert evaluated("one") == (texts, parts) == evaluated("two")
     changed = json.loads(parts[1])
-    changed[0]["ids"] = [1]
+    changed["outcomes"][0]["ids"] = [1]
     (tmp_path / "parts" / "part-one-000001").write_text(json.dumps(changed))
     assert evaluated("one")[0] != texts, "a batch that is there is not made again"
+    (tmp_path / "parts" / "part-one-000001").write_text(json.dumps({**changed, "asked": "something else"}))
+    assert evaluated("one") == (texts, parts), "what was asked otherwise is no answer"
 
 
 def test_what_does_not_fit_is_one_line(ours):
     lm = ours("llama", max_length=40)
     with pytest.raises(UserError, match="no room for a prompt and 48 generated ones"):
         samples(lm, RecallTask("t", [{"prompt": "a", "value": "b"}], 1, {}))
-    with pytest.raises(UserError, match="only greedy"):
-        lm.generate_until(requests("generate_until", [("a", {"until": ["\n"], "do_sample": True, "temperature": 1.0})]))
+    for options, asked in [({"do_sample": True, "temperature": 1.0}, "sampling"), ({"num_beams": 3}, "num_beams")]:
+        with pytest.raises(UserError, match=f"it asks for {asked}, and generation is greedy here"):
+            lm.generate_until(requests("generate_until", [("a", {"until": ["\n"], "max_gen_toks": 2, **options})]))
+    for continuation in ("", " the" * 50):
+        with pytest.raises(UserError, match="of which a context holds 1 to 40"):
+            lm.loglikelihood(requests("loglikelihood", [("of", " a"), ("of", continuation)]))
+
+
+def test_contexts_of_nothing_but_space(ours):
+    """Its spaces belong to the continuation, so nothing is left: the end token stands for it."""
+    lm = ours("llama")
+    pairs = [(" ", "a"), ("", " a"), ("of", " a")]
+    together = lm.loglikelihood(requests("loglikelihood", pairs))
+    assert together[0] == together[1] != together[2]
+
+
+def test_generation_stops_where_the_models_configuration_says(ours, theirs, model_path):
+    """An end-of-turn token that is no tokenizer's end token, as instruction-tuned models have."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    asked = [("the state of the", {"until": [], "max_gen_toks": 12})]
+    folder = model_path("llama").parent / "llama-turns"
+    reader = AutoTokenizer.from_pretrained(model_path("llama"))
+    ids = reader(ours("llama", mark="free").generate_until(requests("generate_until", asked))[0])["input_ids"]
+    model = AutoModelForCausalLM.from_pretrained(model_path("llama"))
+    model.generation_config.eos_token_id = [0, ids[3]]
+    model.save_pretrained(folder)
+    reader.save_pretrained(folder)
+    from lm_eval.models.huggingface import HFLM
+
+    expected = HFLM(pretrained=str(folder), device="cpu", dtype="float32", batch_size=1).generate_until(requests("generate_until", asked))
+    tokens = load_tokenizer(str(folder))
+    parts = Parts(folder, "turns")
+    lm = ModelLM(lambda: load_model(ModelRequest(str(folder), tokens.vocab_size, device="cpu")), tokens, parts)
+    assert lm.generate_until(requests("generate_until", asked)) == expected
+    assert len(reader(expected[0])["input_ids"]) == 4
 
 
 def test_a_batch_that_does_not_fit_is_halved(ours):
