@@ -125,7 +125,7 @@ def count(
     sources: Sources = None,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FILE", help="The DuckDB file to write.  [default: counts.duckdb]", show_default=False),
+        typer.Option("-o", "--out", metavar="FILE", help="The DuckDB file to write.  \\[default: counts.duckdb]", show_default=False),
     ] = None,
     tokenizer: Tokenizer = None,
     end_token: EndToken = None,
@@ -189,12 +189,12 @@ def count(
 def slice_(
     sources: Sources = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="DIR", help="The directory to write.  [default: slices]", show_default=False)
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="The directory to write.  \\[default: slices]", show_default=False)
     ] = None,
     counts: Counts = None,
     max_count: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST, help=f"Largest count of a rare bigram.  [default: {config.MAX_COUNT}]", show_default=False),
+        typer.Option(min=0, max=MOST, help=f"Largest count of a rare bigram.  \\[default: {config.MAX_COUNT}]", show_default=False),
     ] = None,
     max_rate: Annotated[
         float | None,
@@ -309,7 +309,7 @@ def gap(
     out: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--out", metavar="DIR", help="Directory of the result tables.  [default: a folder in the slices]", show_default=False
+            "-o", "--out", metavar="DIR", help="Directory of the result tables.  \\[default: a folder in the slices]", show_default=False
         ),
     ] = None,
     counts: Counts = None,
@@ -382,7 +382,7 @@ def eval_recall(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Tasks, joined with commas (see `recallkit tasks`).  [default: those that --data holds, else metadata]",
+            help="Tasks, joined with commas (see `recallkit tasks`).  \\[default: those that --data holds, else metadata]",
             show_default=False,
         ),
     ] = None,
@@ -403,11 +403,16 @@ def eval_recall(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="DIR", help="The directory to write.  [default: evals]", show_default=False)
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="DIR",
+            help="The directory to write.  \\[default: evals; a folder in the cache without MODEL and --data]",
+            show_default=False,
+        ),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=MOST, help="The first rows of each task only.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="The first rows of each task only.", show_default=False)] = None,
     task_version: TaskVersion = 1,
     prompt: Prompt = PromptChoice.standard,
     cut: Cut = CutChoice.left,
@@ -429,7 +434,8 @@ def eval_recall(
     """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes."""
     from recallkit import console, embedded, recall, views
     from recallkit.evals.rows import tasks_of
-    from recallkit.stock_tasks import COMMONSENSE, evaluate_stock
+    from recallkit.models.loading import COPY_CONTROL
+    from recallkit.stock_tasks import COMMONSENSE, plan_stock
 
     named = [name.strip() for name in (tasks or "").split(",") if name.strip()]
     if tasks is None and not lm_eval_task:
@@ -438,7 +444,7 @@ def eval_recall(
     asked = [name for name in named if name != "commonsense"]
     if not (asked or stock):
         raise typer.BadParameter("--tasks: name at least one task")
-    compared = models or list(embedded.RECALL_MODELS)
+    compared = models or [name for name in embedded.RECALL_MODELS if not stock or name != COPY_CONTROL]
     folder = out or (Path("evals") if models or data else embedded.folder() / "evals")
     how = {
         "limit": limit,
@@ -452,14 +458,16 @@ def eval_recall(
         "force": force,
     }
     options = recall.RecallOptions(**how, version=task_version, prompt=prompt.value, cut=cut.value, data=data)  # type: ignore[arg-type]
-    recalled = recall.evaluate_recall(compared, asked, folder, options) if asked else None
-    metrics = evaluate_stock(compared, stock, folder, options) if stock else None
-    if as_json:
-        console.print_json({"out": str(folder), **(views.recall_json(*recalled) if recalled else {}), **views.metrics_json(metrics)})
-        return
-    if recalled is not None:
+    own_plan = recall.plan_recall(compared, asked, folder, options) if asked else None
+    stock_plan = plan_stock(compared, stock, folder, options) if stock else None
+    recalled = own_plan.run() if own_plan else None
+    if recalled is not None and not as_json:
         views.print_recall(*recalled, folder)
-    if metrics is not None:
+    metrics = stock_plan.run() if stock_plan else None
+    if as_json:
+        found = {**(views.recall_json(*recalled) if recalled else {}), **({} if metrics is None else {"metrics": metrics.to_dicts()})}
+        console.print_json({"out": str(folder), **found})
+    elif metrics is not None:
         views.print_metrics(metrics, folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,13 +14,17 @@ from recallkit.model_tokenizer import identify_tokenizer, own_tokenizer
 from recallkit.models.api import ModelRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lm_eval.api.model import LM
 
     from recallkit.journal import Parts
     from recallkit.models.api import ScoringModel
     from recallkit.stages.tokens import TextTokenizer
+
+
+_SPARE_ENTRIES = 256
+"""Entries that a model's vocabulary may have beyond its tokenizer's: rounding up, and tokens that were never used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,18 @@ class EvaluationOptions:
     force: bool = False
 
 
+@contextlib.contextmanager
+def telling_what_is_kept(tables: Sequence[Path]) -> Iterator[None]:
+    """A block that makes tables; where it ends with a UserError, the user is told which of them are whole."""
+    try:
+        yield
+    except UserError:
+        done = sum(path.exists() for path in tables)
+        if done:
+            console.note(f"{done} of {len(tables)} tables are whole, and are found again when the rest is mended")
+        raise
+
+
 def check_named_once(**named: Sequence[str]) -> None:
     """Raises UserError where a name of some kind (`model=`, `task=`) is given twice."""
     for kind, names in named.items():
@@ -52,6 +69,8 @@ class EvaluatedModel:
     """A model as the user named it, loaded when it is first needed. Raises UserError where there is none such."""
 
     def __init__(self, spec: str, options: EvaluationOptions) -> None:
+        if not spec.strip():
+            raise UserError("an empty name of a model", remedy="see `recallkit models`")
         self.spec = spec
         self.options = options
 
@@ -87,11 +106,15 @@ class EvaluatedModel:
         return is_control(self.spec)
 
     @cached_property
+    def _named_tokenizer(self) -> str | None:
+        return self.options.tokenizer or own_tokenizer(self.spec)
+
+    @cached_property
     def tokenizer(self) -> TextTokenizer:
         """Its own tokenizer, or the one that the user names; the embedded one where neither is known."""
         from recallkit.stages.tokens import EMBEDDED, load_tokenizer
 
-        name = self.options.tokenizer or own_tokenizer(self.spec)
+        name = self._named_tokenizer
         if name is None and not self._is_control:
             console.note(f"{self.spec}: no tokenizer beside it, taken to read ids of {EMBEDDED} (else name its own with --model-tokenizer)")
         try:
@@ -122,7 +145,19 @@ class EvaluatedModel:
     def _model(self) -> ScoringModel:
         from recallkit.models.loading import load_model
 
-        return load_model(self._request)
+        model = load_model(self._request)
+        spare = model.vocab_size - self.tokenizer.vocab_size
+        if self._named_tokenizer is None and not self._is_control and spare > _SPARE_ENTRIES:
+            raise UserError(
+                f"no tokenizer beside it, and its vocabulary of {model.vocab_size:,} entries is not that of {self.tokenizer.name}",
+                where=self.spec,
+                remedy="name its own with --model-tokenizer",
+            )
+        if spare > self.tokenizer.vocab_size:
+            console.note(
+                f"{self.spec}: {model.vocab_size:,} entries, but {self.tokenizer.name} has {self.tokenizer.vocab_size:,}: is it its own?"
+            )
+        return model
 
     def behind_lm_eval(self, parts: Parts, show: Callable[[int], None]) -> LM:
         """The model as lm-eval sees it; `parts` keeps what it has answered."""

@@ -99,7 +99,7 @@ Counts = Annotated[Path | None, typer.Option("--counts", metavar="FILE", help="A
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[
     DtypeChoice | None,
-    typer.Option(help="Precision of the weights; logits are reduced in float32.  [default: float32, or as scored]", show_default=False),
+    typer.Option(help="Precision of the weights; logits are reduced in float32.  \\[default: float32, or as scored]", show_default=False),
 ]
 BatchTokens = Annotated[
     int | None,

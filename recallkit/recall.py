@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit import __version__, artifacts, config, console
-from recallkit.errors import UserError
-from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once
+from recallkit.evals.rows import OWN, TASKS, load_rows
+from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
 from recallkit.journal import PartsJournal, is_finished
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ class RecallOptions(EvaluationOptions):
         return "-twice" * (self.prompt == "twice") + "-answer-cut" * (self.cut == "answer")
 
     def variant(self, task: str) -> str:
-        """A task's name with its version and manner: `swde-v0-twice`."""
-        return f"{task}-v{self.version}{self.manner}"
+        """A task's name, and the file's of rows of one's own, with version and manner: `swde-v0-twice`."""
+        own = f"-{artifacts.file_slug(self.data.name.partition('.')[0])}" if task == OWN and self.data is not None else ""
+        return f"{task}{own}-v{self.version}{self.manner}"
 
 
 def documents_path(out: Path, model: str, variant: str) -> Path:
@@ -62,38 +63,60 @@ def comparison_path(out: Path, models: Sequence[str], variants: Sequence[str]) -
     return out / "compared" / f"{artifacts.file_slug('_'.join(variants))}.{artifacts.digest_json(list(models))[:8]}"
 
 
+@dataclass(frozen=True, slots=True)
+class RecallPlan:
+    """Recall evaluations of which everything was checked that can be before a model is loaded."""
+
+    models: dict[str, EvaluatedModel]
+    rows: dict[str, RecallRows]
+    """By task."""
+    files: dict[tuple[str, str], Path]
+    """The documents table of each model and task."""
+    out: Path
+    options: RecallOptions
+
+    def run(self) -> tuple[RecallTables, Path]:
+        """Makes what is missing of the documents tables and lm-eval's files, and the comparison; its folder is returned with it."""
+        from recallkit.stages.recall import compare_recall
+
+        with telling_what_is_kept(list(self.files.values())):
+            for (model, task), path in self.files.items():
+                if not _is_there(self.models[model], task, self.rows[task], path, self.options):
+                    _evaluate(self.models[model], task, self.rows[task], path, self.out / "lm-eval", self.options)
+        tables = compare_recall(self.files)
+        models, variants = list(self.models), [self.options.variant(task) for task in self.rows]
+        question = {"reference": models[0], "models": models, "tasks": variants}
+        origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
+        facts = {**_stamp(), "kind": "recall", "options": question, **question, "rows": origins}
+        folder = comparison_path(self.out, models, variants)
+        artifacts.write_frames(tables, folder, facts)
+        return tables, folder
+
+
+def plan_recall(models: Sequence[str], tasks: Sequence[str], out: Path, options: RecallOptions = RecallOptions()) -> RecallPlan:
+    """Finds rows, models, tokenizers and what is done already, so that a mistake is told before hours of work.
+
+    The first model is the reference of the comparison. Raises UserError for everything a user can mend.
+    """
+    check_named_once(model=models, task=tasks)
+    rows = {task: load_rows(task, options.data, options.limit) for task in tasks}
+    evaluated = {model: EvaluatedModel(model, options) for model in models}
+    files = {(model, task): documents_path(out, model, options.variant(task)) for model in models for task in tasks}
+    for (model, task), path in files.items():
+        if not _is_there(evaluated[model], task, rows[task], path, options):
+            _ = evaluated[model].tokenizer
+    return RecallPlan(evaluated, rows, files, out, options)
+
+
 def evaluate_recall(
     models: Sequence[str], tasks: Sequence[str], out: Path, options: RecallOptions = RecallOptions()
 ) -> tuple[RecallTables, Path]:
-    """Evaluates each model on each task and compares them, the first one being the reference.
-
-    Writes documents tables, lm-eval's own files (`out`/lm-eval) and the comparison, whose folder is returned with it. What
-    is done already is found again. Raises UserError for everything a user can mend.
-    """
-    from recallkit.evals.rows import load_rows
-    from recallkit.stages.recall import compare_recall
-
-    check_named_once(model=models, task=tasks)
-    rows = {task: load_rows(task, options.data, options.limit) for task in tasks}
-    files = {}
-    for model in models:
-        evaluated = EvaluatedModel(model, options)
-        for task in tasks:
-            path = documents_path(out, model, options.variant(task))
-            _evaluate(evaluated, task, rows[task], path, out / "lm-eval", options)
-            files[model, task] = path
-    tables = compare_recall(files)
-    question = {"reference": models[0], "models": list(models), "tasks": [options.variant(task) for task in tasks]}
-    origins = {task: {"origin": rows[task].origin, "digest": rows[task].digest} for task in tasks}
-    facts = {**_stamp(), "kind": "recall", "options": question, **question, "rows": origins}
-    folder = comparison_path(out, models, question["tasks"])
-    artifacts.write_frames(tables, folder, facts)
-    return tables, folder
+    """Evaluates each model on each task and compares them: `plan_recall` and `RecallPlan.run`."""
+    return plan_recall(models, tasks, out, options).run()
 
 
 def describe_tasks() -> list[tuple[str, str]]:
     """Name and description of every recall task, and of the set of lm-eval's own."""
-    from recallkit.evals.rows import TASKS
     from recallkit.stock_tasks import COMMONSENSE
 
     return [*((task.name, task.description) for task in TASKS.values()), ("commonsense", f"lm-eval's {', '.join(COMMONSENSE)}, unchanged")]
@@ -106,15 +129,24 @@ def _stamp() -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------- recall tasks
 
 
-def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, path: Path, lm_eval_folder: Path, options: RecallOptions) -> None:
-    """Makes one documents table, with lm-eval's files, unless it is there."""
-    asked = {"task": task, "version": options.version, "prompt": options.prompt, "cut": options.cut}
-    identity = {**evaluated.identity, **asked, "rows": rows.digest, "limit": options.limit}
+def _asked(task: str, options: RecallOptions) -> dict[str, Any]:
+    return {"task": task, "version": options.version, "prompt": options.prompt, "cut": options.cut}
+
+
+def _identity(evaluated: EvaluatedModel, task: str, rows: RecallRows, options: RecallOptions) -> dict[str, Any]:
+    """Everything that decides the numbers of a documents table."""
+    return {**evaluated.identity, **_asked(task, options), "rows": rows.digest, "num_rows": len(rows.rows)}
+
+
+def _is_there(evaluated: EvaluatedModel, task: str, rows: RecallRows, path: Path, options: RecallOptions) -> bool:
+    """Whether a documents table is whole. Raises UserError where it is of other options."""
     found = artifacts.manifest_options(path, force=options.force)
-    if is_finished(found, identity, path, force=options.force):
-        return
-    if not rows.rows:
-        raise UserError("no row has a value to be recalled", where=rows.origin, remedy="check its field `value`")
+    return is_finished(found, _identity(evaluated, task, rows, options), path, force=options.force)
+
+
+def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, path: Path, lm_eval_folder: Path, options: RecallOptions) -> None:
+    """Makes one documents table, with lm-eval's files."""
+    identity = _identity(evaluated, task, rows, options)
     documents = list(_documents(rows.rows, evaluated.tokenizer, options))
     with PartsJournal(path, {**identity, "batch_size": options.batch_size}, force=options.force) as journal:
         there = len(journal.parts.done())
@@ -122,7 +154,7 @@ def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, path: Path
             console.note(f"{path}: going on after {there:,} batches that are there")
         with console.progress(f"{task}: {evaluated.spec}", total=len(documents), unit="prompts") as show:
             recalls = _run(evaluated.behind_lm_eval(journal.parts, show), documents, evaluated.spec, lm_eval_folder, options, task)
-        _write(path, documents, recalls, rows, evaluated, {**_stamp(), "options": identity, **asked, "limit": options.limit})
+        _write(path, documents, recalls, rows, evaluated, {**_stamp(), "options": identity, **_asked(task, options)})
         journal.finish()
 
 
@@ -147,7 +179,6 @@ def _run(
     """What lm-eval makes of the documents; its results are written."""
     from recallkit.evals.harness import load_tasks, run_tasks, write_results
     from recallkit.evals.recall_task import RecallTask
-    from recallkit.evals.rows import TASKS
 
     name = (TASKS[task].lm_eval_name or task) + options.manner.replace("-", "_")
     metadata = {"prompt": options.prompt, "cut": options.cut}

@@ -359,7 +359,7 @@ def _compare(scorer: Scorer, reader: SequenceReader, path: Path, number: int) ->
     first, ids, offsets = reader.read(number // scorer.job.sequences_per_part)
     own = ids[offsets[number - first] : offsets[number - first + 1]]
     exact = scorer.score_sequences(own, np.array([0, len(own)]))
-    stored = pl.read_parquet(path, columns=["sequence", "position", "nll", "argmax"]).filter(pl.col("sequence") == number)
+    stored = pl.read_parquet(path, glob=False, columns=["sequence", "position", "nll", "argmax"]).filter(pl.col("sequence") == number)
     return stored.select(
         "sequence",
         "position",

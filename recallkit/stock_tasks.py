@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__, artifacts, config, console
-from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once
+from recallkit.errors import UserError
+from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
 from recallkit.journal import PartsJournal, is_finished
 
 if TYPE_CHECKING:
@@ -24,45 +26,77 @@ def metrics_path(out: Path, model: str, task: str) -> Path:
     return out / "metrics" / artifacts.file_slug(model) / f"{artifacts.file_slug(task)}.parquet"
 
 
-def evaluate_stock(
-    models: Sequence[str], tasks: Sequence[str], out: Path, options: EvaluationOptions = EvaluationOptions()
-) -> pl.DataFrame:
-    """Evaluates each model on each of lm-eval's tasks (names, or paths of YAML files): a row a model, task and metric.
+@dataclass(frozen=True, slots=True)
+class StockPlan:
+    """Tasks of lm-eval, loaded, and the models that they are for."""
 
-    Writes metrics tables (`metrics_path`) and lm-eval's own files (`out`/lm-eval). Raises UserError for everything a
-    user can mend.
+    models: dict[str, EvaluatedModel]
+    tasks: dict[str, dict[str, Any]]
+    """What lm-eval loaded, by the name that was asked for."""
+    asked: dict[str, dict[str, Any]]
+    """What each task asks: it decides the numbers."""
+    files: dict[tuple[str, str], Path]
+    out: Path
+    options: EvaluationOptions
+
+    def run(self) -> pl.DataFrame:
+        """Makes what is missing of the metrics tables and lm-eval's files: a row a model, task and metric."""
+        import polars as pl
+
+        with telling_what_is_kept(list(self.files.values())):
+            for (model, task), path in self.files.items():
+                if not self.is_there(model, task):
+                    self._evaluate(model, task, path)
+        return pl.concat([pl.read_parquet(path, glob=False) for path in self.files.values()])
+
+    def is_there(self, model: str, task: str) -> bool:
+        """Whether a metrics table is whole. Raises UserError where it is of other options."""
+        path, force = self.files[model, task], self.options.force
+        return is_finished(artifacts.manifest_options(path, force=force), self._identity(model, task), path, force=force)
+
+    def _identity(self, model: str, task: str) -> dict[str, Any]:
+        return {**self.models[model].identity, **self.asked[task]}
+
+    def _evaluate(self, model: str, task: str, path: Path) -> None:
+        import polars as pl
+
+        from recallkit.evals.harness import run_tasks, write_results
+
+        identity, force = self._identity(model, task), self.options.force
+        key = {**identity, "batch_size": self.options.batch_size}
+        with PartsJournal(path, key, force=force) as journal, console.progress(f"{task}: {model}", unit="requests") as show:
+            lm = self.models[model].behind_lm_eval(journal.parts, show)
+            results = run_tasks(lm, self.tasks[task], model=model, limit=self.options.limit)
+            write_results(results, self.out / "lm-eval", model)
+            table = pl.DataFrame(list(_metrics(model, results)), infer_schema_length=None).to_arrow()
+            facts = {"recallkit_version": __version__, "schema_version": config.SCHEMA_VERSION, "kind": "metrics", "options": identity}
+            artifacts.write_parquet(path, [table], table.schema, {**facts, "model": model})
+            journal.finish()
+
+
+def plan_stock(models: Sequence[str], tasks: Sequence[str], out: Path, options: EvaluationOptions = EvaluationOptions()) -> StockPlan:
+    """Loads tasks of lm-eval (names, or paths of YAML files) and finds models and what is done already, before any work.
+
+    Raises UserError for everything a user can mend.
     """
-    import polars as pl
+    from recallkit.evals.harness import digest_requests, load_tasks
 
     check_named_once(model=models, task=tasks)
-    frames = []
-    for model in models:
-        evaluated = EvaluatedModel(model, options)
-        for task in tasks:
-            path = metrics_path(out, model, task)
-            _evaluate(evaluated, task, path, out / "lm-eval", options)
-            frames.append(pl.read_parquet(path))
-    return pl.concat(frames)
-
-
-def _evaluate(evaluated: EvaluatedModel, task: str, path: Path, lm_eval_folder: Path, options: EvaluationOptions) -> None:
-    import polars as pl
-
-    from recallkit.evals.harness import digest_requests, load_tasks, run_tasks, write_results
-
-    loaded = load_tasks([task])
-    asked = {"task": task, "requests": digest_requests(loaded, options.limit), "lm_eval": version("lm_eval"), "limit": options.limit}
-    identity = {**evaluated.identity, **asked}
-    if is_finished(artifacts.manifest_options(path, force=options.force), identity, path, force=options.force):
-        return
-    key = {**identity, "batch_size": options.batch_size}
-    with PartsJournal(path, key, force=options.force) as journal, console.progress(f"{task}: {evaluated.spec}", unit="requests") as show:
-        results = run_tasks(evaluated.behind_lm_eval(journal.parts, show), loaded, model=evaluated.spec, limit=options.limit)
-        write_results(results, lm_eval_folder, evaluated.spec)
-        table = pl.DataFrame(list(_metrics(evaluated.spec, results)), infer_schema_length=None).to_arrow()
-        facts = {"recallkit_version": __version__, "schema_version": config.SCHEMA_VERSION, "kind": "metrics", "options": identity}
-        artifacts.write_parquet(path, [table], table.schema, {**facts, "model": evaluated.spec})
-        journal.finish()
+    evaluated = {model: EvaluatedModel(model, options) for model in models}
+    for each in evaluated.values():
+        if each.copies_text:
+            raise UserError("it copies text and has no likelihoods", where=each.spec, remedy="leave it out of lm-eval's own tasks")
+    loaded = {task: load_tasks([task]) for task in tasks}
+    asked = {
+        task: {"task": task, "requests": digest_requests(of, options.limit), "lm_eval": version("lm_eval"), "limit": options.limit}
+        for task, of in loaded.items()
+    }
+    files = {(model, task): metrics_path(out, model, task) for model in models for task in tasks}
+    plan = StockPlan(evaluated, loaded, asked, files, out, options)
+    for model, task in files:
+        if not plan.is_there(model, task):
+            _ = evaluated[model].tokenizer
+    return plan
 
 
 def _metrics(model: str, results: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -76,7 +110,7 @@ def _metrics(model: str, results: Mapping[str, Any]) -> Iterator[dict[str, Any]]
             yield {
                 "model": model,
                 "task": task,
-                "version": str(results["versions"].get(task)),
+                "version": str(number) if (number := results["versions"].get(task)) not in (None, "Yaml") else None,
                 "metric": metric,
                 "filter": kind,
                 "value": float(value),

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recallkit import artifacts
+from recallkit import artifacts, console, views
 from recallkit.evals.rows import load_rows
 from recallkit.recall import RecallOptions, documents_path, evaluate_recall
 from recallkit.stages.tokens import load_tokenizer
@@ -119,8 +119,8 @@ def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, t
     assert table.filter("answer_cut")["answer_distance"].null_count() == sum(number > 4 for number in cut)
     truncated, lost = sum(number > 0 for number in cut), sum(number > 4 for number in cut)
     assert 0 < lost < 12
-    line = f"{truncated} of 12 prompts cut on the left to fit its context; {lost} of their answers were cut away"
-    assert line in " ".join(done.stdout.split())
+    line = f"of 12 prompts {truncated} cut on the left to fit its context, {lost} whose answer stood only in what was cut"
+    assert line in done.stdout
 
 
 def test_prompts_read_twice_and_documents_cut_around_the_answer(home, rows, tmp_path):
@@ -142,9 +142,10 @@ def test_other_options_and_other_rows_are_told_apart(run, home, rows, tmp_path):
     assert run(*command).returncode == 0
     again = run(*command, "--limit", 3)
     assert again.returncode == 1
-    assert "already made with other options (differs in limit)" in again.stderr
+    assert "already made with other options (differs in num_rows)" in again.stderr
+    assert run(*command, "--limit", 1000).returncode == 0, "all rows are all rows"
     write_rows(rows, 13)
-    assert "differs in rows" in run(*command).stderr
+    assert "differs in num_rows, rows" in run(*command).stderr
     forced = run(*command, "--force", "--json")
     assert json.loads(forced.stdout)["recall"][0]["num_rows"] == 13
     assert run(*command, "--task-version", 0).returncode == 0, "another version is another table"
@@ -167,9 +168,9 @@ def test_other_accepted_answers(home, tmp_path):
     text = "Colour: Beta\nSize: Gamma \nColour:"
     asked = [("Beta", ["Omega", "Zeta"]), ("Omega", [" Beta "]), ("Omega", ["Zeta"]), ("Omega", None)]
     lines = [json.dumps({"text": text, "value": value, "key": "Colour", "answers": answers}) for value, answers in asked]
-    (tmp_path / "own.jsonl").write_text("\n".join(lines))
-    evaluate_recall(["control:copy"], ["own"], tmp_path, RecallOptions(data=tmp_path / "own.jsonl"))
-    table = documents(tmp_path, "control:copy", "own-v1")
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
+    evaluate_recall(["control:copy"], ["own"], tmp_path, RecallOptions(data=tmp_path / "mine.jsonl"))
+    table = documents(tmp_path, "control:copy", "own-mine-v1")
     assert table["contains"].to_list() == [True, False, False, False]
     assert table["contains_any"].to_list() == [True, True, False, None]
 
@@ -191,6 +192,62 @@ def test_mistakes_are_one_line(run, home, rows, tmp_path):
     assert run("eval-recall", "--tasks", ",").returncode == 2
     (tmp_path / "empty.jsonl").write_text(json.dumps({"text": "a:", "value": " "}) + "\n")
     assert "no row has a value" in run("eval-recall", "control:unigram", "--tasks", "fda", "--data", tmp_path / "empty.jsonl", *out).stderr
+
+
+def test_a_mistake_in_the_last_name_is_told_before_any_work(run, home, rows, tmp_path):
+    command = ["eval-recall", "control:unigram", "--tasks", "fda", "--data", rows, "-o", tmp_path / "out"]
+    for more in (["nothere"], ["--lm-eval-task", "nothere.yaml"], ["--lm-eval-task", "lambada_opena"]):
+        done = run(*command, *more)
+        assert done.returncode == 1
+        assert not (tmp_path / "out").exists()
+    assert "did you mean lambada_openai?" in done.stderr
+
+
+def test_a_failure_later_on_keeps_what_is_whole(run, home, rows, tiny_model, tmp_path):
+    """A model's vocabulary shows when it is loaded: ids of another one's tokenizer would mean nothing to it."""
+    command = ["eval-recall", "control:unigram", tiny_model("gpt_neox", vocab_size=8192), "--tasks", "fda", "--data", rows]
+    done = run(*command, "-o", tmp_path / "out")
+    assert done.returncode == 1
+    assert "no tokenizer beside it, and its vocabulary of 8,192 entries is not that of recallkit-4k" in done.stderr
+    assert "1 of 2 tables are whole" in done.stderr
+    assert len(documents(tmp_path / "out", "control:unigram")) == 12
+
+
+def test_brackets_are_letters(run, home, rows, tmp_path):
+    done = run("eval-recall", "control:copy", "--tasks", "fda", "--data", rows, "-o", tmp_path / "x[bold]*")
+    assert done.returncode == 0, done.stderr
+    assert "x[bold]*" in done.stdout
+
+
+def test_tables_fit_a_narrow_terminal(home, rows, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    console.stdout.cache_clear()
+    for name in ("swde", "squad", "own"):
+        (tmp_path / f"{name}.jsonl").write_bytes(rows.read_bytes())
+    models = ["control:unigram", "control:copy", "control:bigram", "control:recall"]
+    tables, folder = evaluate_recall(models, ["swde", "fda", "squad", "own"], tmp_path / "out", RecallOptions(data=tmp_path))
+    views.print_recall(tables, folder, tmp_path / "out")
+    console.stdout.cache_clear()
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines if "/" not in line) <= 80
+    assert not [line for line in lines if "…" in line]
+    for model in models[1:]:
+        assert sum(line.strip().startswith(model) for line in lines) >= 6, "in each table, in each row of differences"
+
+
+def test_nothing_but_json_on_stdout(run, home, tmp_path, monkeypatch):
+    """lm-eval prints a line to stdout where a metric is bootstrapped."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps({"text": text, "end": end}) + "\n" for text, end in [("a", "b"), ("of", "the")])
+    )
+    (tmp_path / "task.yaml").write_text(
+        f"task: words\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {tmp_path / 'rows.jsonl'}\ntest_split: test\n"
+        "output_type: loglikelihood\ndoc_to_text: '{{text}}'\ndoc_to_target: ' {{end}}'\nmetric_list:\n  - metric: perplexity\n"
+    )
+    done = run("eval-recall", "--lm-eval-task", tmp_path / "task.yaml", "-o", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    assert {row["model"] for row in json.loads(done.stdout)["metrics"]} == {"control:recall", "control:unigram"}
 
 
 def test_tasks_of_lm_eval_run_unchanged(run, home, tmp_path, monkeypatch):

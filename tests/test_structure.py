@@ -143,7 +143,10 @@ def test_every_command_has_help_for_every_option(name, run):
     command = typer.main.get_command(cli.app).commands[name]
     assert command.help
     assert [p.name for p in command.params if p.param_type_name == "option" and not p.help and p.name != "help"] == []
-    assert run(name, "--help").returncode == 0
+    shown = run(name, "--help")
+    assert shown.returncode == 0
+    written = sum("[default:" in (p.help or "") for p in command.params if p.param_type_name == "option")
+    assert shown.stdout.count("[default:") >= written, "square brackets of help are markup unless they are escaped"
 
 
 def test_nothing_names_where_it_was_made():

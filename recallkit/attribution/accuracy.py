@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class AccuracyIntervals:
     """Of m models, the first of which is the reference: float64 (m,), bounds (2, m) of 95 % percentile intervals.
 
-    Accuracies are fractions of rows. NaN where there are fewer than two documents.
+    Accuracies are fractions of rows. NaN where resampling tells nothing: of one document, or where all draws agree.
     """
 
     standard_error: np.ndarray
@@ -43,10 +43,12 @@ def accuracy_intervals(contains: np.ndarray, documents: Sequence[str], num_resam
     totals = resample_totals(sums, num_resamples, seed)
     accuracies = totals[:, 1:] / totals[:, :1]
     differences = accuracies - accuracies[:, :1]
-    known = np.nan if len(sums) < 2 else 1.0
-    return AccuracyIntervals(
-        standard_error=accuracies.std(axis=0, ddof=1) * known,
-        bounds=np.stack(percentile_interval(accuracies)) * known,
-        difference_error=differences.std(axis=0, ddof=1) * known,
-        difference_bounds=np.stack(percentile_interval(differences)) * known,
-    )
+    return AccuracyIntervals(*_spread(accuracies), *_spread(differences))
+
+
+def _spread(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Standard deviation (m,) and bounds (2, m) of the columns of samples (num_resamples, m); NaN where all are one."""
+    import numpy as np
+
+    known = np.where(np.ptp(samples, axis=0) > 1e-12, 1.0, np.nan)
+    return samples.std(axis=0, ddof=1) * known, np.stack(percentile_interval(samples)) * known

@@ -204,7 +204,8 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
             return 0
         if self.max_length <= most:
             problem = f"a context of {self.max_length:,} ids has no room for a prompt and {most} generated ones"
-            raise UserError(problem, where=getattr(self.model, "name", None), remedy="give a longer --context")
+            is_own = self.max_length == self.model.max_length
+            raise UserError(problem, where=self.model.name, remedy="leave it out" if is_own else "give a longer --context")
         return max(0, num_ids - (self.max_length - most))
 
     def _text(self, job: Job, ids: Sequence[int]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import json
 import logging
 import platform
 import random
+import sys
 import tempfile
 import time
 import warnings
@@ -34,11 +36,14 @@ def load_tasks(names: Sequence[str | Task]) -> dict[str, Any]:
     """Tasks of lm-eval by name, by the path of a YAML file, or as objects. Raises UserError where there is none such."""
     from lm_eval.tasks import TaskManager
 
+    stock = [name for name in names if isinstance(name, str) and not _is_yaml(name)]
     with _quiet():
-        manager = TaskManager(include_defaults=any(isinstance(name, str) and not Path(name).is_file() for name in names))
-        for name in names:
-            if isinstance(name, str) and not Path(name).is_file() and not manager.match_tasks([name]):
-                raise UserError("lm-eval has no such task", where=name, remedy="see `lm-eval ls tasks`, or give the path of a YAML file")
+        manager = TaskManager(include_defaults=bool(stock))
+        for name in stock:
+            if not manager.match_tasks([name]):
+                near = difflib.get_close_matches(name, manager.all_tasks, n=1)
+                remedy = f"did you mean {near[0]}?" if near else "see `lm-eval ls tasks`, or give the path of a YAML file"
+                raise UserError("lm-eval has no such task", where=name, remedy=remedy)
         _seed()
         try:
             loaded: dict[str, Any] = manager.load(list(names))
@@ -46,6 +51,15 @@ def load_tasks(names: Sequence[str | Task]) -> dict[str, Any]:
             named = ", ".join(map(str, names))
             raise UserError(f"lm-eval cannot load it ({error})", where=named, remedy="check its file, its data and the network") from error
     return loaded
+
+
+def _is_yaml(name: str) -> bool:
+    """Whether a name is that of a file. Raises UserError where it looks so and there is none."""
+    if not (Path(name).is_file() or name.endswith((".yaml", ".yml"))):
+        return False
+    if not Path(name).is_file():
+        raise UserError("no such file", where=name, remedy="give the path of a task's YAML file, or a task's name")
+    return True
 
 
 def run_tasks(lm: LM, loaded: dict[str, Any], *, model: str, limit: int | None = None) -> dict[str, Any]:
@@ -130,24 +144,33 @@ def _folder_name(model: str) -> str:
     from lm_eval.utils import sanitize_model_name
 
     name: str = sanitize_model_name(model)
-    return artifacts.file_slug(name) if name.startswith(".") or len(name) > 200 else name
+    is_plain = name.isprintable() and len(name) <= 200 and not name.startswith(".")
+    return name if is_plain else artifacts.file_slug(name)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without lm-eval's chatter: it logs its progress, draws bars of moments, and warns of what its own code does."""
+    """Without lm-eval's chatter: it logs its progress, draws bars of moments, and warns of what its own code does.
+
+    What it prints goes to stderr: stdout is for results.
+    """
+    import datasets
     import lm_eval.api.task
 
     bars, lm_eval.api.task.tqdm = lm_eval.api.task.tqdm, lambda rows, **_: rows
-    loggers = [logging.getLogger(name) for name in ("lm_eval", "datasets")]
+    drew = datasets.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    loggers = [logging.getLogger(name) for name in ("lm_eval", "datasets", "huggingface_hub")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
             warnings.simplefilter("ignore")
             yield
     finally:
         lm_eval.api.task.tqdm = bars
+        if drew:
+            datasets.enable_progress_bars()
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -125,7 +125,13 @@ def _read(task: RecallTask, data: Path | None) -> tuple[list[RecallRow], str]:
         from recallkit.evals.metadata import read_installed
 
         return read_installed()
-    return list(_rows_of(shard)), shard.name
+    try:
+        return list(_rows_of(shard)), shard.name
+    except UserError as error:
+        if data is not None:
+            raise
+        remedy = "check the data set and the network, or give local rows with --data"
+        raise UserError(error.problem, where=error.where, remedy=remedy) from error
 
 
 class _RowFinder(FieldFinder):

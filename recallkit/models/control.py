@@ -11,7 +11,8 @@ Interpolated Witten-Bell smoothing (Chen & Goodman 1999, section 2.4), which sum
 
 from __future__ import annotations
 
-from functools import cached_property
+import itertools
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,9 +20,11 @@ import numpy as np
 from recallkit import artifacts
 from recallkit.counts import open_counts, read_meta
 from recallkit.errors import UserError
-from recallkit.models.api import TokenScores
+from recallkit.models.api import Continuation, TokenScores
+from recallkit.models.generation import by_scoring
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from recallkit.counts import CountsTable
@@ -97,6 +100,31 @@ class _ControlModel:
 
         nll, argmax, rank = score_ngrams(np.ascontiguousarray(ids, np.uint32), offsets.astype(np.int64), self.cache_weight, *self._arrays)
         return TokenScores(nll, argmax, rank)
+
+    def generate(
+        self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
+    ) -> list[Continuation]:
+        """See `GeneratingModel.generate`.
+
+        All that p3 takes from a context is its last id u and r(u): a context of these alone gives the same argmax.
+        """
+        scored = by_scoring(self, prompts, answers, 0, is_done)
+        return [
+            Continuation(self._continue(prompt, most, partial(is_done, number)), found.answer_nll)
+            for number, (prompt, found) in enumerate(zip(prompts, scored, strict=True))
+        ]
+
+    def _continue(self, prompt: np.ndarray, most: int, is_done: Callable[[list[int]], bool]) -> list[int]:
+        followers = dict(itertools.pairwise(map(int, prompt)))
+        last = int(prompt[-1])
+        ids: list[int] = []
+        while len(ids) < most and not (ids and is_done(ids)):
+            context = np.array([last, followers[last], last, 0] if last in followers else [last, 0])
+            following = int(self.score(context, np.array([0, len(context)])).argmax[-1])
+            followers[last] = following
+            ids.append(following)
+            last = following
+        return ids
 
 
 class UnigramModel(_ControlModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ class HubShard:
         # RuntimeError: data sets that would need a script; ValueError: no such split, or a configuration to choose.
         failures = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
         row = first
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs each retry, then raises
         try:
             rows = datasets.load_dataset(self.repo, split=self.split, revision=self.revision, streaming=True)
             for row, fields in enumerate(rows.skip(first) if first else rows, first):

@@ -152,9 +152,9 @@ def _read_frame(table: Path) -> pl.DataFrame:
 
     try:
         if table.suffix == ".parquet":
-            frame = pl.read_parquet(table)
+            frame = pl.read_parquet(table, glob=False)
         else:
-            frame = pl.read_csv(table, separator="\t" if table.suffix == ".tsv" else ",", infer_schema=False)
+            frame = pl.read_csv(table, separator="\t" if table.suffix == ".tsv" else ",", infer_schema=False, glob=False)
     except FileNotFoundError:
         raise UserError("no such file", where=table, remedy="give a CSV, TSV or Parquet file") from None
     except pl.exceptions.NoDataError:

@@ -56,7 +56,8 @@ class RecallTables:
     """What recall evaluations say of models, the first of which is the reference. Accuracies are fractions.
 
     recall: model x task, with standard errors and 95 % intervals by resampling documents, and the paired difference to
-    the reference; `dropped` rows had an empty value. by_*: model x task x bucket (`low`..`high`, both included) of the
+    the reference; `dropped` rows had an empty value, and why others count as wrong is counted beside them (see
+    queries/recall/summarise_documents.sql). by_*: model x task x bucket (`low`..`high`, both included) of the
     tokens between the answer and the prompt's end, of its occurrences in the prompt, of the prompt's length in tokens.
     """
 
@@ -76,7 +77,7 @@ def compare_recall(files: Mapping[tuple[str, str], Path]) -> RecallTables:
     models = list(dict.fromkeys(model for model, _ in files))
     tasks = list(dict.fromkeys(task for _, task in files))
     manifests = {pair: read_manifest(path) for pair, path in files.items()}
-    documents = {pair: pl.read_parquet(path) for pair, path in files.items()}
+    documents = {pair: pl.read_parquet(path, glob=False) for pair, path in files.items()}
     with db.connect(threads=1) as connection:
         every = pl.concat(documents.values())
         connection.register("documents", every.to_arrow())
@@ -121,6 +122,7 @@ def _intervals(
             "model": model,
             "task": task,
             **{name: manifests[model, task]["options"][name] for name in ("version", "prompt", "cut")},
+            "tokenizer": manifests[model, task]["tokenizer"]["name"],
             "dropped": manifests[model, task]["num_dropped"],
             "standard_error": _number(found.standard_error[place]),
             "ci_low": _number(found.bounds[0, place]),

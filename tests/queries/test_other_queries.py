@@ -75,6 +75,10 @@ RECALLED = {
     "answer_tokens": [3, 1, None, None, 2],
     "truncated": [False, True, True, False, False],
     "answer_cut": [False, True, False, False, False],
+    "contains_any": [True, True, False, None, None],
+    "occurrences": [1, 0, 0, 3, 1],
+    "value": ["v", "v\nw", "v", "v", "v"],
+    "generation": ["v", "  ", "", "v", "v"],
 }
 
 
@@ -84,9 +88,9 @@ def test_summarise_documents():
         connection.register("documents", pl.DataFrame(RECALLED, schema_overrides=schema).to_arrow())
         rows = db.frame(connection, "recall/summarise_documents").rows()
     assert rows == [
-        ("copy", "fda", 1, 1, 0, 0, 1.0, None, None),
-        ("m", "fda", 3, 2, 2, 1, pytest.approx(1 / 3), pytest.approx(7 / 4), pytest.approx(3.5)),
-        ("m", "swde", 1, 1, 0, 0, 1.0, pytest.approx(0.5), pytest.approx(1.0)),
+        ("copy", "fda", 1, 1, 0, 0, 0, 0, 0, 1.0, None, None, None),
+        ("m", "fda", 3, 2, 2, 1, 2, 1, 2, pytest.approx(1 / 3), pytest.approx(2 / 3), pytest.approx(7 / 4), pytest.approx(3.5)),
+        ("m", "swde", 1, 1, 0, 0, 0, 0, 0, 1.0, None, pytest.approx(0.5), pytest.approx(1.0)),
     ]
 
 
