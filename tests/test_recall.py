@@ -12,7 +12,7 @@ from recallkit import artifacts, console, views
 from recallkit.evals.rows import load_rows
 from recallkit.recall import RecallOptions, documents_path, evaluate_recall
 from recallkit.stages.tokens import load_tokenizer
-from tests.conftest import made_up_texts
+from tests.conftest import ROOT, made_up_texts
 
 CONTROLS = ["control:copy", "control:recall", "control:unigram"]
 
@@ -173,6 +173,12 @@ def test_other_accepted_answers(home, tmp_path):
     table = documents(tmp_path, "control:copy", "own-mine-v1")
     assert table["contains"].to_list() == [True, False, False, False]
     assert table["contains_any"].to_list() == [True, True, False, None]
+
+
+def test_the_example_of_rows_of_ones_own(home, run, tmp_path):
+    done = run("eval-recall", "control:copy", "--data", ROOT / "examples" / "04_recall_rows.jsonl", "-o", tmp_path, "--json")
+    [row] = json.loads(done.stdout)["recall"]
+    assert (row["task"], row["num_rows"], row["num_documents"], row["accuracy"]) == ("own", 5, 3, 1.0)
 
 
 def test_mistakes_are_one_line(run, home, rows, tmp_path):
