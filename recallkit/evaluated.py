@@ -159,6 +159,10 @@ class EvaluatedModel:
             )
         return model
 
+    def unload(self) -> None:
+        """Gives its memory back, for the next model."""
+        self.__dict__.pop("_model", None)
+
     def behind_lm_eval(self, parts: Parts, show: Callable[[int], None]) -> LM:
         """The model as lm-eval sees it; `parts` keeps what it has answered."""
         from recallkit.evals.adapter import CopyLM, ModelLM

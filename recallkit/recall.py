@@ -80,9 +80,12 @@ class RecallPlan:
         from recallkit.stages.recall import compare_recall
 
         with telling_what_is_kept(list(self.files.values())):
-            for (model, task), path in self.files.items():
-                if not _is_there(self.models[model], task, self.rows[task], path, self.options):
-                    _evaluate(self.models[model], task, self.rows[task], path, self.out / "lm-eval", self.options)
+            for model, evaluated in self.models.items():
+                for task, rows in self.rows.items():
+                    path = self.files[model, task]
+                    if not _is_there(evaluated, task, rows, path, self.options):
+                        _evaluate(evaluated, task, rows, path, self.out / "lm-eval", self.options)
+                evaluated.unload()
         tables = compare_recall(self.files)
         models, variants = list(self.models), [self.options.variant(task) for task in self.rows]
         question = {"reference": models[0], "models": models, "tasks": variants}

@@ -44,9 +44,11 @@ class StockPlan:
         import polars as pl
 
         with telling_what_is_kept(list(self.files.values())):
-            for (model, task), path in self.files.items():
-                if not self.is_there(model, task):
-                    self._evaluate(model, task, path)
+            for model, evaluated in self.models.items():
+                for task in self.tasks:
+                    if not self.is_there(model, task):
+                        self._evaluate(model, task, self.files[model, task])
+                evaluated.unload()
         return pl.concat([pl.read_parquet(path, glob=False) for path in self.files.values()])
 
     def is_there(self, model: str, task: str) -> bool:

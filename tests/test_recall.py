@@ -219,6 +219,28 @@ def test_a_failure_later_on_keeps_what_is_whole(run, home, rows, tiny_model, tmp
     assert len(documents(tmp_path / "out", "control:unigram")) == 12
 
 
+def test_one_model_is_in_memory_at_a_time(home, rows, tmp_path, monkeypatch):
+    """Several large models would not fit beside each other."""
+    import gc
+    import weakref
+
+    from recallkit.models import loading
+
+    load, loaded = loading.load_model, []
+
+    def watched(request):
+        gc.collect()
+        assert not [model for model in loaded if model() is not None], "the model before is still there"
+        model = load(request)
+        loaded.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(loading, "load_model", watched)
+    (tmp_path / "squad.jsonl").write_bytes(rows.read_bytes())
+    evaluate_recall(["control:unigram", "control:bigram"], ["fda", "squad"], tmp_path / "out", RecallOptions(data=tmp_path))
+    assert len(loaded) == 2, "once for all tasks"
+
+
 def test_brackets_are_letters(run, home, rows, tmp_path):
     done = run("eval-recall", "control:copy", "--tasks", "fda", "--data", rows, "-o", tmp_path / "x[bold]*")
     assert done.returncode == 0, done.stderr
