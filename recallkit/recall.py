@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from lm_eval.api.model import LM
 
     from recallkit.evals.adapter import Recall
-    from recallkit.evals.rows import RecallRow, RecallRows
+    from recallkit.evals.records import RecallRow
+    from recallkit.evals.rows import RecallRows
     from recallkit.stages.recall import RecallTables
     from recallkit.stages.tokens import TextTokenizer
 

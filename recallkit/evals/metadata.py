@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from recallkit.artifacts import digest_bytes
-from recallkit.evals.rows import RecallRow
+from recallkit.evals.records import RecallRow
 from recallkit.sources.demo_text import installed_projects
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from recallkit.evals.rows import RecallRow
+    from recallkit.evals.records import RecallRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.artifacts import digest_json
 from recallkit.errors import UserError
+from recallkit.evals.metadata import read_installed
+from recallkit.evals.records import RecallRow
 from recallkit.registry import look_up
 from recallkit.sources.fields import FieldError, FieldFinder, kind_of, present_names
 from recallkit.sources.hub import HubShard
@@ -21,22 +23,6 @@ if TYPE_CHECKING:
 SUFFIXES = (*COMPRESSION, ".parquet")
 _REVISION = "main"
 _FIELDS = ("doc_id", "text", "value", "key", "answers", "question", "context")
-
-
-@dataclass(frozen=True, slots=True)
-class RecallRow:
-    """One question: `text` ends with the query (`...\\n{key}:`), `value` is what follows it where a model recalls.
-
-    Rows of one document share `doc_id`. `answers` holds others that are accepted, where the data has any.
-    """
-
-    doc_id: str
-    text: str
-    value: str
-    key: str | None = None
-    answers: tuple[str, ...] = ()
-    question: str | None = None
-    context: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +108,6 @@ def _read(task: RecallTask, data: Path | None) -> tuple[list[RecallRow], str]:
     elif task.name == OWN:
         raise UserError("it needs rows", where=OWN, remedy="give them with --data FILE")
     else:
-        from recallkit.evals.metadata import read_installed
-
         return read_installed()
     try:
         return list(_rows_of(shard)), shard.name

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.models.api import Continuation
-from recallkit.models.torch_model import memory_errors, threads_for
+from recallkit.models.resources import memory_errors, threads_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +10,8 @@ import numpy as np
 
 from recallkit.errors import UserError
 from recallkit.models.api import TokenScores
+from recallkit.models.generation import by_scoring, by_stepping
+from recallkit.models.resources import memory_errors, physical_memory, threads_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,9 +32,6 @@ _MOST_CUDA_TOKENS = 1 << 16
 _PROBE_SECONDS = 2.0
 _WORTHWHILE = 0.05
 """A batch twice as large must be faster by this share."""
-
-_FEW_TOKENS = 64
-"""Matrix products of fewer rows may differ in the last bit between numbers of threads: they get one thread."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -95,10 +92,6 @@ def fastest_batch(seq_len: int, most: int, seconds: Callable[[int], float]) -> i
     return chosen * seq_len
 
 
-def _physical_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 class TorchModel:
     """A torch model behind `ScoringModel`. A subclass gives `forward` and `reduce`."""
 
@@ -140,7 +133,7 @@ class TorchModel:
         if self.device.type == "cuda":
             taken = self._probe_memory(seq_len)
             return fitting_batch(seq_len, taken, torch.cuda.mem_get_info(self.device)[0], _MOST_CUDA_TOKENS)
-        most = min(_MOST_CPU_TOKENS, _physical_memory() // 8 // self.bytes_per_token(seq_len))
+        most = min(_MOST_CPU_TOKENS, physical_memory() // 8 // self.bytes_per_token(seq_len))
         return fastest_batch(seq_len, most, lambda n: self._probe_seconds(seq_len, n))
 
     def _probe_seconds(self, seq_len: int, num_sequences: int) -> float:
@@ -188,9 +181,7 @@ class TorchModel:
         self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
     ) -> list[Continuation]:
         """See `GeneratingModel.generate`. Answers alone are scored at once; so is every id where single steps are not exact."""
-        from recallkit.models import generation  # which imports this module
-
-        run = generation.by_stepping if most and self.joining is not None else generation.by_scoring
+        run = by_stepping if most and self.joining is not None else by_scoring
         return run(self, prompts, answers, most, is_done)
 
     @functools.cached_property
@@ -209,7 +200,7 @@ class TorchModel:
         from recallkit.models.states import tensors_of
 
         size = sum(tensor.nbytes for tensor in tensors_of(state)) * wanted_rows // num_rows
-        if self.device.type == "cpu" and size > _physical_memory() // 4:
+        if self.device.type == "cpu" and size > physical_memory() // 4:
             raise MemoryError
 
     def join(self, states: Sequence[Any]) -> Any:
@@ -315,34 +306,3 @@ def _empty_scores(shape: tuple[int, ...]) -> TokenScores:
 
 def _place(scores: TokenScores, into: TokenScores, places: Any) -> None:
     into.nll[places], into.argmax[places], into.rank[places] = scores.nll, scores.argmax, scores.rank
-
-
-@contextlib.contextmanager
-def threads_for(num_tokens: int) -> Iterator[None]:
-    """One thread for a handful of tokens, so that the bits of a result do not depend on how many threads there are."""
-    import torch
-
-    threads = torch.get_num_threads()
-    if num_tokens < _FEW_TOKENS and threads > 1:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-
-
-@contextlib.contextmanager
-def memory_errors() -> Iterator[None]:
-    """Turns torch's ways of running out of memory into MemoryError."""
-    import torch
-
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        torch.cuda.empty_cache()
-        raise MemoryError from error
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error) or "not enough memory" in str(error):
-            raise MemoryError from error
-        raise

@@ -33,7 +33,8 @@ from recallkit import artifacts
 from recallkit.errors import UserError
 from recallkit.models.api import Continuation, TokenScores
 from recallkit.models.generation import by_scoring
-from recallkit.models.torch_model import TorchModel, choose_device, choose_dtype, memory_errors
+from recallkit.models.resources import memory_errors
+from recallkit.models.torch_model import TorchModel, choose_device, choose_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

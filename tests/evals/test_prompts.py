@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallkit.evals.prompts import Places, cut_around_answer, find_places, make_prompt, split_query
-from recallkit.evals.rows import RecallRow
+from recallkit.evals.records import RecallRow
 from recallkit.stages.tokens import load_tokenizer
 
 

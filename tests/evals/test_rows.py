@@ -13,7 +13,8 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.evals import rows
-from recallkit.evals.rows import RecallRow, load_rows
+from recallkit.evals.records import RecallRow
+from recallkit.evals.rows import load_rows
 
 RECORDS: list[dict[str, Any]] = [
     {"doc_id": "a", "text": "Colour: réd\nSize: 3\ncolour:", "key": "colour", "value": "réd"},

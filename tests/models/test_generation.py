@@ -186,7 +186,7 @@ def test_states_that_would_fill_the_machine_are_refused_before_they_are_made(loa
     state = model.forward(torch.from_numpy(prompts[1].astype(np.int64))[None], carry=True)[1]
     size = sum(tensor.nbytes for tensor in states.tensors_of(state))
     assert size > 100
-    monkeypatch.setattr("recallkit.models.torch_model._physical_memory", lambda: 4 * size + 3)
+    monkeypatch.setattr("recallkit.models.torch_model.physical_memory", lambda: 4 * size + 3)
     with pytest.raises(MemoryError):
         generate(model, prompts, [np.zeros(0, int)] * 2, 2, never)
     assert len(generate(model, prompts[1:], [np.zeros(0, int)], 2, never)[0].ids) == 2

@@ -1,0 +1,21 @@
+"""The records of recall evaluations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RecallRow:
+    """One question: `text` ends with the query (`...\\n{key}:`), `value` is what follows it where a model recalls.
+
+    Rows of one document share `doc_id`. `answers` holds others that are accepted, where the data has any.
+    """
+
+    doc_id: str
+    text: str
+    value: str
+    key: str | None = None
+    answers: tuple[str, ...] = ()
+    question: str | None = None
+    context: str | None = None
