@@ -1,4 +1,4 @@
-"""Killed for real: SIGKILL at ten random moments of count, slice, score and eval-recall, and the same bytes in the end.
+"""Killed for real: SIGKILL at random moments of count, slice, score and eval-recall, and the same bytes in the end.
 
 The commands run in processes of their own; only how often they commit is set, so that a run of seconds has many
 moments to be killed between.
@@ -46,10 +46,10 @@ def finish(*arguments: object) -> float:
     return time.monotonic() - begun
 
 
-def kill_ten_times(arguments: list[object], seconds: float, outputs: list[Path], seed: int) -> None:
-    """Kills the command at ten random moments of its `seconds`; one that was faster starts again from nothing."""
+def kill_often(arguments: list[object], seconds: float, outputs: list[Path], seed: int, *, times: int = 10) -> None:
+    """Kills the command at random moments of its `seconds`; one that was faster starts again from nothing."""
     rng, killed = random.Random(seed), 0
-    while killed < 10:
+    while killed < times:
         process, begun = start(*arguments), time.monotonic()
         try:
             process.communicate(timeout=rng.uniform(0.3, 1.0) * seconds)
@@ -72,7 +72,7 @@ def test_count_survives(home, text, tmp_path):
         return ["count", text, "-o", tmp_path / f"{name}.duckdb", "--export", tmp_path / f"{name}.parquet"]
 
     seconds = finish(*command("whole"))
-    kill_ten_times(command("cut"), seconds, [tmp_path / "cut.duckdb"], seed=1)
+    kill_often(command("cut"), seconds, [tmp_path / "cut.duckdb"], seed=1)
     finish(*command("cut"))
     assert (tmp_path / "cut.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
     assert read_meta(tmp_path / "cut.duckdb") == read_meta(tmp_path / "whole.duckdb")
@@ -85,7 +85,7 @@ def test_slice_survives(home, text, tmp_path, boundary):
         return ["slice", text, "-o", tmp_path / name, "--seq-len", 256, "--boundary", boundary]
 
     seconds = finish(*command("whole"))
-    kill_ten_times(command("cut"), seconds, [tmp_path / "cut"], seed=2)
+    kill_often(command("cut"), seconds, [tmp_path / "cut"], seed=2)
     finish(*command("cut"))
     for name in ("tokens.parquet", "sequences.parquet", "manifest.json"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
@@ -97,7 +97,7 @@ def test_score_survives(home, tiny_model, tmp_path):
         finish("slice", text, "-o", tmp_path / name, "--seq-len", 64)
     command = ["score", tiny_model("gpt_neox"), "--device", "cpu", "--batch-tokens", 512, "--slices"]
     seconds = finish(*command, tmp_path / "whole")
-    kill_ten_times([*command, tmp_path / "cut"], seconds, [tmp_path / "cut" / "scores"], seed=3)
+    kill_often([*command, tmp_path / "cut"], seconds, [tmp_path / "cut" / "scores"], seed=3)
     finish(*command, tmp_path / "cut")
     [whole] = (tmp_path / "whole" / "scores").glob("*.parquet")
     assert (tmp_path / "cut" / "scores" / whole.name).read_bytes() == whole.read_bytes()
@@ -109,7 +109,7 @@ def test_eval_recall_survives(home, tiny_model, tmp_path):
     (tmp_path / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = ["eval-recall", tiny_model("rwkv"), "--device", "cpu", "--tasks", "fda", "--data", tmp_path, "--batch-size", 2, "-o"]
     seconds = finish(*command, tmp_path / "whole")
-    kill_ten_times([*command, tmp_path / "cut"], seconds, [tmp_path / "cut"], seed=4)
+    kill_often([*command, tmp_path / "cut"], seconds, [tmp_path / "cut"], seed=4, times=5)
     finish(*command, tmp_path / "cut")
     [whole] = (tmp_path / "whole" / "documents").rglob("*.parquet")
     [cut] = (tmp_path / "cut" / "documents").rglob("*.parquet")
