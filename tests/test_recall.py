@@ -133,6 +133,9 @@ def test_prompts_read_twice_and_documents_cut_around_the_answer(home, rows, tmp_
     assert twice["contains"].all()
     assert documents(tmp_path, "control:copy", "fda-v1-answer-cut")["prompt_tokens"].max() <= 960
     assert documents(tmp_path, "control:copy", "fda-v1-twice-answer-cut")["task"].unique().to_list() == ["fda"]
+    for written in (tmp_path / "lm-eval" / "control__copy").glob("results*"):
+        metrics = json.loads(written.read_text(), parse_constant=pytest.fail)["results"]
+        assert {name for of_task in metrics.values() for name in of_task if "," in name} == {"contains,none", "contains_stderr,none"}
     names = {path.name.split("_2")[0] for path in (tmp_path / "lm-eval" / "control__copy").glob("samples*")}
     assert names == {"samples_fda", "samples_fda_twice", "samples_fda_answer_cut", "samples_fda_twice_answer_cut"}
 

@@ -6,13 +6,14 @@ of prompts that were cut; generation and match are the same.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import datasets
-import numpy as np
 from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean
 from lm_eval.api.task import ConfigurableTask
 
 if TYPE_CHECKING:
@@ -97,13 +98,14 @@ class RecallTask(ConfigurableTask):  # type: ignore[misc]
         ]
 
     def process_results(self, doc: dict[str, Any], results: Sequence[Any]) -> dict[str, float]:
-        """Metrics of one document."""
+        """Metrics of one document; no NLL where a model gives none (not a number)."""
         generation, (log_likelihood, _) = results
-        return {"contains": float(contains(generation, doc["value"])), "answer_nats": -log_likelihood}
+        nats = {} if math.isnan(log_likelihood) else {"answer_nats": -log_likelihood}
+        return {"contains": float(contains(generation, doc["value"])), **nats}
 
     def aggregation(self) -> dict[str, Callable[..., Any]]:
-        """Means over documents."""
-        return {"contains": np.mean, "answer_nats": np.mean}
+        """Means over documents: lm-eval's own, whose standard error it knows."""
+        return {"contains": mean, "answer_nats": mean}
 
     def higher_is_better(self) -> dict[str, bool]:
         """Of accuracies, not of NLLs."""

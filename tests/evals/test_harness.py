@@ -56,6 +56,7 @@ def test_a_recall_task_runs_and_its_files_are_lm_evals(tmp_path):
     results = harness.run_tasks(Recorder(), harness.load_tasks([recall_task(0)]), model="../some/model")
     assert results["results"]["colours"]["contains,none"] == 0.25
     assert results["results"]["colours"]["answer_nats,none"] == 3.0
+    assert results["results"]["colours"]["contains_stderr,none"] == pytest.approx(0.25, abs=1e-9), "of four draws, one right"
     assert results["versions"] == {"colours": 0}
     files = [str(path) for path in harness.write_results(results, tmp_path / "out", "../some/model")]
     (written,), (samples,) = get_results_filenames(files), get_sample_results_filenames(files)
