@@ -101,7 +101,7 @@ def real_documents(real_text) -> dict[str, list[tuple[list[int], str]]]:
     return {name: documents_of(shards) for name, shards in real_text.items()}
 
 
-@pytest.mark.parametrize("boundary", ["pack", "document"])
+@pytest.mark.parametrize("boundary", ["pack", pytest.param("document", marks=pytest.mark.slow)])
 def test_labels_equal_brute_force_on_every_token_of_real_text(real_text, real_documents, tmp_path, boundary):
     train, valid = real_text["train"], real_text["valid"]
     pipeline.count(pipeline.TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb")
