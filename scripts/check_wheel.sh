@@ -26,4 +26,5 @@ assert query("gap/attribute_gap")
 PYTHON
 "$work/venv/bin/recallkit" --version
 "$work/venv/bin/recallkit" demo
+"$work/venv/bin/recallkit" eval-recall --limit 16
 echo "wheel: works outside the tree, with its declared dependencies alone"
