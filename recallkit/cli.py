@@ -446,18 +446,21 @@ def eval_recall(
         raise typer.BadParameter("--tasks: name at least one task")
     compared = models or [name for name in embedded.RECALL_MODELS if not stock or name != COPY_CONTROL]
     folder = out or (Path("evals") if models or data else embedded.folder() / "evals")
-    how = {
-        "limit": limit,
-        "context": context,
-        "batch_size": batch_size,
-        "counts": counts,
-        "device": device,
-        "dtype": dtype.value,
-        "tokenizer": model_tokenizer,
-        "trust_remote_code": trust_remote_code,
-        "force": force,
-    }
-    options = recall.RecallOptions(**how, version=task_version, prompt=prompt.value, cut=cut.value, data=data)  # type: ignore[arg-type]
+    options = recall.RecallOptions(
+        limit,
+        context,
+        batch_size,
+        counts,
+        device,
+        dtype.value,
+        model_tokenizer,
+        trust_remote_code,
+        force,
+        version=task_version,
+        prompt=prompt.value,
+        cut=cut.value,
+        data=data,
+    )
     own_plan = recall.plan_recall(compared, asked, folder, options) if asked else None
     stock_plan = plan_stock(compared, stock, folder, options) if stock else None
     recalled = own_plan.run() if own_plan else None

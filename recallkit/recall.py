@@ -212,6 +212,7 @@ def _write(
         for document in documents
     ]
     more = {"kind": "recall documents", "model": evaluated.spec, "num_rows": len(table), "num_dropped": rows.num_dropped}
+    more["comparable"] = rows.is_comparable
     write_documents(path, table, {**facts, **more, "origin": rows.origin, "tokenizer": evaluated.tokenizer.describe()})
 
 

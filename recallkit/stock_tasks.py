@@ -90,8 +90,7 @@ def plan_stock(models: Sequence[str], tasks: Sequence[str], out: Path, options: 
             raise UserError("it copies text and has no likelihoods", where=each.spec, remedy="leave it out of lm-eval's own tasks")
     loaded = {task: load_tasks([task]) for task in tasks}
     asked = {
-        task: {"task": task, "requests": digest_requests(of, options.limit), "lm_eval": version("lm_eval"), "limit": options.limit}
-        for task, of in loaded.items()
+        task: {"task": task, "requests": digest_requests(of, options.limit), "lm_eval": version("lm_eval")} for task, of in loaded.items()
     }
     files = {(model, task): metrics_path(out, model, task) for model in models for task in tasks}
     plan = StockPlan(evaluated, loaded, asked, files, out, options)

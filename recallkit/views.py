@@ -282,7 +282,7 @@ def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
         f"Recall: generations with the value in % (standard error); {_manner(rows[0])}",
         ["model", *tasks],
         [[model, *(_accuracy(cells[model, task]) for task in tasks)] for model in models],
-        caption="\n".join([*map(_what_was_asked, rows[: len(tasks)]), "Greedy, 48 tokens, cut at the first newline."]),
+        caption="\n".join([*(_what_was_asked(cells[models[0], task]) for task in tasks), "Greedy, 48 tokens, cut at the first newline."]),
     )
     if len(models) > 1:
         console.print_table(
@@ -323,7 +323,8 @@ def _nats(value: float | None) -> str:
 def _what_was_asked(row: Mapping[str, Any]) -> str:
     """Numbers of prompts and documents; never without those that were dropped."""
     dropped = f", {_counted(row['dropped'], 'row')} without a value dropped" if row["dropped"] else ""
-    return f"{row['task']}: {_counted(row['num_rows'], 'prompt')} of {_counted(row['num_documents'], 'document')}{dropped}."
+    published = "" if row["comparable"] else "; comparable with no published figures"
+    return f"{row['task']}: {_counted(row['num_rows'], 'prompt')} of {_counted(row['num_documents'], 'document')}{dropped}{published}."
 
 
 def _counted(number: int, noun: str) -> str:

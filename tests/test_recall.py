@@ -262,6 +262,7 @@ def test_tables_fit_a_narrow_terminal(home, rows, tmp_path, monkeypatch, capsys)
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines if "/" not in line) <= 80
     assert not [line for line in lines if "…" in line]
+    assert [line.split(":")[0] for line in lines if "prompts of 6 documents" in line] == ["swde", "fda", "squad", "own"]
     for model in models[1:]:
         assert sum(line.strip().startswith(model) for line in lines) >= 6, "in each table, in each row of differences"
 

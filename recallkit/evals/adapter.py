@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _MOST_GENERATED = 256
 """Ids generated where a task of lm-eval's does not say: its own default."""
 
-
 _GREEDY_OPTIONS = {"until", "max_gen_toks", "do_sample", "temperature"}
+"""Options of a generation that are heeded; any other would ask for something else."""
 
 
 @dataclass(frozen=True, slots=True)

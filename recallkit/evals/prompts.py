@@ -110,12 +110,11 @@ class Places:
     """Where a value stands in a prompt that is cut at its beginning.
 
     `occurrences` in the whole prompt, overlapping ones once; `distance` in tokens from the one in which the latest kept
-    occurrence begins to the prompt's end; `first_kept`: the earliest one is not cut; `answer_cut`: there are some, and all are.
+    occurrence begins to the prompt's end; `answer_cut`: there are some, and all are.
     """
 
     occurrences: int
     distance: int | None
-    first_kept: bool
     answer_cut: bool
 
 
@@ -129,6 +128,5 @@ def find_places(prompt: str, value: str, stops: np.ndarray, num_cut: int) -> Pla
     return Places(
         occurrences=len(tokens),
         distance=len(stops) - kept[-1] if kept else None,
-        first_kept=bool(tokens) and tokens[0] >= num_cut,
         answer_cut=bool(tokens) and not kept,
     )

@@ -30,17 +30,18 @@ class RecallRows:
     """Rows in their order. `num_dropped` more had an empty value, which would match anything.
 
     `digest` is that of all rows as they were read, the dropped ones and those past a limit included; `origin` tells
-    people where they are from.
+    people where they are from; `is_comparable`: whether figures on them are published.
     """
 
     rows: list[RecallRow]
     num_dropped: int
     digest: str
     origin: str
+    is_comparable: bool
 
 
 @dataclass(frozen=True, slots=True)
-class RecallTask:
+class KnownTask:
     """A recall evaluation. `lm_eval_name` is lm-eval's name for it; `is_comparable`: with published figures, on the hub's rows."""
 
     name: str
@@ -55,17 +56,17 @@ OWN = "own"
 TASKS = {
     task.name: task
     for task in (
-        RecallTask("swde", "hazyresearch/based-swde-v2", "attributes of web pages (SWDE)", "swde", is_comparable=True),
-        RecallTask("fda", "hazyresearch/based-fda", "entries of FDA 510(k) decision summaries", "fda", is_comparable=True),
-        RecallTask("squad", "hazyresearch/based-squad", "answers in Wikipedia paragraphs (SQuAD)", "squad_completion", is_comparable=True),
-        RecallTask(
+        KnownTask("swde", "hazyresearch/based-swde-v2", "attributes of web pages (SWDE)", "swde", is_comparable=True),
+        KnownTask("fda", "hazyresearch/based-fda", "entries of FDA 510(k) decision summaries", "fda", is_comparable=True),
+        KnownTask("squad", "hazyresearch/based-squad", "answers in Wikipedia paragraphs (SQuAD)", "squad_completion", is_comparable=True),
+        KnownTask(
             "metadata",
             None,
             "headers of installed Python packages; differs between installations, not comparable with published figures",
             None,
             is_comparable=False,
         ),
-        RecallTask(OWN, None, "rows of your own: --data FILE", None, is_comparable=False),
+        KnownTask(OWN, None, "rows of your own: --data FILE", None, is_comparable=False),
     )
 }
 
@@ -96,10 +97,11 @@ def load_rows(task: str, data: Path | None = None, limit: int | None = None) -> 
     kept = [row for row in rows if row.value.strip()]
     if not kept:
         raise UserError("no row has a value", where=origin, remedy="check that these are the rows of a recall evaluation")
-    return RecallRows(kept[:limit], len(rows) - len(kept), digest_json([astuple(row) for row in rows]), origin)
+    digest = digest_json([astuple(row) for row in rows])
+    return RecallRows(kept[:limit], len(rows) - len(kept), digest, origin, known.is_comparable and data is None)
 
 
-def _read(task: RecallTask, data: Path | None) -> tuple[list[RecallRow], str]:
+def _read(task: KnownTask, data: Path | None) -> tuple[list[RecallRow], str]:
     """All rows, and where they are from."""
     if data is not None:
         shard = _file_shard(_find_file(task, data))
@@ -188,7 +190,7 @@ def _rows_of(shard: Shard) -> Iterator[RecallRow]:
             on_bad(number, str(error), error.remedy)
 
 
-def _find_file(task: RecallTask, data: Path) -> Path:
+def _find_file(task: KnownTask, data: Path) -> Path:
     """`data`, or the task's file in that folder: of the task's own name, or else the only one whose name begins with it."""
     if not data.is_dir():
         return data

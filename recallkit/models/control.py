@@ -106,7 +106,8 @@ class _ControlModel:
     ) -> list[Continuation]:
         """See `GeneratingModel.generate`.
 
-        All that p3 takes from a context is its last id u and r(u): a context of these alone gives the same argmax.
+        All that p3 takes from a context is its last id u and r(u): a context of these alone gives the same argmax. Generated
+        ids need not be noted: where r(u) becomes what was picked after u, the same is picked again.
         """
         scored = by_scoring(self, prompts, answers, 0, is_done)
         return [
@@ -121,7 +122,6 @@ class _ControlModel:
         while len(ids) < most and not (ids and is_done(ids)):
             context = np.array([last, followers[last], last, 0] if last in followers else [last, 0])
             following = int(self.score(context, np.array([0, len(context)])).argmax[-1])
-            followers[last] = following
             ids.append(following)
             last = following
         return ids

@@ -24,7 +24,7 @@ DESCRIPTIONS: dict[str, str] = {
     "control:unigram": "training frequencies of single tokens: a floor",
     "control:bigram": "interpolated bigram model from the counts table: knows training, remembers no context",
     "control:recall": "control:bigram mixed with a cache of this context's bigrams: its lead over control:bigram is recall",
-    "control:copy": "finds the query in its prompt and copies what follows: a ceiling, for eval-recall alone",
+    "control:copy": "finds the query in its prompt and copies what follows; for eval-recall alone",
     "DIRECTORY": "a causal language model that transformers loads: config.json with safetensors (or a weights-only .bin)",
     "FILE.gguf": "a GGUF file, dequantised by transformers",
     "OWNER/NAME": "the same from the Hugging Face hub",

@@ -56,7 +56,8 @@ class RecallTables:
     """What recall evaluations say of models, the first of which is the reference. Accuracies are fractions.
 
     recall: model x task, with standard errors and 95 % intervals by resampling documents, and the paired difference to
-    the reference; `dropped` rows had an empty value, and why others count as wrong is counted beside them (see
+    the reference; `dropped` rows had an empty value, `comparable`: whether figures on
+    these rows are published, and why others count as wrong is counted beside them (see
     queries/recall/summarise_documents.sql). by_*: model x task x bucket (`low`..`high`, both included) of the
     tokens between the answer and the prompt's end, of its occurrences in the prompt, of the prompt's length in tokens.
     """
@@ -124,6 +125,7 @@ def _intervals(
             **{name: manifests[model, task]["options"][name] for name in ("version", "prompt", "cut")},
             "tokenizer": manifests[model, task]["tokenizer"]["name"],
             "dropped": manifests[model, task]["num_dropped"],
+            "comparable": manifests[model, task]["comparable"],
             "standard_error": _number(found.standard_error[place]),
             "ci_low": _number(found.bounds[0, place]),
             "ci_high": _number(found.bounds[1, place]),

@@ -144,7 +144,6 @@ def test_places_against_a_slow_computation(given_text: tuple[str, np.ndarray], v
     assert places == Places(
         occurrences=len(found),
         distance=len(stops) - num_tokens_until(stops, kept[-1]) if kept else None,
-        first_kept=bool(found) and found[0][0] in kept,
         answer_cut=bool(found) and not kept,
     )
 
@@ -164,11 +163,11 @@ def test_places_by_hand() -> None:
     prompt, stops = "İé: Value, VALUE\né:", np.arange(1, 22)
     assert len(prompt.encode()) == 22, "two characters of two bytes before the value, one behind it"
     stops = np.arange(1, 23)
-    assert find_places(prompt, "value", stops, 0) == Places(2, 22 - 13, first_kept=True, answer_cut=False)
-    assert find_places(prompt, "value", stops, 6) == Places(2, 22 - 13, first_kept=True, answer_cut=False)
-    assert find_places(prompt, "value", stops, 7) == Places(2, 22 - 13, first_kept=False, answer_cut=False)
-    assert find_places(prompt, "value", stops, 14) == Places(2, None, first_kept=False, answer_cut=True)
-    assert find_places(prompt, "none", stops, 0) == Places(0, None, first_kept=False, answer_cut=False)
+    assert find_places(prompt, "value", stops, 0) == Places(2, 22 - 13, answer_cut=False)
+    assert find_places(prompt, "value", stops, 6) == Places(2, 22 - 13, answer_cut=False)
+    assert find_places(prompt, "value", stops, 7) == Places(2, 22 - 13, answer_cut=False)
+    assert find_places(prompt, "value", stops, 14) == Places(2, None, answer_cut=True)
+    assert find_places(prompt, "none", stops, 0) == Places(0, None, answer_cut=False)
     assert find_places("ab value", "value", np.array([3, 4, 5, 6, 8]), 0).distance == 4
 
 

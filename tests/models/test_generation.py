@@ -322,9 +322,10 @@ def slow_scoring(model: ScoringModel, prompt: np.ndarray) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["control:recall", "control:bigram"])
-def test_control_models_generate_by_scoring(small_slices, name):
+def test_control_models_generate_what_scoring_gives(small_slices, name):
     model = load_model(ModelRequest(name, 8192, counts=small_slices.parent / "counts.duckdb"))
-    check(model, lambda prompt: slow_scoring(model, prompt), vocab=8192)
+    for vocab in (8192, 40, 6):  # hardly any repeated bigram, some, nearly all
+        check(model, lambda prompt: slow_scoring(model, prompt), vocab=vocab)
 
 
 def test_a_prompt_and_what_follows_it_stay_within_the_context(tmp_path):

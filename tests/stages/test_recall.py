@@ -12,7 +12,7 @@ from recallkit.stages.recall import compare_recall, write_documents
 
 
 def manifest(dropped: int) -> dict:
-    return {"options": ASKED, "num_dropped": dropped, "tokenizer": {"name": "t"}}
+    return {"options": ASKED, "num_dropped": dropped, "comparable": False, "tokenizer": {"name": "t"}}
 
 
 ASKED = {"task": "fda", "version": 1, "prompt": "standard", "cut": "left"}
