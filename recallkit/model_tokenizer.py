@@ -9,10 +9,14 @@ from recallkit import artifacts, registry
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
+GPT2 = "openai-community/gpt2"
+"""The tokenizer of the checkpoints that Based's authors released without one."""
+
 
 def own_tokenizer(spec: str) -> str | None:
     """The tokenizer that comes with a model; None where none does."""
     from recallkit.models.loading import is_control, is_user_model
+    from recallkit.models.native import is_native, is_published_on_hub
 
     if is_control(spec):
         return None
@@ -21,6 +25,8 @@ def own_tokenizer(spec: str) -> str | None:
 
         return user_tokenizer(spec)
     path = Path(spec)
+    if is_native(spec) and not path.is_dir():
+        return GPT2 if is_published_on_hub(spec) else None
     if path.exists():
         return spec if path.is_file() or any((path / name).is_file() for name in _TOKENIZER_FILES) else None
     return spec if registry.may_be_hub_id(spec) else None

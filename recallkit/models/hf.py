@@ -56,18 +56,23 @@ def identify_transformers(request: ModelRequest) -> str:
         patterns = (*_DECIDING_FILES, *(_CODE_FILES if request.trust_remote_code else ()))
         found = sorted({file for pattern in patterns for file in path.glob(pattern) if file.name not in _TRAINING_FILES})
         return artifacts.digest_json([[file.name, artifacts.digest_weights(file)] for file in found])
-    return _hub_commit(request.spec)
+    return hub_commit(request.spec)
 
 
-def _hub_commit(spec: str) -> str:
-    """The commit that a hub id stands for: part of the path of its files in the hub's cache."""
+def hub_commit(spec: str) -> str:
+    """The commit that a hub id stands for: part of the path of its files in the hub's cache. Raises UserError, see `hub_file`."""
+    return hub_file(spec, "config.json").parent.name
+
+
+def hub_file(spec: str, name: str) -> Path:
+    """A file of a hub id, in the hub's cache. Raises UserError where there is none, and for a name that is no hub id."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     if not registry.may_be_hub_id(spec):
         raise UserError("no such file or directory", where=spec, remedy="give a model directory, a .gguf file or a hub id")
     try:
-        return Path(hf_hub_download(spec, "config.json")).parent.name
+        return Path(hf_hub_download(spec, name))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise UserError(
             f"neither a model directory nor a model that the hub gives ({type(error).__name__})",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
 from recallkit.errors import UserError
+from recallkit.models.native import identify_native, is_native, load_native
 
 if TYPE_CHECKING:
     from recallkit.models.api import ModelRequest, ScoringModel
@@ -28,6 +29,8 @@ DESCRIPTIONS: dict[str, str] = {
     "DIRECTORY": "a causal language model that transformers loads: config.json with safetensors (or a weights-only .bin)",
     "FILE.gguf": "a GGUF file, dequantised by transformers",
     "OWNER/NAME": "the same from the Hugging Face hub",
+    "hazyresearch/NAME": "the checkpoints of the Based paper, {based,attn,mamba}-{360m,1b}, or a directory with such files",
+    "FILE.bin": "an RWKV-4 or RWKV-5.2 model in the file format of rwkv.cpp",
     "FILE.py:FUNCTION": "a model of your own: the function returns a torch module, or anything that scores",
 }
 """For `recallkit models`: a line each."""
@@ -44,6 +47,8 @@ def identify_model(request: ModelRequest) -> str:
         from recallkit.models.user import identify_user_model
 
         return identify_user_model(request)
+    if is_native(request.spec):
+        return identify_native(request)
     from recallkit.models.hf import identify_transformers
 
     return identify_transformers(request)
@@ -76,6 +81,8 @@ def load_model(request: ModelRequest) -> ScoringModel:
         from recallkit.models.user import load_user_model
 
         model = load_user_model(request)
+    elif is_native(request.spec):
+        model = load_native(request)
     else:
         from recallkit.models.hf import load_transformers
 

@@ -1,0 +1,82 @@
+"""What a language model of ours is made of, as config.json holds it: no weights, and nothing heavy is imported."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_ELEMENTS = 1 << 36
+"""Most weights that a config may ask for: a mistyped width is refused before memory is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """One block: its mixer by name (`recallkit.models.mixers.MIXERS`) and that mixer's options."""
+
+    mixer: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchitectureConfig:
+    """What decides the shape of every weight, as config.json holds it."""
+
+    vocab_size: int
+    d_model: int
+    layers: tuple[LayerConfig, ...]
+    mlp: Literal["swiglu", "rwkv", "none"] = "swiglu"
+    mlp_width: int = 0
+    """Channels between the MLP's matrices; 0 gives 8/3 of `d_model`, rounded up to a multiple of 32."""
+    norm: Literal["rms", "layer"] = "rms"
+    norm_eps: float = 1e-5
+    embedding_norm: bool = False
+    tied_head: bool = True
+    max_length: int | None = None
+    """Ids of the sequences it was trained on, where it reads no longer ones."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for sizes that no model has."""
+        for name in ("vocab_size", "d_model"):
+            if not _is_whole(getattr(self, name)) or getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, not a positive whole number")
+        if not _is_whole(self.mlp_width) or self.mlp_width < 0:
+            raise ValueError(f"mlp_width is {self.mlp_width!r}, not a whole number")
+        if self.mlp not in ("swiglu", "rwkv", "none"):
+            raise ValueError(f"mlp is {self.mlp!r}: choose swiglu, rwkv or none")
+        if self.norm not in ("rms", "layer"):
+            raise ValueError(f"norm is {self.norm!r}: choose rms or layer")
+        if not self.layers:
+            raise ValueError("there are no layers")
+        largest = max(self.vocab_size, len(self.layers) * max(self.width, 4 * self.d_model)) * self.d_model
+        if largest > MAX_ELEMENTS:
+            raise ValueError(f"{len(self.layers)} layers of {self.d_model} channels, {self.vocab_size} entries: more than fits anywhere")
+
+    @property
+    def width(self) -> int:
+        """Channels between the MLP's matrices."""
+        return self.mlp_width or math.ceil(self.d_model * 8 / 3 / 32) * 32
+
+    def to_json(self) -> dict[str, Any]:
+        """As config.json holds it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> ArchitectureConfig:
+        """The config of such a mapping. Raises ValueError for anything else."""
+        known = {entry.name for entry in dataclasses.fields(cls)}
+        if unknown := sorted(set(saved) - known):
+            raise ValueError(f"unknown entries {', '.join(unknown)}")
+        try:
+            layers = tuple(LayerConfig(str(layer["mixer"]), dict(layer.get("options", {}))) for layer in saved["layers"])
+            return cls(**{**saved, "layers": layers})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"entries are missing or of the wrong kind ({error})") from error
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

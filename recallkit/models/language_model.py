@@ -1,0 +1,187 @@
+"""A language model around any sequence mixers: embedding, blocks of mixer and MLP with norms before them, a head.
+
+The Llama recipe (RMSNorm, SwiGLU, tied head) is the default; the released checkpoints of other recipes differ in what
+`ArchitectureConfig` names. It is read at once, or in pieces with a state carried between them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from recallkit.models.mixers import make_mixer
+from recallkit.models.mixers.api import linear_flops
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+    from recallkit.models.mixers.api import Mixer, State
+
+
+class LanguageModel(nn.Module):
+    """Ids (b, t) to logits (b, t, vocab). Raises UserError for an unknown mixer, ValueError for options that do not fit it."""
+
+    def __init__(self, config: ArchitectureConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.embedding_norm = _norm(config) if config.embedding_norm else None
+        self.blocks: Sequence[Block] = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore[assignment]
+        self.norm = _norm(config)
+        self.head = None if config.tied_head else nn.Linear(config.d_model, config.vocab_size, bias=False)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """(vocab, d): the embedding where the head is tied to it."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    @property
+    def max_length(self) -> int | None:
+        """Most ids that it reads, the least of what config and mixers say; None where there is no limit."""
+        limits = [self.config.max_length, *(block.mixer.max_length for block in self.blocks)]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        """Ids (b, t) to normalised states (b, t, d), of which `head_weight` makes logits."""
+        x = self._embedded(ids)
+        for block in self.blocks:
+            x = block(x, ids)
+        return self._normalised(x)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Ids (b, t) to logits (b, t, vocab)."""
+        return functional.linear(self.hidden(ids), self.head_weight)
+
+    def reference(self, ids: Tensor) -> Tensor:
+        """The states of `hidden` by each mixer's readable reference."""
+        x = self._embedded(ids)
+        for block in self.blocks:
+            x = block.reference(x, ids)
+        return self._normalised(x)
+
+    def initial_state(self, batch: int) -> list[dict[str, State]]:
+        """The state before the first id, layer by layer."""
+        return [block.initial_state(batch) for block in self.blocks]
+
+    def read(self, ids: Tensor, state: list[dict[str, State]]) -> tuple[Tensor, list[dict[str, State]]]:
+        """The next ids (b, t) of each row -> `hidden` states (b, t, d) and a new state; `state` is unchanged."""
+        x, states = self._embedded(ids), []
+        for block, before in zip(self.blocks, state, strict=True):
+            x, after = block.read(x, before, ids)
+            states.append(after)
+        return self._normalised(x), states
+
+    def auxiliary_loss(self) -> Tensor | None:
+        """The sum of what its mixers add to the training loss after a forward pass; None where none does."""
+        losses = [loss for block in self.blocks if (loss := block.mixer.auxiliary_loss()) is not None]
+        return torch.stack(losses).sum() if losses else None
+
+    def num_parameters(self, *, embeddings: bool = True) -> int:
+        """Weights; without those of embedding and head where `embeddings` is False."""
+        total = sum(parameter.numel() for parameter in self.parameters())
+        return total if embeddings else total - self.embedding.weight.numel() - (0 if self.head is None else self.head.weight.numel())
+
+    def state_size(self, t: int) -> int:
+        """Elements that the state of one sequence holds after t ids: those of its mixers, see `Mixer.state_size`."""
+        return sum(block.mixer.state_size(t) for block in self.blocks)
+
+    def flops(self, t: int) -> int:
+        """Operations of the forward pass on one sequence of t ids: mixers, MLPs and head; norms and the look-up are left out."""
+        return sum(block.flops(t) for block in self.blocks) + 2 * t * self.config.d_model * self.config.vocab_size
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        x = self.embedding(ids)
+        return x if self.embedding_norm is None else self.embedding_norm(x)
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        normalised: Tensor = self.norm(x)
+        return normalised
+
+
+class Block(nn.Module):
+    """x + mixer(norm(x)), then x + mlp(norm(x)) where there is an MLP; (b, t, d)."""
+
+    def __init__(self, config: ArchitectureConfig, layer: LayerConfig) -> None:
+        super().__init__()
+        self.mixer_norm = _norm(config)
+        self.mixer: Mixer = make_mixer(layer.mixer, config.d_model, **layer.options)
+        self.mlp_norm = None if config.mlp == "none" else _norm(config)
+        self.mlp = _mlp(config)
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        """x: (b, t, d), ids: (b, t) -> (b, t, d)."""
+        return self._after_mixer(x + self.mixer(self.mixer_norm(x), ids))
+
+    def reference(self, x: Tensor, ids: Tensor) -> Tensor:
+        """The same by the mixer's reference."""
+        return self._after_mixer(x + self.mixer.reference(self.mixer_norm(x), ids))
+
+    def initial_state(self, batch: int) -> dict[str, State]:
+        """The states of mixer and MLP before the first token."""
+        mlp = {} if self.mlp is None else self.mlp.initial_state(batch)
+        return {"mixer": self.mixer.initial_state(batch), "mlp": mlp}
+
+    def read(self, x: Tensor, state: dict[str, State], ids: Tensor) -> tuple[Tensor, dict[str, State]]:
+        """The next t tokens (b, t, d) -> their outputs and a new state."""
+        mixed, mixer_state = self.mixer.read(self.mixer_norm(x), state["mixer"], ids)
+        x = x + mixed
+        if self.mlp is None or self.mlp_norm is None:
+            return x, {"mixer": mixer_state, "mlp": {}}
+        changed, mlp_state = self.mlp.read(self.mlp_norm(x), state["mlp"])
+        return x + changed, {"mixer": mixer_state, "mlp": mlp_state}
+
+    def flops(self, t: int) -> int:
+        """Operations on one sequence of t tokens."""
+        return self.mixer.flops(t) + (0 if self.mlp is None else self.mlp.flops(t))
+
+    def _after_mixer(self, x: Tensor) -> Tensor:
+        return x if self.mlp is None or self.mlp_norm is None else x + self.mlp(self.mlp_norm(x))
+
+
+class SwiGLU(nn.Module):
+    """down(silu(gate) * value), [gate | value] = up(x): Shazeer 2020 (arXiv 2002.05202), as in Llama."""
+
+    def __init__(self, d_model: int, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(d_model, 2 * width, bias=False)
+        self.down = nn.Linear(width, d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, t, d) -> (b, t, d)."""
+        gate, value = self.up(x).chunk(2, dim=-1)
+        changed: Tensor = self.down(functional.silu(gate) * value)
+        return changed
+
+    def initial_state(self, batch: int) -> State:
+        """Nothing: it sees each token alone."""
+        return {}
+
+    def read(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """See `Block.read`."""
+        return self(x), state
+
+    def flops(self, t: int) -> int:
+        """Operations on t tokens."""
+        return linear_flops(t, self.up, self.down)
+
+
+def _mlp(config: ArchitectureConfig) -> Any:
+    if config.mlp == "none":
+        return None
+    if config.mlp == "swiglu":
+        return SwiGLU(config.d_model, config.width)
+    from recallkit.models.mixers.rwkv_channel_mix import RWKVChannelMix
+
+    return RWKVChannelMix(config.d_model, config.width)
+
+
+def _norm(config: ArchitectureConfig) -> nn.Module:
+    if config.norm == "rms":
+        return nn.RMSNorm(config.d_model, eps=config.norm_eps)
+    return nn.LayerNorm(config.d_model, eps=config.norm_eps)

@@ -1,0 +1,198 @@
+"""Causal softmax attention with rotary positions, and what every attention over a part of the keys shares with it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
+from recallkit.models.mixers.short_conv import ShortConv
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Attention(Mixer):
+    """Multi-head causal softmax attention (Vaswani et al. 2017, section 3.2) with rotary positions (arXiv 2104.09864).
+
+    q, k, v = split(Wqkv u) per head, q and k rotated by their positions
+    y[i] = Wo concat over heads of  sum over j in S(i) of softmax_j(q[i] . k[j] / sqrt(k)) v[j],   S(i) = {0, ..., i}
+
+    The rows of `qkv.weight` are q, then k, then v, each head after head, as in FlashAttention's Wqkv. A subclass sees fewer
+    keys: it says which in `sees` (tensors) and `keys_of` (plain Python, for `reference`); every query must see itself.
+    The state is the rotated keys and the values (b, h, T, k), right-aligned, and how many tokens a row has read, `seen` (b,).
+
+    Off by default: `qk_norm`, a root-mean-square norm of each head's q and k before they are rotated (arXiv 2302.05442, section
+    2, there a layer norm), and `short_conv`, a causal convolution of so many taps over every channel of q, k and v, as
+    Hyena, H3 and Mamba have it; the last inputs of the convolution, `recent`, are then part of the state.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        num_heads: int = 4,
+        rope_base: float = 10000.0,
+        rope_fraction: float = 1.0,
+        qk_norm: bool = False,
+        short_conv: int = 0,
+    ) -> None:
+        super().__init__(d_model)
+        if num_heads < 1 or d_model % num_heads:
+            raise ValueError(f"{num_heads} heads do not divide a width of {d_model}")
+        self.num_heads = num_heads
+        self.head_width = d_model // num_heads
+        self.rope_base = rope_base
+        self.rope_width = rotary_width(self.head_width, rope_fraction)
+        self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.short_conv = ShortConv(3 * d_model, short_conv, bias=False) if short_conv else None
+        self.q_norm = nn.RMSNorm(self.head_width, eps=1e-6) if qk_norm else None
+        self.k_norm = nn.RMSNorm(self.head_width, eps=1e-6) if qk_norm else None
+        self.out_proj = nn.Linear(d_model, d_model, bias=False)
+
+    def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Which keys a query sees, by their positions: (..., 1, t, 1) and (..., 1, 1, T) -> bool, the third last axis heads or 1."""
+        return keys <= queries
+
+    def keys_of(self, query: int, head: int) -> list[int]:
+        """The positions that the query at a position sees in a head; the same as `sees`, for `reference`."""
+        return list(range(query + 1))
+
+    def num_kept(self) -> int | None:
+        """How many of the latest keys are kept for later queries; None for all."""
+        return None
+
+    def num_pairs(self, t: int) -> int:
+        """Pairs of a query and a key that it sees in t tokens, summed over the heads."""
+        return self.num_heads * (t * (t + 1) // 2)
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`."""
+        return self.merge(self.attend(*self.project(u, torch.arange(u.shape[1], device=u.device))))
+
+    def project(self, u: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """u: (b, t, d), positions: (t,) or (b, t) -> q and k, rotated, and v: (b, h, t, k)."""
+        z = self.qkv(u)
+        return self._rotated(z if self.short_conv is None else self.short_conv(z), positions)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The mixing of a whole sequence from its first token on, all (b, h, t, k)."""
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def attend_where_seen(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """As `attend`, by a mask of all pairs that `sees` makes."""
+        places = torch.arange(q.shape[2], device=q.device)
+        mask = self.sees(places[None, None, :, None], places[None, None, None, :])
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    def merge(self, context: Tensor) -> Tensor:
+        """context: (b, h, t, k) -> (b, t, d): the heads side by side, projected."""
+        y: Tensor = self.out_proj(context.transpose(1, 2).flatten(2))
+        return y
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`."""
+        z = self.qkv(u)
+        parts = self._split(z if self.short_conv is None else self.short_conv.reference(z))
+        q, k = (self._rotated_reference(x) for x in parts[:2])
+        context = torch.zeros_like(q)
+        for row in range(u.shape[0]):
+            chosen = self.chosen_reference(u[row], None if ids is None else ids[row].tolist())
+            for head in range(self.num_heads):
+                for i, keys in enumerate(chosen[head]):
+                    if keys:
+                        weights = torch.softmax(k[row, head, keys] @ q[row, head, i] / math.sqrt(self.head_width), dim=0)
+                        context[row, head, i] = weights @ parts[2][row, head, keys]
+        return self.merge(context)
+
+    def chosen_reference(self, u: Tensor, ids: list[int] | None) -> list[list[list[int]]]:
+        """u: (t, d) and the ids of one row -> the positions that each query sees in each head; where there are none it gets zero."""
+        return [[self.keys_of(i, head) for i in range(u.shape[0])] for head in range(self.num_heads)]
+
+    def initial_state(self, batch: int) -> State:
+        """See `Mixer.initial_state`."""
+        weight = self.qkv.weight
+        empty = weight.new_zeros(batch, self.num_heads, 0, self.head_width)
+        state = {"keys": empty, "values": empty, "seen": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
+        return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        y, state = self.read(u[:, None], state, None if ids is None else ids[:, None])
+        return y[:, 0], state
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`."""
+        q, state = self.extend(u, state)
+        fresh = state["keys"].shape[2] == u.shape[1]
+        context = self.attend(q, state["keys"], state["values"]) if fresh else self._attend_kept(q, state)
+        return self.merge(context), self.trim(state)
+
+    def extend(self, u: Tensor, state: State) -> tuple[Tensor, State]:
+        """The queries of new tokens (b, h, t, k), and a state with their keys and values after the older ones."""
+        z, first, recent = self.qkv(u), state["seen"], {}
+        if self.short_conv is not None:
+            z, recent["recent"] = self.short_conv.read(z, state["recent"])
+        q, k, v = self._rotated(z, first[:, None] + torch.arange(u.shape[1], device=u.device))
+        keys, values = (torch.cat([state[name], x.to(state[name].dtype)], dim=2) for name, x in (("keys", k), ("values", v)))
+        return q.to(keys.dtype), {"keys": keys, "values": values, "seen": first + u.shape[1]} | recent
+
+    def places(self, state: State, num_latest: int) -> Tensor:
+        """The positions (b, num_latest) of a state's latest entries; negative where a row has none."""
+        return state["seen"][:, None] + torch.arange(-num_latest, 0, device=state["seen"].device)
+
+    def trim(self, state: State) -> State:
+        """The state without keys that no later query sees."""
+        kept = self.num_kept()
+        if kept is None or state["keys"].shape[2] <= kept:
+            return state
+        return state | {name: state[name][:, :, -kept:].contiguous() for name in ("keys", "values")}
+
+    def state_size(self, t: int) -> int:
+        """See `Mixer.state_size`: 2 d t, keys and values (Based, arXiv 2402.18668, appendix E.2), of the tokens that are kept.
+
+        And the inputs of a short convolution.
+        """
+        kept = self.num_kept()
+        convolution = 0 if self.short_conv is None else self.short_conv.state_size()
+        return 2 * self.d_model * (t if kept is None else min(t, kept)) + convolution
+
+    def flops(self, t: int) -> int:
+        """See `Mixer.flops`: the projections, and a score and a weighted value, 2 k each, for each pair that is seen."""
+        convolution = 0 if self.short_conv is None else self.short_conv.flops(t)
+        return linear_flops(t, self.qkv, self.out_proj) + convolution + 4 * self.head_width * self.num_pairs(t)
+
+    def seen_in(self, state: State, num_queries: int) -> Tensor:
+        """Which of a state's keys its latest queries see, (b, 1 or h, t, T)."""
+        queries, keys = self.places(state, num_queries), self.places(state, state["keys"].shape[2])
+        return self.sees(queries[:, None, :, None], keys[:, None, None, :]) & (keys >= 0)[:, None, None, :]
+
+    def _attend_kept(self, q: Tensor, state: State) -> Tensor:
+        return F.scaled_dot_product_attention(q, state["keys"], state["values"], attn_mask=self.seen_in(state, q.shape[2]))
+
+    def _rotated(self, z: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self._split(z)
+        q, k = (rotate(x, positions, base=self.rope_base, width=self.rope_width) for x in (q, k))
+        return q, k, v
+
+    def _split(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """z: (b, t, 3 d) -> q and k, normalised where they are, and v: (b, h, t, k)."""
+        q, k, v = z.view(*z.shape[:2], 3, self.num_heads, self.head_width).permute(2, 0, 3, 1, 4)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = _normalised(q, self.q_norm), _normalised(k, self.k_norm)
+        return q, k, v
+
+    def _rotated_reference(self, x: Tensor) -> Tensor:
+        turned = [rotate_reference(x[:, :, i], i, base=self.rope_base, width=self.rope_width) for i in range(x.shape[2])]
+        return torch.stack(turned, dim=2)
+
+
+def _normalised(x: Tensor, norm: nn.RMSNorm) -> Tensor:
+    """x: (b, h, t, k), in its own type, the squares summed in float32 at least."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return F.rms_norm(x.to(wide), (x.shape[-1],), norm.weight.to(wide), norm.eps).to(x.dtype)

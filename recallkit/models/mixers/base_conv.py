@@ -1,0 +1,140 @@
+"""BaseConv: the convolution that Zoology reduces gated convolutions to, and the one that the Based checkpoints hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.nn import functional
+
+from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.filters import FILTERS, FilterConv, make_filter
+from recallkit.models.mixers.short_conv import ShortConv
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class BaseConv(Mixer):
+    """y = (u W + b1) * (h conv u + b2), * element by element (Zoology, arXiv 2312.04927, section 4: the definition of BaseConv).
+
+    The filter h is a network of its positions ("implicit"), parameters ("explicit") or a few taps ("short", `kernel` of
+    them; `max_length` is of no account then). Zoology's code differs by options: activation "silu" on both factors, and
+    `residual`, which adds u to y within the mixer.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        filter: str = "implicit",  # noqa: A002
+        kernel: int = 3,
+        max_length: int = 2048,
+        activation: str | None = None,
+        residual: bool = False,
+    ) -> None:
+        super().__init__(d_model)
+        if filter != "short" and filter not in FILTERS:
+            raise ValueError(f"BaseConv's filter is one of {', '.join(FILTERS)}, short, not {filter}")
+        if activation not in (None, "silu"):
+            raise ValueError(f"BaseConv's activation is silu or none, not {activation}")
+        self.gate = nn.Linear(d_model, d_model)
+        self.conv: ShortConv | FilterConv
+        if filter == "short":
+            self.conv = ShortConv(d_model, kernel)
+        else:
+            self.conv = FilterConv(make_filter(filter, d_model, max_length), bias=True)
+            self.max_length = max_length
+        self.activation, self.residual = activation, residual
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`. Raises ValueError for more tokens than `max_length`."""
+        return self._gated(u, self.conv(u))
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`."""
+        return self._gated(u, self.conv.reference(u))
+
+    def initial_state(self, batch: int) -> State:
+        """The inputs so far: those that a short filter still reaches, or all."""
+        return {"inputs": self.conv.initial_state(batch)}
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        mixed, inputs = self.conv.step(u, state["inputs"])
+        return self._gated(u, mixed), {"inputs": inputs}
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`."""
+        mixed, inputs = self.conv.read(u, state["inputs"])
+        return self._gated(u, mixed), {"inputs": inputs}
+
+    def state_size(self, t: int) -> int:
+        """d kernel for a short filter and d t for a long one, as Zoology's code counts them."""
+        return self.conv.state_size() if isinstance(self.conv, ShortConv) else self.d_model * t
+
+    def flops(self, t: int) -> int:
+        """Of our forward: the projection, the convolution, their product, as Zoology counts BaseConv; no activation, no residual."""
+        return linear_flops(t, self.gate) + self.conv.flops(t) + t * self.d_model
+
+    def _gated(self, u: Tensor, mixed: Tensor) -> Tensor:
+        gate: Tensor = self.gate(u)
+        if self.activation == "silu":
+            gate, mixed = functional.silu(gate), functional.silu(mixed)
+        return gate * mixed + u if self.residual else gate * mixed
+
+
+class GatedShortConv(Mixer):
+    """y = out_proj(silu(conv(u1)) * u2), [u1, u2] = in_proj(u), conv a short convolution without bias.
+
+    The BaseConv of the Based code and checkpoints (Based, arXiv 2402.18668, `based/models/mixers/convolution.py`): there
+    in_proj maps d to 4 d, so each half and the convolution have 2 d channels (`expand` 2). Parameters `in_proj.{weight,bias}`
+    (2 expand d, d), `conv.conv.weight` (expand d, 1, kernel), `out_proj.{weight,bias}` (d, expand d).
+    """
+
+    def __init__(self, d_model: int, *, kernel: int = 3, expand: int = 2, bias: bool = True) -> None:
+        super().__init__(d_model)
+        if expand < 1:
+            raise ValueError(f"GatedShortConv's expand is at least 1, not {expand}")
+        self.width = expand * d_model
+        self.in_proj = nn.Linear(d_model, 2 * self.width, bias=bias)
+        self.conv = ShortConv(self.width, kernel, bias=False)
+        self.out_proj = nn.Linear(self.width, d_model, bias=bias)
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`."""
+        mixed, gate = self.in_proj(u).chunk(2, dim=-1)
+        return self._gated(self.conv(mixed), gate)
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`."""
+        mixed, gate = self.in_proj(u).chunk(2, dim=-1)
+        return self._gated(self.conv.reference(mixed), gate)
+
+    def initial_state(self, batch: int) -> State:
+        """The inputs of the convolution that it still reaches."""
+        return {"inputs": self.conv.initial_state(batch)}
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        mixed, gate = self.in_proj(u).chunk(2, dim=-1)
+        mixed, inputs = self.conv.step(mixed, state["inputs"])
+        return self._gated(mixed, gate), {"inputs": inputs}
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`."""
+        mixed, gate = self.in_proj(u).chunk(2, dim=-1)
+        mixed, inputs = self.conv.read(mixed, state["inputs"])
+        return self._gated(mixed, gate), {"inputs": inputs}
+
+    def state_size(self, t: int) -> int:
+        """Kernel x channels, as the Based code allocates it."""
+        return self.conv.state_size()
+
+    def flops(self, t: int) -> int:
+        """Of our forward: projections, convolution, four for each silu, the product."""
+        return linear_flops(t, self.in_proj, self.out_proj) + self.conv.flops(t) + 5 * t * self.width
+
+    def _gated(self, mixed: Tensor, gate: Tensor) -> Tensor:
+        y: Tensor = self.out_proj(functional.silu(mixed) * gate)
+        return y

@@ -1,0 +1,65 @@
+"""Blocked-window attention: blocks of tokens, each of which sees itself alone, or the block before it, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit.models.mixers.attention import Attention
+from recallkit.models.mixers.sliding_window import attend_in_blocks, read_in_pieces
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from recallkit.models.mixers.api import State
+
+
+class BlockedWindow(Attention):
+    """Attention inside blocks of `window` tokens: S(i) = {j <= i: floor(j / window) = floor(i / window)}.
+
+    The blockwise form of local attention (Image Transformer, arXiv 1802.05751, section 3.2.1, and the first part of the "fixed"
+    pattern of Sparse Transformers, arXiv 1904.10509, section 4.2). With `previous` a query sees the whole block before its own,
+    too, so that none of it sees fewer than `window` keys once the text is that long. Other options are those of `Attention`.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        window: int = 64,
+        previous: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(d_model, **options)
+        if window < 1:
+            raise ValueError(f"a block of {window} tokens sees nothing")
+        self.window = window
+        self.previous = previous
+
+    def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """See `Attention.sees`."""
+        return (keys <= queries) & (queries // self.window - keys // self.window <= int(self.previous))
+
+    def keys_of(self, query: int, head: int) -> list[int]:
+        """See `Attention.keys_of`."""
+        start = query - query % self.window
+        return list(range(max(0, start - self.window * self.previous), query + 1))
+
+    def num_kept(self) -> int:
+        """See `Attention.num_kept`."""
+        return self.window * (1 + self.previous)
+
+    def num_pairs(self, t: int) -> int:
+        """See `Attention.num_pairs`."""
+        blocks, rest = divmod(t, self.window)
+        own = blocks * (self.window * (self.window + 1) // 2) + rest * (rest + 1) // 2
+        return self.num_heads * (own + self.previous * max(0, t - self.window) * self.window)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Attention.attend`."""
+        if q.shape[2] <= self.num_kept():
+            return super().attend(q, k, v)
+        return attend_in_blocks(q, k, v, self.window, self.sees, previous=self.previous)
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`."""
+        return read_in_pieces(super().read, u, state, ids, self.window)

@@ -1,0 +1,225 @@
+"""BaseConv with input-dependent filters: their taps stand where a token stood before, by its id or by autocorrelation.
+
+Zoology (arXiv 2312.04927, theorem 4.5, claim 2 and the appendix on input-dependent kernels) replaces the filter of BaseConv by
+shifts X^s to the distances s at which tokens interact, found programmatically or as the largest values ("Top") of the input's
+autocorrelation. That autocorrelation is cyclic and of the whole sequence, one filter for all positions: an output would depend
+on tokens after it. No code was published. What is decided here:
+
+- Each position i has a filter h_i of its own, made of tokens 0..i alone: the mixers are causal at every position.
+- The value of a key is the token after it, so a distance s found between i and i - s puts the tap at s - 1 (`follow`; the
+  appendix shifts values by one less than keys, too). Without `follow` the tap is at s.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.fft_conv import widened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+CHUNK = 128
+"""Positions whose filters are made at once: (b, CHUNK, T) numbers each."""
+
+LEAST_WEIGHT = 1e-6
+"""Correlations of a position that sum to less are divided by this: where nothing recurs, nothing is brought."""
+
+
+class DynamicConv(Mixer):
+    """y_i = (u_i W + b1) * (sum_s h_i[s] u_{i-s} + b2), * element by element: what both kinds of filters have in common."""
+
+    def __init__(self, d_model: int, *, follow: bool) -> None:
+        super().__init__(d_model)
+        self.follow = int(follow)
+        self.gate = nn.Linear(d_model, d_model)
+        self.bias = nn.Parameter(torch.zeros(d_model))
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        y, state = self.read(u.unsqueeze(1), state, None if ids is None else ids.unsqueeze(1))
+        return y.squeeze(1), state
+
+    def _gated(self, u: Tensor, mixed: Tensor) -> Tensor:
+        gate: Tensor = self.gate(u)
+        return gate * (mixed + self.bias).to(gate.dtype)
+
+    def _brought(self, weights: Tensor, inputs: Tensor) -> Tensor:
+        """weights: (b, c, T) of the places where distances end -> what those, or those after them, hold (b, c, d)."""
+        t = weights.shape[-1]
+        return weights[..., : t - self.follow] @ widened(inputs[:, self.follow : t])
+
+
+def _chunks(t_all: int, t: int) -> Iterator[tuple[int, int]]:
+    """Beginnings and ends of pieces of the last t of t_all positions."""
+    for start in range(t_all - t, t_all, CHUNK):
+        yield start, min(start + CHUNK, t_all)
+
+
+class ProgrammaticConv(DynamicConv):
+    """h_i has a one for the earlier occurrence j < i of token i, at s = i - j - 1 (s = i - j without `follow`), zeros elsewhere.
+
+    The equation is that of `DynamicConv`: y_i = (u_i W + b1) * (u_{j+1} + b2). Of several occurrences the latest counts, or,
+    with `occurrences` "all", each has its one. A token that is new brings nothing. See the module for the source.
+    """
+
+    needs_ids: ClassVar[bool] = True
+
+    def __init__(self, d_model: int, *, occurrences: str = "latest", follow: bool = True) -> None:
+        super().__init__(d_model, follow=follow)
+        if occurrences not in ("latest", "all"):
+            raise ValueError(f"ProgrammaticConv's occurrences are latest or all, not {occurrences}")
+        self.occurrences = occurrences
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`."""
+        assert ids is not None
+        return self._gated(u, self._mixed(u, ids, torch.full_like(ids[:, 0], u.shape[1]), u.shape[1]))
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`."""
+        assert ids is not None
+        mixed = torch.zeros_like(u)
+        for row, tokens in enumerate(ids.tolist()):
+            for i, token in enumerate(tokens):
+                earlier = [j for j in range(i) if tokens[j] == token]
+                for j in earlier if self.occurrences == "all" else earlier[-1:]:
+                    mixed[row, i] += u[row, j + self.follow]
+        return self._gated(u, mixed)
+
+    def initial_state(self, batch: int) -> State:
+        """Inputs (b, T, d) and ids (b, T) so far, and how many of them a row has read (b,)."""
+        weight = widened(self.gate.weight)
+        ids = torch.zeros(batch, 0, dtype=torch.int64, device=weight.device)
+        return {"inputs": weight.new_zeros(batch, 0, self.d_model), "ids": ids, "seen": ids.new_zeros(batch)}
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`."""
+        assert ids is not None
+        inputs = torch.cat([state["inputs"], u.to(state["inputs"].dtype)], dim=1)
+        all_ids = torch.cat([state["ids"], ids], dim=1)
+        seen = state["seen"] + u.shape[1]
+        return self._gated(u, self._mixed(inputs, all_ids, seen, u.shape[1])), {"inputs": inputs, "ids": all_ids, "seen": seen}
+
+    def state_size(self, t: int) -> int:
+        """Counted from the state: inputs and ids, (d + 1) t."""
+        return (self.d_model + 1) * t
+
+    def flops(self, t: int) -> int:
+        """The projection, b2, the gate, two a one and channel; comparing ids is no arithmetic. "all" is counted at its most."""
+        ones = t if self.occurrences == "latest" else t * (t - 1) // 2 + 1
+        return linear_flops(t, self.gate) + 2 * t * self.d_model + 2 * ones * self.d_model
+
+    def _mixed(self, inputs: Tensor, ids: Tensor, seen: Tensor, t: int) -> Tensor:
+        """What the filters of the last t positions bring (b, t, d)."""
+        place = torch.arange(ids.shape[1], device=ids.device)
+        real = place >= ids.shape[1] - seen.unsqueeze(-1)
+        outputs = []
+        for start, end in _chunks(ids.shape[1], t):
+            same = (ids[:, start:end].unsqueeze(-1) == ids[:, None, :end]) & real[:, None, :end]
+            same &= place[:end] < place[start:end].unsqueeze(-1)
+            if self.occurrences == "latest":
+                latest = torch.where(same, place[:end], -1).amax(-1).unsqueeze(-1)
+                found = inputs.gather(1, (latest + self.follow).clamp(min=0).expand(-1, -1, self.d_model))
+                outputs.append(found * (latest >= 0))
+            else:
+                with torch.autocast(inputs.device.type, enabled=False):
+                    outputs.append(self._brought(same.to(widened(inputs).dtype), inputs))
+        return torch.cat(outputs, dim=1)
+
+
+class AutocorrelationConv(DynamicConv):
+    """h_i has taps at the `top` distances s >= 1 of the largest autocorrelation so far, r_i[s] = sum_{j <= i} x_j . x_{j-s}.
+
+    x = normalised(u K), of unit length, so that tokens alike add one and others little. A tap is r_i[s] as a share of the sum
+    of those chosen, none where it is negative, and stands at s - 1 (at s without `follow`). The equation is that of
+    `DynamicConv`; see the module for the source and for what was decided. Top of one-hot tokens counts pairs alike at a
+    distance, and need not hold the distance that a query needs: keep `top` larger than the distances expected.
+    """
+
+    def __init__(self, d_model: int, *, top: int = 8, key_width: int | None = None, follow: bool = True) -> None:
+        super().__init__(d_model, follow=follow)
+        key_width = d_model if key_width is None else key_width
+        if top < 1 or key_width < 1:
+            raise ValueError(f"AutocorrelationConv has a top and a key_width of at least 1, not {top} and {key_width}")
+        self.top = top
+        self.key = nn.Linear(d_model, key_width, bias=False)
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`."""
+        mixed, _ = self._mixed(u, self._keys(u), u.new_zeros(len(u), 0), u.shape[1])
+        return self._gated(u, mixed)
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`."""
+        x = self.key(u)
+        x = x / x.norm(dim=-1, keepdim=True)
+        mixed = torch.zeros_like(u)
+        for row in range(len(u)):
+            for i in range(1, u.shape[1]):
+                r = {s: sum(x[row, j] @ x[row, j - s] for j in range(s, i + 1)) for s in range(1, i + 1)}
+                chosen = sorted((s for s in r if r[s] > 0), key=lambda s: -float(r[s]))[: self.top]
+                total = sum(r[s] for s in chosen)
+                for s in chosen:
+                    mixed[row, i] += r[s] / max(total, LEAST_WEIGHT) * u[row, i - s + self.follow]
+        return self._gated(u, mixed)
+
+    def initial_state(self, batch: int) -> State:
+        """Inputs (b, T, d) and keys (b, T, key_width) so far, and r (b, T) of distances T - 1, ..., 0: a new one comes left.
+
+        In a row that has read less, distances that it has not come to are zeros, as are their tokens' keys.
+        """
+        weight = widened(self.key.weight)
+        shapes = {"inputs": (0, self.d_model), "keys": (0, self.key.out_features), "correlation": (0,)}
+        return {name: weight.new_zeros(batch, *shape) for name, shape in shapes.items()}
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`."""
+        inputs = torch.cat([state["inputs"], u.to(state["inputs"].dtype)], dim=1)
+        keys = torch.cat([state["keys"], self._keys(u).to(state["keys"].dtype)], dim=1)
+        mixed, correlation = self._mixed(inputs, keys, state["correlation"].flip(-1), u.shape[1])
+        return self._gated(u, mixed), {"inputs": inputs, "keys": keys, "correlation": correlation.flip(-1)}
+
+    def state_size(self, t: int) -> int:
+        """Counted from the state: inputs, keys and correlations, (d + key_width + 1) t."""
+        return (self.d_model + self.key.out_features + 1) * t
+
+    def flops(self, t: int) -> int:
+        """Of our forward: projections, norms, products of all pairs of keys and their sums, taps, b2, the gate."""
+        width = self.key.out_features
+        pairs = t * (t + 1) // 2
+        taps = t * min(self.top, t) * (2 * self.d_model + 2)
+        return linear_flops(t, self.gate, self.key) + 3 * t * width + pairs * (2 * width + 1) + taps + 2 * t * self.d_model
+
+    def _keys(self, u: Tensor) -> Tensor:
+        return functional.normalize(widened(self.key(u)), dim=-1)
+
+    def _mixed(self, inputs: Tensor, keys: Tensor, correlation: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        """What the filters of the last t positions bring (b, t, d), and r (b, T) after them; `correlation` is r before them."""
+        place = torch.arange(inputs.shape[1], device=inputs.device)
+        outputs = []
+        with torch.autocast(inputs.device.type, enabled=False):
+            for start, end in _chunks(inputs.shape[1], t):
+                back = place[start:end].unsqueeze(-1) - place[:end]
+                pairs = keys[:, start:end] @ keys[:, :end].mT
+                by_distance = pairs.gather(-1, back.clamp(min=0).expand_as(pairs)) * (back >= 0)
+                before = functional.pad(correlation, (0, end - correlation.shape[1]))
+                r = before.unsqueeze(1) + by_distance.cumsum(dim=1)
+                outputs.append(self._brought(self._weights(r, back), inputs))
+                correlation = r[:, -1]
+        return torch.cat(outputs, dim=1), correlation
+
+    def _weights(self, r: Tensor, back: Tensor) -> Tensor:
+        """r: (b, c, T) by distance, back: (c, T), the place at that distance -> the share of each place (b, c, T)."""
+        largest, distances = r[..., 1:].topk(min(self.top, r.shape[-1] - 1), dim=-1)
+        shares = functional.relu(largest)
+        shares = shares / shares.sum(-1, keepdim=True).clamp(min=LEAST_WEIGHT)
+        places = back[:, 1:].expand(len(r), -1, -1).gather(-1, distances).clamp(min=0)
+        return torch.zeros_like(r).scatter_add(-1, places, shares)

@@ -1,0 +1,187 @@
+"""Long convolutions and their filters: a parameter for each tap, or a small network of the tap's position (Hyena)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_after, causal_conv_reference, conv_flops, widened
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Filter(nn.Module):
+    """`channels` filters of at most `max_length` taps; forward(k) gives their first k taps (channels, k), in float32 at least."""
+
+    def __init__(self, channels: int, max_length: int) -> None:
+        super().__init__()
+        if max_length < 1:
+            raise ValueError(f"a filter has at least 1 tap, not {max_length}")
+        self.channels, self.max_length = channels, max_length
+
+    def check_length(self, k: int) -> None:
+        """Raises ValueError where the filter has fewer than k taps."""
+        if k > self.max_length:
+            raise ValueError(f"{k} tokens are more than the filter's max_length {self.max_length}")
+
+    def flops(self, k: int) -> int:
+        """Operations that make the first k taps."""
+        raise NotImplementedError
+
+
+class ExplicitFilter(Filter):
+    """A parameter (channels, max_length): h[c, s] is learned for each tap s, and brought `squash` nearer to zero where it acts.
+
+    h = sign(p) max(|p| - squash, 0): small taps become none at all, which keeps long filters from fitting noise (arXiv
+    2302.06646, section 3). Taps start normal with variance 1 / max_length: an output starts as large as its inputs.
+    """
+
+    def __init__(self, channels: int, max_length: int, *, squash: float = 0.0) -> None:
+        super().__init__(channels, max_length)
+        if squash < 0:
+            raise ValueError(f"squash is at least 0, not {squash}")
+        self.squash = squash
+        self.taps = nn.Parameter(torch.randn(channels, max_length) / math.sqrt(max_length))
+
+    def forward(self, k: int) -> Tensor:
+        """The first k taps (channels, k). Raises ValueError where there are fewer."""
+        self.check_length(k)
+        taps = widened(self.taps[:, :k])
+        return functional.softshrink(taps, self.squash) if self.squash else taps
+
+    def flops(self, k: int) -> int:
+        """None where nothing is squashed: the taps are there."""
+        return 2 * k * self.channels * (self.squash > 0)
+
+
+class ImplicitFilter(Filter):
+    """Hyena's filter: h[c, s] = window_c(s) * MLP(position(s))_c (arXiv 2302.10866, section 3.3, and its code).
+
+    position(s) = [s / (L - 1), cos(2 pi f s / L), -sin(2 pi f s / L)], L = max_length, frequencies f evenly from 1e-4 to K - 1
+        for K bands: `features` = 2 K + 1 numbers.
+    MLP: `layers` + 1 hidden layers of `width`, each followed by x -> sin(frequency * x) with one learned frequency for each
+        unit, shared by the layers, and a linear layer without bias.
+    window_c(s) = exp(-a_c s / (L - 1)) + shift; a_c runs evenly from ln(100) / 1.5 (channel 0) to ln(100) / 0.3, so that the
+        window has fallen to 0.01 at 1.5 or 0.3 times the length.
+
+    Defaults are those of Zoology's Hyena; language models of safari take features 33 and frequency 14. Positions and windows
+    are not trained.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        max_length: int,
+        *,
+        features: int = 3,
+        width: int = 64,
+        layers: int = 2,
+        frequency: float = 1.0,
+        shift: float = 0.0,
+    ) -> None:
+        super().__init__(channels, max_length)
+        if features < 3 or features % 2 == 0:
+            raise ValueError(f"features of a position are the time, sines and cosines: an odd number from 3 on, not {features}")
+        self.features, self.shift = features, shift
+        self.hidden = nn.ModuleList([nn.Linear(features, width), *(nn.Linear(width, width) for _ in range(layers))])
+        self.frequency = nn.Parameter(torch.full((width,), float(frequency)))
+        self.last = nn.Linear(width, channels, bias=False)
+
+    def forward(self, k: int) -> Tensor:
+        """The first k taps (channels, k). Raises ValueError where there are fewer."""
+        self.check_length(k)
+        # Under autocast the layers would see positions rounded to 8 bits, and neighbours among thousands would be one.
+        with torch.autocast(self.last.weight.device.type, enabled=False):
+            frequency = widened(self.frequency)
+            place = torch.arange(k, device=frequency.device, dtype=frequency.dtype)
+            x = self._positions(place)
+            for layer in self.hidden:
+                x = torch.sin(frequency * _linear(x, layer))
+            return (_linear(x, self.last) * self._windows(place)).T
+
+    def flops(self, k: int) -> int:
+        """Operations that make the first k taps: the network and the window."""
+        width = self.frequency.numel()
+        network = 2 * (self.features * width + (len(self.hidden) - 1) * width**2 + width * self.channels)
+        return k * (network + 3 * width * len(self.hidden) + 2 * self.channels)
+
+    def _positions(self, place: Tensor) -> Tensor:
+        """place: (k,) -> (k, features)."""
+        bands = torch.linspace(1e-4, (self.features - 1) // 2 - 1, (self.features - 1) // 2, device=place.device, dtype=place.dtype)
+        angles = 2 * math.pi / self.max_length * place.unsqueeze(-1) * bands
+        return torch.cat([self._time(place).unsqueeze(-1), angles.cos(), -angles.sin()], dim=-1)
+
+    def _windows(self, place: Tensor) -> Tensor:
+        """place: (k,) -> (k, channels)."""
+        rates = torch.linspace(math.log(100) / 1.5, math.log(100) / 0.3, self.channels, device=place.device, dtype=place.dtype)
+        return torch.exp(-self._time(place).unsqueeze(-1) * rates) + self.shift
+
+    def _time(self, place: Tensor) -> Tensor:
+        return place / max(self.max_length - 1, 1)
+
+
+def _linear(x: Tensor, layer: nn.Module) -> Tensor:
+    assert isinstance(layer, nn.Linear)
+    return functional.linear(x, widened(layer.weight), None if layer.bias is None else widened(layer.bias))
+
+
+def make_filter(kind: str, channels: int, max_length: int, **options: float) -> Filter:
+    """The filter of this kind, "implicit" or "explicit". Raises ValueError for another kind."""
+    if kind not in FILTERS:
+        raise ValueError(f"a filter is one of {', '.join(FILTERS)}, not {kind}")
+    return FILTERS[kind](channels, max_length, **options)
+
+
+FILTERS: dict[str, type[Filter]] = {"implicit": ImplicitFilter, "explicit": ExplicitFilter}
+"""Name -> class."""
+
+
+class FilterConv(nn.Module):
+    """A part of mixers, none itself: y[i] = sum_{s <= i} h[s] u[i - s] (+ skip u[i]) (+ bias), for each of the channels.
+
+    History: the inputs so far (b, T, channels), the latest last; zeros in place of what a row has not read change nothing.
+    """
+
+    def __init__(self, filters: Filter, *, skip: bool = False, bias: bool = False) -> None:
+        super().__init__()
+        self.filters = filters
+        self.skip = nn.Parameter(torch.randn(filters.channels)) if skip else None
+        self.bias = nn.Parameter(torch.zeros(filters.channels)) if bias else None
+
+    def forward(self, u: Tensor) -> Tensor:
+        """u: (b, t, channels) -> (b, t, channels), in the width of u. Raises ValueError where t is more than the filter's length."""
+        return self._added(causal_conv(u, self.filters(u.shape[1])), u).to(u.dtype)
+
+    def reference(self, u: Tensor) -> Tensor:
+        """The same, written as the sum is."""
+        return self._added(causal_conv_reference(u, self.filters(u.shape[1])), u)
+
+    def initial_state(self, batch: int) -> Tensor:
+        """The history before the first input: empty."""
+        parameter = next(self.filters.parameters())
+        return widened(parameter.new_zeros(batch, 0, self.filters.channels))
+
+    def step(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
+        """u: (b, channels), the next input of each row -> its output and a new history; `history` is unchanged."""
+        y, history = self.read(u.unsqueeze(1), history)
+        return y.squeeze(1), history
+
+    def read(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
+        """u: (b, t, channels), the next t inputs of each row -> their outputs and a new history; `history` is unchanged."""
+        inputs = torch.cat([history, u.to(history.dtype)], dim=1)
+        y = causal_conv_after(inputs, self.filters(inputs.shape[1]), u.shape[1])
+        return self._added(y, u).to(u.dtype), inputs
+
+    def flops(self, t: int) -> int:
+        """Operations on one sequence of t inputs, the making of the filter (once for the batch) counted whole."""
+        added = (self.skip is not None) * 2 + (self.bias is not None)
+        return self.filters.flops(t) + conv_flops(t, t, self.filters.channels) + added * t * self.filters.channels
+
+    def _added(self, y: Tensor, u: Tensor) -> Tensor:
+        y = y if self.skip is None else y + self.skip * u
+        return y if self.bias is None else y + self.bias

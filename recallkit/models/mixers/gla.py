@@ -1,0 +1,153 @@
+"""Gated linear attention: every channel of the keys forgets at a rate that depends on the token."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from recallkit.models.mixers.api import Mixer, State, linear_flops
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class GLA(Mixer):
+    """Gated linear attention (arXiv 2312.06635, section 4.4), heads h, q and k of k = `key_factor` d/h entries, v of `value_factor` d/h.
+
+        S_i = diag(a_i) S_i-1 + k_i^T v_i,  o_i = q_i S_i / sqrt(k),  a_i = sigmoid(W_2 W_1 u_i + b)^(1/temperature)
+        y = (swish(W_g u) * norm(o)) W_o,  W_1: d -> gate_rank
+
+    As in the authors' code (flash-linear-attention) the norm of each head is a root mean square with weights (LayerNorm in
+    the paper), and the output gate has no bias.
+    """
+
+    chunk = 16
+    """Tokens that are compared pair by pair. Decays of every pair are exponentials of non-positive sums, so that none overflows."""
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        num_heads: int = 4,
+        key_factor: float = 0.5,
+        value_factor: float = 1.0,
+        gate_rank: int = 16,
+        temperature: float = 16.0,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__(d_model)
+        key_width, value_width = int(d_model * key_factor), int(d_model * value_factor)
+        if num_heads < 1 or key_width < 1 or value_width < 1 or key_width % num_heads or value_width % num_heads:
+            raise ValueError(f"num_heads {num_heads} does not divide widths of {key_width} (keys) and {value_width} (values)")
+        if gate_rank < 1 or temperature <= 0:
+            raise ValueError(f"gate_rank {gate_rank} and temperature {temperature} must be positive")
+        self.num_heads, self.key_dim, self.value_dim = num_heads, key_width // num_heads, value_width // num_heads
+        self.temperature = temperature
+        self.q_proj = nn.Linear(d_model, key_width, bias=False)
+        self.k_proj = nn.Linear(d_model, key_width, bias=False)
+        self.v_proj = nn.Linear(d_model, value_width, bias=False)
+        self.g_proj = nn.Linear(d_model, value_width, bias=False)
+        self.decay_in = nn.Linear(d_model, gate_rank, bias=False)
+        self.decay_out = nn.Linear(gate_rank, key_width)
+        self.norm = nn.RMSNorm(self.value_dim, eps=eps)
+        self.out_proj = nn.Linear(value_width, d_model, bias=False)
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`."""
+        return self.read(u, {})[0]
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`: the recurrence, token by token."""
+        q, k, v, decay = (self._heads(x) for x in self._projected(u))
+        gates = torch.sigmoid(decay) ** (1 / self.temperature)
+        state, outputs = q.new_zeros(u.shape[0], self.num_heads, self.key_dim, self.value_dim), []
+        for i in range(u.shape[1]):
+            state = gates[:, :, i, :, None] * state + k[:, :, i, :, None] * v[:, :, i, None, :]
+            outputs.append((q[:, :, i, :, None] * state).sum(dim=-2) / math.sqrt(self.key_dim))
+        return self._merge(torch.stack(outputs, dim=2), u)
+
+    def initial_state(self, batch: int) -> State:
+        """See `Mixer.initial_state`: S (b, h, k, v) as `kv`."""
+        weight = self.out_proj.weight
+        return {"kv": weight.new_zeros(batch, self.num_heads, self.key_dim, self.value_dim, dtype=_wide(weight))}
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        y, state = self.read(u[:, None], state)
+        return y[:, 0], state
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`: all chunks at once but for the states between them. An empty state is the initial one."""
+        q, k, v, decay = (self._heads(x) for x in self._projected(u))
+        with torch.autocast(u.device.type, enabled=False):
+            o, kv = self._scan(q / math.sqrt(self.key_dim), k, v, nn.functional.logsigmoid(decay) / self.temperature, state.get("kv"))
+        return self._merge(o, u), {"kv": kv}
+
+    def state_size(self, t: int) -> int:
+        """S of every head, as Zoology's code counts it; for all t."""
+        return self.num_heads * self.key_dim * self.value_dim
+
+    def flops(self, t: int) -> int:
+        """As `forward` goes: gates, each chunk's pairs with their decays, two products with S and its decay; norm and gate."""
+        mixing = t * self.num_heads * (6 * self.key_dim + 9 * self.value_dim)
+        for start in range(0, t, self.chunk):
+            size = min(self.chunk, t - start)
+            mixing += self.num_heads * (size * (size + 1) // 2) * (5 * self.key_dim + 2 * self.value_dim)
+            mixing += self.num_heads * self.key_dim * (size * (4 * self.value_dim + 4) + 2 * self.value_dim)
+        layers = (self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.decay_in, self.decay_out, self.out_proj)
+        return linear_flops(t, *layers) + mixing
+
+    def _projected(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q, k, v and the argument of the gates' sigmoid, heads side by side."""
+        return self.q_proj(u), self.k_proj(u), self.v_proj(u), self.decay_out(self.decay_in(u))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(b, t, h width) -> (b, h, t, width), in float32 at least."""
+        return x.to(_wide(x)).view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+    def _scan(self, q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """o of all tokens and S after them; logs: the logarithms of the gates, as k."""
+        t = q.shape[2]
+        q, k, v, logs = (_in_chunks(x, min(self.chunk, t)) for x in (q, k, v, logs))
+        total = logs.cumsum(dim=-2)
+        last = total[..., -1:, :]
+        added = (k * (last - total).exp()).transpose(-1, -2) @ v
+        states = _states(added, last.transpose(-1, -2).exp(), state)
+        o = _pair_weights(q, k, total) @ v + (q * total.exp()) @ torch.stack(states[:-1], dim=2)
+        return o.flatten(2, 3)[:, :, :t], states[-1]
+
+    def _merge(self, o: Tensor, u: Tensor) -> Tensor:
+        """The heads' outputs (b, h, t, v), normalised each, gated by u and projected."""
+        normed = nn.functional.rms_norm(o, (self.value_dim,), self.norm.weight.to(o.dtype), self.norm.eps)
+        gate = nn.functional.silu(self.g_proj(u))
+        y: Tensor = self.out_proj(gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))
+        return y
+
+
+def _in_chunks(x: Tensor, size: int) -> Tensor:
+    """(b, h, t, width) -> (b, h, n, size, width); zeros at the end neither add to S nor let it fade."""
+    batch, heads, t, width = x.shape
+    return nn.functional.pad(x, (0, 0, 0, -t % size)).view(batch, heads, -1, size, width)
+
+
+def _pair_weights(q: Tensor, k: Tensor, total: Tensor) -> Tensor:
+    """sum over channels of q_i k_j exp(total_i - total_j), j <= i, of each chunk: (b, h, n, c, k) -> (b, h, n, c, c)."""
+    size = q.shape[-2]
+    later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)[..., None]
+    between = (total[..., :, None, :] - total[..., None, :, :]).masked_fill(later, -math.inf).exp()
+    return ((between * k[..., None, :, :]) @ q[..., None])[..., 0]
+
+
+def _states(added: Tensor, kept: Tensor, state: Tensor | None) -> list[Tensor]:
+    """S before each chunk and after the last; added: (b, h, n, k, v), kept: (b, h, n, k, 1)."""
+    states = [torch.zeros_like(added[:, :, 0]) if state is None else state]
+    for more, share in zip(added.unbind(dim=2), kept.unbind(dim=2), strict=True):
+        states.append(share * states[-1] + more)
+    return states
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)

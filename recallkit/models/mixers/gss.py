@@ -1,0 +1,82 @@
+"""GSS: a diagonal state space in a narrow space, gated in a wide one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.s4d import DiagonalSSM
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class GSS(Mixer):
+    """y = out_proj((widen(k conv w + D w)) * gelu(gate(u))), w = norm(gelu(narrow(u)))  (arXiv 2206.13947, section 3, figure 1).
+
+    narrow maps d to `width` channels (d / 4), gate and widen come to `expand` d, out_proj back to d; norm is a layer norm. k is
+    the kernel of the simplified DSS: `state` poles that all channels share, without conjugates, a step of 1, from random
+    poles; see `DiagonalSSM`. The paper's layer adds a norm before and the residual after, which a block does here.
+    """
+
+    def __init__(self, d_model: int, *, state: int = 512, width: int | None = None, expand: int = 4) -> None:
+        super().__init__(d_model)
+        self.width = max(d_model // 4, 1) if width is None else width
+        if self.width < 1 or expand < 1:
+            raise ValueError(f"GSS has a width and an expand of at least 1, not {width} and {expand}")
+        self.narrow = nn.Linear(d_model, self.width, bias=False)
+        self.gate = nn.Linear(d_model, expand * d_model, bias=False)
+        self.norm = nn.LayerNorm(self.width)
+        self.ssm = DiagonalSSM(self.width, state, start="random", shared=True, conjugates=False, steps=None)
+        self.skip = nn.Parameter(torch.randn(self.width))
+        self.widen = nn.Linear(self.width, expand * d_model, bias=False)
+        self.out_proj = nn.Linear(expand * d_model, d_model, bias=False)
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`."""
+        w = self._narrowed(u)
+        return self._gated(self.ssm(w), w, u)
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`."""
+        w = self._narrowed(u)
+        return self._gated(self.ssm.reference(w), w, u)
+
+    def initial_state(self, batch: int) -> State:
+        """The poles' sums (b, width, state, 2), real and imaginary parts."""
+        return {"poles": self.ssm.initial_state(batch)}
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        w = self._narrowed(u)
+        mixed, poles = self.ssm.step(w, state["poles"])
+        return self._gated(mixed, w, u), {"poles": poles}
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`."""
+        w = self._narrowed(u)
+        mixed, poles = self.ssm.read(w, state["poles"])
+        return self._gated(mixed, w, u), {"poles": poles}
+
+    def state_size(self, t: int) -> int:
+        """Counted from the state: two real numbers a pole and channel, 2 `width` `state`."""
+        return 2 * self.width * self.ssm.poles
+
+    def flops(self, t: int) -> int:
+        """Of our forward: projections, eight for each gelu and the norm, kernel, convolution, skip, gate."""
+        gate_width = self.gate.out_features
+        projections = linear_flops(t, self.narrow, self.gate, self.widen, self.out_proj)
+        return projections + self.ssm.flops(t) + t * ((8 + 8 + 2) * self.width + (8 + 1) * gate_width)
+
+    def _narrowed(self, u: Tensor) -> Tensor:
+        w: Tensor = self.norm(functional.gelu(self.narrow(u)))
+        return w
+
+    def _gated(self, mixed: Tensor, w: Tensor, u: Tensor) -> Tensor:
+        gate = functional.gelu(self.gate(u))
+        y: Tensor = self.out_proj(self.widen((mixed + self.skip * w).to(gate.dtype)) * gate)
+        return y

@@ -1,0 +1,112 @@
+"""Hyena: long convolutions with implicit filters between gates, on projections that a short convolution has smoothed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_after, causal_conv_reference, conv_flops, widened
+from recallkit.models.mixers.filters import ImplicitFilter
+from recallkit.models.mixers.short_conv import ShortConv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+class Hyena(Mixer):
+    """z_0 = v;  z_n = x_n * (h_n conv z_{n-1} + D_n z_{n-1}), n = 1..N;  y = out_proj(z_N)  (arXiv 2302.10866, definition 3.1).
+
+    [x_N, ..., x_1, v] = short_conv(in_proj(u)): N + 1 projections, each channel smoothed by `short_kernel` taps. As the
+    authors' code has it, the first gate comes before a convolution, too, so that N = `order` projections gate N - 1 long
+    convolutions: z_n = h_n conv (x_n * z_{n-1}) + D_n (x_n * z_{n-1}) for n = 1..N-1, and y = out_proj(x_N * z_{N-1}). At
+    order 2 this is H3's form: y = out_proj(x_2 * (h conv (x_1 * v) + D (x_1 * v))). `features`, `width`, `layers` and
+    `frequency` are the filters' (see `ImplicitFilter`).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        order: int = 2,
+        max_length: int = 2048,
+        short_kernel: int = 3,
+        features: int = 3,
+        width: int = 64,
+        layers: int = 2,
+        frequency: float = 1.0,
+    ) -> None:
+        super().__init__(d_model)
+        if order < 2:
+            raise ValueError(f"Hyena's order is at least 2, not {order}")
+        self.order, self.max_length = order, max_length
+        self.in_proj = nn.Linear(d_model, (order + 1) * d_model)
+        self.short_conv = ShortConv((order + 1) * d_model, short_kernel)
+        options = {"features": features, "width": width, "layers": layers}
+        self.filters = ImplicitFilter((order - 1) * d_model, max_length, frequency=frequency, **options)
+        self.skip = nn.Parameter(torch.randn(order - 1, d_model))
+        self.out_proj = nn.Linear(d_model, d_model)
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`. Raises ValueError for more tokens than `max_length`."""
+        filters = self._filters(u.shape[1])
+        return self._gated(self.short_conv(self.in_proj(u)), lambda n, z: causal_conv(z, filters[n]))
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`."""
+        filters = self._filters(u.shape[1])
+        return self._gated(self.short_conv.reference(self.in_proj(u)), lambda n, z: causal_conv_reference(z, filters[n]))
+
+    def initial_state(self, batch: int) -> State:
+        """Inputs that the short convolution still reaches, and all inputs of each long one (b, order - 1, T, d)."""
+        weight = widened(self.out_proj.weight)
+        return {
+            "short": self.short_conv.initial_state(batch),
+            "inputs": weight.new_zeros(batch, self.order - 1, 0, self.d_model),
+        }
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        y, state = self.read(u.unsqueeze(1), state)
+        return y.squeeze(1), state
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`."""
+        parts, short = self.short_conv.read(self.in_proj(u), state["short"])
+        filters = self._filters(state["inputs"].shape[2] + u.shape[1])
+        inputs = []
+
+        def convolve(n: int, z: Tensor) -> Tensor:
+            inputs.append(torch.cat([state["inputs"][:, n], z.to(state["inputs"].dtype)], dim=1))
+            return causal_conv_after(inputs[-1], filters[n], z.shape[1])
+
+        y = self._gated(parts, convolve)
+        return y, {"short": short, "inputs": torch.stack(inputs, dim=1)}
+
+    def state_size(self, t: int) -> int:
+        """(order - 1) d t, as Zoology's code counts its order of two; what the short convolution keeps is left out there, too."""
+        return (self.order - 1) * self.d_model * t
+
+    def flops(self, t: int) -> int:
+        """Of our forward: projections, short convolution, filters, long convolutions, skips and gates."""
+        convolutions = (self.order - 1) * (conv_flops(t, t, self.d_model) + 2 * t * self.d_model)
+        gates = self.order * t * self.d_model
+        return linear_flops(t, self.in_proj, self.out_proj) + self.short_conv.flops(t) + self.filters.flops(t) + convolutions + gates
+
+    def _filters(self, t: int) -> Tensor:
+        """One network makes the filters of all orders, next to each other for each channel: -> (order - 1, d, t)."""
+        taps: Tensor = self.filters(t)
+        return taps.view(self.d_model, self.order - 1, t).transpose(0, 1)
+
+    def _gated(self, parts: Tensor, convolve: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """parts: (b, t, (order + 1) d), the gates x_N, ..., x_1 and v; convolve(n, z) is the long convolution n of z."""
+        *gates, z = parts.chunk(self.order + 1, dim=-1)
+        for n, gate in enumerate(reversed(gates[1:])):
+            z = gate * z
+            z = convolve(n, z) + self.skip[n] * z
+        y: Tensor = self.out_proj((gates[0] * z).to(parts.dtype))
+        return y

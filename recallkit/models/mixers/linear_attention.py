@@ -1,0 +1,273 @@
+"""Linear attention with a choice of feature maps; with the Taylor map it is the global half of Based."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.feature_maps import make_feature_map
+from recallkit.models.mixers.short_conv import ShortConv
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class LinearAttention(Mixer):
+    """Causal linear attention of heads h, with q_i, k_i of `feature_dim` (f) entries and v_i of d/h.
+
+        y_i = sum_j<=i g^(i-j) phi(q_i).phi(k_j) v_j / (sum_j<=i phi(q_i).phi(k_j) + eps)
+
+    Linear Transformers, arXiv 2006.16236, equations 8 to 12; with phi the Taylor map (`taylor`) Based, arXiv 2402.18668,
+    section 4.1. There are neither biases nor position embeddings. `decay` multiplies by g = 1 - 2^(-decay_exponent - head),
+    decays of a head as in RetNet (arXiv 2307.08621, equation 8, whose exponent is 5); the code that Based was trained with
+    takes 3, and decays the numerator alone, which is what `decay_normaliser=False` means; its factor of the decays that
+    depends on the token is left out.
+    `normalise` is on by default, but for `identity`, whose weights may sum to zero: y is then the numerator.
+    `short_conv` puts a causal convolution of so many taps over every channel of q, k and v; its last inputs, `recent`, are
+    then part of the state.
+    """
+
+    chunk = 128
+    """Tokens that are compared pair by pair; earlier ones act through the state. Sequences up to it have no other part."""
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        num_heads: int = 4,
+        feature_dim: int = 16,
+        feature_map: str = "taylor",
+        decay: bool = False,
+        decay_exponent: int = 3,
+        decay_normaliser: bool = False,
+        normalise: bool | None = None,
+        eps: float = 1e-12,
+        max_length: int | None = None,
+        num_features: int | None = None,
+        short_conv: int = 0,
+    ) -> None:
+        super().__init__(d_model)
+        if num_heads < 1 or d_model % num_heads:
+            raise ValueError(f"d_model {d_model} is no multiple of num_heads {num_heads}")
+        if decay_exponent < 1:
+            raise ValueError(f"decay_exponent {decay_exponent} is not positive: 1 - 2^-{decay_exponent} is no decay")
+        self.feature_map = make_feature_map(feature_map, feature_dim, max_length=max_length, num_features=num_features)
+        self.normalise = self.feature_map.has_positive_scores if normalise is None else normalise
+        if self.normalise and not self.feature_map.has_positive_scores:
+            raise ValueError(f"{feature_map} has weights of both signs, whose sum may be zero: it cannot be normalised")
+        if self.feature_map.needs_positions:
+            self.max_length = max_length
+        self.num_heads, self.feature_dim, self.head_dim = num_heads, feature_dim, d_model // num_heads
+        self.decay, self.decay_exponent, self.decay_normaliser = decay, decay_exponent, decay and decay_normaliser
+        self.eps = eps
+        self.q_proj = nn.Linear(d_model, num_heads * feature_dim, bias=False)
+        self.k_proj = nn.Linear(d_model, num_heads * feature_dim, bias=False)
+        self.v_proj = nn.Linear(d_model, d_model, bias=False)
+        self.out_proj = nn.Linear(d_model, d_model, bias=False)
+        channels = 2 * num_heads * feature_dim + d_model
+        self.short_conv = ShortConv(channels, short_conv, bias=False) if short_conv else None
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`."""
+        z = self._project(u)
+        q, k, v = self._split(z if self.short_conv is None else self.short_conv(z))
+        positions = torch.arange(u.shape[1], device=u.device)[:, None] if self.feature_map.needs_positions else None
+        y, _ = self._scan(q, k, v, positions, None)
+        return self._merge(y, u)
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`: every weight of every token, from unpacked features."""
+        z = self._project(u)
+        q, k, v = self._split(z if self.short_conv is None else self.short_conv.reference(z))
+        positions = torch.arange(u.shape[1], device=u.device)[:, None]
+        q, k = self.feature_map.reference(q, positions), self.feature_map.reference(k, positions)
+        decays = self._log_decays(q).exp()[:, None]
+        outputs = []
+        for i in range(u.shape[1]):
+            weights = (q[:, :, i, None] * k[:, :, : i + 1]).sum(dim=-1)
+            faded = weights * decays ** torch.arange(i, -1, -1, device=u.device)
+            y = (faded[..., None] * v[:, :, : i + 1]).sum(dim=2)
+            if self.normalise:
+                y = y / ((faded if self.decay_normaliser else weights).sum(dim=-1, keepdim=True) + self.eps)
+            outputs.append(y)
+        return self._merge(torch.stack(outputs, dim=2), u)
+
+    def initial_state(self, batch: int) -> State:
+        """See `Mixer.initial_state`: `kv` (b, h, features, v), `k` (b, h, features) where normalised, `seen` where positions matter."""
+        weight = self.out_proj.weight
+        zeros = weight.new_zeros(batch, self.num_heads, self.feature_map.num_features, dtype=_wide(weight))
+        state = {"kv": zeros[..., None].repeat(1, 1, 1, self.head_dim)}
+        if self.normalise:
+            state["k"] = zeros
+        if self.feature_map.needs_positions:
+            state["seen"] = torch.zeros(batch, dtype=torch.int64, device=weight.device)
+        if self.short_conv is not None:
+            state["recent"] = self.short_conv.initial_state(batch)
+        return state
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        z, recent = self._project_on(u[:, None], state)
+        q, k, v = (part[:, :, 0] for part in self._split(z))
+        positions = state["seen"][:, None, None] if self.feature_map.needs_positions else None
+        with torch.autocast(u.device.type, enabled=False):
+            q, k = self.feature_map(q, positions), self.feature_map(k, positions)
+            decays = self._log_decays(q).exp()[:, None]
+            new = {"kv": decays[..., None] * state["kv"] + k[..., None] * v[..., None, :]}
+            y = (q[..., None, :] @ new["kv"])[..., 0, :]
+            if self.normalise:
+                new["k"] = (decays if self.decay_normaliser else 1) * state["k"] + k
+                y = y / ((q * new["k"]).sum(dim=-1, keepdim=True) + self.eps)
+        if self.feature_map.needs_positions:
+            new["seen"] = state["seen"] + 1
+        return self._merge(y[:, :, None], u[:, None])[:, 0], new | recent
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`: chunk by chunk."""
+        z, recent = self._project_on(u, state)
+        q, k, v = self._split(z)
+        positions = None
+        if self.feature_map.needs_positions:
+            positions = state["seen"][:, None, None, None] + torch.arange(u.shape[1], device=u.device)[:, None]
+        y, new = self._scan(q, k, v, positions, state)
+        if self.feature_map.needs_positions:
+            new["seen"] = state["seen"] + u.shape[1]
+        return self._merge(y, u), new | recent
+
+    def state_size(self, t: int) -> int:
+        """Elements of `kv` and `k` for any t: features (d + h), Taylor's packed, as Zoology's code counts them.
+
+        The code of Based keeps both of x_i x_j and x_j x_i: 1 + f + f^2 features.
+        """
+        return self.feature_map.num_features * (self.d_model + self.num_heads * self.normalise)
+
+    def flops(self, t: int) -> int:
+        """As `forward` goes: the pairs of each chunk, and between chunks the features and two products with the state."""
+        inside = across = 0
+        score = self.feature_map.score_flops() + self.decay + 2 * self.head_dim + self.normalise
+        features = 2 * self.feature_map.flops() + 4 * self.feature_map.num_features * (self.head_dim + self.normalise)
+        for start in range(0, t, self.chunk):
+            size = min(self.chunk, t - start)
+            inside += size * (size + 1) // 2 * score
+            across += size * features * (t > self.chunk)
+        mixing = self.num_heads * (inside + across) + t * self.d_model * self.normalise
+        convolution = 0 if self.short_conv is None else self.short_conv.flops(t)
+        return linear_flops(t, self.q_proj, self.k_proj, self.v_proj, self.out_proj) + convolution + mixing
+
+    def _project(self, u: Tensor) -> Tensor:
+        """q, k and v side by side, (b, t, channels)."""
+        return torch.cat([project(u) for project in (self.q_proj, self.k_proj, self.v_proj)], dim=-1)
+
+    def _project_on(self, u: Tensor, state: State) -> tuple[Tensor, State]:
+        """The same of the next tokens, convolved where they are, and what is new of the state by that."""
+        if self.short_conv is None:
+            return self._project(u), {}
+        z, recent = self.short_conv.read(self._project(u), state["recent"])
+        return z, {"recent": recent}
+
+    def _split(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k: (b, h, t, f) and v: (b, h, t, v), in float32 at least."""
+        keys = self.num_heads * self.feature_dim
+        q, k, v = (
+            torch.unflatten(part, -1, (self.num_heads, -1)).transpose(1, 2).to(_wide(part))
+            for part in torch.split(z, [keys, keys, self.d_model], dim=-1)
+        )
+        return q, k, v
+
+    def _merge(self, y: Tensor, u: Tensor) -> Tensor:
+        """The outputs of the heads, (b, h, t, v) -> (b, t, d)."""
+        projected: Tensor = self.out_proj(y.transpose(1, 2).flatten(start_dim=2).to(u.dtype))
+        return projected
+
+    def _log_decays(self, like: Tensor) -> Tensor:
+        """Natural logarithms of g, (h,); zeros without decay."""
+        return log_decays(self.num_heads, self.decay_exponent, like) if self.decay else like.new_zeros(self.num_heads)
+
+    def _scan(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, state: State | None) -> tuple[Tensor, State]:
+        """All tokens, chunk by chunk: pairs of one chunk directly, what was before it through the state.
+
+        positions: int64, (..., t, 1). Without a state given, none is made after the last chunk.
+        """
+        outputs = []
+        new: State = {} if state is None else {name: value for name, value in state.items() if name in ("kv", "k")}
+        chunks = zip(*(torch.split(x, self.chunk, dim=2) for x in (q, k, v)), strict=True)
+        places = [None] * -(-q.shape[2] // self.chunk) if positions is None else torch.split(positions, self.chunk, dim=-2)
+        with torch.autocast(q.device.type, enabled=False):
+            for i, (place, (q_part, k_part, v_part)) in enumerate(zip(places, chunks, strict=True)):
+                outputs.append(self._outputs(q_part, k_part, v_part, place, new))
+                if state is not None or i + 1 < len(places):
+                    new = self._advanced(k_part, v_part, place, new)
+            return torch.cat(outputs, dim=2), new
+
+    def _fadings(self, size: int, like: Tensor) -> tuple[Fading, Fading]:
+        """Of the numerator and of the normaliser, in a chunk of this size."""
+        if not self.decay:
+            return Fading(), Fading()
+        fading = make_fading(self._log_decays(like), size)
+        return fading, fading if self.decay_normaliser else Fading()
+
+    def _outputs(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, state: State) -> Tensor:
+        """Of one chunk, after a state (empty: none)."""
+        above, below = self._fadings(q.shape[2], q)
+        weights = self.feature_map.scores(q, k, positions).tril()
+        y = faded(weights, above.between) @ v
+        total = faded(weights, below.between).sum(dim=-1, keepdim=True) if self.normalise else None
+        if state:
+            q = self.feature_map(q, positions)
+            y = y + faded(q @ state["kv"], above.since_start)
+            if total is not None:
+                total = total + faded(q @ state["k"][..., None], below.since_start)
+        return y if total is None else y / (total + self.eps)
+
+    def _advanced(self, k: Tensor, v: Tensor, positions: Tensor | None, state: State) -> State:
+        """The state after one chunk."""
+        above, below = self._fadings(k.shape[2], k)
+        k = self.feature_map(k, positions)
+        new = {"kv": faded(k, above.until_end).transpose(-1, -2) @ v}
+        if self.normalise:
+            new["k"] = faded(k, below.until_end).sum(dim=2)
+        if state:
+            new["kv"] = new["kv"] + faded(state["kv"], above.whole)
+        if state and self.normalise:
+            new["k"] = new["k"] + faded(state["k"][..., None], below.whole)[..., 0]
+        return new
+
+
+@dataclass(frozen=True, slots=True)
+class Fading:
+    """Powers of each head's decay g in a chunk of c tokens; None stands for ones."""
+
+    between: Tensor | None = None
+    """g^(i-j), (h, c, c); what is above the diagonal means nothing."""
+    since_start: Tensor | None = None
+    """g^(i+1), (h, c, 1): of the state before the chunk, at token i."""
+    until_end: Tensor | None = None
+    """g^(c-1-j), (h, c, 1): of token j, in the state after the chunk."""
+    whole: Tensor | None = None
+    """g^c, (h, 1, 1)."""
+
+
+def faded(x: Tensor, powers: Tensor | None) -> Tensor:
+    """Their product."""
+    return x if powers is None else x * powers
+
+
+def log_decays(num_heads: int, exponent: int, like: Tensor) -> Tensor:
+    """ln(1 - 2^(-exponent - head)), (h,), where RetNet (arXiv 2307.08621, equation 8) has an exponent of 5."""
+    return torch.log1p(-torch.exp2(-exponent - torch.arange(num_heads, device=like.device, dtype=like.dtype)))
+
+
+def make_fading(log_decays: Tensor, size: int) -> Fading:
+    """Powers from logarithms, (h,), in their precision; no power is of a negative number of tokens, so that none is large."""
+    logs = log_decays[:, None, None]
+    places = torch.arange(size, device=logs.device)
+    apart = (places[:, None] - places).clamp(min=0)
+    return Fading(*((logs * powers).exp() for powers in (apart, places[:, None] + 1, size - 1 - places[:, None], size)))
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)

@@ -1,0 +1,73 @@
+"""LongConv: one long convolution for each channel, then a projection; Zoology's "Long Conv" baseline, which has no gates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.nn import functional
+
+from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.filters import ExplicitFilter, FilterConv, make_filter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class LongConv(Mixer):
+    """y = glu(out_proj(gelu(h conv u + D u))), glu([a, b]) = a sigmoid(b)  (arXiv 2302.06646, section 3; safari's `LongConv`).
+
+    The filter h is parameters ("explicit", each brought `squash` nearer to zero, see `ExplicitFilter`) or a network of its
+    positions ("implicit"). With `glu` off out_proj maps d to d and is the last operation.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        filter: str = "explicit",  # noqa: A002
+        max_length: int = 2048,
+        squash: float = 0.0,
+        glu: bool = True,
+    ) -> None:
+        super().__init__(d_model)
+        if squash and filter != "explicit":
+            raise ValueError("squash is for explicit filters")
+        filters = ExplicitFilter(d_model, max_length, squash=squash) if squash else make_filter(filter, d_model, max_length)
+        self.max_length, self.glu = max_length, glu
+        self.conv = FilterConv(filters, skip=True)
+        self.out_proj = nn.Linear(d_model, (1 + glu) * d_model)
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`. Raises ValueError for more tokens than `max_length`."""
+        return self._projected(self.conv(u))
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`."""
+        return self._projected(self.conv.reference(u))
+
+    def initial_state(self, batch: int) -> State:
+        """The inputs so far."""
+        return {"inputs": self.conv.initial_state(batch)}
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        mixed, inputs = self.conv.step(u, state["inputs"])
+        return self._projected(mixed), {"inputs": inputs}
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`."""
+        mixed, inputs = self.conv.read(u, state["inputs"])
+        return self._projected(mixed), {"inputs": inputs}
+
+    def state_size(self, t: int) -> int:
+        """The inputs, d t, as Zoology's code counts a long convolution."""
+        return self.d_model * t
+
+    def flops(self, t: int) -> int:
+        """Of our forward: convolution, eight for each gelu, projection, five for each gate of the glu."""
+        return self.conv.flops(t) + linear_flops(t, self.out_proj) + t * self.d_model * (8 + 5 * self.glu)
+
+    def _projected(self, mixed: Tensor) -> Tensor:
+        y: Tensor = self.out_proj(functional.gelu(mixed))
+        return functional.glu(y, dim=-1) if self.glu else y

@@ -1,0 +1,154 @@
+"""RetNet's multi-scale retention: linear attention whose heads forget at fixed rates."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.linear_attention import faded, log_decays, make_fading
+from recallkit.models.mixers.rotary import rotate, rotate_reference
+from recallkit.models.mixers.short_conv import ShortConv
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DECAY_EXPONENT = 5
+
+
+class RetNet(Mixer):
+    """Multi-scale retention (arXiv 2307.08621, equations 5 to 8), heads h with q, k of d/h entries and v of `value_factor` d/h.
+
+        S_i = g S_i-1 + k_i^T v_i,  o_i = q_i S_i = sum_j<=i g^(i-j) (q_i.k_j) v_j,  g = 1 - 2^(-5 - head)
+        y = (swish(W_g u) * norm(o)) W_o,  q and k rotated by their positions, k divided by sqrt(d/h)
+
+    As in the authors' code (torchscale) the norm of each head is a root mean square without weights (GroupNorm in the
+    paper), and the frequencies of the rotation are 10000^(-i/(n-1)), i < n = d/2h. Their division of the scores by row
+    sums is left out: the norm undoes it, which is why they call the output invariant to it. `short_conv` (not theirs, off by
+    default) puts a causal convolution of so many taps over every channel of q, k and v; its last inputs, `recent`, are then
+    part of the state.
+    """
+
+    chunk = 128
+    """Tokens that are compared pair by pair; earlier ones act through the state."""
+
+    def __init__(self, d_model: int, *, num_heads: int = 4, value_factor: int = 2, eps: float = 1e-6, short_conv: int = 0) -> None:
+        super().__init__(d_model)
+        if num_heads < 1 or d_model % (2 * num_heads):
+            raise ValueError(f"d_model {d_model} is no multiple of twice num_heads {num_heads}")
+        if value_factor < 1:
+            raise ValueError(f"value_factor {value_factor} is not positive")
+        self.num_heads, self.eps = num_heads, eps
+        self.key_dim, self.value_dim = d_model // num_heads, value_factor * d_model // num_heads
+        half = self.key_dim // 2
+        self.base = math.pow(10000, half / max(1, half - 1))
+        self.q_proj = nn.Linear(d_model, d_model, bias=False)
+        self.k_proj = nn.Linear(d_model, d_model, bias=False)
+        self.v_proj = nn.Linear(d_model, value_factor * d_model, bias=False)
+        self.g_proj = nn.Linear(d_model, value_factor * d_model, bias=False)
+        self.out_proj = nn.Linear(value_factor * d_model, d_model, bias=False)
+        self.short_conv = ShortConv((2 + value_factor) * d_model, short_conv, bias=False) if short_conv else None
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`."""
+        z = self._project(u)
+        q, k, v = self._split(z if self.short_conv is None else self.short_conv(z))
+        o, _ = self._scan(*self._rotated(q, k, torch.arange(u.shape[1], device=u.device)), v, None)
+        return self._merge(o, u)
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`: the recurrence, token by token."""
+        z = self._project(u)
+        q, k, v = self._split(z if self.short_conv is None else self.short_conv.reference(z))
+        decays = (1 - 2.0 ** (-DECAY_EXPONENT - torch.arange(self.num_heads, dtype=q.dtype, device=u.device)))[:, None, None]
+        state, outputs = q.new_zeros(u.shape[0], self.num_heads, self.key_dim, self.value_dim), []
+        for i in range(u.shape[1]):
+            q_i, k_i = (rotate_reference(x[:, :, i], i, base=self.base, width=self.key_dim) for x in (q, k))
+            state = decays * state + k_i[..., :, None] / math.sqrt(self.key_dim) * v[:, :, i, None, :]
+            outputs.append((q_i[..., None] * state).sum(dim=-2))
+        return self._merge(torch.stack(outputs, dim=2), u)
+
+    def initial_state(self, batch: int) -> State:
+        """See `Mixer.initial_state`: S (b, h, k, v) as `kv`, and the tokens read, `seen`."""
+        weight = self.out_proj.weight
+        kv = weight.new_zeros(batch, self.num_heads, self.key_dim, self.value_dim, dtype=_wide(weight))
+        state = {"kv": kv, "seen": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
+        return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        y, state = self.read(u[:, None], state)
+        return y[:, 0], state
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`: chunk by chunk."""
+        z, recent = self._project(u), {}
+        if self.short_conv is not None:
+            z, recent["recent"] = self.short_conv.read(z, state["recent"])
+        q, k, v = self._split(z)
+        positions = state["seen"][:, None] + torch.arange(u.shape[1], device=u.device)
+        o, kv = self._scan(*self._rotated(q, k, positions), v, state["kv"])
+        assert kv is not None
+        return self._merge(o, u), {"kv": kv, "seen": state["seen"] + u.shape[1]} | recent
+
+    def state_size(self, t: int) -> int:
+        """S of every head, d times the width of its values; for all t."""
+        return self.d_model * self.value_dim
+
+    def flops(self, t: int) -> int:
+        """As `forward` goes: rotations, the pairs of each chunk, between chunks two products with S; norm and gate."""
+        mixing = t * self.num_heads * (7 * self.key_dim + 9 * self.value_dim)
+        for start in range(0, t, self.chunk):
+            size = min(self.chunk, t - start)
+            mixing += self.num_heads * (size * (size + 1) // 2) * (2 * self.key_dim + 1 + 2 * self.value_dim)
+            if t > self.chunk:
+                mixing += self.num_heads * size * (4 * self.key_dim * self.value_dim + self.key_dim + self.value_dim)
+        convolution = 0 if self.short_conv is None else self.short_conv.flops(t)
+        return linear_flops(t, self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.out_proj) + convolution + mixing
+
+    def _project(self, u: Tensor) -> Tensor:
+        """q, k and v side by side, (b, t, channels)."""
+        return torch.cat([project(u) for project in (self.q_proj, self.k_proj, self.v_proj)], dim=-1)
+
+    def _split(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k: (b, h, t, k) and v: (b, h, t, v), in float32 at least."""
+        widths = [self.d_model, self.d_model, self.num_heads * self.value_dim]
+        q, k, v = (
+            torch.unflatten(part, -1, (self.num_heads, -1)).transpose(1, 2).to(_wide(part)) for part in torch.split(z, widths, dim=-1)
+        )
+        return q, k, v
+
+    def _rotated(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return (
+            rotate(q, positions, base=self.base, width=self.key_dim),
+            rotate(k / math.sqrt(self.key_dim), positions, base=self.base, width=self.key_dim),
+        )
+
+    def _scan(self, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """o of all tokens, chunk by chunk, and S after them; without a state given, none is made after the last chunk."""
+        outputs, keep = [], state is not None
+        chunks = list(zip(*(torch.split(x, self.chunk, dim=2) for x in (q, k, v)), strict=True))
+        with torch.autocast(q.device.type, enabled=False):
+            logs = log_decays(self.num_heads, DECAY_EXPONENT, q)
+            for i, (q_part, k_part, v_part) in enumerate(chunks):
+                fading = make_fading(logs, q_part.shape[2])
+                o: Tensor = ((q_part @ k_part.transpose(-1, -2)).tril() * fading.between) @ v_part
+                outputs.append(o if state is None else o + (q_part * fading.since_start) @ state)
+                if keep or i + 1 < len(chunks):
+                    new = (k_part * fading.until_end).transpose(-1, -2) @ v_part
+                    state = new if state is None else faded(state, fading.whole) + new
+            return torch.cat(outputs, dim=2), state
+
+    def _merge(self, o: Tensor, u: Tensor) -> Tensor:
+        """The heads' outputs (b, h, t, v), normalised each, gated by u and projected."""
+        normed = o * torch.rsqrt(o.square().mean(dim=-1, keepdim=True) + self.eps)
+        gate = nn.functional.silu(self.g_proj(u))
+        y: Tensor = self.out_proj(gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))
+        return y
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)

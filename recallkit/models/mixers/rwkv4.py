@@ -1,0 +1,146 @@
+"""RWKV-4's time mixing: a sum of values weighted by exp(key) and by age, each channel forgetting at its own rate."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.fft_conv import widened
+from recallkit.models.mixers.scan import linear_scan
+from recallkit.models.mixers.shift import previous_inputs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NOTHING = -1e38
+"""The exponent of a sum without terms: exp(NOTHING - x) is 0 for every x, and NOTHING - NOTHING is no NaN."""
+
+
+class RWKV4(Mixer):
+    """The attention-free mixing of RWKV-4 (arXiv 2305.13048, equations 11 to 17), * and / channel by channel:
+
+        s_i = m_s * x_i + (1 - m_s) * x_{i-1}    for s = r, k, v: r = receptance(r_i), k = key(k_i), v = value(v_i)
+
+                sum_{j < i} exp(-(i - 1 - j) w + k_j) v_j + exp(u + k_i) v_i
+        wkv_i = ------------------------------------------------------------      y = out_proj(sigmoid(r) * wkv)
+                sum_{j < i} exp(-(i - 1 - j) w + k_j)     + exp(u + k_i)
+
+    with w = exp(time_decay), u = time_first. State: x_{i-1} and both sums a and b over exp(p), p the largest exponent in them.
+    """
+
+    def __init__(self, d_model: int, *, layer: int = 0, num_layers: int = 1) -> None:
+        """`layer` of `num_layers` decides how fast its channels forget at first and how much of x_{i-1} they see."""
+        super().__init__(d_model)
+        if not 0 <= layer < num_layers:
+            raise ValueError(f"layer is {layer}, not one of {num_layers} counted from 0")
+        self.time_decay = nn.Parameter(initial_decay(d_model, layer, num_layers))
+        zigzag = (torch.arange(d_model) + 1) % 3 - 1
+        self.time_first = nn.Parameter(math.log(0.3) + 0.5 * zigzag)
+        depth, mix = depth_of(layer, num_layers), initial_mix(d_model, layer, num_layers)
+        self.time_mix_key = nn.Parameter(mix)
+        self.time_mix_value = nn.Parameter(mix + 0.3 * depth)
+        self.time_mix_receptance = nn.Parameter(mix.sqrt())
+        self.key, self.value, self.receptance, self.out_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
+        nn.init.orthogonal_(self.value.weight)
+        for layer_at_zero in (self.key, self.receptance, self.out_proj):
+            nn.init.zeros_(layer_at_zero.weight)
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`."""
+        return self.read(u, self.initial_state(len(u)))[0]
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`."""
+        before = torch.cat([torch.zeros_like(u[:, :1]), u[:, :-1]], dim=1)
+        k, v, r = self._projected(u, before)
+        outputs = []
+        for i in range(u.shape[1]):
+            ages = torch.arange(i - 1, -1, -1, dtype=u.dtype)[:, None]
+            exponents = torch.cat([k[:, :i] - ages * torch.exp(self.time_decay), (self.time_first + k[:, i])[:, None]], dim=1)
+            outputs.append((torch.softmax(exponents, dim=1) * v[:, : i + 1]).sum(1))
+        mixed: Tensor = self.out_proj(torch.sigmoid(r) * torch.stack(outputs, dim=1))
+        return mixed
+
+    def initial_state(self, batch: int) -> State:
+        """See `Mixer.initial_state`."""
+        zeros = widened(self.time_decay).new_zeros(batch, self.d_model)
+        return {"previous": zeros, "numerator": zeros.clone(), "denominator": zeros.clone(), "exponent": zeros + NOTHING}
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        y, state = self.read(u.unsqueeze(1), state)
+        return y.squeeze(1), state
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`."""
+        u = u.transpose(0, 1)
+        k, v, r = self._projected(u, previous_inputs(u, state["previous"]))
+        sums = torch.stack([state["numerator"], state["denominator"]])
+        wkv, sums, exponent = weighted_values(
+            widened(k), widened(v), torch.exp(widened(self.time_decay)), widened(self.time_first), sums, state["exponent"]
+        )
+        mixed = self.out_proj((torch.sigmoid(widened(r)) * wkv).to(r.dtype))
+        after = {"previous": widened(u[-1]), "numerator": sums[0], "denominator": sums[1], "exponent": exponent}
+        return mixed.transpose(0, 1), after
+
+    def state_size(self, t: int) -> int:
+        """4 d: the previous input, two sums and their exponent (arXiv 2305.13048, appendix D)."""
+        return 4 * self.d_model
+
+    def flops(self, t: int) -> int:
+        """Counted: projections, and for each channel 9 operations of the shifts and 22 of the sums and the gate."""
+        return linear_flops(t, self.key, self.value, self.receptance, self.out_proj) + 31 * t * self.d_model
+
+    def _projected(self, u: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """k, v and r of inputs and those before them, of any one shape (..., d)."""
+        k = self.key(torch.lerp(before, u, self.time_mix_key.to(u.dtype)))
+        v = self.value(torch.lerp(before, u, self.time_mix_value.to(u.dtype)))
+        r = self.receptance(torch.lerp(before, u, self.time_mix_receptance.to(u.dtype)))
+        return k, v, r
+
+
+def weighted_values(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, sums: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """wkv (t, b, d) of k, v (t, b, d), time first, and the state after them.
+
+    The state: sums (2, b, d), of the values and of their weights, over exp(exponent), the latter (b, d). All exponents of e
+    are differences to the largest one, so at most 0; as every result is a ratio it does not depend on these, nor do gradients.
+    """
+    peaks = _peaks(k.detach(), decay.detach(), exponent)
+    fading, arriving = torch.exp(peaks[:-1] - decay - peaks[1:]), torch.exp(k - peaks[1:])
+    states = linear_scan(fading.unsqueeze(1), torch.stack([arriving * v, arriving], dim=1), sums)
+    past = torch.cat([sums.unsqueeze(0), states[:-1]])
+    present = bonus + k
+    top = torch.maximum(peaks[:-1], present.detach())
+    of_past, of_present = torch.exp(peaks[:-1] - top), torch.exp(present - top)
+    wkv = torch.addcmul(of_present * v, of_past, past[:, 0]) / torch.addcmul(of_present, of_past, past[:, 1])
+    return wkv, states[-1], peaks[-1]
+
+
+def _peaks(k: Tensor, decay: Tensor, start: Tensor) -> Tensor:
+    """p_i = max(p_{i-1} - w, k_i): the largest exponent in the sums before each token and after the last (t + 1, b, d)."""
+    peaks = k.new_empty(len(k) + 1, *start.shape)
+    peaks[0] = start
+    steps = peaks.unbind(0)
+    for before, after, now in zip(steps[:-1], steps[1:], k.unbind(0), strict=True):
+        torch.maximum(torch.sub(before, decay, out=after), now, out=after)
+    return peaks
+
+
+def depth_of(layer: int, num_layers: int) -> float:
+    """0 for the first layer to 1 for the last."""
+    return layer / max(num_layers - 1, 1)
+
+
+def initial_decay(d_model: int, layer: int, num_layers: int) -> Tensor:
+    """log w from -5 to 3 over the channels, deeper layers with more of slow ones (arXiv 2305.13048, appendix E)."""
+    places = torch.arange(d_model) / max(d_model - 1, 1)
+    return -5 + 8 * places ** (0.7 + 1.3 * depth_of(layer, num_layers))
+
+
+def initial_mix(d_model: int, layer: int, num_layers: int) -> Tensor:
+    """The share of the present input, rising with the channel, and in deeper layers larger for all (appendix E there)."""
+    return (torch.arange(d_model) / d_model) ** (1 - layer / num_layers)

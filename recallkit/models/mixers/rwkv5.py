@@ -1,0 +1,174 @@
+"""RWKV-5, "Eagle": linear attention whose key channels forget at their own rates, with a bonus for the present token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.fft_conv import widened
+from recallkit.models.mixers.rwkv4 import depth_of, initial_mix
+from recallkit.models.mixers.shift import previous_inputs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RWKV5(Mixer):
+    """The time mixing of Eagle (arXiv 2404.05892, section 4.1.1), heads of n = `head_size` channels, * channel by channel:
+
+        s_i = m_s * x_i + (1 - m_s) * x_{i-1}    for s = r, k, v, g: r = receptance(r_i), k = key(k_i), v = ..., g = gate(g_i)
+        S_i = diag(w) S_{i-1} + k_i^T v_i, of n x n                      w = exp(-exp(time_decay))
+        o_i = r_i (S_{i-1} + diag(u) k_i^T v_i)                          u = time_first
+        y = out_proj(silu(g) * norm(o)), norm a LayerNorm of each head
+
+    `eps` of the norm is 64e-5 where o is not divided by 8 before it, as the authors do. State: x_{i-1} and S.
+    """
+
+    chunk = 64
+    """Tokens that are compared pair by pair, a power of two; earlier ones act through the state."""
+
+    def __init__(self, d_model: int, *, head_size: int = 64, layer: int = 0, num_layers: int = 1, eps: float = 64e-5) -> None:
+        """`layer` of `num_layers` decides how fast its channels forget at first and how much of x_{i-1} they see."""
+        super().__init__(d_model)
+        if head_size < 1 or d_model % head_size:
+            raise ValueError(f"d_model {d_model} is no multiple of head_size {head_size}")
+        if not 0 <= layer < num_layers:
+            raise ValueError(f"layer is {layer}, not one of {num_layers} counted from 0")
+        self.num_heads, self.head_size = d_model // head_size, head_size
+        depth, mix, places = depth_of(layer, num_layers), initial_mix(d_model, layer, num_layers), torch.arange(d_model)
+        shares = places / max(d_model - 1, 1)
+        self.time_decay = nn.Parameter((-6 + 5 * shares ** (0.7 + 1.3 * depth)).view(-1, head_size))
+        self.time_first = nn.Parameter((depth * (1 - shares) + 0.1 * ((places + 1) % 3 - 1)).view(-1, head_size))
+        self.time_mix_key, self.time_mix_value = nn.Parameter(mix), nn.Parameter(mix + 0.3 * depth)
+        self.time_mix_receptance, self.time_mix_gate = nn.Parameter(mix.sqrt()), nn.Parameter(mix.sqrt())
+        self.receptance, self.key, self.value, self.gate, self.out_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(5))
+        self.norm = nn.GroupNorm(self.num_heads, d_model, eps=eps)
+        for linear, gain in ((self.receptance, 1.0), (self.key, 0.1), (self.value, 1.0), (self.gate, 0.1)):
+            nn.init.orthogonal_(linear.weight, gain=gain)
+        nn.init.zeros_(self.out_proj.weight)
+        nn.init.constant_(self.norm.weight, ((1 + layer) / num_layers) ** 0.7)
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`."""
+        return self.read(u, self.initial_state(len(u)))[0]
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.reference`: the recurrence, token by token."""
+        before = torch.cat([torch.zeros_like(u[:, :1]), u[:, :-1]], dim=1)
+        r, k, v, g = self._projected(u, before)
+        r, k, v = (self._heads(part) for part in (r, k, v))
+        decay, bonus = torch.exp(-torch.exp(self.time_decay))[:, :, None], self.time_first[:, :, None]
+        state, outputs = u.new_zeros(len(u), self.num_heads, self.head_size, self.head_size), []
+        for i in range(u.shape[1]):
+            new = k[:, :, i, :, None] * v[:, :, i, None, :]
+            outputs.append((r[:, :, i, :, None] * (state + bonus * new)).sum(-2))
+            state = decay * state + new
+        return self._merge(torch.stack(outputs, dim=2), g)
+
+    def initial_state(self, batch: int) -> State:
+        """See `Mixer.initial_state`: the previous input (b, d) and S (b, h, n, n)."""
+        like = widened(self.time_decay)
+        kv = like.new_zeros(batch, self.num_heads, self.head_size, self.head_size)
+        return {"previous": like.new_zeros(batch, self.d_model), "kv": kv}
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        y, state = self.read(u.unsqueeze(1), state)
+        return y.squeeze(1), state
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`: all chunks at once but for the states between them."""
+        before = previous_inputs(u, state["previous"], time=1)
+        r, k, v, g = self._projected(u, before)
+        r, k, v = (self._heads(widened(part)) for part in (r, k, v))
+        with torch.autocast(u.device.type, enabled=False):
+            logs, bonus = -torch.exp(widened(self.time_decay)), widened(self.time_first)
+            o, kv = decayed_attention(r, k, v, logs, bonus, state["kv"], self.chunk)
+        return self._merge(o, g), {"previous": widened(u[:, -1]), "kv": kv}
+
+    def state_size(self, t: int) -> int:
+        """S of every head and the previous input, d (n + 1); for all t."""
+        return self.d_model * (self.head_size + 1)
+
+    def flops(self, t: int) -> int:
+        """Counted: projections, the pairs of each chunk, two products with S for each token; shifts, gate and norm."""
+        mixing = 25 * t * self.d_model
+        for start in range(0, t, self.chunk):
+            size = min(self.chunk, t - start)
+            mixing += self.d_model * (size * (size + 1) // 2 * 4 + size * (4 * self.head_size + 2) + 2 * self.head_size)
+        return linear_flops(t, self.receptance, self.key, self.value, self.gate, self.out_proj) + mixing
+
+    def _projected(self, u: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+        """r, k, v and g of inputs and those before them (b, t, d)."""
+        pairs = (
+            (self.receptance, self.time_mix_receptance),
+            (self.key, self.time_mix_key),
+            (self.value, self.time_mix_value),
+            (self.gate, self.time_mix_gate),
+        )
+        return tuple(project(torch.lerp(before, u, mix.to(u.dtype))) for project, mix in pairs)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(b, t, d) -> (b, h, t, n)."""
+        return torch.unflatten(x, -1, (self.num_heads, self.head_size)).transpose(1, 2)
+
+    def _merge(self, o: Tensor, g: Tensor) -> Tensor:
+        """The heads' outputs (b, h, t, n), normalised each, gated by g (b, t, d) and projected."""
+        flat = o.transpose(1, 2).flatten(0, 1).flatten(1)
+        normed = functional.group_norm(flat, self.num_heads, self.norm.weight.to(o.dtype), self.norm.bias.to(o.dtype), self.norm.eps)
+        mixed: Tensor = self.out_proj((normed.view(g.shape) * functional.silu(g.to(o.dtype))).to(g.dtype))
+        return mixed
+
+
+def decayed_attention(r: Tensor, k: Tensor, v: Tensor, logs: Tensor, bonus: Tensor, state: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+    """o (b, h, t, n) of r, k, v (b, h, t, n), and S after them: logs, of the decays w, and bonus u: (h, n); S before: (b, h, n, n)."""
+    t = r.shape[2]
+    size = min(chunk, 1 << (t - 1).bit_length())
+    r, k, v = (_in_chunks(part, size) for part in (r, k, v))
+    places = torch.arange(size, device=r.device, dtype=r.dtype)[:, None]
+    logs = logs[:, None, None]
+    since_start, until_end = torch.exp(places * logs), torch.exp((size - 1 - places) * logs)
+    added = (k * until_end).transpose(-1, -2) @ v
+    whole, states = torch.exp(size * logs).transpose(-1, -2).squeeze(1), [state]
+    for new in added.unbind(2):
+        states.append(whole * states[-1] + new)
+    o = pair_weights(r, k, logs, bonus[:, None, None]) @ v + (r * since_start) @ torch.stack(states[:-1], dim=2)
+    rest = t % size
+    last = states[-1] if not rest else _after(states[-2], k[:, :, -1, :rest], v[:, :, -1, :rest], logs.squeeze(1))
+    return o.flatten(2, 3)[:, :, :t], last
+
+
+def pair_weights(r: Tensor, k: Tensor, logs: Tensor, bonus: Tensor) -> Tensor:
+    """sum over channels of r_i k_j w^(i - 1 - j), j < i, and of r_i u k_i: (b, h, chunks, size, n) -> (b, h, chunks, size, size).
+
+    By halves, so that every power of w is at least the 0th and none overflows: with m the beginning of the later half,
+    w^(i - 1 - j) is w^(i - m), which goes to r, by w^(m - 1 - j), which goes to k. Each half is halved again.
+    """
+    size = r.shape[-2]
+    weights = (r * bonus * k).sum(-1)[..., None, None]
+    length = 1
+    while length < size:
+        late, early = torch.unflatten(r, -2, (-1, 2, length))[..., 1, :, :], torch.unflatten(k, -2, (-1, 2, length))[..., 0, :, :]
+        places = torch.arange(length, device=r.device, dtype=r.dtype)[:, None]
+        powers = logs.unsqueeze(-2)
+        across = (late * torch.exp(places * powers)) @ (early * torch.exp((length - 1 - places) * powers)).transpose(-1, -2)
+        first, second = torch.unflatten(weights, -3, (-1, 2)).unbind(-3)
+        weights = torch.cat([torch.cat([first, torch.zeros_like(first)], -1), torch.cat([across, second], -1)], -2)
+        length *= 2
+    return weights.squeeze(-3)
+
+
+def _in_chunks(x: Tensor, size: int) -> Tensor:
+    """(b, h, t, n) -> (b, h, chunks, size, n), zeros at the end."""
+    return torch.unflatten(functional.pad(x, (0, 0, 0, -x.shape[2] % size)), 2, (-1, size))
+
+
+def _after(state: Tensor, k: Tensor, v: Tensor, logs: Tensor) -> Tensor:
+    """S after some tokens (b, h, t, n): those of a chunk that was filled up with zeros, which fade nothing."""
+    t = k.shape[2]
+    ages = torch.arange(t - 1, -1, -1, device=k.device, dtype=k.dtype)[:, None]
+    return torch.exp(t * logs).transpose(-1, -2) * state + (k * torch.exp(ages * logs)).transpose(-1, -2) @ v

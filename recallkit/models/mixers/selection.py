@@ -1,0 +1,102 @@
+"""Which positions of a text attend: hashes of positions, tokens that stood before, scores that are learned."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+WORD = 2**32
+
+
+def hash_share(seed: int, *places: Tensor) -> Tensor:
+    """A number in [0, 1) for each place, of int64 tensors that broadcast: the same wherever, in whichever text, it is asked.
+
+    Each integer goes through a 32-bit mixer of multiplications and shifts (Wellons' lowbias32), its hash into the next one's.
+    """
+    mixed = _mix(torch.tensor(seed % WORD))
+    for place in places:
+        mixed = _mix(mixed.to(place.device) ^ (place % WORD))
+    return mixed.double() / WORD
+
+
+def hash_share_reference(seed: int, *places: int) -> float:
+    """The same as `hash_share` in plain integers."""
+    mixed = 0
+    for value in (seed, *places):
+        mixed ^= value % WORD
+        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+            mixed = (mixed ^ mixed >> shift) * factor % WORD
+        mixed ^= mixed >> 16
+    return mixed / WORD
+
+
+def repeated(ids: Tensor) -> Tensor:
+    """ids: (b, t) -> (b, t) bool, whether the token stood earlier in its row. In t log t steps: equal ids are sorted together."""
+    return repeats_before(ids)[0] > 0
+
+
+def repeats_before(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """How often each token of ids (b, t) stood earlier in its row, (b, t), and the order (b, t) that sorts each row, stably."""
+    ordered, order = ids.sort(dim=1, stable=True)
+    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    starts = torch.ones_like(ids, dtype=torch.bool)
+    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    ranks = places - torch.where(starts, places, 0).cummax(dim=1).values
+    return torch.empty_like(ids).scatter_(1, order, ranks), order
+
+
+def followers(ids: Tensor, num_queries: int) -> Tensor:
+    """ids: (b, T) -> (b, t, T) bool: the positions right after an earlier occurrence of the token at each of the last t places."""
+    matched = torch.zeros(ids.shape[0], num_queries, ids.shape[1], dtype=torch.bool, device=ids.device)
+    places = torch.arange(ids.shape[1], device=ids.device)
+    matched[:, :, 1:] = ids[:, -num_queries:, None] == ids[:, None, :-1]
+    return matched & (places <= places[-num_queries:, None])
+
+
+def follower_pairs(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """ids: (b, t) -> the rows, queries and keys (n,) of the pairs that `followers` marks, without a matrix: in t log t + n steps.
+
+    In the sorted order the earlier occurrences of a token are the entries right before it, as many as it has.
+    """
+    t = ids.shape[1]
+    before, order = repeats_before(ids)
+    counts = before.gather(1, order).flatten()
+    laters = torch.repeat_interleave(torch.arange(ids.numel(), device=ids.device), counts)
+    firsts = (counts.cumsum(0) - counts)[laters]
+    earliers = laters - 1 - (torch.arange(len(laters), device=ids.device) - firsts)
+    flat = order.flatten()
+    return laters // t, flat[laters], flat[earliers] + 1
+
+
+class Selector(nn.Module):
+    """A learned choice of positions: s[i] = sigmoid(w . u[i] + b), and position i is chosen where s[i] >= 1/2.
+
+    Zoology's learned selection (arXiv 2312.04927, section 5; `SigmoidLookups` of its code) weighs what every position looked up
+    by s, adds  penalty * max(0, mean s - share)  to the loss, and after training keeps the positions of the highest s of
+    the whole text, which is not causal: whether one is kept depends on what follows. Here a position is decided by its own
+    score, in training as after it, so that both are the same function; the gradient passes through the threshold as if the
+    weight were s (straight-through), so that positions not chosen learn, too; and the mean in the loss is that of the choices.
+    """
+
+    def __init__(self, d_model: int, share: float, penalty: float) -> None:
+        super().__init__()
+        self.score = nn.Linear(d_model, 1)
+        self.share = share
+        self.penalty = penalty
+
+    def forward(self, u: Tensor) -> Tensor:
+        """u: (b, t, d) -> (b, t), 1 where a position is chosen and 0 elsewhere, with the gradient of its score."""
+        logit: Tensor = self.score(u)[..., 0]
+        score = logit.to(torch.promote_types(logit.dtype, torch.float32)).sigmoid()
+        return (score >= 0.5).to(score.dtype) + (score - score.detach())
+
+    def excess(self, chosen: Tensor) -> Tensor:
+        """What a choice (b, t) adds to the loss: the penalty on the share of the positions beyond the share that may be chosen."""
+        return self.penalty * torch.relu(chosen.mean() - self.share)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """x: int64 in [0, 2^32) -> the same range; products that overflow are right in their lower 32 bits, which are kept."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = ((x ^ (x >> shift)) * factor) % WORD
+    return x ^ (x >> 16)

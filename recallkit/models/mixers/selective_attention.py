@@ -1,0 +1,189 @@
+"""Attention at selected positions alone: all, a random share, repeated tokens, or positions that a learned score chooses."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from recallkit.models.mixers.api import State, linear_flops
+from recallkit.models.mixers.attention import Attention
+from recallkit.models.mixers.selection import Selector, follower_pairs, followers, hash_share, hash_share_reference, repeated
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SELECTIONS = ("full", "random", "programmatic", "learned")
+KEYS = ("all", "matches")
+
+
+class SelectiveAttention(Attention):
+    """Causal attention where a position is selected, zero elsewhere: a layer beside convolutions in a hybrid.
+
+    y[i] = f[i] Wo softmax(q[i] . K / sqrt(k)) V,   f[i] in {0, 1},   keys 0..i
+
+    (Zoology, arXiv 2312.04927, section 5: attention as selective look-ups on a BaseConv backbone.) `selection` is what f is:
+
+    full          1: softmax attention
+    random        1 at a share of the positions, the same in every text: where hash(seed, i) < share
+    programmatic  1 where the token stood earlier in the row, where an associative recall may be asked for; needs the ids
+    learned       1 where a learned score of u[i] is at least a half, see `Selector`; `share` is what training holds the
+                  selected positions to, by `auxiliary_loss`, with weight `penalty` in nats a position
+
+    With `keys="matches"` a programmatic query sees only the positions right after the earlier occurrences of its token, where
+    what followed stands: as many pairs as there are repetitions, not t^2. The default, "all", is the paper's: a query that is
+    selected attends to everything before it. Other options are those of `Attention`.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        selection: str = "programmatic",
+        share: float = 0.25,
+        keys: str = "all",
+        seed: int = 0,
+        penalty: float = 0.1,
+        **options: Any,
+    ) -> None:
+        super().__init__(d_model, **options)
+        if selection not in SELECTIONS:
+            raise ValueError(f"no selection {selection}: {', '.join(SELECTIONS)}")
+        if keys not in KEYS or (keys == "matches" and selection != "programmatic"):
+            raise ValueError(f"keys {keys} with selection {selection}: all, or with programmatic matches")
+        if not 0 < share <= 1:
+            raise ValueError(f"share is {share}, no share of the positions")
+        self.selection = selection
+        self.share = share
+        self.keys = keys
+        self.seed = seed
+        # Whether ids are needed depends on the selection, so here the instance says so.
+        self.needs_ids = selection == "programmatic"  # type: ignore[misc]
+        self.selector = Selector(d_model, share, penalty) if selection == "learned" else None
+        self._excess: Tensor | None = None
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        """See `Mixer.forward`."""
+        places = torch.arange(u.shape[1], device=u.device)
+        q, k, v = self.project(u, places)
+        if self.keys == "matches":
+            return self.merge(attend_to_followers(q, k, v, self._needed(ids)))
+        chosen = repeated(self._needed(ids)) if self.selection == "programmatic" else self._choose(u, places)
+        self._excess = self.selector.excess(chosen) if self.selector is not None and self.training else None
+        return self.merge(_where_chosen(self.attend(q, k, v), chosen))
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.read`."""
+        t = u.shape[1]
+        q, new = self.extend(u, state)
+        mask = self.seen_in(new, t)
+        if self.needs_ids:
+            new["ids"] = torch.cat([state["ids"], self._needed(ids)], dim=1)
+            places = self.places(new, new["ids"].shape[1])
+            # What fills up a shorter row is no token: no id is negative.
+            matched = followers(new["ids"].where(places >= 0, -1), t)
+            chosen = matched.any(-1)
+            if self.keys == "matches":
+                mask = _or_itself(matched)
+        else:
+            chosen = self._choose(u, self.places(new, t))
+        return self.merge(_where_chosen(F.scaled_dot_product_attention(q, new["keys"], new["values"], attn_mask=mask), chosen)), new
+
+    def chosen_reference(self, u: Tensor, ids: list[int] | None) -> list[list[list[int]]]:
+        """See `Attention.chosen_reference`."""
+        stood: dict[int, list[int]] = {}
+        seen = []
+        for i in range(u.shape[0]):
+            before = list(range(i + 1))
+            if self.selection == "random" and hash_share_reference(self.seed, i) >= self.share:
+                before = []
+            if self.selector is not None and float(self.selector.score(u[i])) < 0:
+                before = []
+            if self.selection == "programmatic":
+                assert ids is not None
+                after = [place + 1 for place in stood.setdefault(ids[i], [])]
+                before = after if self.keys == "matches" or not after else before
+                stood[ids[i]].append(i)
+            seen.append(before)
+        return [seen] * self.num_heads
+
+    def initial_state(self, batch: int) -> State:
+        """See `Mixer.initial_state`: the ids read so far (b, T), too, where they are needed."""
+        state = super().initial_state(batch)
+        return state | {"ids": state["seen"].new_zeros(batch, 0)} if self.needs_ids else state
+
+    def auxiliary_loss(self) -> Tensor | None:
+        """See `Mixer.auxiliary_loss`: for a learned selection in training, what too many selected positions cost."""
+        return self._excess
+
+    def state_size(self, t: int) -> int:
+        """See `Mixer.state_size`: 2 d t keys and values, since a later query may see any, and t ids where they are needed."""
+        return super().state_size(t) + t * self.needs_ids
+
+    def flops(self, t: int) -> int:
+        """See `Mixer.flops`: the projections, the selector, and the pairs of a `share` of the queries (of all, if full).
+
+        How many tokens are repeated depends on the text: `share` stands for it, and a query that sees matches alone is counted
+        as if it saw all.
+        """
+        pairs = 4 * self.head_width * self.num_pairs(t)
+        unselected = 0 if self.selection == "full" else round(pairs * (1 - self.share))
+        selector = 0 if self.selector is None else linear_flops(t, self.selector.score)
+        return super().flops(t) - unselected + selector
+
+    def _choose(self, u: Tensor, places: Tensor) -> Tensor:
+        """u: (b, t, d), places: (t,) or (b, t) -> which positions are selected, (b or 1, t); with a gradient where it is learned."""
+        if self.selector is not None:
+            chosen: Tensor = self.selector(u)
+            return chosen
+        places = places if places.dim() == 2 else places[None]
+        return hash_share(self.seed, places) < self.share if self.selection == "random" else torch.ones_like(places)
+
+    def _needed(self, ids: Tensor | None) -> Tensor:
+        if ids is None:
+            raise ValueError("a programmatic selection needs the ids")
+        return ids
+
+
+def attend_to_followers(q: Tensor, k: Tensor, v: Tensor, ids: Tensor) -> Tensor:
+    """Attention of each query to the positions right after its token's earlier occurrences, zero where there are none.
+
+    q, k, v: (b, h, t, k), ids: (b, t) -> (b, h, t, k). Pair by pair, or by a mask of all pairs where more than one in 64 is seen.
+    """
+    rows, queries, keys = follower_pairs(ids)
+    if 64 * len(rows) > ids.shape[0] * ids.shape[1] ** 2:
+        return _attend_to_followers_by_mask(q, k, v, ids)
+    return _attend_to_followers_by_pair(q, k, v, rows, queries, keys)
+
+
+def _attend_to_followers_by_mask(q: Tensor, k: Tensor, v: Tensor, ids: Tensor) -> Tensor:
+    matched = followers(ids, ids.shape[1])
+    return _where_chosen(F.scaled_dot_product_attention(q, k, v, attn_mask=_or_itself(matched)), matched.any(-1))
+
+
+def _attend_to_followers_by_pair(q: Tensor, k: Tensor, v: Tensor, rows: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    batch, heads, t, width = q.shape
+    q, k, v = (x.transpose(1, 2).reshape(batch * t, heads, width).to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v))
+    ends, starts = rows * t + queries, rows * t + keys
+    scores = (q.index_select(0, ends) * k.index_select(0, starts)).sum(-1) / math.sqrt(width)
+    lowest = scores.new_full((batch * t, heads), -torch.inf)
+    highest = lowest.scatter_reduce(0, ends[:, None].expand_as(scores), scores.detach(), "amax")
+    weights = (scores - highest.index_select(0, ends)).exp()
+    total = torch.zeros_like(lowest).index_add(0, ends, weights)
+    summed = torch.zeros_like(v).index_add(0, ends, weights[..., None] * v.index_select(0, starts))
+    context = summed / torch.where(total > 0, total, 1)[..., None]
+    return context.view(batch, t, heads, width).transpose(1, 2)
+
+
+def _or_itself(matched: Tensor) -> Tensor:
+    """matched: (b, t, T) -> (b, 1, t, T), a query without a match seeing itself, so that no softmax is over nothing."""
+    t, num_keys = matched.shape[1:]
+    itself = torch.eye(num_keys, dtype=torch.bool, device=matched.device)[-t:]
+    return (matched | (itself & ~matched.any(-1, keepdim=True)))[:, None]
+
+
+def _where_chosen(context: Tensor, chosen: Tensor) -> Tensor:
+    """context: (b, h, t, k), chosen: (b or 1, t) -> the context where chosen is 1, and zero where it is 0."""
+    return context * chosen[:, None, :, None].to(context.dtype)

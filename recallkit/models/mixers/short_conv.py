@@ -1,0 +1,67 @@
+"""Short causal convolution of each channel, as stands before the projections of many mixers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_reference, widened
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ShortConv(nn.Module):
+    """A part of mixers, none itself: y[i] = sum_{s < kernel} h[s] u[i - s] + bias, a filter h for each of the channels.
+
+    The weight is kept as nn.Conv1d keeps it, `conv.weight` (channels, 1, kernel) with the latest input's tap last: published
+    checkpoints have it so. History: the last kernel - 1 inputs (b, kernel - 1, channels), zeros before the first.
+    """
+
+    def __init__(self, channels: int, kernel: int = 3, *, bias: bool = True) -> None:
+        super().__init__()
+        if kernel < 1:
+            raise ValueError(f"a convolution's kernel has at least 1 tap, not {kernel}")
+        self.channels, self.kernel = channels, kernel
+        self.conv = nn.Conv1d(channels, channels, kernel, groups=channels, bias=bias)
+
+    def filters(self) -> Tensor:
+        """The taps (channels, kernel), that of the latest input first."""
+        return self.conv.weight.squeeze(1).flip(-1)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """u: (b, t, channels) -> (b, t, channels), in the width of u."""
+        return self._with_bias(causal_conv(u, self.filters())).to(u.dtype)
+
+    def reference(self, u: Tensor) -> Tensor:
+        """The same, written as the sum is."""
+        return self._with_bias(causal_conv_reference(u, self.filters()))
+
+    def initial_state(self, batch: int) -> Tensor:
+        """The history (b, kernel - 1, channels) before the first input."""
+        weight = widened(self.conv.weight)
+        return weight.new_zeros(batch, self.kernel - 1, self.channels)
+
+    def step(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
+        """u: (b, channels), the next input of each row -> its output and a new history; `history` is unchanged."""
+        y, history = self.read(u.unsqueeze(1), history)
+        return y.squeeze(1), history
+
+    def read(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
+        """u: (b, t, channels), the next t inputs of each row -> their outputs and a new history; `history` is unchanged."""
+        inputs = torch.cat([history, u.to(history.dtype)], dim=1)
+        y = self.forward(inputs)[:, self.kernel - 1 :]
+        return y.to(u.dtype), inputs[:, inputs.shape[1] - self.kernel + 1 :]
+
+    def state_size(self) -> int:
+        """Elements that Zoology counts for one sequence: kernel x channels, one more input than the history holds."""
+        return self.kernel * self.channels
+
+    def flops(self, t: int) -> int:
+        """Operations on one sequence of t inputs: two a tap, one a bias."""
+        return t * self.channels * (2 * self.kernel + (self.conv.bias is not None))
+
+    def _with_bias(self, y: Tensor) -> Tensor:
+        return y if self.conv.bias is None else y + self.conv.bias

@@ -1,0 +1,151 @@
+"""Attention by sparse patterns of positions: strided, fixed, star and random, in sequence, in union or head by head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from recallkit.models.mixers.attention import Attention
+from recallkit.models.mixers.selection import hash_share, hash_share_reference
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PATTERNS = ("strided", "fixed", "star", "random")
+CONFIGURATIONS = ("sequential", "union", "multihead")
+
+
+def sees_in_pattern(
+    pattern: str, queries: Tensor, keys: Tensor, *, part: int | None = None, stride: int = 16, sparsity: float = 0.875, seed: int = 0
+) -> Tensor:
+    """Which keys a query sees, by int64 positions that broadcast -> bool; with l the stride, i a query, j <= i a key:
+
+    strided  part 0: i - j <= l;  part 1: (i - j) mod l = 0
+    fixed    part 0: floor(j / l) = floor(i / l);  part 1: j mod l = l - 1, or j = i
+    star     j = i, j = i - 1, j the last relay up to i, or i a relay, which are the positions of i mod l = l - 1
+    random   j = i, or hash(seed, i, j) >= sparsity
+
+    `part` None is the union of a pattern's parts; star and random have no parts. No pair depends on the length of the text.
+    """
+    apart = queries - keys
+    if pattern == "random":
+        seen = (hash_share(seed, queries, keys) >= sparsity) | (apart == 0)
+    elif pattern == "star":
+        is_relay = (queries + 1) % stride == 0
+        last_relay = queries - (queries + 1) % stride
+        seen = (apart <= 1) | (keys == last_relay) | is_relay
+    elif pattern == "strided":
+        seen = _either(part, apart <= stride, apart % stride == 0)
+    else:
+        summary = (keys + 1) % stride == 0
+        seen = _either(part, queries // stride == keys // stride, summary | (apart == 0))
+    return seen & (apart >= 0)
+
+
+def pattern_mask(pattern: str, t: int, *, part: int | None = None, stride: int = 16, sparsity: float = 0.875, seed: int = 0) -> Tensor:
+    """The pattern of a text of t tokens: (t, t) bool, queries down, keys across. See `sees_in_pattern`."""
+    places = torch.arange(t)
+    return sees_in_pattern(pattern, places[:, None], places[None, :], part=part, stride=stride, sparsity=sparsity, seed=seed)
+
+
+def sparsity_level(mask: Tensor) -> float:
+    """The share of the pairs j <= i of a (t, t) mask that are not seen."""
+    t = len(mask)
+    return 1 - float(mask.sum()) / (t * (t + 1) / 2)
+
+
+class SparseAttention(Attention):
+    """Softmax attention over the keys of a sparse pattern, S(i) as in `sees_in_pattern`.
+
+    The patterns and their three uses are those that Yun et al. 2020 (arXiv 2006.04862, sections 2 and 5) compare. Strided and
+    fixed are Sparse Transformers' (Child et al. 2019, arXiv 1904.10509, section 4), whose parts A1 and A2 a model uses
+
+    sequential  in turns: A1 in even layers, A2 in odd ones (`layer`)
+    union       at once: A1 and A2 in every head
+    multihead   side by side: A1 in the first half of the heads, A2 in the second
+
+    Star (Star-Transformer, arXiv 1902.09113) and random have one part, so `union` is their only configuration. Yun et al. write
+    star for both directions: a token sees its neighbours and one relay, which sees all. A causal relay can gather only what
+    is before it, so there is one at the end of each `stride` tokens: it sees all before it, and the others see the last one.
+    Yun et al. name a pattern's sparsity level by the share of zeros in the mask; here it is that of the pairs j <= i
+    (`sparsity_level`): `stride` sets it for the first three patterns, `sparsity` for random. Every query sees itself. Other
+    options are those of `Attention`.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        pattern: str = "strided",
+        configuration: str = "union",
+        stride: int = 16,
+        sparsity: float = 0.875,
+        layer: int = 0,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(d_model, **options)
+        if pattern not in PATTERNS:
+            raise ValueError(f"no sparse pattern {pattern}: {', '.join(PATTERNS)}")
+        if configuration not in CONFIGURATIONS:
+            raise ValueError(f"no configuration {configuration}: {', '.join(CONFIGURATIONS)}")
+        if pattern in ("star", "random") and configuration != "union":
+            raise ValueError(f"{pattern} has one part, so its configuration is union, not {configuration}")
+        if configuration == "multihead" and self.num_heads % 2:
+            raise ValueError(f"multihead gives each half of the heads a part, and {self.num_heads} heads have no halves")
+        if stride < 1 or not 0 <= sparsity <= 1:
+            raise ValueError(f"a stride of {stride} and a sparsity of {sparsity}: at least 1, and from 0 to 1")
+        self.pattern = pattern
+        self.configuration = configuration
+        self.stride = stride
+        self.sparsity = sparsity
+        self.layer = layer
+        self.seed = seed
+
+    def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """See `Attention.sees`."""
+        if self.configuration == "union":
+            return self._sees_part(None, queries, keys)
+        if self.configuration == "sequential":
+            return self._sees_part(self.layer % 2, queries, keys)
+        first = torch.arange(self.num_heads, device=queries.device).view(-1, 1, 1) < self.num_heads // 2
+        return torch.where(first, self._sees_part(0, queries, keys), self._sees_part(1, queries, keys))
+
+    def keys_of(self, query: int, head: int) -> list[int]:
+        """See `Attention.keys_of`."""
+        parts = {"sequential": {self.layer % 2}, "union": {0, 1}, "multihead": {int(head >= self.num_heads // 2)}}[self.configuration]
+        return sorted({query}.union(*(self._keys_of_part(query, part) for part in parts)))
+
+    def num_pairs(self, t: int) -> int:
+        """See `Attention.num_pairs`: counted in the masks."""
+        places = torch.arange(t)
+        total = 0
+        for start in range(0, t, 512):
+            mask = self.sees(places[None, None, start : start + 512, None], places[None, None, None, :])
+            total += int(mask.sum()) * self.num_heads // mask.shape[1]
+        return total
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Attention.attend`."""
+        return self.attend_where_seen(q, k, v)
+
+    def _sees_part(self, part: int | None, queries: Tensor, keys: Tensor) -> Tensor:
+        return sees_in_pattern(self.pattern, queries, keys, part=part, stride=self.stride, sparsity=self.sparsity, seed=self.seed)
+
+    def _keys_of_part(self, i: int, part: int) -> list[int]:
+        """The keys of a pattern's part, gathered one by one as the papers list them."""
+        width = self.stride
+        block = i - i % width
+        if self.pattern == "strided":
+            return list(range(max(0, i - width), i + 1)) if part == 0 else list(range(i % width, i + 1, width))
+        if self.pattern == "fixed":
+            return list(range(block, i + 1)) if part == 0 else list(range(width - 1, i + 1, width))
+        if self.pattern == "star":
+            relays = list(range(width - 1, i + 1, width))
+            return list(range(i + 1)) if i in relays else [*relays[-1:], *range(max(0, i - 1), i + 1)]
+        return [j for j in range(i) if hash_share_reference(self.seed, i, j) >= self.sparsity]
+
+
+def _either(part: int | None, first: Tensor, second: Tensor) -> Tensor:
+    return first | second if part is None else (first, second)[part]

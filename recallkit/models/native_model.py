@@ -1,0 +1,77 @@
+"""A model that runs on our own mixers, as it is scored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from recallkit.errors import UserError
+from recallkit.kernels.token_nll.api import TokenNll, token_nll
+from recallkit.models.language_model import LanguageModel
+from recallkit.models.torch_model import TorchModel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from recallkit.models.architecture import ArchitectureConfig
+    from recallkit.models.torch_model import Sharing
+
+
+def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: Path) -> LanguageModel:
+    """The model of a config with these weights, in float32; `source` is where they come from, for errors.
+
+    Raises UserError for a config that makes no model, and for weights that do not fit it.
+    """
+    try:
+        with torch.device("meta"):
+            skeleton = LanguageModel(config)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"its config makes no model ({error})", where=source, remedy="check config.json") from error
+    _check_fit(skeleton, weights, source)
+    model = LanguageModel(config)
+    model.load_state_dict({name: value.float() if value.is_floating_point() else value for name, value in weights.items()})
+    return model
+
+
+def _check_fit(skeleton: LanguageModel, weights: dict[str, Tensor], source: Path) -> None:
+    wanted = {name: tuple(value.shape) for name, value in skeleton.state_dict().items()}
+    problems = [f"weight {name} is missing" for name in wanted if name not in weights]
+    problems += [f"weight {name} is none of this architecture" for name in weights if name not in wanted]
+    problems += [
+        f"weight {name} has shape {tuple(weights[name].shape)}, the config makes it {shape}"
+        for name, shape in wanted.items()
+        if name in weights and tuple(weights[name].shape) != shape
+    ]
+    if problems:
+        more = f" ({len(problems)} such in all)" if len(problems) > 1 else ""
+        raise UserError(problems[0] + more, where=source, remedy="check that config and weights belong together")
+
+
+class NativeModel(TorchModel):
+    """A language model of ours behind `ScoringModel`; its state is carried and joined, whatever its mixers."""
+
+    def __init__(self, model: LanguageModel, name: str, device: torch.device) -> None:
+        super().__init__(name, device, vocab_size=model.config.vocab_size, max_length=model.max_length)
+        self.model = model
+
+    @property
+    def joining(self) -> Sharing | None:
+        """See `TorchModel.joining`: every mixer keeps its rows apart, whatever they have read."""
+        return "any"
+
+    def bytes_per_token(self, seq_len: int) -> int:
+        """See `TorchModel.bytes_per_token`: the widest activations of one block in float32, scores of 16 heads."""
+        return 4 * (64 * self.model.config.d_model + 4 * self.model.config.width + 32 * seq_len)
+
+    def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
+        """See `TorchModel.forward`: hidden states."""
+        if not carry:
+            return self.model.hidden(inputs), None
+        return self.model.read(inputs, self.model.initial_state(len(inputs)) if state is None else state)
+
+    def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
+        """See `TorchModel.reduce`."""
+        return token_nll(outputs, self.model.head_weight, targets)

@@ -1,0 +1,308 @@
+"""The checkpoints that the authors of Based released, read into the shape of `recallkit.models.language_model`.
+
+`hazyresearch/{based,attn,mamba}-{360m,1b}` hold a config.json and a pytorch_model.bin that transformers does not read: the
+first two are FlashAttention's GPT with mixers of their own (HazyResearch/based, based/models/gpt.py), the third is in
+Mamba's own layout. Shapes are taken from the weights, and config.json must agree; what either holds and is not understood
+is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from recallkit.errors import UserError
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.models.quiet import FAILURES_TO_READ, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+CONFIG, WEIGHTS = "config.json", "pytorch_model.bin"
+
+_NORM_EPS = 1e-5
+"""Of GPT2Config where it names none, and of Mamba's layout, which has no entry for it."""
+
+_EXPECTED = {
+    "activation_function": "swiglu",
+    "rms_norm": True,
+    "prenorm": True,
+    "parallel_block": False,
+    "mlp_type": "base",
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "n_head_kv": None,
+}
+"""Entries that leave no trace in the shapes of weights, and the values of the released checkpoints: no other one is understood."""
+
+_Plan = tuple[dict[str, Any], dict[str, tuple[str, tuple[int, ...]]]]
+"""A mixer's options, and for each of its weights by their name ours and its shape."""
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a folder holds a checkpoint in one of the layouts, as config.json tells; False for anything unreadable."""
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    is_theirs = isinstance(config, dict) and ("ssm_cfg" in config or ("n_embd" in config and "rotary_emb_fraction" in config))
+    return is_theirs and (folder / WEIGHTS).is_file()
+
+
+def read_published(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
+    """The architecture and the weights of a `LanguageModel`, in the precision of the file.
+
+    Raises UserError where a file cannot be read, a weight is missing, has another shape or is left over (named), or an entry
+    of config.json says what is not understood.
+    """
+    config, weights = _read_config(folder / CONFIG), _Weights(folder / WEIGHTS)
+    architecture = _mamba(config, weights) if weights.is_of_mamba() else _gpt(config, weights)
+    weights.check_all_taken()
+    return architecture, weights.taken
+
+
+class _Weights:
+    """Weights by their published names, taken one by one under ours."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._left = {key.removeprefix("model."): value for key, value in _load(path).items() if "metrics" not in key}
+        self.taken: dict[str, Tensor] = {}
+
+    def is_of_mamba(self) -> bool:
+        return any(key.startswith("backbone.") for key in self._left)
+
+    def has(self, key: str) -> bool:
+        return key in self._left
+
+    def shape(self, key: str, num_axes: int = 2) -> tuple[int, ...]:
+        if key not in self._left:
+            raise UserError(f"{key} is missing", where=self.path, remedy="check that the file is whole and of the published layout")
+        shape = tuple(self._left[key].shape)
+        if len(shape) != num_axes:
+            raise UserError(f"{key} has {len(shape)} axes, not {num_axes}", where=self.path)
+        return shape
+
+    def take(self, key: str, ours: str, *sizes: int) -> Tensor:
+        """Raises UserError where the shape is not that of `sizes`."""
+        if (shape := self.shape(key, len(sizes))) != sizes:
+            raise UserError(f"{key} is of shape {list(shape)}, where {list(sizes)} fits the other weights", where=self.path)
+        self.taken[ours] = self._left.pop(key)
+        return self.taken[ours]
+
+    def take_all(self, theirs: str, ours: str, keys: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+        for name, (our_name, sizes) in keys.items():
+            self.take(f"{theirs}.{name}", f"{ours}.{our_name}", *sizes)
+
+    def drop(self, key: str) -> None:
+        self._left.pop(key, None)
+
+    def drop_twin(self, key: str, ours: str) -> None:
+        """Leaves out a weight that is tied to one that was taken."""
+        if key in self._left and not self._left.pop(key).equal(self.taken[ours]):
+            raise UserError(f"{key} differs from the embedding that it is tied to", where=self.path)
+
+    def check_all_taken(self) -> None:
+        if self._left:
+            first, more = min(self._left), len(self._left) - 1
+            raise UserError(f"{first} is not understood{f', nor are {more} more weights' if more else ''}", where=self.path)
+
+
+def _gpt(config: Mapping[str, Any], weights: _Weights) -> ArchitectureConfig:
+    """Based and attention: transformer.layers.{i} of norm1, mixer, norm2 and a gated MLP."""
+    where = weights.path.with_name(CONFIG)
+    for name, expected in _EXPECTED.items():
+        if config.get(name, expected) != expected:
+            raise UserError(f"{name} is {config[name]!r}, and only {expected!r} is understood", where=where)
+    vocab_size, d_model = _embedding(config, weights, "transformer.embeddings.word_embeddings.weight", "n_embd", where)
+    num_layers = _number(config, "n_layer", where)
+    _, mlp_width = weights.shape("transformer.layers.0.mlp.fc2.weight")
+    layers = []
+    for i in range(num_layers):
+        theirs, ours = f"transformer.layers.{i}", f"blocks.{i}"
+        layers.append(_gpt_mixer(config, weights, i, d_model, where))
+        for norm, name in (("norm1", "mixer_norm"), ("norm2", "mlp_norm")):
+            weights.take(f"{theirs}.{norm}.weight", f"{ours}.{name}.weight", d_model)
+        up = weights.take(f"{theirs}.mlp.fc1.weight", f"{ours}.mlp.up.weight", 2 * mlp_width, d_model)
+        # Their rows are [value | gate] (based/models/mlp.py), ours [gate | value].
+        weights.taken[f"{ours}.mlp.up.weight"] = up.roll(mlp_width, dims=0)
+        weights.take(f"{theirs}.mlp.fc2.weight", f"{ours}.mlp.down.weight", d_model, mlp_width)
+    weights.take("transformer.ln_f.weight", "norm.weight", d_model)
+    tied = bool(config.get("tie_word_embeddings", True))
+    if tied:
+        weights.drop_twin("lm_head.weight", "embedding.weight")
+    else:
+        weights.take("lm_head.weight", "head.weight", vocab_size, d_model)
+    if config.get("fixed_decay"):
+        weights.drop("transformer.decay.decay")  # a buffer that the released linear attention is given and does not use
+    eps = _real(config, "layer_norm_epsilon", _NORM_EPS, where)
+    return ArchitectureConfig(vocab_size, d_model, tuple(layers), mlp_width=mlp_width, norm_eps=eps, tied_head=tied)
+
+
+def _gpt_mixer(config: Mapping[str, Any], weights: _Weights, i: int, d_model: int, where: Path) -> LayerConfig:
+    """One layer's mixer: its kind by config.json, its shapes by its weights."""
+    kind, entry = _kind(config, i, where)
+    prefix, num_heads = f"transformer.layers.{i}.mixer", _number(config, "n_head", where)
+    if kind == "gated_short_conv":
+        options, keys = _convolution(weights, prefix, d_model)
+    elif kind == "linear_attention":
+        options, keys = _linear_attention(entry, num_heads, d_model, where)
+    else:
+        options, keys = _attention(config, num_heads, d_model, where)
+        if kind == "sliding_window":
+            # They see [i - size // 2, i] (based/models/mixers/slide_attention.py).
+            options["window"] = _number(entry, "window_size", where) // 2 + 1
+        weights.drop(f"{prefix}.rotary_emb.inv_freq")  # a buffer of older FlashAttention: it follows from config.json
+    weights.take_all(prefix, f"blocks.{i}.mixer", keys)
+    return LayerConfig(kind, options)
+
+
+def _kind(config: Mapping[str, Any], i: int, where: Path) -> tuple[str, Mapping[str, Any]]:
+    """Our name of a layer's mixer and its entry in config.json, found as based/models/gpt.py finds it."""
+    name = "mixer"
+    for other in ("alt_mixer", "alt_mixer_2"):
+        numbers = config.get(f"{other}_layers")
+        if isinstance(numbers, list) and i in numbers:
+            name = other
+    entry = config.get(name)
+    if entry is None:
+        return "attention", {}
+    if not isinstance(entry, dict):
+        raise UserError(f"{name} is no JSON object", where=where)
+    target = str(entry.get("_target_")).rpartition(".")[2]
+    for start, kind in (("BaseConv", "gated_short_conv"), ("LinearAttention", "linear_attention"), ("Sliding", "sliding_window")):
+        if target.startswith(start):
+            return kind, entry
+    raise UserError(f"{name}._target_ names {target}, which is not understood", where=where)
+
+
+def _convolution(weights: _Weights, prefix: str, d_model: int) -> _Plan:
+    width = weights.shape(f"{prefix}.out_proj.weight")[1]
+    if width % d_model:
+        raise UserError(f"{prefix}.out_proj.weight has {width} columns, no multiple of the width {d_model}", where=weights.path)
+    kernel = weights.shape(f"{prefix}.conv.conv.weight", 3)[2]
+    has_bias = weights.has(f"{prefix}.in_proj.bias")
+    sizes: dict[str, tuple[int, ...]] = {"in_proj.weight": (2 * width, d_model), "out_proj.weight": (d_model, width)}
+    sizes |= {"in_proj.bias": (2 * width,), "out_proj.bias": (d_model,)} if has_bias else {}
+    sizes["conv.conv.weight"] = (width, 1, kernel)
+    return {"kernel": kernel, "expand": width // d_model, "bias": has_bias}, {name: (name, size) for name, size in sizes.items()}
+
+
+def _linear_attention(entry: Mapping[str, Any], num_heads: int, d_model: int, where: Path) -> _Plan:
+    feature_map = entry.get("feature_map") or {}
+    target = feature_map.get("_target_", "TaylorExp") if isinstance(feature_map, dict) else feature_map
+    if not str(target).endswith("TaylorExp") or entry.get("feature_name", "taylor_exp") != "taylor_exp":
+        raise UserError(f"a feature map other than TaylorExp ({target}) is not understood", where=where)
+    num_heads = _number(entry, "num_heads", where) if "num_heads" in entry else num_heads
+    feature_dim = _number(entry, "feature_dim", where)
+    options = {"num_heads": num_heads, "feature_dim": feature_dim, "eps": _real(entry, "eps", 1e-12, where)}
+    features, values = (num_heads * feature_dim, d_model), (d_model, d_model)
+    shapes = {
+        "proj_q": ("q_proj", features),
+        "proj_k": ("k_proj", features),
+        "proj_v": ("v_proj", values),
+        "out_proj": ("out_proj", values),
+    }
+    return options, {f"{name}.weight": (f"{ours}.weight", shape) for name, (ours, shape) in shapes.items()}
+
+
+def _attention(config: Mapping[str, Any], num_heads: int, d_model: int, where: Path) -> _Plan:
+    options = {
+        "num_heads": num_heads,
+        "rope_fraction": _real(config, "rotary_emb_fraction", 0.0, where),
+        "rope_base": _real(config, "rotary_emb_base", 10000.0, where),
+    }
+    return options, {"Wqkv.weight": ("qkv.weight", (3 * d_model, d_model)), "out_proj.weight": ("out_proj.weight", (d_model, d_model))}
+
+
+def _mamba(config: Mapping[str, Any], weights: _Weights) -> ArchitectureConfig:
+    """Mamba: backbone.layers.{i} of norm and mixer."""
+    where = weights.path.with_name(CONFIG)
+    if config.get("rms_norm") is not True:
+        raise UserError("rms_norm is not true, and only RMSNorm is understood", where=where)
+    vocab_size, d_model = _embedding(config, weights, "backbone.embedding.weight", "d_model", where)
+    layers = []
+    for i in range(_number(config, "n_layer", where)):
+        options, keys = _mamba_mixer(weights, f"backbone.layers.{i}.mixer", d_model)
+        weights.take(f"backbone.layers.{i}.norm.weight", f"blocks.{i}.mixer_norm.weight", d_model)
+        weights.take_all(f"backbone.layers.{i}.mixer", f"blocks.{i}.mixer", keys)
+        layers.append(LayerConfig("mamba", options))
+    weights.take("backbone.norm_f.weight", "norm.weight", d_model)
+    weights.drop_twin("lm_head.weight", "embedding.weight")
+    return ArchitectureConfig(vocab_size, d_model, tuple(layers), mlp="none", norm_eps=_NORM_EPS)
+
+
+def _mamba_mixer(weights: _Weights, prefix: str, d_model: int) -> _Plan:
+    width, state = weights.shape(f"{prefix}.A_log")
+    if width % d_model:
+        raise UserError(f"{prefix}.A_log has {width} rows, no multiple of the width {d_model}", where=weights.path)
+    kernel, dt_rank = weights.shape(f"{prefix}.conv1d.weight", 3)[2], weights.shape(f"{prefix}.dt_proj.weight")[1]
+    sizes: dict[str, tuple[int, ...]] = {
+        "A_log": (width, state),
+        "D": (width,),
+        "in_proj.weight": (2 * width, d_model),
+        "conv1d.weight": (width, 1, kernel),
+        "conv1d.bias": (width,),
+        "x_proj.weight": (dt_rank + 2 * state, width),
+        "dt_proj.weight": (width, dt_rank),
+        "dt_proj.bias": (width,),
+        "out_proj.weight": (d_model, width),
+    }
+    options = {"state": state, "expand": width // d_model, "conv_kernel": kernel, "dt_rank": dt_rank}
+    return options, {name: (name, size) for name, size in sizes.items()}
+
+
+def _embedding(config: Mapping[str, Any], weights: _Weights, key: str, width_entry: str, where: Path) -> tuple[int, int]:
+    """Takes the embedding; its rows, which padding makes more than the vocabulary of config.json, and its width."""
+    vocab_size, d_model = weights.shape(key)
+    if d_model != _number(config, width_entry, where):
+        raise UserError(f"{key} has a width of {d_model}, {CONFIG} {config[width_entry]}", where=weights.path)
+    if vocab_size < _number(config, "vocab_size", where):
+        raise UserError(f"{key} has {vocab_size} rows, fewer than the vocabulary of {config['vocab_size']}", where=weights.path)
+    weights.take(key, "embedding.weight", vocab_size, d_model)
+    return vocab_size, d_model
+
+
+def _number(entry: Mapping[str, Any], name: str, where: Path) -> int:
+    value = entry.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{name} is {value!r}, not a positive whole number", where=where)
+    return value
+
+
+def _real(entry: Mapping[str, Any], name: str, default: float, where: Path) -> float:
+    value = entry.get(name, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise UserError(f"{name} is {value!r}, not a number", where=where)
+    return float(value)
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"not a readable JSON file ({first_line(error)})", where=path) from error
+    if not isinstance(config, dict):
+        raise UserError("not a JSON object", where=path)
+    return config
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    import torch
+
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError("it holds more than weights, and could run code", where=path, remedy="get the released file") from error
+    except FAILURES_TO_READ as error:
+        raise UserError(f"it cannot be read ({first_line(error)})", where=path) from error
+    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+        raise UserError("it is no mapping of names to weights", where=path)
+    return loaded

@@ -1,0 +1,134 @@
+"""The model zoo, `zoo:NAME`: the papers' architectures at one size, and those of them that are trained and shipped.
+
+A checkpoint is a folder with config.json (`ArchitectureConfig`, with a `model_type` of ours), model.safetensors and, where we
+trained it, card.json.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recallkit import registry
+from recallkit.errors import UserError
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PREFIX = "zoo:"
+MODEL_TYPE = "recallkit"
+"""`model_type` in config.json, by which a folder is known as ours."""
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "card.json"
+
+CONTEXT = 256
+VOCAB_SIZE = 4096
+WIDTH = 192
+MATCHED_PARAMETERS = 2_000_000
+"""Weights without the embedding that every architecture has, as nearly as its MLPs' width can make it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The mixers of a zoo model, block by block, and a line on what it is."""
+
+    description: str
+    layers: tuple[LayerConfig, ...]
+
+
+_HEADS = {"num_heads": 4, "short_conv": 3}
+_ROTARY = {**_HEADS, "rope_fraction": 0.5, "qk_norm": True}
+_ATTENTION = LayerConfig("attention", _ROTARY)
+_WINDOW = LayerConfig("sliding_window", {**_ROTARY, "window": 32})
+_SELECTIVE = LayerConfig("selective_attention", {**_ROTARY, "selection": "programmatic"})
+_TAYLOR = LayerConfig("linear_attention", {**_HEADS, "feature_map": "taylor", "feature_dim": 16})
+_RETENTION = LayerConfig("retnet", _HEADS)
+_SHORT = LayerConfig("gated_short_conv")
+_LONG = LayerConfig("base_conv", {"filter": "implicit", "max_length": CONTEXT})
+_HYENA = LayerConfig("hyena", {"max_length": CONTEXT})
+_MAMBA = LayerConfig("mamba")
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "attention": Architecture("softmax attention with rotary positions: the reference", (_ATTENTION,) * 4),
+    "based": Architecture("Taylor linear attention, a sliding window of 32, gated short convolutions", (_SHORT, _TAYLOR, _WINDOW, _TAYLOR)),
+    "mamba": Architecture("selective state space", (_MAMBA,) * 4),
+    "hyena": Architecture("long implicit convolutions, gated", (_HYENA,) * 4),
+    "base-conv": Architecture("one long implicit convolution times a linear gate", (_LONG,) * 4),
+    "base-conv-selective": Architecture("base-conv, and attention for tokens that repeat", (_LONG, _SELECTIVE, _LONG, _SELECTIVE)),
+    "rwkv": Architecture("RWKV-4: decays of each channel", tuple(LayerConfig("rwkv4", {"layer": i, "num_layers": 4}) for i in range(4))),
+    "retnet": Architecture("retention: linear attention that decays", (_RETENTION,) * 4),
+}
+"""The reference first."""
+
+
+def architecture(name: str) -> ArchitectureConfig:
+    """The config of a zoo model that is trained anew, its MLPs such that all have `MATCHED_PARAMETERS`.
+
+    Raises UserError for an unknown name.
+    """
+    import torch
+
+    from recallkit.models.language_model import LanguageModel
+
+    layers = registry.look_up(ARCHITECTURES, name, "architecture").layers
+    config = ArchitectureConfig(VOCAB_SIZE, WIDTH, layers, max_length=CONTEXT)
+
+    def excess(width: int) -> int:
+        with torch.device("meta"):
+            model = LanguageModel(dataclasses.replace(config, mlp_width=width))
+        return abs(model.num_parameters(embeddings=False) - MATCHED_PARAMETERS)
+
+    return dataclasses.replace(config, mlp_width=min(range(32, 1025, 16), key=excess))
+
+
+def shipped() -> dict[str, Path]:
+    """The zoo's checkpoints that come with the package, by their names without prefix, the reference first."""
+    folder = Path(str(files("recallkit"))) / "data" / "zoo"
+    return {name: folder / name for name in ARCHITECTURES if (folder / name / WEIGHTS).is_file()}
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a folder holds a checkpoint of ours, as config.json tells; False for anything unreadable."""
+    try:
+        saved = json.loads((folder / CONFIG).read_bytes())
+    except (ValueError, OSError):
+        return False
+    return isinstance(saved, dict) and saved.get("model_type") == MODEL_TYPE
+
+
+def find_shipped(spec: str) -> Path:
+    """The folder of `zoo:NAME`. Raises UserError for a name that is not shipped."""
+    return registry.look_up(shipped(), spec.removeprefix(PREFIX), "zoo model")
+
+
+def read_ours(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
+    """Config and weights of a checkpoint of ours. Raises UserError where they cannot be read."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise UserError("no such file", where=folder / name, remedy=f"a zoo model is a folder with {CONFIG} and {WEIGHTS}")
+    try:
+        weights = load_file(folder / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"not a safetensors file ({error})", where=folder / WEIGHTS, remedy="export the model again") from error
+    return _read_config(folder / CONFIG), weights
+
+
+def _read_config(path: Path) -> ArchitectureConfig:
+    try:
+        saved = json.loads(path.read_bytes())
+        saved.pop("model_type")
+        return ArchitectureConfig.from_json(saved)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise UserError(f"not a config of a zoo model ({error})", where=path, remedy="export the model again") from error
+
+
+def config_json(config: ArchitectureConfig) -> str:
+    """The text of config.json."""
+    return json.dumps({"model_type": MODEL_TYPE, **config.to_json()}, indent=2) + "\n"

@@ -1,0 +1,237 @@
+"""Softmax attention, whole and in windows: against torch, transformers and itself where one form is a case of another."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from recallkit.models.mixers.attention import Attention
+from recallkit.models.mixers.blocked_window import BlockedWindow
+from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
+from recallkit.models.mixers.sliding_window import SlidingWindow
+from tests.models.mixers.battery import check_mixer, difference, inputs
+
+D = 16
+
+
+def same_parameters(mixer, other):
+    other.load_state_dict(mixer.state_dict())
+    return other.double().eval().requires_grad_(False)
+
+
+def make(kind, **options):
+    torch.manual_seed(0)
+    return kind(D, **options).double().eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (Attention, {}),
+        (Attention, {"num_heads": 2, "rope_fraction": 0.5, "rope_base": 500.0}),
+        (Attention, {"num_heads": 1, "rope_fraction": 0.0}),
+        (Attention, {"qk_norm": True, "short_conv": 3}),
+        (SlidingWindow, {"window": 5, "qk_norm": True, "short_conv": 4}),
+        (BlockedWindow, {"window": 5, "short_conv": 1}),
+        (SlidingWindow, {"window": 1}),
+        (SlidingWindow, {"window": 5}),
+        (SlidingWindow, {"window": 20, "rope_fraction": 0.5}),
+        (SlidingWindow, {"window": 64}),
+        (BlockedWindow, {"window": 5}),
+        (BlockedWindow, {"window": 5, "previous": True}),
+        (BlockedWindow, {"window": 12, "previous": True, "rope_fraction": 0.0}),
+        (BlockedWindow, {"window": 64}),
+    ],
+)
+def test_battery(kind, options):
+    check_mixer(lambda: kind(D, **options))
+
+
+def test_without_rotation_it_is_scaled_dot_product_attention():
+    mixer = make(Attention, rope_fraction=0.0)
+    u, _ = inputs(mixer, 21)
+    q, k, v = (part.unflatten(-1, (4, 4)).transpose(1, 2) for part in (u @ mixer.qkv.weight.T).chunk(3, dim=-1))
+    context = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    assert difference(mixer(u), context @ mixer.out_proj.weight.T) < 1e-12
+
+
+def test_two_tokens_by_hand():
+    """One head of two entries, identity projections: the second token weighs itself and the first by e^(q.k / sqrt 2)."""
+    mixer = Attention(2, num_heads=1, rope_base=1.0).double()
+    with torch.no_grad():
+        mixer.qkv.weight.copy_(torch.eye(2, dtype=torch.float64).repeat(3, 1))
+        mixer.out_proj.weight.copy_(torch.eye(2))
+    y = mixer(torch.tensor([[[1.0, 0.0], [0.0, 2.0]]], dtype=torch.float64))
+    # The second token is turned by one radian against the first: q1 . k0 = 2 cos(90 + 57.3 degrees) = -2 sin 1.
+    ahead, own = math.exp(-2 * math.sin(1) / math.sqrt(2)), math.exp(4 / math.sqrt(2))
+    assert y[0, 0].tolist() == pytest.approx([1, 0])
+    assert y[0, 1].tolist() == pytest.approx([ahead / (ahead + own), 2 * own / (ahead + own)])
+
+
+def test_normalised_heads_do_not_feel_the_size_of_queries_and_keys():
+    mixer = make(Attention, qk_norm=True)
+    u, _ = inputs(mixer, 20)
+    before = mixer(u)
+    mixer.qkv.weight[: 2 * D] *= 100
+    assert difference(mixer(u), before) < 1e-3  # but for the epsilon under the root
+    mixer.q_norm.weight *= 0
+    values = (u @ mixer.qkv.weight[2 * D :].T).cumsum(1) / torch.arange(1, 21)[:, None]
+    assert difference(mixer(u), values @ mixer.out_proj.weight.T) < 1e-12  # no score differs from another: means of the values
+
+
+def test_a_short_convolution_of_the_latest_input_alone_changes_nothing():
+    mixer = make(Attention, short_conv=3)
+    mixer.short_conv.conv.weight.copy_(torch.tensor([0.0, 0.0, 1.0]).expand(3 * D, 1, 3))
+    whole = Attention(D).double().eval().requires_grad_(False)
+    whole.load_state_dict({name: value for name, value in mixer.state_dict().items() if "short_conv" not in name})
+    u, _ = inputs(mixer, 20)
+    assert difference(mixer(u), whole(u)) < 1e-12
+    mixer.short_conv.conv.weight.copy_(torch.tensor([0.0, 1.0, 0.0]).expand(3 * D, 1, 3))
+    assert mixer(u)[:, 0].abs().max() == 0  # nothing before the first token
+
+
+@pytest.mark.parametrize("width", [0, 2, 6, 8])
+def test_rotation_depends_on_distances_alone_and_keeps_lengths(width):
+    x = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for positions in (torch.arange(5), torch.tensor([3, 9, 4, 0, 70])):
+        turned = rotate(x, positions, width=width)
+        assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1))
+        assert torch.equal(turned[..., width:], x[..., width:])
+        moved = rotate(x, positions + 1000, width=width)
+        assert torch.allclose(turned @ turned.transpose(-1, -2), moved @ moved.transpose(-1, -2))
+        for place, position in enumerate(positions.tolist()):
+            assert torch.allclose(turned[:, :, place], rotate_reference(x[:, :, place], position, width=width))
+
+
+def test_rows_may_have_positions_of_their_own():
+    x = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    positions = torch.tensor([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
+    both = rotate(x, positions, width=8)
+    assert torch.equal(both, torch.cat([rotate(x[i : i + 1], positions[i], width=8) for i in range(2)]))
+
+
+def test_a_rotation_far_on_is_exact_in_single_precision():
+    x = torch.randn(1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
+    far = torch.tensor([2**20 + 1])
+    assert difference(rotate(x, far, width=8), rotate(x.double(), far, width=8)) < 1e-6
+
+
+def test_a_share_of_a_head_that_is_no_pairs_is_refused():
+    assert [rotary_width(8, share) for share in (0, 0.25, 0.5, 1)] == [0, 2, 4, 8]
+    for width, share in ((6, 0.5), (8, 1.5), (8, -0.1)):
+        with pytest.raises(ValueError, match="rope_fraction"):
+            rotary_width(width, share)
+    with pytest.raises(ValueError, match="heads"):
+        Attention(D, num_heads=3)
+    for kind in (SlidingWindow, BlockedWindow):
+        with pytest.raises(ValueError, match="sees nothing"):
+            kind(D, window=0)
+
+
+def test_llama_attends_the_same():
+    from transformers.models.llama.modeling_llama import LlamaAttention, LlamaConfig, LlamaRotaryEmbedding
+
+    config = LlamaConfig(hidden_size=D, num_attention_heads=4, num_key_value_heads=4, attn_implementation="eager")
+    theirs = LlamaAttention(config, 0).double().eval().requires_grad_(False)
+    mixer = make(Attention)
+    weights = dict(zip(("q_proj", "k_proj", "v_proj"), mixer.qkv.weight.chunk(3), strict=True), o_proj=mixer.out_proj.weight)
+    theirs.load_state_dict({f"{name}.weight": weight for name, weight in weights.items()})
+    u, _ = inputs(mixer, 23)
+    cos_sin = LlamaRotaryEmbedding(config)(u, torch.arange(23)[None])
+    mask = torch.full((23, 23), -torch.inf, dtype=torch.float64).triu(1)[None, None]
+    # transformers computes the angles in float32, which bounds the agreement.
+    assert difference(theirs(u, position_embeddings=cos_sin, attention_mask=mask)[0], mixer(u)) < 1e-5
+
+
+def test_a_partly_rotated_head_is_that_of_gpt_neox():
+    from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXConfig, GPTNeoXRotaryEmbedding, apply_rotary_pos_emb
+
+    config = GPTNeoXConfig(hidden_size=32, num_attention_heads=2, rotary_pct=0.25)
+    x = torch.randn(2, 2, 9, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    cos, sin = GPTNeoXRotaryEmbedding(config)(x, torch.arange(9)[None])
+    theirs, _ = apply_rotary_pos_emb(x, x, cos, sin)
+    assert difference(theirs, rotate(x, torch.arange(9), width=rotary_width(16, 0.25))) < 1e-5
+
+
+@pytest.mark.parametrize("kind", [SlidingWindow, BlockedWindow])
+@pytest.mark.parametrize("window", [40, 41, 100])
+def test_a_window_as_long_as_the_text_is_attention(kind, window):
+    mixer = make(kind, window=window)
+    u, _ = inputs(mixer, 40)
+    assert difference(mixer(u), same_parameters(mixer, Attention(D))(u)) < 1e-12
+
+
+@pytest.mark.parametrize(("window", "t"), [(1, 9), (3, 7), (4, 8), (4, 9), (7, 70), (16, 33), (16, 32)])
+def test_a_sliding_window_is_attention_to_a_text_cut_before_the_window(window, t):
+    mixer = make(SlidingWindow, window=window, rope_fraction=0.5)
+    whole = same_parameters(mixer, Attention(D, rope_fraction=0.5))
+    u, _ = inputs(mixer, t)
+    made = mixer(u)
+    for i in range(t):
+        cut = u[:, max(0, i - window + 1) : i + 1]
+        assert difference(made[:, i], whole(cut)[:, -1]) < 1e-9, i
+
+
+@pytest.mark.parametrize(("window", "t"), [(1, 5), (3, 7), (4, 8), (16, 70)])
+def test_blocks_are_texts_of_their_own(window, t):
+    mixer = make(BlockedWindow, window=window)
+    whole = same_parameters(mixer, Attention(D))
+    u, _ = inputs(mixer, t)
+    alone = torch.cat([whole(block) for block in u.split(window, dim=1)], dim=1)
+    assert difference(mixer(u), alone) < 1e-9
+
+
+@pytest.mark.parametrize(("window", "t"), [(1, 5), (3, 8), (16, 70)])
+def test_a_block_with_the_previous_one_is_the_end_of_both(window, t):
+    mixer = make(BlockedWindow, window=window, previous=True)
+    whole = same_parameters(mixer, Attention(D))
+    u, _ = inputs(mixer, t)
+    made = mixer(u)
+    for start in range(0, t, window):
+        both = whole(u[:, max(0, start - window) : start + window])
+        assert difference(made[:, start : start + window], both[:, -made[:, start : start + window].shape[1] :]) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("mixer", "most"), [(SlidingWindow(D, window=6), 6), (BlockedWindow(D, window=6), 6), (BlockedWindow(D, window=6, previous=True), 12)]
+)
+def test_the_state_of_a_window_stops_growing(mixer, most):
+    mixer.double()
+    u, _ = inputs(mixer, 30)
+    state, sizes = mixer.initial_state(2), []
+    for piece in u.split([1, 4, 2, 13, 10], dim=1):
+        _, state = mixer.read(piece, state)
+        sizes.append(sum(state[name][0].numel() for name in ("keys", "values")))
+    assert sizes == [2 * D * min(t, most) for t in (1, 5, 7, 20, 30)] == [mixer.state_size(t) for t in (1, 5, 7, 20, 30)]
+    assert state["seen"].tolist() == [30, 30]
+
+
+@pytest.mark.parametrize(
+    "mixer",
+    [
+        Attention(D),
+        SlidingWindow(D, window=1),
+        SlidingWindow(D, window=7),
+        BlockedWindow(D, window=1),
+        BlockedWindow(D, window=7),
+        BlockedWindow(D, window=7, previous=True),
+    ],
+)
+def test_pairs_and_masks_and_lists_agree(mixer):
+    for t in (1, 6, 7, 8, 14, 15, 30):
+        places = torch.arange(t)
+        mask = mixer.sees(places[:, None], places[None, :])
+        listed = [mixer.keys_of(i, 0) for i in range(t)]
+        assert [row.nonzero().flatten().tolist() for row in mask] == listed
+        assert mixer.num_pairs(t) == mixer.num_heads * sum(map(len, listed))
+
+
+def test_the_cost_of_a_window_grows_linearly():
+    mixer = SlidingWindow(D, window=8)
+    assert mixer.flops(4000) - mixer.flops(2000) == mixer.flops(3000) - mixer.flops(1000)
+    attention = Attention(D)
+    # 4 d^2 weights; 4 d for each of t (t + 1) / 2 pairs.
+    assert attention.flops(100) == 2 * 100 * 4 * D * D + 4 * D * 5050

@@ -1,0 +1,197 @@
+"""Gated convolutions: BaseConv as Zoology writes it, as Based checkpoints hold it and with input-dependent filters, and Hyena."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from recallkit.models.mixers.base_conv import BaseConv, GatedShortConv
+from recallkit.models.mixers.dynamic_conv import AutocorrelationConv, ProgrammaticConv
+from recallkit.models.mixers.hyena import Hyena
+from tests.models.mixers.battery import check_mixer, difference
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"filter": "implicit"},
+        {"filter": "explicit"},
+        {"filter": "short"},
+        {"filter": "short", "kernel": 5, "activation": "silu", "residual": True},
+        {"filter": "implicit", "activation": "silu"},
+    ],
+)
+def test_base_conv(options):
+    check_mixer(lambda: BaseConv(12, max_length=40, **options))
+
+
+@pytest.mark.parametrize("options", [{}, {"kernel": 1, "expand": 1}, {"kernel": 4, "bias": False}])
+def test_gated_short_conv(options):
+    check_mixer(lambda: GatedShortConv(8, **options))
+
+
+@pytest.mark.parametrize("options", [{}, {"order": 3, "short_kernel": 2}, {"features": 9, "layers": 1, "frequency": 4.0}])
+def test_hyena(options):
+    check_mixer(lambda: Hyena(8, max_length=40, **options))
+
+
+def test_base_conv_with_a_filter_of_one_is_a_product_of_two_maps():
+    mixer = BaseConv(4, filter="explicit", max_length=9).double()
+    u = random(2, 9, 4)
+    with torch.no_grad():
+        mixer.conv.filters.taps.zero_()[:, 2] = 1
+        mixer.conv.bias.fill_(0.25)
+        before = torch.cat([torch.zeros(2, 2, 4, dtype=torch.float64), u[:, :-2]], 1)
+        assert difference(mixer(u), mixer.gate(u) * (before + 0.25)) < 1e-12
+
+
+def test_base_conv_solves_the_recall_of_a_fixed_distance():
+    """Gate = what the token is, convolution = what stood four places before: their product is a comparison of the two."""
+    mixer = BaseConv(6, filter="short", kernel=5).double()
+    with torch.no_grad():
+        mixer.gate.weight.copy_(torch.eye(6))
+        mixer.gate.bias.zero_()
+        mixer.conv.conv.weight.zero_()[:, 0, 0] = 1
+        mixer.conv.conv.bias.zero_()
+    ids = torch.tensor([[0, 1, 2, 3, 0, 5, 2, 4]])
+    matches = mixer(torch.nn.functional.one_hot(ids, 6).double()).sum(-1)
+    assert matches.tolist() == [[0, 0, 0, 0, 1, 0, 1, 0]]
+
+
+def test_the_keys_of_based_checkpoints_are_those_of_gated_short_conv():
+    shapes = {name: tuple(value.shape) for name, value in GatedShortConv(16).state_dict().items()}
+    assert shapes == {
+        "in_proj.weight": (64, 16),
+        "in_proj.bias": (64,),
+        "conv.conv.weight": (32, 1, 3),
+        "out_proj.weight": (16, 32),
+        "out_proj.bias": (16,),
+    }
+
+
+def test_hyena_without_convolutions_is_a_product_of_its_projections():
+    mixer = Hyena(4, order=3, max_length=9, short_kernel=1).double()
+    u = random(2, 9, 4)
+    with torch.no_grad():
+        mixer.filters.last.weight.zero_()
+        mixer.skip.copy_(torch.tensor([[2.0], [3.0]]).expand(2, 4))
+        a, b, c, v = (mixer.in_proj(u) * mixer.short_conv.conv.weight.flatten() + mixer.short_conv.conv.bias).chunk(4, -1)
+        assert difference(mixer(u), mixer.out_proj(6 * a * b * c * v)) < 1e-12
+
+
+@pytest.mark.parametrize("mixer", [BaseConv(4, max_length=5), BaseConv(4, filter="explicit", max_length=5), Hyena(4, max_length=5)])
+def test_more_tokens_than_the_filter_has_taps_are_refused(mixer):
+    assert mixer.max_length == 5
+    u = torch.zeros(1, 6, 4)
+    with pytest.raises(ValueError, match="max_length 5"):
+        mixer(u)
+    _, state = mixer.read(u[:, :5], mixer.initial_state(1))
+    with pytest.raises(ValueError, match="max_length 5"):
+        mixer.step(u[:, 5], state)
+
+
+def test_a_short_filter_has_no_longest_sequence():
+    assert BaseConv(4, filter="short").max_length is None
+    assert GatedShortConv(4).max_length is None
+
+
+def test_options_that_do_not_fit_are_refused():
+    for make in (
+        lambda: BaseConv(4, filter="long"),
+        lambda: BaseConv(4, activation="relu"),
+        lambda: GatedShortConv(4, expand=0),
+        lambda: Hyena(4, order=1),
+    ):
+        with pytest.raises(ValueError):
+            make()
+
+
+def test_costs():
+    assert BaseConv(8, filter="short", kernel=3).state_size(100) == 3 * 8
+    assert BaseConv(8).state_size(100) == 8 * 100
+    assert Hyena(8).state_size(100) == 8 * 100
+    short = BaseConv(8, filter="short", kernel=3)
+    # Of each token: the gate's 8 x 8 weights and 8 biases, 3 taps and a bias for each channel, a product for each.
+    assert short.flops(10) == 10 * ((2 * 64 + 8) + 8 * (2 * 3 + 1) + 8)
+    assert 2 < BaseConv(8).flops(512) / BaseConv(8).flops(256) < 2.5
+
+
+@pytest.mark.parametrize("options", [{}, {"occurrences": "all"}, {"follow": False}])
+def test_programmatic_conv(options):
+    check_mixer(lambda: ProgrammaticConv(6, **options))
+
+
+@pytest.mark.parametrize("options", [{}, {"top": 2, "key_width": 3}, {"top": 99, "follow": False}])
+def test_autocorrelation_conv(options):
+    check_mixer(lambda: AutocorrelationConv(6, **options))
+
+
+def opened(mixer):
+    """The mixer with its gate open and no bias: what comes out is what the filters bring."""
+    with torch.no_grad():
+        mixer.gate.weight.zero_()
+        mixer.gate.bias.fill_(1)
+        mixer.bias.zero_()
+    return mixer.double().requires_grad_(False)
+
+
+A, B, C, D, X = range(5)
+
+
+@pytest.mark.parametrize(
+    ("options", "brought"),
+    [
+        ({}, [[], [], [], [], [B], [X], [], [B], [A]]),
+        ({"follow": False}, [[], [], [], [], [A], [B], [], [A], [A]]),
+        ({"occurrences": "all"}, [[], [], [], [], [B], [X], [], [B, B], [B, B, A]]),
+    ],
+)
+def test_a_repeated_token_brings_the_token_after_it(options, brought):
+    ids = torch.tensor([[A, B, X, C, A, B, D, A, A]])
+    made = opened(ProgrammaticConv(5, **options))(torch.nn.functional.one_hot(ids, 5).double(), ids)[0]
+    wanted = torch.stack([sum((torch.eye(5)[i] for i in row), torch.zeros(5)) for row in brought])
+    assert made.tolist() == wanted.tolist()
+
+
+def test_autocorrelation_finds_the_period_of_a_sequence():
+    """Of a sequence of period 5 the largest autocorrelation is at distance 5, so the filter brings the token that comes next."""
+    ids = torch.arange(5).repeat(8).unsqueeze(0)
+    mixer = opened(AutocorrelationConv(5, top=1))
+    mixer.key.weight.copy_(torch.eye(5))
+    made = mixer(torch.nn.functional.one_hot(ids, 5).double())[0]
+    assert made[:5].abs().max() == 0
+    assert made[5:].argmax(-1).tolist() == [(i + 1) % 5 for i in range(5, 40)]
+    assert torch.allclose(made[5:].sum(-1), torch.ones(35, dtype=torch.float64))
+
+
+def test_shares_of_distances_are_those_of_pairs_alike():
+    """A B A A: pairs at distance 1: one (2, 3); at 2: one (0, 2); at 3: one (0, 3). The taps reach B, A, A: a third each."""
+    ids = torch.tensor([[A, B, A, A]])
+    mixer = opened(AutocorrelationConv(5, top=3))
+    mixer.key.weight.copy_(torch.eye(5))
+    made = mixer(torch.nn.functional.one_hot(ids, 5).double())[0]
+    assert made[2].tolist() == pytest.approx([0, 1, 0, 0, 0])
+    assert made[3].tolist() == pytest.approx([2 / 3, 1 / 3, 0, 0, 0])
+
+
+@pytest.mark.parametrize("make", [lambda: ProgrammaticConv(4), lambda: AutocorrelationConv(4, top=3)])
+def test_chunks_of_positions_do_not_show(make, monkeypatch):
+    mixer = make().double().requires_grad_(False)
+    u, ids = random(2, 40, 4), torch.randint(6, (2, 40), generator=torch.Generator().manual_seed(0))
+    wanted = mixer(u, ids)
+    monkeypatch.setattr("recallkit.models.mixers.dynamic_conv.CHUNK", 7)
+    assert difference(mixer(u, ids), wanted) < 1e-12
+
+
+def test_dynamic_options_that_do_not_fit_are_refused():
+    for make in (
+        lambda: ProgrammaticConv(4, occurrences="first"),
+        lambda: AutocorrelationConv(4, top=0),
+        lambda: AutocorrelationConv(4, key_width=0),
+    ):
+        with pytest.raises(ValueError):
+            make()

@@ -1,0 +1,218 @@
+"""Linear attention and RetNet: the battery for every feature map, what each map means, and what decays do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from recallkit.models.mixers.feature_maps import FEATURE_MAPS, Performer, make_feature_map
+from recallkit.models.mixers.linear_attention import LinearAttention
+from recallkit.models.mixers.retnet import RetNet
+from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
+
+
+class InChunks(LinearAttention):
+    """Chunks so short that the battery's sequences have several, the last one not full."""
+
+    chunk = 5
+
+
+class RetNetInChunks(RetNet):
+    """The same for RetNet."""
+
+    chunk = 5
+
+
+MAP_OPTIONS = {"cosformer": {"max_length": 40}, "performer": {"num_features": 20}}
+
+
+@pytest.mark.parametrize("kind", [LinearAttention, InChunks])
+@pytest.mark.parametrize("name", FEATURE_MAPS)
+def test_battery(kind, name):
+    check_mixer(lambda: kind(16, num_heads=2, feature_dim=6, feature_map=name, **MAP_OPTIONS.get(name, {})))
+
+
+@pytest.mark.parametrize("kind", [LinearAttention, InChunks])
+@pytest.mark.parametrize("decay_normaliser", [False, True])
+def test_decay_battery(kind, decay_normaliser):
+    check_mixer(lambda: kind(16, num_heads=2, feature_dim=6, decay=True, decay_normaliser=decay_normaliser))
+
+
+@pytest.mark.parametrize("kind", [RetNet, RetNetInChunks])
+@pytest.mark.parametrize("value_factor", [1, 2])
+def test_retnet_battery(kind, value_factor):
+    check_mixer(lambda: kind(16, num_heads=2, value_factor=value_factor))
+
+
+def normal(*shape, seed=3):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+KERNELS = {
+    "taylor": lambda q, k, i, j: 1 + q @ k / 2 + (q @ k / 2) ** 2 / 2,
+    "relu": lambda q, k, i, j: sum(max(a, 0) * max(b, 0) for a, b in zip(q, k, strict=True)),
+    "elu": lambda q, k, i, j: sum(shifted(float(a)) * shifted(float(b)) for a, b in zip(q, k, strict=True)),
+    "square": lambda q, k, i, j: sum(a**2 * b**2 for a, b in zip(q, k, strict=True)),
+    "identity": lambda q, k, i, j: q @ k / 2,
+    "cosformer": lambda q, k, i, j: KERNELS["relu"](q, k, i, j) * math.cos(math.pi / 2 * (i - j) / 40),
+}
+"""phi(q).phi(k) of vectors of four entries at positions i and j."""
+
+
+def shifted(x):
+    return 1 + x if x > 0 else math.exp(x)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_features_multiply_to_the_kernel(name):
+    features = make_feature_map(name, 4, max_length=40)
+    q, k, positions = normal(9, 4), normal(9, 4, seed=4), torch.arange(9)[:, None]
+    wanted = torch.tensor([[float(KERNELS[name](q[i], k[j], i, j)) for j in range(9)] for i in range(9)], dtype=torch.float64)
+    torch.testing.assert_close(features.scores(q, k, positions), wanted)
+    for made in (features, features.reference):
+        torch.testing.assert_close(made(q, positions) @ made(k, positions).T, wanted)
+    assert features(q, positions).shape == (9, features.num_features)
+
+
+def test_taylor_features_are_packed():
+    assert make_feature_map("taylor", 16).num_features == 153
+    assert LinearAttention(128, num_heads=4, feature_dim=16).state_size(1000) == 153 * (128 + 4)
+
+
+def test_performer_estimates_softmax_without_bias():
+    """Means over many independent draws come closer to exp(q.k/sqrt(f)); every one is positive, and made by its seed alone."""
+    q, k = normal(5, 8) / 2, normal(5, 8, seed=4) / 2
+    wanted = torch.exp(q @ k.T / math.sqrt(8))
+    draws = [Performer(8, 40, seed).double() for seed in range(300)]
+    estimates = torch.stack([draw(q) @ draw(k).T for draw in draws])
+    assert (estimates > 0).all()
+    standard_error = estimates.std(dim=0) / math.sqrt(len(draws))
+    assert ((estimates.mean(dim=0) - wanted).abs() < 4 * standard_error + 1e-4).all()
+    assert standard_error.max() < 0.05
+    assert torch.equal(Performer(8, 40, 7).projection, draws[7].projection.float())
+    rows = draws[0].projection[:8] / draws[0].projection[:8].norm(dim=1, keepdim=True)
+    torch.testing.assert_close(rows @ rows.T, torch.eye(8, dtype=torch.float64), atol=1e-5, rtol=0)
+
+
+def test_taylor_attention_of_small_scores_is_softmax_attention():
+    """With s of 0.01 the expansion's error is s^3/6, under 1e-6 of the weights."""
+    mixer = LinearAttention(16, num_heads=2, feature_dim=8).double()
+    with torch.no_grad():
+        mixer.q_proj.weight *= 0.05
+        u = normal(2, 30, 16)
+        q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in (mixer.q_proj(u), mixer.k_proj(u), mixer.v_proj(u)))
+        assert 1e-3 < (q @ k.mT).abs().max() / math.sqrt(8) < 0.2
+        attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        wanted = mixer.out_proj(attended.transpose(1, 2).flatten(2))
+        assert difference(mixer(u), wanted) < 1e-4
+
+
+def test_normalised_weights_sum_to_one():
+    for name in set(FEATURE_MAPS) - {"identity"}:
+        mixer = randomised(LinearAttention(8, num_heads=2, feature_map=name, feature_dim=4, max_length=20)).double()
+        with torch.no_grad():
+            u = normal(1, 20, 8)
+            u[..., 0] = 1
+            mixer.v_proj.weight.zero_()
+            mixer.v_proj.weight[:, 0] = torch.arange(8, dtype=torch.float64)
+            wanted = mixer.out_proj(torch.arange(8, dtype=torch.float64))
+            # A query without any positive entry sees nothing through relu.
+            seen = (mixer(u) - wanted).abs().amax(dim=-1)[0] < 1e-8
+        assert seen.all() or name in ("relu", "cosformer")
+        assert seen.float().mean() > 0.5
+
+
+def test_decays_of_heads():
+    """One token marked by its value, seen t later: g^t of its first weight, g = 1 - 2^-3 in the first head, 1 - 2^-4 in the second."""
+    mixer = LinearAttention(4, num_heads=2, feature_dim=2, feature_map="identity", decay=True).double()
+    u = torch.zeros(1, 6, 4, dtype=torch.float64)
+    u[..., 0] = 1
+    u[0, 0, 1] = 1
+    with torch.no_grad():
+        for projection in (mixer.q_proj, mixer.k_proj):
+            projection.weight.zero_()
+            projection.weight[:, 0] = 1
+        mixer.v_proj.weight.zero_()
+        mixer.v_proj.weight[:, 1] = 1
+        mixer.out_proj.weight.copy_(torch.eye(4))
+        y = mixer(u)[0]
+    score = 2 / math.sqrt(2)
+    for i in range(6):
+        assert y[i].tolist() == pytest.approx([score * (7 / 8) ** i] * 2 + [score * (15 / 16) ** i] * 2)
+
+
+def test_retnet_sees_positions_as_differences_alone():
+    """Its rotation makes q_i.k_j depend on i - j: what stands in front of a sequence, and is not seen any more, moves nothing."""
+    mixer = randomised(RetNet(16, num_heads=2)).double()
+    with torch.no_grad():
+        u = normal(1, 20, 16)
+        state = mixer.initial_state(1) | {"seen": torch.tensor([1234])}
+        moved, _ = mixer.read(u, state)
+    assert difference(moved, mixer(u).detach()) < 1e-9
+
+
+def test_retnet_alone_with_one_token_is_a_gated_norm_of_its_value():
+    mixer = RetNet(8, num_heads=2, value_factor=1).double()
+    u = normal(1, 1, 8)
+    with torch.no_grad():
+        v = mixer.v_proj(u).unflatten(-1, (2, 4))
+        sign = (mixer.q_proj(u) * mixer.k_proj(u)).unflatten(-1, (2, 4)).sum(dim=-1, keepdim=True).sign()
+        normed = sign * v / v.square().mean(dim=-1, keepdim=True).sqrt()
+        wanted = mixer.out_proj(normed.flatten(2) * torch.nn.functional.silu(mixer.g_proj(u)))
+        mixer.eps = 0
+        torch.testing.assert_close(mixer(u), wanted)
+
+
+@pytest.mark.parametrize("kind", [LinearAttention, RetNet])
+def test_float32_of_a_thousand_tokens(kind):
+    """Sums of a thousand tokens, several chunks of full length: float32 stays within rounding of float64 (and inputs are 3 wide)."""
+    narrow = randomised(kind(16, num_heads=2)).eval()
+    wide = kind(16, num_heads=2).double().eval()
+    wide.load_state_dict(narrow.state_dict())
+    u = 3 * inputs(wide, 1000)[0]
+    with torch.no_grad():
+        made, wanted = narrow(u.float()), wide(u)
+        state = wide.initial_state(2)
+        first, state = wide.read(u[:, :301], state)
+        second, _ = wide.read(u[:, 301:], state)
+    assert difference(made, wanted) < 2e-5
+    assert difference(torch.cat([first, second], dim=1), wanted) < 1e-9
+
+
+def test_states_stay_wide_where_weights_are_narrow():
+    """The constant feature counts tokens: in bfloat16 it would stop at 256."""
+    for mixer in (LinearAttention(16, feature_dim=4).bfloat16(), RetNet(16).bfloat16()):
+        state = mixer.initial_state(1)
+        with torch.no_grad():
+            _, state = mixer.read(normal(1, 300, 16).bfloat16(), state)
+            y, state = mixer.step(normal(1, 16).bfloat16(), state)
+        assert y.dtype == torch.bfloat16
+        assert state["kv"].dtype == torch.float32
+        if "k" in state:
+            assert state["k"][..., 0].tolist() == [[301.0] * 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_heads": 3}, "num_heads"),
+        ({"feature_map": "tailor"}, "none of taylor"),
+        ({"feature_map": "cosformer"}, "max_length"),
+        ({"feature_map": "identity", "normalise": True}, "cannot be normalised"),
+        ({"feature_dim": 0}, "feature_dim"),
+        ({"num_features": 9}, "Performer"),
+        ({"decay": True, "decay_exponent": 0}, "decay_exponent"),
+    ],
+)
+def test_options_that_do_not_fit(options, said):
+    with pytest.raises(ValueError, match=said):
+        LinearAttention(16, **options)
+
+
+def test_retnet_options_that_do_not_fit():
+    with pytest.raises(ValueError, match="num_heads"):
+        RetNet(12, num_heads=4)
+    with pytest.raises(ValueError, match="value_factor"):
+        RetNet(16, value_factor=0)

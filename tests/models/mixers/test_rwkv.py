@@ -1,0 +1,228 @@
+"""RWKV-4, RWKV-5 and their channel mixing: one value however computed, extreme keys and decays, transformers' own modules."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from recallkit.models.mixers.rwkv4 import NOTHING, RWKV4, weighted_values
+from recallkit.models.mixers.rwkv5 import RWKV5, decayed_attention, pair_weights
+from recallkit.models.mixers.rwkv_channel_mix import RWKVChannelMix
+from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
+
+
+@pytest.mark.parametrize(("layer", "num_layers"), [(0, 1), (1, 3)])
+def test_rwkv4_keeps_what_every_mixer_keeps(layer, num_layers):
+    check_mixer(lambda: RWKV4(16, layer=layer, num_layers=num_layers))
+
+
+@pytest.mark.parametrize("options", [{"head_size": 8}, {"head_size": 4, "layer": 1, "num_layers": 2, "eps": 1e-5}])
+def test_rwkv5_keeps_what_every_mixer_keeps(options):
+    check_mixer(lambda: RWKV5(16, **options))
+
+
+def weighted(k: torch.Tensor, v: torch.Tensor, decay: float, bonus: float) -> torch.Tensor:
+    """wkv (t,) of one row and one channel, from the beginning."""
+    zeros = k.new_zeros(1, 1)
+    state = torch.stack([zeros, zeros]), zeros + NOTHING
+    wkv, _, _ = weighted_values(k.view(-1, 1, 1), v.view(-1, 1, 1), k.new_tensor([decay]), k.new_tensor([bonus]), *state)
+    return wkv.flatten()
+
+
+def test_weighted_values_by_hand():
+    """Keys of 0, a weight halved with each token, no bonus: 1, (1 + 0) / 2, (1/2 + 0 + 0) / (1/2 + 1 + 1)."""
+    v = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    wanted = torch.tensor([1.0, 0.5, 0.2], dtype=torch.float64)
+    torch.testing.assert_close(weighted(torch.zeros_like(v), v, math.log(2), 0.0), wanted)
+    later = weighted(torch.zeros_like(v), v, math.log(2), math.log(3))
+    torch.testing.assert_close(later, torch.tensor([1.0, 1 / 4, 1 / 2 / (1 / 2 + 1 + 3)], dtype=torch.float64))
+
+
+def test_without_decay_and_bonus_it_is_a_softmax_over_all_so_far():
+    k, v = torch.randn(2, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wanted = torch.stack([torch.softmax(k[: i + 1], 0) @ v[: i + 1] for i in range(20)])
+    torch.testing.assert_close(weighted(k, v, 0.0, 0.0), wanted)
+
+
+def test_extreme_keys_and_decays_are_as_in_double_precision():
+    draw = torch.Generator().manual_seed(0)
+    k, v = torch.randn(2, 60, generator=draw)
+    for scale in (1.0, 100.0, 5000.0):
+        for decay in (0.0, 1e-6, 0.5, 20.0, 1e4):
+            made = weighted(scale * k, v, decay, -2.0)
+            assert made.isfinite().all()
+            torch.testing.assert_close(made, weighted(scale * k.double(), v.double(), decay, -2.0).float(), rtol=0, atol=2e-3)
+
+
+def test_gradients_of_the_weighted_values_are_their_derivatives():
+    draw = torch.Generator().manual_seed(0)
+    k, v, decay, bonus, sums = (torch.randn(s, generator=draw, dtype=torch.float64) for s in ((5, 2, 3), (5, 2, 3), (3,), (3,), (2, 2, 3)))
+    given = [part.requires_grad_() for part in (k, v, decay.exp(), bonus, sums.square())]
+    exponent = torch.zeros(2, 3, dtype=torch.float64)
+
+    def values(*parts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        wkv, after, peak = weighted_values(*parts, exponent)
+        return wkv, after * torch.exp(peak)
+
+    assert torch.autograd.gradcheck(values, given)
+
+
+def test_large_keys_give_finite_gradients():
+    k = (200 * torch.randn(30, generator=torch.Generator().manual_seed(0))).requires_grad_()
+    weighted(k, torch.ones(30).cumsum(0), 3.0, 1.0).sum().backward()
+    assert k.grad is not None
+    assert k.grad.isfinite().all()
+
+
+def decayed_inputs(t: int, n: int = 4, h: int = 2) -> list[torch.Tensor]:
+    """r, k, v, logs, bonus, state."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = [(2, h, t, n)] * 3 + [(h, n)] * 2 + [(2, h, n, n)]
+    r, k, v, logs, bonus, state = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes)
+    return [r, k, v, -torch.exp(logs), bonus, state]
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_pair_weights_are_those_of_the_sum(size):
+    r, k, _, logs, bonus, _ = decayed_inputs(size)
+    made = pair_weights(r.unsqueeze(2), k.unsqueeze(2), logs[:, None, None], bonus[:, None, None]).squeeze(2)
+    for i in range(size):
+        for j in range(size):
+            factor = torch.exp((i - 1 - j) * logs) if j < i else bonus * (j == i)
+            torch.testing.assert_close(made[:, :, i, j], (r[:, :, i] * factor * k[:, :, j]).sum(-1))
+
+
+@pytest.mark.parametrize(("t", "chunk"), [(1, 4), (3, 4), (4, 4), (5, 4), (13, 4), (13, 16)])
+def test_chunks_follow_the_recurrence(t, chunk):
+    r, k, v, logs, bonus, state = decayed_inputs(t)
+    made, last = decayed_attention(r, k, v, logs, bonus, state, chunk)
+    for i in range(t):
+        new = k[:, :, i, :, None] * v[:, :, i, None, :]
+        wanted = r[:, :, i, None] @ (state + bonus[..., None] * new)
+        torch.testing.assert_close(made[:, :, i], wanted.squeeze(2))
+        state = torch.exp(logs)[..., None] * state + new
+    torch.testing.assert_close(last, state)
+
+
+def test_with_no_decay_and_a_bonus_of_one_it_is_linear_attention():
+    r, k, v, logs, bonus, state = decayed_inputs(11)
+    made, _ = decayed_attention(r, k, v, 0 * logs, bonus**0, 0 * state, 4)
+    assert difference(made, (r @ k.transpose(-1, -2)).tril() @ v) < 1e-12
+
+
+def test_channels_that_forget_at_once_leave_no_nan():
+    """w = exp(-400): powers of 1/w would overflow even in double precision."""
+    given = [part.float() for part in decayed_inputs(70)]
+    given[3] = torch.full_like(given[3], -400.0)
+    for part in given:
+        part.requires_grad_()
+    made, last = decayed_attention(*given, 64)
+    r, k, v, _, bonus, _ = given
+    alone = (r * bonus[:, None] * k).sum(-1, keepdim=True) * v
+    following = (r[:, :, 1:] * k[:, :, :-1]).sum(-1, keepdim=True) * v[:, :, :-1]
+    torch.testing.assert_close(made[:, :, 1:], alone[:, :, 1:] + following)
+    assert all(grad.isfinite().all() for grad in torch.autograd.grad(made.square().mean() + last.square().mean(), given))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_rwkv4_equals_transformers():
+    from transformers import RwkvConfig
+    from transformers.models.rwkv.modeling_rwkv import RwkvSelfAttention
+
+    ours, theirs = randomised(RWKV4(16)), RwkvSelfAttention(RwkvConfig(hidden_size=16, num_hidden_layers=1)).eval()
+    theirs.load_state_dict(their_names(ours, theirs))
+    u = inputs(ours, 37)[0].float()
+    with torch.no_grad():
+        assert difference(ours(u), theirs(u)[0]) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_channel_mixing_equals_transformers():
+    from transformers import RwkvConfig
+    from transformers.models.rwkv.modeling_rwkv import RwkvFeedForward
+
+    ours = randomised(RWKVChannelMix(16, 24))
+    theirs = RwkvFeedForward(RwkvConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=1)).eval()
+    theirs.load_state_dict(their_names(ours, theirs))
+    u = normal(37).float()
+    with torch.no_grad():
+        assert difference(ours(u), theirs(u)[0]) < 1e-5
+
+
+def normal(t: int) -> torch.Tensor:
+    """Two sequences of t inputs of 16 channels."""
+    return torch.randn(2, t, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def their_names(ours: torch.nn.Module, theirs: torch.nn.Module) -> dict[str, torch.Tensor]:
+    shapes = {name: value.shape for name, value in theirs.state_dict().items()}
+    renamed = {name.replace("out_proj", "output"): value for name, value in ours.state_dict().items()}
+    return {name: value.view(shapes[name]) for name, value in renamed.items()}
+
+
+def test_channel_mixing_goes_on_from_its_state():
+    mix = randomised(RWKVChannelMix(16, 24)).double()
+    u = normal(12)
+    whole, state, parts = mix(u), mix.initial_state(2), []
+    for part in u.split([1, 4, 7], dim=1):
+        y, new = mix.read(part, state)
+        assert new is not state
+        state = new
+        parts.append(y)
+    assert difference(torch.cat(parts, dim=1).detach(), whole.detach()) < 1e-12
+    changed = u.clone()
+    changed[:, 5] += 1
+    assert torch.equal(mix(changed)[:, :5], whole[:, :5])
+    assert not torch.allclose(mix(changed)[:, 6], whole[:, 6])
+    assert torch.equal(mix(changed)[:, 7:], whole[:, 7:])
+
+
+def test_channel_mixing_trains_from_its_start():
+    """Two of its matrices start at zero: the first step moves values, the second receptance, and the third what this sees, too."""
+    torch.manual_seed(0)
+    mix = RWKVChannelMix(16, 24).train()
+    optimizer = torch.optim.SGD(mix.parameters(), lr=1.0)
+    u = normal(12).float()
+    for _ in range(3):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            made = mix(u)
+        (made.float() - u).square().mean().backward()
+        optimizer.step()
+    assert all(parameter.grad is not None and parameter.grad.abs().max() > 0 for parameter in mix.parameters())
+
+
+@pytest.mark.parametrize("mixer", [RWKV4(16), RWKV5(16, head_size=8)])
+def test_a_mixer_at_its_start_is_silent_and_learns(mixer):
+    u = inputs(mixer, 9)[0].float()
+    assert not mixer(u).any()
+    (mixer(u) - u).square().mean().backward()
+    assert mixer.out_proj.weight.grad.abs().max() > 0
+
+
+def test_deeper_layers_forget_more_slowly_at_first():
+    for make in (RWKV4, lambda d, **options: RWKV5(d, head_size=8, **options)):
+        first, last = (make(32, layer=layer, num_layers=4).time_decay.flatten() for layer in (0, 3))
+        assert (first[1:-1] > last[1:-1]).all()
+        assert first[0] == last[0]
+        assert first[-1] == last[-1]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: RWKV4(8, layer=2, num_layers=2), "layer is 2, not one of 2"),
+        (lambda: RWKV5(8, head_size=8, layer=-1), "layer is -1"),
+        (lambda: RWKV5(8, head_size=3), "d_model 8 is no multiple of head_size 3"),
+    ],
+)
+def test_options_that_do_not_fit(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_state_sizes_by_hand():
+    assert RWKV4(8).state_size(1000) == 4 * 8
+    assert RWKV5(8, head_size=4).state_size(1000) == 8 + 2 * 4 * 4

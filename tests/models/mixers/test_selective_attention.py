@@ -1,0 +1,241 @@
+"""Selective attention: who is selected, counted by hand; what the selected see; how a learned selection is held to its share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallkit.models.mixers.attention import Attention
+from recallkit.models.mixers.selection import Selector, follower_pairs, followers, hash_share, hash_share_reference, repeated
+from recallkit.models.mixers.selective_attention import (
+    SelectiveAttention,
+    _attend_to_followers_by_mask,
+    _attend_to_followers_by_pair,
+)
+from tests.models.mixers import battery
+from tests.models.mixers.battery import check_mixer, difference, inputs
+
+D = 16
+
+
+def make(**options):
+    torch.manual_seed(0)
+    return SelectiveAttention(D, **options).double().eval().requires_grad_(False)
+
+
+def as_attention(mixer):
+    whole = Attention(D).double().eval().requires_grad_(False)
+    whole.load_state_dict({name: value for name, value in mixer.state_dict().items() if "selector" not in name})
+    return whole
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"keys": "matches"},
+        {"selection": "full"},
+        {"selection": "random", "share": 0.6, "seed": 1},
+        {"selection": "learned", "rope_fraction": 0.0},
+        {"num_heads": 2, "rope_fraction": 0.5},
+        {"keys": "matches", "qk_norm": True, "short_conv": 3},
+    ],
+)
+def test_battery(options, monkeypatch):
+    # Nothing need be selected in one or two tokens, and then zeros are right.
+    monkeypatch.setattr(battery, "LENGTHS", (7, 33))
+    check_mixer(lambda: SelectiveAttention(D, **options))
+
+
+def test_repeated_tokens_by_hand():
+    ids = torch.tensor([[5, 3, 5, 5, 0, 3], [1, 2, 3, 4, 5, 6]])
+    assert repeated(ids).tolist() == [[False, False, True, True, False, True], [False] * 6]
+    assert [row.nonzero().flatten().tolist() for row in followers(ids, 6)[0]] == [[], [], [1], [1, 3], [], [2]]
+    assert followers(ids, 2).tolist() == followers(ids, 6)[:, -2:].tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 12).flatmap(lambda t: st.lists(st.lists(st.integers(0, 4), min_size=t, max_size=t), min_size=1, max_size=3)))
+def test_pairs_without_a_matrix_are_those_of_the_matrix(rows):
+    ids = torch.tensor(rows)
+    matrix = followers(ids, ids.shape[1])
+    pairs = list(zip(*(part.tolist() for part in follower_pairs(ids)), strict=True))
+    assert sorted(pairs) == [tuple(pair) for pair in matrix.nonzero().tolist()]
+    assert len(set(pairs)) == len(pairs)
+    assert torch.equal(repeated(ids), matrix.any(-1))
+
+
+@pytest.mark.parametrize("kinds", [1, 3, 200])
+def test_pair_by_pair_and_by_mask_are_the_same_with_their_gradients(kinds):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(kinds, (2, 40), generator=generator)
+    parts = [torch.randn(2, 3, 40, 5, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    weights = torch.randn(2, 3, 40, 5, generator=generator, dtype=torch.float64)
+    ways = (_attend_to_followers_by_pair(*parts, *follower_pairs(ids)), _attend_to_followers_by_mask(*parts, ids))
+    results = [[made.detach(), *torch.autograd.grad((made * weights).sum(), parts)] for made in ways]
+    for one, other in zip(*results, strict=True):
+        # A single match has gradients of zero in q and k, up to rounding.
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-13)
+
+
+def test_full_selection_is_attention():
+    mixer = make(selection="full")
+    u, _ = inputs(mixer, 30)
+    assert difference(mixer(u), as_attention(mixer)(u)) < 1e-12
+
+
+def test_repeated_tokens_attend_as_in_attention_and_the_others_do_not():
+    mixer = make()
+    u, ids = inputs(mixer, 30)
+    made, whole = mixer(u, ids), as_attention(mixer)(u)
+    first = torch.tensor([[token not in row[:i] for i, token in enumerate(row)] for row in ids.tolist()])
+    assert 0 < first.sum() < first.numel()
+    assert made[first].abs().max() == 0
+    assert difference(made[~first], whole[~first]) < 1e-12
+    assert torch.equal(made[:, :1], torch.zeros(2, 1, D))
+
+
+def test_a_single_match_returns_the_value_that_followed():
+    """One match leaves the softmax no choice: the output is the value after the earlier occurrence, whatever the scores."""
+    mixer = make(keys="matches")
+    u, _ = inputs(mixer, 6)
+    ids = torch.tensor([[4, 7, 1, 9, 2, 7]]).expand(2, -1)
+    value = (u @ mixer.qkv.weight[2 * D :].T)[:, 2] @ mixer.out_proj.weight.T
+    made = mixer(u, ids)
+    assert difference(made[:, 5], value) < 1e-12
+    assert made[:, :5].abs().max() == 0
+
+
+def test_token_zero_is_not_taken_for_the_padding_of_a_shorter_row():
+    mixer = make()
+    u, _ = inputs(mixer, 6)
+    ids = torch.tensor([[0, 3, 3, 0, 5, 5]]).expand(2, -1)
+    long, short = mixer.initial_state(1), mixer.initial_state(1)
+    _, long = mixer.read(u[:1, :5], long, ids[:1, :5])
+    _, short = mixer.read(u[1:, :1], short, ids[1:, 1:2])
+    pad = {name: torch.nn.functional.pad(short[name], (0, 0, 4, 0)) for name in ("keys", "values")}
+    pad |= {"ids": torch.nn.functional.pad(short["ids"], (4, 0)), "seen": short["seen"]}
+    y, _ = mixer.step(u[:, 5], {name: torch.cat([long[name], pad[name]]) for name in long}, torch.tensor([0, 0]))
+    assert y[0].abs().max() > 0
+    assert y[1].abs().max() == 0
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_a_random_selection_is_its_share_and_the_same_in_every_row(share):
+    mixer = make(selection="random", share=share, seed=4)
+    u, _ = inputs(mixer, 400)
+    selected = mixer(u).abs().amax(-1) > 0
+    assert torch.equal(selected[0], selected[1])
+    assert abs(float(selected[0].double().mean()) - share) <= 4 * (share * (1 - share) / 400) ** 0.5
+    assert torch.equal(mixer(u[:, :123]).abs().amax(-1) > 0, selected[:, :123])
+    other = make(selection="random", share=share, seed=5)(u).abs().amax(-1) > 0
+    assert torch.equal(other, selected) == (share == 1)
+
+
+def test_hashes_are_uniform_and_depend_on_every_integer():
+    places = torch.arange(40000)
+    shares = hash_share(7, places)
+    assert 0 <= shares.min() < shares.max() < 1
+    counts = torch.histc(shares, 20, 0, 1)
+    assert ((counts - 2000) ** 2 / 2000).sum() < 45  # chi-squared, 19 degrees of freedom: one in a thousand lies above 43.8
+    assert float((hash_share(8, places) - shares).abs().mean()) == pytest.approx(1 / 3, abs=0.02)
+    assert shares[:50].tolist() == [hash_share_reference(7, place) for place in range(50)]
+    both = hash_share(7, places[:200, None], places[None, :200])
+    assert both[13, 21] == hash_share_reference(7, 13, 21) != both[21, 13]
+    assert len(both.unique()) == both.numel()
+
+
+def test_a_learned_selection_is_decided_by_the_sign_of_its_own_score():
+    mixer = make(selection="learned")
+    u, _ = inputs(mixer, 30)
+    selected = u @ mixer.selector.score.weight[0] + mixer.selector.score.bias >= 0
+    made, whole = mixer(u), as_attention(mixer)(u)
+    assert 0 < selected.sum() < selected.numel()
+    assert difference(made[selected], whole[selected]) < 1e-12
+    assert made[~selected].abs().max() == 0
+    assert mixer.auxiliary_loss() is None
+    assert torch.equal(mixer.train()(u), made)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.6])
+def test_the_auxiliary_loss_is_what_is_selected_beyond_the_share(share):
+    mixer = make(selection="learned", share=share, penalty=0.3).train().requires_grad_(True)
+    u, _ = inputs(mixer, 40)
+    with torch.no_grad():
+        mixer.selector.score.bias += 5.0
+    selected = float((u @ mixer.selector.score.weight[0] + mixer.selector.score.bias >= 0).double().mean())
+    mixer(u)
+    loss = mixer.auxiliary_loss()
+    assert loss.item() == pytest.approx(0.3 * (selected - share))
+    loss.backward()
+    assert mixer.selector.score.bias.grad > 0
+    with torch.no_grad():
+        mixer.selector.score.bias -= 10.0
+    mixer(u)
+    assert mixer.auxiliary_loss().item() == 0
+
+
+def test_the_gradient_reaches_what_is_not_selected():
+    """Straight through: each position's gradient is that of a weight of sigmoid(score), selected or not."""
+    selector = Selector(D, 0.25, 0.1).double()
+    u = torch.randn(2, 9, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weights = torch.randn(2, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    chosen = selector(u)
+    assert set(chosen.flatten().tolist()) == {0.0, 1.0}
+    made = torch.autograd.grad((chosen * weights).sum(), selector.parameters())
+    wanted = torch.autograd.grad((selector.score(u)[..., 0].sigmoid() * weights).sum(), selector.parameters())
+    for one, other in zip(made, wanted, strict=True):
+        assert difference(one, other) < 1e-12
+
+
+def test_training_holds_a_learned_selection_to_its_share_and_to_what_helps():
+    """Only tokens marked in their first entry profit from attention: they end up selected, the others do not."""
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    mixer = SelectiveAttention(D, selection="learned", share=0.25).train()
+    optimiser = torch.optim.Adam(mixer.parameters(), 1e-2)
+    for _ in range(150):
+        u = torch.randn(4, 32, D, generator=generator)
+        marked = torch.rand(4, 32, generator=generator) < 0.2
+        u[..., 0] = torch.where(marked, 3.0, -3.0)
+        means = u[..., 1:2].cumsum(1) / torch.arange(1, 33)[:, None]
+        loss = (mixer(u)[..., :1] - means * marked[..., None]).square().mean() + mixer.auxiliary_loss()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    selected = mixer.selector(u) > 0.5
+    assert (selected == marked).float().mean() > 0.95
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"selection": "some"}, "no selection"),
+        ({"keys": "matches", "selection": "learned"}, "matches"),
+        ({"keys": "few"}, "keys few"),
+        ({"share": 0.0}, "share"),
+    ],
+)
+def test_options_that_do_not_fit(options, message):
+    with pytest.raises(ValueError, match=message):
+        SelectiveAttention(D, **options)
+
+
+def test_ids_are_asked_for_where_they_are_needed():
+    assert make().needs_ids
+    assert not make(selection="learned").needs_ids
+    u, _ = inputs(make(), 5)
+    with pytest.raises(ValueError, match="needs the ids"):
+        make()(u)
+
+
+def test_costs():
+    whole = Attention(D)
+    assert make(selection="full").flops(100) == whole.flops(100)
+    pairs = whole.flops(100) - 2 * 100 * 4 * D * D
+    assert whole.flops(100) - make(share=0.25).flops(100) == round(0.75 * pairs)
+    assert make(selection="learned").flops(100) - make(share=0.25).flops(100) == 100 * (2 * D + 1)
+    assert make().state_size(100) == whole.state_size(100) + 100
+    assert make(selection="random").state_size(100) == whole.state_size(100)

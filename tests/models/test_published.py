@@ -1,0 +1,299 @@
+"""Released checkpoints: files of their layouts give what their equations say, written out here; what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from recallkit.errors import UserError
+from recallkit.models.language_model import LanguageModel
+from recallkit.models.published import is_published, read_published
+
+WIDTH, MLP, ROWS, VOCAB = 32, 48, 56, 51
+"""The vocabulary is padded to a multiple of 8."""
+
+GPT = {
+    "vocab_size": VOCAB,
+    "n_embd": WIDTH,
+    "n_head": 2,
+    "n_inner": None,
+    "activation_function": "swiglu",
+    "rms_norm": True,
+    "layer_norm_epsilon": 1e-3,
+    "pad_vocab_size_multiple": 8,
+    "scale_attn_by_inverse_layer_idx": False,
+    "tie_word_embeddings": True,
+}
+BASED = GPT | {
+    "n_layer": 4,
+    "rotary_emb_fraction": 1,
+    "mixer": {"_target_": "based.models.mixers.convolution.BaseConv", "expand_proj": 4, "kernel_sizes": 3, "use_bias": True},
+    "alt_mixer": {
+        "_target_": "based.models.mixers.linear_attention.LinearAttention",
+        "feature_dim": 6,
+        "feature_map": {"_target_": "based.models.mixers.linear_attention.TaylorExp", "input_dim": 6},
+        "num_heads": 4,
+    },
+    "alt_mixer_2": {"_target_": "based.models.mixers.slide_attention.SlidingAttention", "window_size": 9, "num_heads": 2},
+    "alt_mixer_layers": [1],
+    "alt_mixer_2_layers": [2],
+}
+ATTENTION = GPT | {"n_layer": 2, "rotary_emb_fraction": 0.5}
+MAMBA = {"vocab_size": VOCAB, "d_model": WIDTH, "n_layer": 2, "ssm_cfg": {}, "rms_norm": True, "pad_vocab_size_multiple": 8}
+
+CONVOLUTION = {
+    "in_proj.weight": (4 * WIDTH, WIDTH),
+    "in_proj.bias": (4 * WIDTH,),
+    "conv.conv.weight": (2 * WIDTH, 1, 3),
+    "out_proj.weight": (WIDTH, 2 * WIDTH),
+    "out_proj.bias": (WIDTH,),
+}
+LINEAR = {"proj_q.weight": (24, WIDTH), "proj_k.weight": (24, WIDTH), "proj_v.weight": (WIDTH, WIDTH), "out_proj.weight": (WIDTH, WIDTH)}
+SOFTMAX = {"Wqkv.weight": (3 * WIDTH, WIDTH), "out_proj.weight": (WIDTH, WIDTH)}
+SELECTIVE = {
+    "A_log": (2 * WIDTH, 5),
+    "D": (2 * WIDTH,),
+    "in_proj.weight": (4 * WIDTH, WIDTH),
+    "conv1d.weight": (2 * WIDTH, 1, 4),
+    "conv1d.bias": (2 * WIDTH,),
+    "x_proj.weight": (3 + 2 * 5, 2 * WIDTH),
+    "dt_proj.weight": (2 * WIDTH, 3),
+    "dt_proj.bias": (2 * WIDTH,),
+    "out_proj.weight": (WIDTH, 2 * WIDTH),
+}
+
+
+def drawn(shapes):
+    """Weights of these shapes: norms and embeddings near one in size, matrices so that a layer keeps the size of its input."""
+    generator = torch.Generator().manual_seed(0)
+    weights = {}
+    for name, shape in shapes.items():
+        scale = 1.0 if "embedding" in name or len(shape) != 2 else shape[1] ** -0.5
+        weights[name] = torch.randn(shape, generator=generator, dtype=torch.float64) * scale
+    return weights
+
+
+def gpt_weights(mixers):
+    shapes = {"transformer.embeddings.word_embeddings.weight": (ROWS, WIDTH), "transformer.ln_f.weight": (WIDTH,)}
+    for i, mixer in enumerate(mixers):
+        prefix = f"transformer.layers.{i}"
+        shapes |= {f"{prefix}.mixer.{name}": shape for name, shape in mixer.items()}
+        shapes |= {f"{prefix}.norm1.weight": (WIDTH,), f"{prefix}.norm2.weight": (WIDTH,)}
+        shapes |= {f"{prefix}.mlp.fc1.weight": (2 * MLP, WIDTH), f"{prefix}.mlp.fc2.weight": (WIDTH, MLP)}
+    weights = drawn(shapes)
+    return weights | {"lm_head.weight": weights["transformer.embeddings.word_embeddings.weight"]}
+
+
+def mamba_weights():
+    shapes = {"backbone.embedding.weight": (ROWS, WIDTH), "backbone.norm_f.weight": (WIDTH,)}
+    for i in range(2):
+        shapes |= {f"backbone.layers.{i}.mixer.{name}": shape for name, shape in SELECTIVE.items()}
+        shapes[f"backbone.layers.{i}.norm.weight"] = (WIDTH,)
+    weights = drawn(shapes)
+    return weights | {"lm_head.weight": weights["backbone.embedding.weight"]}
+
+
+CHECKPOINTS = {
+    "based": (BASED, lambda: gpt_weights([CONVOLUTION, LINEAR, SOFTMAX, CONVOLUTION])),
+    "attn": (ATTENTION, lambda: gpt_weights([SOFTMAX, SOFTMAX])),
+    "mamba": (MAMBA, mamba_weights),
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a folder as it was released: names behind `model.`, counters of the training among the weights."""
+
+    def write(config, weights):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        saved = {f"model.{name}": value for name, value in weights.items()} | {"train_metrics.num-tokens.count": torch.tensor(7)}
+        torch.save(saved, tmp_path / "pytorch_model.bin")
+        return tmp_path
+
+    return write
+
+
+def norm(x, weight, eps):
+    return x / (x.square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight
+
+
+def convolution(w, x):
+    u1, u2 = F.linear(x, w["in_proj.weight"], w["in_proj.bias"]).split(2 * WIDTH, dim=-1)
+    mixed = F.conv1d(F.pad(u1.transpose(1, 2), (2, 0)), w["conv.conv.weight"], groups=2 * WIDTH).transpose(1, 2)
+    return F.linear(F.silu(mixed) * u2, w["out_proj.weight"], w["out_proj.bias"])
+
+
+def heads(x, num):
+    return x.unflatten(-1, (num, -1)).transpose(1, 2)
+
+
+def taylor_attention(w, x):
+    q, k, v = (heads(F.linear(x, w[f"proj_{name}.weight"]), 4) for name in "qkv")
+    s = q @ k.mT / math.sqrt(6)
+    weights = torch.tril(1 + s + s**2 / 2)
+    return F.linear((weights / weights.sum(dim=-1, keepdim=True) @ v).transpose(1, 2).flatten(2), w["out_proj.weight"])
+
+
+def softmax_attention(w, x, rotated, reach=None):
+    """`rotated` entries of a head of 16; a query sees `reach` keys before its own."""
+    q, k, v = (heads(part, 2) for part in F.linear(x, w["Wqkv.weight"]).chunk(3, dim=-1))
+    q, k = (torch.cat([turned(part[..., :rotated]), part[..., rotated:]], dim=-1) for part in (q, k))
+    apart = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
+    hidden = (apart < 0) | (apart > (x.shape[1] if reach is None else reach))
+    weights = (q @ k.mT / math.sqrt(16)).masked_fill(hidden, -math.inf).softmax(dim=-1)
+    return F.linear((weights @ v).transpose(1, 2).flatten(2), w["out_proj.weight"])
+
+
+def turned(x):
+    half = x.shape[-1] // 2
+    angles = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * 10000 ** (-torch.arange(half, dtype=x.dtype) / half)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()], dim=-1)
+
+
+def selective_scan(w, x):
+    x, z = F.linear(x, w["in_proj.weight"]).chunk(2, dim=-1)
+    x = F.silu(F.conv1d(F.pad(x.transpose(1, 2), (3, 0)), w["conv1d.weight"], w["conv1d.bias"], groups=2 * WIDTH).transpose(1, 2))
+    r, b, c = F.linear(x, w["x_proj.weight"]).split([3, 5, 5], dim=-1)
+    dt = F.softplus(F.linear(r, w["dt_proj.weight"], w["dt_proj.bias"]))
+    state, outputs = x.new_zeros(len(x), 2 * WIDTH, 5), []
+    for i in range(x.shape[1]):
+        state = torch.exp(-w["A_log"].exp() * dt[:, i, :, None]) * state + (dt[:, i] * x[:, i])[..., None] * b[:, i, None]
+        outputs.append((state * c[:, i, None]).sum(dim=-1) + w["D"] * x[:, i])
+    return F.linear(torch.stack(outputs, dim=1) * F.silu(z), w["out_proj.weight"])
+
+
+def part(weights, prefix):
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def gpt_logits(weights, ids, mixers):
+    x = weights["transformer.embeddings.word_embeddings.weight"][ids]
+    for i, mixer in enumerate(mixers):
+        w = part(weights, f"transformer.layers.{i}.")
+        x = x + mixer(part(w, "mixer."), norm(x, w["norm1.weight"], 1e-3))
+        y, gate = F.linear(norm(x, w["norm2.weight"], 1e-3), w["mlp.fc1.weight"]).chunk(2, dim=-1)
+        x = x + F.linear(y * F.silu(gate), w["mlp.fc2.weight"])
+    return norm(x, weights["transformer.ln_f.weight"], 1e-3) @ weights["lm_head.weight"].T
+
+
+def mamba_logits(weights, ids):
+    x = weights["backbone.embedding.weight"][ids]
+    for i in range(2):
+        w = part(weights, f"backbone.layers.{i}.")
+        x = x + selective_scan(part(w, "mixer."), norm(x, w["norm.weight"], 1e-5))
+    return norm(x, weights["backbone.norm_f.weight"], 1e-5) @ weights["lm_head.weight"].T
+
+
+LOGITS = {
+    "based": lambda weights, ids: gpt_logits(
+        weights, ids, [convolution, taylor_attention, lambda w, x: softmax_attention(w, x, 16, 4), convolution]
+    ),
+    "attn": lambda weights, ids: gpt_logits(weights, ids, [lambda w, x: softmax_attention(w, x, 8)] * 2),
+    "mamba": mamba_logits,
+}
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_logits_are_those_of_the_equations(write, name):
+    config, make = CHECKPOINTS[name]
+    weights = make()
+    folder = write(config, weights)
+    assert is_published(folder)
+    architecture, ours = read_published(folder)
+    model = LanguageModel(architecture).double()
+    model.load_state_dict(ours)
+    ids = torch.randint(VOCAB, (2, 23), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = LOGITS[name](weights, ids)
+        assert wanted.shape == (2, 23, ROWS)
+        torch.testing.assert_close(model(ids), wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_an_untied_head_is_read(write):
+    config, make = CHECKPOINTS["attn"]
+    weights = make() | {"lm_head.weight": torch.ones(ROWS, WIDTH, dtype=torch.float64)}
+    architecture, ours = read_published(write(config | {"tie_word_embeddings": False}, weights))
+    assert not architecture.tied_head
+    assert torch.equal(ours["head.weight"], weights["lm_head.weight"])
+    with pytest.raises(UserError, match=r"lm_head\.weight differs"):
+        read_published(write(config, weights))
+
+
+def test_buffers_of_older_code_are_left_out(write):
+    config, make = CHECKPOINTS["based"]
+    wanted = read_published(write(config, make()))[1]
+    extra = {"transformer.layers.2.mixer.rotary_emb.inv_freq": torch.ones(8), "transformer.decay.decay": torch.ones(2)}
+    assert set(read_published(write(config | {"fixed_decay": True}, make() | extra))[1]) == set(wanted)
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
+    config, make = CHECKPOINTS[name]
+    weights = make()
+    for key in sorted(set(weights) - {"lm_head.weight"}):
+        if not key.endswith(("in_proj.bias", "out_proj.bias")):
+            with pytest.raises(UserError, match=f"{key} is missing"):
+                read_published(write(config, {other: value for other, value in weights.items() if other != key}))
+    last = max(key for key in weights if key.endswith("out_proj.weight"))
+    extra = last.replace("weight", "scale")
+    with pytest.raises(UserError, match=f"{extra} is not understood"):
+        read_published(write(config, weights | {extra: torch.ones(2)}))
+    with pytest.raises(UserError, match="is not understood, nor are"):
+        read_published(write(config | {"n_layer": config["n_layer"] - 1}, weights))
+    with pytest.raises(UserError, match="is of shape"):
+        read_published(write(config, weights | {last: torch.ones(WIDTH + 1, weights[last].shape[1])}))
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "said"),
+    [
+        ("based", {"activation_function": "gelu"}, "activation_function"),
+        ("based", {"rms_norm": False}, "rms_norm"),
+        ("based", {"n_head": 0}, "n_head"),
+        ("based", {"n_layer": "4"}, "n_layer"),
+        ("based", {"n_embd": 64}, "n_embd|width of 32"),
+        ("based", {"vocab_size": 57}, "fewer than the vocabulary"),
+        ("based", {"alt_mixer_layers": [0]}, "proj_q.weight is missing"),
+        ("based", {"alt_mixer": BASED["alt_mixer"] | {"feature_dim": 7}}, "shape"),
+        ("based", {"alt_mixer": BASED["alt_mixer"] | {"feature_map": {"_target_": "x.Squared"}}}, "Squared"),
+        ("based", {"alt_mixer_2": {"_target_": "x.SlidingAttention"}}, "window_size"),
+        ("based", {"mixer": {"_target_": "x.Hyena"}}, "Hyena"),
+        ("based", {"mixer": "x.BaseConv"}, "no JSON object"),
+        ("attn", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+        ("attn", {"layer_norm_epsilon": "small"}, "layer_norm_epsilon"),
+        ("mamba", {"rms_norm": False}, "rms_norm"),
+    ],
+)
+def test_entries_that_are_not_understood_are_refused(write, name, changed, said):
+    config, make = CHECKPOINTS[name]
+    with pytest.raises(UserError, match=said):
+        read_published(write(config | changed, make()))
+
+
+def test_files_that_are_no_checkpoints_are_refused(write, tmp_path):
+    folder = write(MAMBA, mamba_weights())
+    (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(UserError, match=r"cannot be read|could run code"):
+        read_published(folder)
+    torch.save([1, 2], folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="no mapping"):
+        read_published(folder)
+    torch.save({"weight": pytest.raises}, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="could run code"):
+        read_published(folder)
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(UserError, match="not a JSON object"):
+        read_published(folder)
+    assert not is_published(folder)
+    (folder / "config.json").write_text("{")
+    assert not is_published(folder)
+    with pytest.raises(UserError, match="readable"):
+        read_published(folder)
+    assert not is_published(tmp_path / "nowhere")
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_embd": 8}))
+    assert not is_published(folder), "what transformers reads"

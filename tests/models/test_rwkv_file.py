@@ -1,0 +1,214 @@
+"""Files of rwkv.cpp: a really trained model gives the expected logits, any other file is one line, and none takes memory."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from recallkit.errors import UserError
+from recallkit.models.language_model import ArchitectureConfig, LanguageModel, LayerConfig
+from recallkit.models.rwkv_file import is_rwkv_file, read_rwkv_file
+
+FOLDER = Path(os.environ.get("RECALLKIT_TEST_DATA", "no-such-folder")) / "models" / "tiny-rwkv-5v2"
+D, WIDTH, VOCAB, HEAD = 8, 12, 7, 4
+
+
+def load(path: Path) -> LanguageModel:
+    config, weights = read_rwkv_file(path)
+    model = LanguageModel(config)
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+def real_file() -> Path:
+    path = FOLDER / "tiny-rwkv-5v2-730K-FP32.bin"
+    if not path.is_file():
+        pytest.skip("RECALLKIT_TEST_DATA names no folder with models/tiny-rwkv-5v2")
+    return path
+
+
+def test_a_trained_model_gives_the_logits_that_came_with_it():
+    model = load(real_file())
+    expected = torch.from_numpy(np.fromfile(FOLDER / "expected-logits-5v2-730K.bin", "<f4"))
+    ids = torch.tensor([list(b'"in')])
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids)[0, -1], expected, rtol=0, atol=1e-4)
+        state = model.initial_state(1)
+        for i in range(3):
+            hidden, state = model.read(ids[:, i : i + 1], state)
+        torch.testing.assert_close((hidden @ model.head_weight.T)[0, -1], expected, rtol=0, atol=1e-4)
+
+
+def test_a_trained_model_knows_english():
+    text = b"The quick brown fox jumps over the lazy dog, and then she said that it was the best of times. "
+    ids = torch.tensor([list(text)])
+    with torch.no_grad():
+        nll = torch.nn.functional.cross_entropy(load(real_file())(ids)[0, :-1], ids[0, 1:])
+    assert nll < 3.0, "bytes drawn at random cost 5.5 nats"
+
+
+def tensors(version: int = 5, num_layers: int = 2) -> dict[str, np.ndarray]:
+    """Random tensors as rwkv.cpp's converter writes them, in the order of a checkpoint."""
+    draw = np.random.default_rng(0)
+
+    def values(*shape: int) -> np.ndarray:
+        return draw.standard_normal(shape).astype("<f4")
+
+    made = {"emb.weight": values(VOCAB, D), "blocks.0.ln0.weight": values(D), "blocks.0.ln0.bias": values(D)}
+    for i in range(num_layers):
+        block = {f"ln{n}.{part}": values(D) for n in (1, 2) for part in ("weight", "bias")}
+        block |= {f"att.{word}.weight": values(D, D) for word in ("receptance", "key", "value", "output")}
+        block |= {f"att.time_mix_{letter}": values(D) for letter in "rkv"}
+        block |= {"att.time_decay": -np.exp(values(D)), "att.time_first": values(D)}
+        if version == 5:
+            del block["att.time_first"]
+            heads = (D // HEAD, HEAD, 1)
+            block |= {"att.time_decay": np.exp(-np.exp(values(*heads))), "att.time_faaaa": values(*heads)}
+            block |= {"att.gate.weight": values(D, D), "att.time_mix_g": values(D)}
+            block |= {"att.ln_x.weight": values(D), "att.ln_x.bias": values(D)}
+        block |= {"ffn.time_mix_k": values(D), "ffn.time_mix_r": values(D), "ffn.receptance.weight": values(D, D)}
+        block |= {"ffn.key.weight": values(WIDTH, D), "ffn.value.weight": values(D, WIDTH)}
+        made |= {f"blocks.{i}.{name}": tensor for name, tensor in block.items()}
+    return made | {"ln_out.weight": values(D), "ln_out.bias": values(D), "head.weight": values(VOCAB, D)}
+
+
+def write(path: Path, made: dict[str, np.ndarray], *, num_layers: int = 2, header: tuple[int, ...] = ()) -> Path:
+    content = [struct.pack("<IIiiiI", *(header or (0x67676D66, 101, VOCAB, D, num_layers, 0)))]
+    for name, tensor in made.items():
+        shape = tensor.shape[::-1]
+        kind = 1 if tensor.dtype == np.float16 else 0
+        content.append(struct.pack(f"<iii{len(shape)}i", len(shape), len(name), kind, *shape) + name.encode() + tensor.tobytes())
+    path.write_bytes(b"".join(content))
+    return path
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_every_tensor_has_its_place(tmp_path, version):
+    made = tensors(version)
+    model = load(write(tmp_path / "model.bin", made))
+    assert sum(parameter.numel() for parameter in model.parameters()) == sum(tensor.size for tensor in made.values())
+    mixer, theirs = model.blocks[1].mixer, "blocks.1.att."
+    assert torch.equal(mixer.out_proj.weight, torch.from_numpy(made[f"{theirs}output.weight"]))
+    decay = torch.exp(-torch.exp(mixer.time_decay.detach()))
+    wanted = made[f"{theirs}time_decay"][:, :, 0] if version == 5 else np.exp(made[f"{theirs}time_decay"])
+    torch.testing.assert_close(decay, torch.from_numpy(wanted), rtol=1e-6, atol=0)
+    assert model(torch.tensor([[1, 2, 3]])).isfinite().all()
+
+
+def test_half_precision_matrices_are_read(tmp_path):
+    made = tensors()
+    half = {name: tensor.astype(np.float16) if tensor.ndim == 2 else tensor for name, tensor in made.items()}
+    weights = read_rwkv_file(write(tmp_path / "half.bin", half))[1]
+    assert all(tensor.dtype == torch.float32 for tensor in weights.values())
+    assert torch.equal(weights["head.weight"], torch.from_numpy(half["head.weight"].astype(np.float32)))
+
+
+def test_decays_of_nought_and_one_stay_finite(tmp_path):
+    made = tensors()
+    made["blocks.0.att.time_decay"][0] = 0.0
+    made["blocks.0.att.time_decay"][1] = 1.0
+    model = load(write(tmp_path / "model.bin", made))
+    loss = model(torch.tensor([[1, 2, 3, 4, 5]])).square().mean()
+    loss.backward()
+    assert loss.isfinite()
+
+
+def broken(kind: str) -> tuple[dict[str, np.ndarray], dict[str, object]]:
+    made = tensors()
+    if kind == "missing":
+        del made["blocks.1.ln2.bias"]
+    if kind == "left over":
+        made["blocks.2.ln1.weight"] = made["ln_out.weight"]
+    if kind == "shape":
+        made["blocks.1.att.key.weight"] = made["blocks.1.att.key.weight"][:4]
+    if kind == "heads":
+        made["blocks.0.att.time_decay"] = made["blocks.0.att.time_decay"][:1]
+    if kind == "decay":
+        made["blocks.1.att.time_decay"][0] = 1.5
+    if kind == "not a number":
+        made["blocks.1.att.time_decay"][0] = np.nan
+    if kind == "5.1":
+        made = {name: tensor for name, tensor in made.items() if "gate" not in name}
+    if kind == "6":
+        made["blocks.0.att.time_maa_x"] = made["ln_out.weight"]
+    headers = {
+        "magic": (1, 101, VOCAB, D, 2, 0),
+        "version": (0x67676D66, 99, VOCAB, D, 2, 0),
+        "quantised": (0x67676D66, 101, VOCAB, D, 2, 7),
+        "vocabulary": (0x67676D66, 101, -1, D, 2, 0),
+        "layers": (0x67676D66, 101, VOCAB, D, 1 << 30, 0),
+        "width": (0x67676D66, 101, VOCAB, 1 << 30, 2, 0),
+    }
+    return made, {"header": headers.get(kind, ())}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("missing", "blocks.1.ln2.bias is missing"),
+        ("left over", "blocks.2.ln1.weight belongs to no"),
+        ("shape", r"blocks.1.att.key.weight is of shape \[4, 8\], where \[8, 8\]"),
+        ("heads", "time_decay is of shape"),
+        ("decay", "not between 0 and 1"),
+        ("not a number", "not between 0 and 1"),
+        ("5.1", "RWKV-5.1"),
+        ("6", "RWKV-6"),
+        ("magic", "no model of rwkv.cpp"),
+        ("version", "version 99"),
+        ("quantised", "type 7"),
+        ("vocabulary", "vocabulary of -1"),
+        ("layers", "1073741824 layers"),
+        ("width", "blocks.0.att.time_decay is of shape"),
+    ],
+)
+def test_a_file_that_is_wrong_is_one_line(tmp_path, kind, said):
+    made, options = broken(kind)
+    path = write(tmp_path / "model.bin", made, **options)
+    with pytest.raises(UserError, match=said) as caught:
+        read_rwkv_file(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_cut_anywhere_is_one_line(tmp_path):
+    whole = write(tmp_path / "model.bin", tensors(num_layers=1), num_layers=1).read_bytes()
+    cut = tmp_path / "cut.bin"
+    for length in [0, 3, 23, 24, 25, 36, 40, 44, 60, len(whole) // 2, len(whole) - 1]:
+        cut.write_bytes(whole[:length])
+        with pytest.raises(UserError, match=r"cut\.bin"):
+            read_rwkv_file(cut)
+
+
+def test_sizes_are_checked_before_memory_is_taken(tmp_path):
+    header = struct.pack("<IIiiiI", 0x67676D66, 101, VOCAB, D, 2, 0)
+    path = tmp_path / "huge.bin"
+    for dimensions in [(1 << 30, 1 << 30, 1 << 30), (-1, 8), (0, 8)]:
+        record = struct.pack(f"<iii{len(dimensions)}i", len(dimensions), 10, 0, *dimensions)
+        path.write_bytes(header + record + b"emb.weight")
+        with pytest.raises(UserError, match=r"emb\.weight"):
+            read_rwkv_file(path)
+    path.write_bytes(header + struct.pack("<iii", 1, 1 << 30, 0) + bytes(100))
+    with pytest.raises(UserError, match="a name of 1073741824 bytes"):
+        read_rwkv_file(path)
+
+
+def test_a_file_is_recognised_by_its_beginning(tmp_path):
+    assert is_rwkv_file(write(tmp_path / "model.bin", {}))
+    (tmp_path / "other.bin").write_bytes(b"PK\x03\x04")
+    assert not is_rwkv_file(tmp_path / "other.bin")
+    assert not is_rwkv_file(tmp_path / "absent.bin")
+    with pytest.raises(UserError, match=r"absent\.bin: cannot be read"):
+        read_rwkv_file(tmp_path / "absent.bin")
+
+
+def test_the_architecture_is_told_by_the_tensors(tmp_path):
+    config, _ = read_rwkv_file(write(tmp_path / "model.bin", tensors()))
+    layer = LayerConfig("rwkv5", {"head_size": HEAD, "eps": 1e-5})
+    assert config == ArchitectureConfig(
+        VOCAB, D, (layer, layer), mlp="rwkv", mlp_width=WIDTH, norm="layer", embedding_norm=True, tied_head=False
+    )
