@@ -100,24 +100,24 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 @app.command()
 def demo(as_json: Json = False, force: Force = False) -> None:
-    """Run the whole way on the embedded text: count, slice, score and attribute the gap between control models."""
+    """Run the whole way on the embedded text: slice, score and attribute the gaps between the zoo's trained models; a page tells."""
     from recallkit import console, embedded, pipeline, scoring, views
+    from recallkit.page import write_page
 
-    folder = embedded.folder()
-    counted = pipeline.count(embedded.TRAINING_TEXT, folder / "counts.duckdb", force=force)
-    counts, slices = folder / "counts.duckdb", folder / "slices"
-    sliced = pipeline.slice_text(embedded.VALIDATION_TEXT, slices, counts=counts, rare=embedded.RARE, force=force)
+    slices = embedded.slices(force=force)
     reference, *models = embedded.MODELS
     for model in embedded.MODELS:
         scoring.score(model, slices, scoring.ScoringOptions(force=force))
     tables = pipeline.gap(reference, models, slices, options=scoring.ScoringOptions(force=force))
     out = pipeline.gap_path(slices, reference, models)
+    page = write_page(out)
+    sliced = views.manifest_of(slices)
     if as_json:
-        console.print_json({"counts": counted["id"], "slices": views.slices_json(slices, sliced), "gap": views.gap_json(tables, out)})
+        console.print_json({"slices": views.slices_json(slices, sliced), "gap": views.gap_json(tables, out), "page": str(page)})
         return
-    views.print_counts(counted, counts)
     views.print_slices(slices, sliced)
     views.print_gap(tables, sliced, out)
+    console.note(f"the same as a page: {page}")
 
 
 @app.command()
@@ -200,7 +200,15 @@ def slice_(
         float | None,
         typer.Option(min=0, help="The same as occurrences a billion training tokens (the papers' 1250 of 10B is 125).", show_default=False),
     ] = None,
-    seq_len: Annotated[int, typer.Option(min=1, max=LONGEST, help="Predictions in a sequence.")] = config.SEQ_LEN,
+    seq_len: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=LONGEST,
+            help=f"Predictions in a sequence.  \\[default: {config.SEQ_LEN}; for the embedded text {config.EMBEDDED_SEQ_LEN}]",
+            show_default=False,
+        ),
+    ] = None,
     tokenizer: Tokenizer = None,
     end_token: EndToken = None,
     boundary: Boundary = BoundaryChoice.pack,
@@ -220,14 +228,15 @@ def slice_(
         raise typer.BadParameter("--max-rate: give a number of occurrences")
     named = tuple(sources or embedded.VALIDATION_TEXT.sources)
     text = _text(named, "validation", tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
-    plain = counts is None and max_count is None and max_rate is None and seq_len == config.SEQ_LEN
-    is_embedded = plain and text == embedded.VALIDATION_TEXT
     rare = _rare(max_count, max_rate)
+    is_embedded = seq_len is None and (counts, max_count, max_rate) == (None, None, None) and text == embedded.WHOLE_VALIDATION_TEXT
+    if is_embedded:
+        text, seq_len = embedded.VALIDATION_TEXT, config.EMBEDDED_SEQ_LEN
     if counts is None and not sources and tokenizer is None:
         counts = embedded.counts()
         rare = embedded.RARE if max_count is None and max_rate is None else rare
     path = out or (embedded.folder() / "slices" if is_embedded else Path("slices"))
-    manifest = pipeline.slice_text(text, path, counts=counts, rare=rare, seq_len=seq_len, force=force)
+    manifest = pipeline.slice_text(text, path, counts=counts, rare=rare, seq_len=seq_len or config.SEQ_LEN, force=force)
     if as_json:
         console.print_json(views.slices_json(path, manifest))
     else:
@@ -239,7 +248,7 @@ def score(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL]...", help="Models to score (see `recallkit models`); the control models if none.", show_default=False
+            metavar="[MODEL]...", help="Models to score (see `recallkit models`); the trained ones of the zoo if none.", show_default=False
         ),
     ] = None,
     slices: Slices = None,
@@ -483,11 +492,28 @@ def tasks(as_json: Json = False) -> None:
 
 
 @app.command()
-def models(as_json: Json = False) -> None:
-    """List the models that can be scored, a line each."""
-    from recallkit.models.loading import DESCRIPTIONS
+def models(
+    describe: Annotated[bool, typer.Option("--describe", help="What mixers and zoo models cost: parameters, state, operations.")] = False,
+    width: Annotated[int, typer.Option(min=64, max=1 << 16, help="With --describe: channels of the mixers, a multiple of 64.")] = 1024,
+    length: Annotated[int, typer.Option(min=1, max=LONGEST, help="With --describe: tokens of the sequence.")] = 2048,
+    as_json: Json = False,
+) -> None:
+    """List the models that can be scored, a line each; with --describe what they and every mixer cost."""
+    from recallkit.models.loading import describe_models
 
-    _print_list(list(DESCRIPTIONS.items()), as_json)
+    if not describe:
+        _print_list(describe_models(), as_json)
+        return
+    from recallkit import console, views
+    from recallkit.models.describe import describe_mixers, describe_zoo
+
+    if width % 64:
+        raise typer.BadParameter(f"--width {width}: give a multiple of 64")
+    mixers, zoo_models = describe_mixers(width, length), describe_zoo()
+    if as_json:
+        console.print_json({"width": width, "length": length, "mixers": mixers, "models": zoo_models})
+    else:
+        views.print_costs(mixers, zoo_models, width, length)
 
 
 @app.command()

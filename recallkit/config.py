@@ -11,6 +11,9 @@ SCHEMA_VERSION = 1
 SEQ_LEN = 2048
 """Predictions in a sequence (Zoology 3.1): a sequence holds one id more."""
 
+EMBEDDED_SEQ_LEN = 256
+"""The same for the embedded text: what the models of the zoo were trained to read."""
+
 MAX_COUNT = 1250
 """Largest training count of a bigram that still counts as rare (Zoology 3.1: <= 1250 in 10B tokens)."""
 

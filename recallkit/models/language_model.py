@@ -96,8 +96,10 @@ class LanguageModel(nn.Module):
         return sum(block.flops(t) for block in self.blocks) + 2 * t * self.config.d_model * self.config.vocab_size
 
     def _embedded(self, ids: Tensor) -> Tensor:
-        x = self.embedding(ids)
-        return x if self.embedding_norm is None else self.embedding_norm(x)
+        x: Tensor = self.embedding(ids)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        return x
 
     def _normalised(self, x: Tensor) -> Tensor:
         normalised: Tensor = self.norm(x)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
 from recallkit.errors import UserError
+from recallkit.models import zoo
 from recallkit.models.native import identify_native, is_native, load_native
 
 if TYPE_CHECKING:
@@ -33,7 +34,13 @@ DESCRIPTIONS: dict[str, str] = {
     "FILE.bin": "an RWKV-4 or RWKV-5.2 model in the file format of rwkv.cpp",
     "FILE.py:FUNCTION": "a model of your own: the function returns a torch module, or anything that scores",
 }
-"""For `recallkit models`: a line each."""
+"""By the form of the name, a line each; the zoo's models have names of their own."""
+
+
+def describe_models() -> list[tuple[str, str]]:
+    """For `recallkit models`: (name, a line)."""
+    zoo_models = [(f"{zoo.PREFIX}{name}", zoo.ARCHITECTURES[name].description) for name in zoo.shipped()]
+    return [*zoo_models, *DESCRIPTIONS.items()]
 
 
 def identify_model(request: ModelRequest) -> str:

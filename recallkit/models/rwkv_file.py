@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import numpy as np
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAGIC = 0x67676D66
 VERSIONS = (100, 101)
 HEADER, RECORD = struct.Struct("<IIiiiI"), struct.Struct("<iii")
-TYPES = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
+TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
 """The types that are read, of the file's numbers for them: the others are quantised."""
 MAX_NAME = 256
 NORM_EPS = 1e-5
@@ -52,7 +52,7 @@ class _Record:
     """Where a tensor's values stand in the file."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[np.floating]
+    dtype: np.dtype[Any]
     place: int
 
 
@@ -143,7 +143,7 @@ def _read_index(file: BinaryIO, size: int, path: Path) -> dict[str, _Record]:
     return records
 
 
-def _check_type(kind: int, what: str, path: Path) -> np.dtype[np.floating]:
+def _check_type(kind: int, what: str, path: Path) -> np.dtype[Any]:
     if kind not in TYPES:
         raise UserError(f"{what} is of type {kind}", where=path, remedy="convert the model to FP32 or FP16: quantised weights are not read")
     return TYPES[kind]
@@ -192,7 +192,8 @@ def _names(config: ArchitectureConfig) -> dict[str, str]:
 def _shapes(config: ArchitectureConfig) -> dict[str, tuple[int, ...]]:
     """Name in the file -> shape there."""
     d, width, vocab_size = config.d_model, config.width, config.vocab_size
-    special = {"emb.weight": (vocab_size, d), "head.weight": (vocab_size, d), "ffn.key.weight": (width, d), "ffn.value.weight": (d, width)}
+    special: dict[str, tuple[int, ...]] = {"emb.weight": (vocab_size, d), "head.weight": (vocab_size, d)}
+    special |= {"ffn.key.weight": (width, d), "ffn.value.weight": (d, width)}
     if config.layers[0].mixer == "rwkv5":
         head_size = config.layers[0].options["head_size"]
         special |= dict.fromkeys(("att.time_decay", "att.time_faaaa"), (d // head_size, head_size, 1))

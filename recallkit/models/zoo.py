@@ -85,10 +85,14 @@ def architecture(name: str) -> ArchitectureConfig:
     return dataclasses.replace(config, mlp_width=min(range(32, 1025, 16), key=excess))
 
 
+_FOLDER = Path(str(files("recallkit"))) / "data" / "zoo"
+TRAINING_BIGRAMS = _FOLDER / "training_bigrams.parquet"
+"""first, second, count: exact, of the tokens that every shipped model was trained on."""
+
+
 def shipped() -> dict[str, Path]:
     """The zoo's checkpoints that come with the package, by their names without prefix, the reference first."""
-    folder = Path(str(files("recallkit"))) / "data" / "zoo"
-    return {name: folder / name for name in ARCHITECTURES if (folder / name / WEIGHTS).is_file()}
+    return {name: _FOLDER / name for name in ARCHITECTURES if (_FOLDER / name / WEIGHTS).is_file()}
 
 
 def is_ours(folder: Path) -> bool:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from recallkit.errors import UserError
-from recallkit.models.language_model import ArchitectureConfig, LanguageModel, LayerConfig
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.models.language_model import LanguageModel
 from recallkit.models.rwkv_file import is_rwkv_file, read_rwkv_file
 
 FOLDER = Path(os.environ.get("RECALLKIT_TEST_DATA", "no-such-folder")) / "models" / "tiny-rwkv-5v2"

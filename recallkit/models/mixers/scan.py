@@ -32,7 +32,7 @@ def selective_scan(x: Tensor, dt: Tensor, rates: Tensor, write: Tensor, read: Te
     rows = max(1, STEP_ELEMENTS // (n * d)) if x.device.type == "cpu" else b
     groups = zip(*(torch.split(given, rows, dim=1) for given in (x, dt, write, read)), torch.split(start, rows), strict=True)
     with torch.autocast(x.device.type, enabled=False):
-        parts = [_SelectiveScan.apply(rates.T, *group) for group in groups]  # type: ignore[no-untyped-call]
+        parts = [_SelectiveScan.apply(torch.is_grad_enabled(), rates.T, *group) for group in groups]  # type: ignore[no-untyped-call]
     if len(parts) == 1:
         return parts[0][0], parts[0][1]
     return torch.cat([y for y, _ in parts], dim=1), torch.cat([last for _, last in parts])
@@ -79,25 +79,29 @@ class _SelectiveScan(torch.autograd.Function):
 
         dL/dC_i = h_i dL/dy_i    dL/du_i = B_i G_i    dL/dB_i = u_i G_i    dL/d(dt_i A) = G_i exp(dt_i A) h_{i-1},
 
-    each summed over what the factor is shared by. The powers are of two: PyTorch makes them three times as fast as those of e.
+    each summed over what the factor is shared by. `keep`: whether the backward pass will ask for states. The powers are of two:
+    PyTorch makes them three times as fast as those of e.
     """
 
     @staticmethod
-    def forward(ctx: Any, rates: Tensor, x: Tensor, dt: Tensor, write: Tensor, read: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, keep: bool, rates: Tensor, x: Tensor, dt: Tensor, write: Tensor, read: Tensor, start: Tensor
+    ) -> tuple[Tensor, Tensor]:
         rates, x, dt, write, read = (given.contiguous() for given in (rates, x, dt, write, read))
         chunks = _Chunks(rates, x, dt, write)
-        starts = x.new_empty(len(chunks.places) + 1, *start.shape)
-        starts[0] = start
-        y = torch.empty_like(x)
+        y, state = torch.empty_like(x), start.clone()
+        starts = x.new_empty(len(chunks.places) if keep else 0, *start.shape)
         for number, place in enumerate(chunks.places):
-            _, states = chunks.states(place, starts[number])
+            if keep:
+                starts[number] = state
+            _, states = chunks.states(place, state)
             torch.bmm(_rows(read[place]), _flat(states), out=_rows(y[place]))
-            starts[number + 1] = states[-1]
-        ctx.save_for_backward(rates, x, dt, write, read, starts[:-1])
-        return y, starts[-1].clone()
+            state.copy_(states[-1])
+        ctx.save_for_backward(rates, x, dt, write, read, starts)
+        return y, state
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rates, x, dt, write, read, starts = ctx.saved_tensors
         chunks = _Chunks(rates, x, dt, write)
         grad_y, carried = grads[0].contiguous(), grads[1]
@@ -119,7 +123,7 @@ class _SelectiveScan(torch.autograd.Function):
             torch.sum(torch.mul(grad, rates, out=decay), dim=2, out=grad_dt[place])
             grad_rates += grad.mul_(dt[place].unsqueeze(2)).sum((0, 1))
         grad_dt.addcmul_(grad_u, x)
-        return grad_rates, grad_u.mul_(dt), grad_dt, grad_write, grad_read, carried
+        return None, grad_rates, grad_u.mul_(dt), grad_dt, grad_write, grad_read, carried
 
 
 class _Chunks:

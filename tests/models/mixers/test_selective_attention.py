@@ -14,7 +14,6 @@ from recallkit.models.mixers.selective_attention import (
     _attend_to_followers_by_mask,
     _attend_to_followers_by_pair,
 )
-from tests.models.mixers import battery
 from tests.models.mixers.battery import check_mixer, difference, inputs
 
 D = 16
@@ -43,10 +42,9 @@ def as_attention(mixer):
         {"keys": "matches", "qk_norm": True, "short_conv": 3},
     ],
 )
-def test_battery(options, monkeypatch):
+def test_battery(options):
     # Nothing need be selected in one or two tokens, and then zeros are right.
-    monkeypatch.setattr(battery, "LENGTHS", (7, 33))
-    check_mixer(lambda: SelectiveAttention(D, **options))
+    check_mixer(lambda: SelectiveAttention(D, **options), lengths=(7, 33))
 
 
 def test_repeated_tokens_by_hand():
