@@ -171,7 +171,7 @@ class Run:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         self.step += 1
-        return float(loss)
+        return float(loss.detach())
 
     def _learning_share(self) -> float:
         left = (self.num_steps - self.step) / (DECAY_SHARE * self.num_steps)
@@ -185,11 +185,12 @@ class Run:
 
 @torch.no_grad()
 def start(model: LanguageModel) -> None:
-    """Small embeddings; blocks that begin as the identity; queries and keys that begin alike."""
+    """Small embeddings; MLPs and, where they end in a projection, mixers that begin at zero; queries and keys that begin alike."""
     nn.init.normal_(model.embedding.weight, std=EMBEDDING_STD)
     for block in model.blocks:
         start_mimetic(block.mixer)
-        nn.init.zeros_(block.mixer.out_proj.weight)
+        if hasattr(block.mixer, "out_proj"):
+            nn.init.zeros_(block.mixer.out_proj.weight)
         nn.init.zeros_(block.mlp.down.weight)
 
 

@@ -21,7 +21,7 @@ NOTHING = -1e38
 
 
 class RWKV4(Mixer):
-    """The attention-free mixing of RWKV-4 (arXiv 2305.13048, equations 11 to 17), * and / channel by channel:
+    """The attention-free mixing of RWKV-4 (arXiv 2305.13048, time mixing), * and / channel by channel:
 
         s_i = m_s * x_i + (1 - m_s) * x_{i-1}    for s = r, k, v: r = receptance(r_i), k = key(k_i), v = value(v_i)
 
@@ -88,7 +88,7 @@ class RWKV4(Mixer):
         return mixed.transpose(0, 1), after
 
     def state_size(self, t: int) -> int:
-        """4 d: the previous input, two sums and their exponent (arXiv 2305.13048, appendix D)."""
+        """4 d: the previous input, two sums and their exponent (arXiv 2305.13048, time mixing as an RNN cell)."""
         return 4 * self.d_model
 
     def flops(self, t: int) -> int:
@@ -136,11 +136,11 @@ def depth_of(layer: int, num_layers: int) -> float:
 
 
 def initial_decay(d_model: int, layer: int, num_layers: int) -> Tensor:
-    """log w from -5 to 3 over the channels, deeper layers with more of slow ones (arXiv 2305.13048, appendix E)."""
+    """log w from -5 to 3 over the channels, deeper layers with more of slow ones (arXiv 2305.13048, on initialisation)."""
     places = torch.arange(d_model) / max(d_model - 1, 1)
     return -5 + 8 * places ** (0.7 + 1.3 * depth_of(layer, num_layers))
 
 
 def initial_mix(d_model: int, layer: int, num_layers: int) -> Tensor:
-    """The share of the present input, rising with the channel, and in deeper layers larger for all (appendix E there)."""
+    """The share of the present input, rising with the channel, and in deeper layers larger for all (the same)."""
     return (torch.arange(d_model) / d_model) ** (1 - layer / num_layers)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RWKV5(Mixer):
-    """The time mixing of Eagle (arXiv 2404.05892, section 4.1.1), heads of n = `head_size` channels, * channel by channel:
+    """The time mixing of Eagle (arXiv 2404.05892), heads of n = `head_size` channels, * channel by channel:
 
         s_i = m_s * x_i + (1 - m_s) * x_{i-1}    for s = r, k, v, g: r = receptance(r_i), k = key(k_i), v = ..., g = gate(g_i)
         S_i = diag(w) S_{i-1} + k_i^T v_i, of n x n                      w = exp(-exp(time_decay))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RWKVChannelMix(nn.Module):
-    """Channel mixing of RWKV-4 and RWKV-5 (arXiv 2305.13048, equations 18 to 20; 2404.05892, section 4.1.2), * channel by channel:
+    """Channel mixing of RWKV-4 and RWKV-5 (channel mixing of arXiv 2305.13048 and of 2404.05892), * channel by channel:
 
         k_i = key(m_k * x_i + (1 - m_k) * x_{i-1}),  r_i = receptance(m_r * x_i + (1 - m_r) * x_{i-1})
         y_i = sigmoid(r_i) * value(max(k_i, 0)^2)

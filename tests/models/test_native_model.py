@@ -1,0 +1,219 @@
+"""Checkpoints that run on our own mixers: found, identified, loaded, scored and continued like any model; what is wrong in one line."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional
+
+from recallkit.errors import UserError
+from recallkit.models import zoo
+from recallkit.models.api import ModelRequest
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.models.language_model import LanguageModel
+from recallkit.models.loading import describe_models, identify_model, load_model
+from recallkit.models.native import is_native
+
+VOCAB = 61
+HYBRID = (
+    LayerConfig("gated_short_conv"),
+    LayerConfig("linear_attention", {"short_conv": 3}),
+    LayerConfig("sliding_window", {"window": 5}),
+    LayerConfig("selective_attention", {"qk_norm": True}),
+    LayerConfig("mamba"),
+    LayerConfig("rwkv4"),
+    LayerConfig("retnet"),
+    LayerConfig("hyena", {"max_length": 64}),
+)
+
+
+def write_checkpoint(folder, layers=HYBRID, dtype=torch.float32, **options):
+    torch.manual_seed(0)
+    model = LanguageModel(ArchitectureConfig(VOCAB, 32, tuple(layers), mlp_width=32, **options))
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: value.to(dtype).contiguous() for name, value in model.state_dict().items()}, folder / zoo.WEIGHTS)
+    (folder / zoo.CONFIG).write_text(zoo.config_json(model.config))
+    return model.eval()
+
+
+def request(folder, **options):
+    return ModelRequest(str(folder), VOCAB, device="cpu", **options)
+
+
+def random_sequences(*lengths):
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, VOCAB, sum(lengths)).astype(np.uint32)
+    return ids, np.concatenate([[0], np.cumsum(lengths)])
+
+
+def wanted_nll(model, ids, offsets):
+    parts = []
+    with torch.no_grad():
+        for start, stop in itertools.pairwise(offsets):
+            row = torch.from_numpy(ids[start:stop].astype(np.int64))[None]
+            parts.append(functional.cross_entropy(model(row[:, :-1])[0], row[0, 1:], reduction="none"))
+    return torch.cat(parts).numpy()
+
+
+def test_scores_are_those_of_the_model_itself_in_any_batch_and_in_pieces(tmp_path):
+    model = write_checkpoint(tmp_path / "m")
+    loaded = load_model(request(tmp_path / "m"))
+    ids, offsets = random_sequences(30, 12, 2, 30)
+    wanted = wanted_nll(model, ids, offsets)
+    assert loaded.score(ids, offsets).nll == pytest.approx(wanted, abs=1e-5)
+    assert loaded.score_carrying(ids, offsets, 7).nll == pytest.approx(wanted, abs=1e-5)
+    first = loaded.score(ids[:30], offsets[:2])
+    assert first.nll == pytest.approx(wanted[:29], abs=1e-5)
+    assert (loaded.vocab_size, loaded.max_length) == (VOCAB, 64)
+
+
+def test_float64_and_half_precision_are_loaded_as_asked(tmp_path):
+    model = write_checkpoint(tmp_path / "m", dtype=torch.float16)
+    ids, offsets = random_sequences(20)
+    wide = load_model(request(tmp_path / "m", dtype="float64")).score(ids, offsets).nll
+    single = load_model(request(tmp_path / "m")).score(ids, offsets).nll
+    half = load_model(request(tmp_path / "m", dtype="bfloat16")).score(ids, offsets).nll
+    assert single == pytest.approx(wide, abs=1e-5)
+    assert half == pytest.approx(wide, abs=0.2)
+    assert not np.array_equal(half, single)
+    assert single == pytest.approx(wanted_nll(model, ids, offsets), abs=0.02)
+
+
+def test_generation_joins_prompts_of_any_length(tmp_path):
+    model = write_checkpoint(tmp_path / "m")
+    loaded = load_model(request(tmp_path / "m"))
+    ids, offsets = random_sequences(9, 3, 20)
+    prompts = [ids[start:stop] for start, stop in itertools.pairwise(offsets)]
+    answers = [np.array([5, 6, 7], np.uint32)] * 3
+    made = loaded.generate(prompts, answers, 10, lambda _, found: len(found) == 10)
+    for prompt, answer, continuation in zip(prompts, answers, made, strict=True):
+        row = prompt.astype(np.int64).tolist()
+        with torch.no_grad():
+            for found in continuation.ids:
+                assert int(model(torch.tensor([row]))[0, -1].argmax()) == found
+                row.append(found)
+            both = torch.tensor([[*prompt.tolist(), *answer.tolist()]])
+            logits = model(both[:, :-1])[0, len(prompt) - 1 :]
+        assert len(continuation.ids) == 10
+        nll = functional.cross_entropy(logits, torch.from_numpy(answer.astype(np.int64)), reduction="none").numpy()
+        assert continuation.answer_nll == pytest.approx(nll, abs=1e-5)
+
+
+def test_the_identity_is_that_of_config_and_weights(tmp_path):
+    write_checkpoint(tmp_path / "a")
+    write_checkpoint(tmp_path / "b")
+    first = identify_model(request(tmp_path / "a"))
+    assert first == identify_model(request(tmp_path / "b"))
+    weights = load_file(tmp_path / "b" / zoo.WEIGHTS)
+    weights["norm.weight"] = weights["norm.weight"] * 2
+    save_file(weights, tmp_path / "b" / zoo.WEIGHTS)
+    assert identify_model(request(tmp_path / "b")) != first
+    write_checkpoint(tmp_path / "b", norm_eps=1e-4)
+    assert identify_model(request(tmp_path / "b")) != first
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / zoo.WEIGHTS).unlink(), "no such file"),
+        (lambda folder: (folder / zoo.WEIGHTS).write_bytes(b"nothing of the kind"), "not a safetensors file"),
+        (lambda folder: change_config(folder, mlp="moe"), "not a config of a zoo model"),
+        (lambda folder: change_config(folder, layers=[{"mixer": "atention"}]), "did you mean attention"),
+        (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"num_heads": 5}}]), "5 heads"),
+        (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"heads": 4}}]), "heads"),
+        (lambda folder: change_config(folder, mlp_width=64), "has shape"),
+        (lambda folder: change_weights(folder, "norm.weight", None), "norm.weight is missing"),
+        (lambda folder: change_weights(folder, "extra", torch.zeros(2)), "extra is none"),
+    ],
+)
+def test_a_broken_checkpoint_is_told_in_one_line(tmp_path, damage, words):
+    write_checkpoint(tmp_path / "m")
+    damage(tmp_path / "m")
+    with pytest.raises(UserError, match=words) as failure:
+        load_model(request(tmp_path / "m"))
+    assert "\n" not in str(failure.value)
+
+
+def change_config(folder, **changes):
+    saved = json.loads((folder / zoo.CONFIG).read_text())
+    (folder / zoo.CONFIG).write_text(json.dumps(saved | changes))
+
+
+def change_weights(folder, name, value):
+    weights = load_file(folder / zoo.WEIGHTS)
+    weights.pop(name, None)
+    save_file(weights if value is None else weights | {name: value}, folder / zoo.WEIGHTS)
+
+
+def test_names_tell_what_is_ours(tmp_path):
+    write_checkpoint(tmp_path / "m")
+    assert is_native(str(tmp_path / "m"))
+    assert is_native("zoo:anything")
+    assert is_native("hazyresearch/based-360m")
+    assert is_native("hazyresearch/mamba-1b-50b")
+    assert not is_native("hazyresearch/other-1b")
+    assert not is_native(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    assert not is_native(str(tmp_path))
+    with pytest.raises(UserError, match="did you mean attention"):
+        load_model(ModelRequest("zoo:atention", VOCAB))
+
+
+# ------------------------------------------------------------------------------------------------------------- the zoo
+
+
+def test_architectures_have_the_same_number_of_parameters():
+    for name in zoo.ARCHITECTURES:
+        with torch.device("meta"):
+            model = LanguageModel(zoo.architecture(name))
+        assert model.num_parameters(embeddings=False) == pytest.approx(zoo.MATCHED_PARAMETERS, rel=0.01), name
+        assert model.config.vocab_size == zoo.VOCAB_SIZE
+
+
+def test_what_is_shipped_is_what_its_card_and_its_architecture_say():
+    assert set(zoo.shipped()) == set(zoo.ARCHITECTURES)
+    cards = {}
+    for name, folder in zoo.shipped().items():
+        config, weights = zoo.read_ours(folder)
+        assert config == zoo.architecture(name)
+        assert {value.dtype for value in weights.values()} == {torch.float16}
+        assert (folder / zoo.WEIGHTS).stat().st_size < 16 << 20
+        cards[name] = json.loads((folder / zoo.CARD).read_text())
+        assert cards[name]["curve"][-1]["tokens"] == cards[name]["tokens"] == cards[name]["steps"] * cards[name]["batch_tokens"]
+    assert sum((folder / zoo.WEIGHTS).stat().st_size for folder in zoo.shipped().values()) < 60 << 20
+    assert len({(card["tokens"], json.dumps(card["text"])) for card in cards.values()}) == 1, "not all saw the same tokens"
+
+
+def test_the_counts_are_of_the_tokens_that_the_models_saw():
+    import polars as pl
+
+    counts = pl.read_parquet(zoo.TRAINING_BIGRAMS, glob=False)
+    card = json.loads((zoo.shipped()["attention"] / zoo.CARD).read_text())
+    assert counts["count"].sum() == card["tokens"]
+    assert counts.select("first", "second").is_duplicated().sum() == 0
+    assert counts.select(pl.max_horizontal(pl.col("first", "second").max())).item() < zoo.VOCAB_SIZE
+
+
+def test_they_are_listed():
+    listed = dict(describe_models())
+    assert {f"zoo:{name}" for name in zoo.ARCHITECTURES} < set(listed)
+
+
+def test_the_attention_model_has_learnt_to_recall_and_hyena_less_so():
+    """Of 120 random ids that stand twice, the second time is told from the first."""
+    rng = np.random.default_rng(0)
+    half = rng.integers(1, zoo.VOCAB_SIZE, (8, 120))
+    ids = np.concatenate([half, half], axis=1).astype(np.uint32)
+    offsets = np.arange(9) * 240
+    nll = {}
+    for name in ("attention", "hyena"):
+        model = load_model(ModelRequest(f"zoo:{name}", zoo.VOCAB_SIZE, device="cpu"))
+        nll[name] = model.score(ids.ravel(), offsets).nll.reshape(8, 239)[:, 121:].mean()
+    first = model.score(ids.ravel(), offsets).nll.reshape(8, 239)[:, :100].mean()
+    assert nll["attention"] < first - 3
+    assert nll["attention"] < nll["hyena"] - 1
