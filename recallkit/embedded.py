@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TRAINING_TEXT = pipeline.TextOptions(("demo:train",), "train")
 WHOLE_VALIDATION_TEXT = pipeline.TextOptions(("demo:validation",), "validation")
-VALIDATION_TEXT = replace(WHOLE_VALIDATION_TEXT, limit_tokens=150_000)
+VALIDATION_TEXT = replace(WHOLE_VALIDATION_TEXT, limit_tokens=100_000)
 """A sample, for the documents of the demo text come in the order of a hash: soon scored by all models of the zoo."""
 
 MODELS = tuple(f"{zoo.PREFIX}{name}" for name in zoo.ARCHITECTURES)
