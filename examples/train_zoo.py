@@ -144,7 +144,7 @@ class Run:
         self.path.with_suffix(".part").replace(self.path)
 
     def restore(self) -> None:
-        """Goes back to what was saved, if anything was; a longer run goes on from a shorter one's."""
+        """Goes back to what was saved, if anything was. Raises SystemExit for a run of another length: its learning rates differ."""
         if not self.path.exists():
             return
         saved = torch.load(self.path, map_location=self.device, weights_only=True)
@@ -152,6 +152,8 @@ class Run:
         for optimiser, state in zip(self.optimisers, saved["optimisers"], strict=True):
             optimiser.load_state_dict(state)
         progress = saved["progress"]
+        if progress["num_steps"] != self.num_steps:
+            raise SystemExit(f"{self.path} is of a run of {progress['num_steps']:,} steps, not {self.num_steps:,}: choose other --runs")
         self.step, self.seconds, self.curve = progress["step"], progress["seconds"], progress["curve"]
 
     def advance(self) -> float:
@@ -281,22 +283,21 @@ def repeat_stretches(windows: np.ndarray) -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Trains each of the named models for --tokens, or to where they are told to go on from."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    """Trains each of the named models for --tokens, from where an earlier run of as many was interrupted."""
+    from tqdm import tqdm
 
     torch.set_num_threads(args.threads)
     args.runs.mkdir(parents=True, exist_ok=True)
     windows, held_out = np.load(args.data / "windows.npy", mmap_mode="r"), np.load(args.data / "held_out.npy")
     if num_steps(args.tokens) * BATCH > len(windows):
         raise SystemExit(f"{args.data} holds {len(windows) * CONTEXT:,} tokens: prepare more, or train on fewer")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     for name in args.names:
         run = Run(name, args.runs, windows, held_out, args.tokens, args.device)
         run.restore()
-        with Progress(*columns, disable=not sys.stderr.isatty()) as progress:
-            bar = progress.add_task(name, total=run.num_steps, completed=run.step)
+        with tqdm(desc=name, total=run.num_steps, initial=run.step, unit="step", disable=not sys.stderr.isatty()) as progress:
             for loss in steps(run):
-                progress.update(bar, completed=run.step, description=f"{name} loss {loss:.2f}")
+                progress.update()
+                progress.set_postfix(loss=f"{loss:.2f}")
 
 
 def steps(run: Run) -> Iterator[float]:

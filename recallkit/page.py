@@ -36,11 +36,12 @@ _CSS = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1b1b1b; --soft: #5d6166; --rule: #dcdee1; --hits: #e69f00; --rest: #86919c }
 @media screen and (prefers-color-scheme: dark) { :root { --page: #15171a; --ink: #e9e9e7; --soft: #a5abb2; --rule: #363b41 } }
 body { margin: 0 auto; padding: 1rem; max-width: 60rem; background: var(--page); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif }
-h1 { font-size: 1.6rem; line-height: 1.25 } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem } h1, p, dd { overflow-wrap: anywhere }
+h1 { font-size: 1.6rem; line-height: 1.25 } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem } h1, p, li, dd { overflow-wrap: anywhere }
 .answer { font-size: 1.15rem } .notes, figcaption { font-size: .875rem } .notes, figcaption, .soft, s, dt { color: var(--soft) }
 .wide { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
 th, td { padding: .35rem .5rem; text-align: right; vertical-align: bottom; border-bottom: 1px solid var(--rule); white-space: nowrap }
-thead th { white-space: normal } th:first-child { text-align: left; white-space: normal; min-width: 8rem; overflow-wrap: anywhere }
+thead th { white-space: normal; min-width: 4.5rem }
+th:first-child { text-align: left; white-space: normal; min-width: 8rem; overflow-wrap: anywhere }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 0 2rem }
 figure { margin: 0; break-inside: avoid } svg { width: 100%; height: auto; fill: var(--ink); font: 12px system-ui, sans-serif }
 text { paint-order: stroke; stroke: var(--page); stroke-width: 3px; font-variant-numeric: tabular-nums } svg .soft { fill: var(--soft) }
@@ -173,11 +174,12 @@ def _claim(comparison: _Comparison, model: str) -> str:
     """What part of one model's gap is recall, or that no part can be told."""
     whole, hits = comparison.slices[model, "all"], comparison.slices[model, "ar_hit"]
     subject = f"{_tag('b', _text(model))} (perplexity {_ppl(whole['ppl_model'])} against {_ppl(whole['ppl_reference'])})"
+    gap = "lead" if whole["delta_nll"] < 0 else "gap"
     if _is_void(hits):
-        return f"{subject}: a share of this gap means nothing ({_text(hits['note'])})."
+        return f"{subject}: a share of this {gap} means nothing ({_text(hits['note'])})."
     interval = f" (95 % interval {_interval(hits)})" if hits["ci_low"] is not None else ""
     note = f" ({_text(hits['note'])})" if hits["note"] else ""
-    return f"{subject}: {_tag('strong', percent(hits['gap_share']))}{interval} of this gap is recall{note}."
+    return f"{subject}: {_tag('strong', percent(hits['gap_share']))}{interval} of this {gap} is recall{note}."
 
 
 def _definition(comparison: _Comparison) -> str:
@@ -191,7 +193,7 @@ def _definition(comparison: _Comparison) -> str:
 
 def _results_table(comparison: _Comparison) -> str:
     """Perplexities and shares: the reference first, then the models by overall perplexity; below it what to know of a share."""
-    heads = ("model", "perplexity", "of AR hits", "of other tokens", "AR share of the gap", "95 % interval", "share, clipped")
+    heads = ("model", "perplexity of all tokens", "of AR hits", "of other tokens", "AR share of the gap", "95 % interval", "share, clipped")
     first = [comparison.slices[comparison.models[0], kind] for kind in _SLICES]
     cells = [_tag("td", _ppl(row["ppl_reference"])) for row in first] + [_tag("td", "reference", colspan=3, class_="soft")]
     rows, notes = [_tag("tr", _tag("th", _text(comparison.reference), scope="row"), *cells)], []
@@ -199,7 +201,7 @@ def _results_table(comparison: _Comparison) -> str:
         row, is_void = comparison.slices[model, "ar_hit"], _is_void(comparison.slices[model, "ar_hit"])
         cells = [_tag("td", _ppl(comparison.slices[model, kind]["ppl_model"])) for kind in _SLICES]
         shares = (percent(row["gap_share"]), _interval(row), percent(row["gap_share_clipped"]))
-        cells += [_tag("td", _tag("s", share) if is_void else share) for share in shares]
+        cells += [_tag("td", _tag("s", share) if is_void and share != "–" else share) for share in shares]
         rows.append(_tag("tr", _tag("th", _text(model), scope="row"), *cells))
         if row["note"]:
             notes.append(_tag("li", _text(f"{model}: {'the share means nothing: ' * is_void}{row['note']}")))
@@ -276,13 +278,14 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 def _shorten(name: str, length: int) -> str:
     """The ends of long names tell models apart, not their beginnings."""
+    name = printable(name)
     return name if len(name) <= length else "…" + name[1 - length :]
 
 
 def _row_head(name: str, figures: str, place: int) -> str:
     """The first line of row `place`: the model on the left, its figures on the right."""
     y = _TOP + _ROW * place + 14.0
-    return _label(_shorten(name, 30), 0, y) + _label(figures, _WIDTH, y, "soft end")
+    return _label(_shorten(name, 26), 0, y) + _label(figures, _WIDTH, y, "soft end")
 
 
 def _axis(scale: _Scale, bottom: float, unit: str, *, with_ppl: bool = False) -> list[str]:
@@ -312,7 +315,7 @@ def _draw_perplexities(comparison: _Comparison) -> str:
     table = [row for (_, kind), row in comparison.slices.items() if kind != "all" and row["tokens"]]
     sides = comparison.rows(table)
     bottom = _TOP + _ROW * len(sides) + 4.0
-    scale = _fit_scale([nll for points in sides.values() for _, nll in points], 16, _WIDTH - 16)
+    scale = _fit_scale([nll for points in sides.values() for _, nll in points], 18, _WIDTH - 18)
     parts = _key(_dot("ar_hit", 6, 10), _dot("other", 6, 10), _line(6, 3, 6, 17, "ink dashed"))
     parts += _axis(scale, bottom, "NLL in nats a token; below it the perplexity", with_ppl=True)
     parts += [_line(scale(nll), _TOP, scale(nll), bottom, f"{row['slice']} dashed") for row, nll in sides[comparison.reference]]
@@ -332,7 +335,7 @@ def _draw_gaps(comparison: _Comparison) -> str:
     whiskers = {model: _whisker(rows[0], comparison.slices[model, "all"]["delta_nll"]) for model, rows in bars.items()}
     bottom = _TOP + _ROW * len(bars) + 4.0
     ends = [end for model in bars for span in (*spans[model], whiskers[model]) for end in span]
-    scale = _fit_scale([0.0, *ends], 16, _WIDTH - 16)
+    scale = _fit_scale([0.0, *ends], 18, _WIDTH - 18)
     parts = _key(*(_tag("rect", x=1, y=5, width=10, height=10, class_=kind) for kind in ("ar_hit", "other")))
     parts += [*_axis(scale, bottom, "nats a token behind the reference"), _line(scale(0.0), _TOP, scale(0.0), bottom, "ink")]
     for place, (model, rows) in enumerate(bars.items()):
@@ -395,18 +398,18 @@ def _draw_lines(
     sides, bottom = comparison.rows(table), _TOP + max(220.0, 15.0 * (len(comparison.models) + 1))
     heights = _fit_scale([nll for points in sides.values() for _, nll in points], bottom, _TOP)
     buckets = [_bucket(row["low"]) for row in table]
-    places = _Scale([min(buckets) - 0.5, max(buckets) + 0.5], 30, 296)
+    places = _Scale([min(buckets) - 0.5, max(buckets) + 0.5], 30, 286)
     parts = [] if edge is None else _shade(places, edge, bottom)
     parts += _line_axes(places, heights, unit)
     names = _spread([heights(points[-1][1]) for points in sides.values()], 15, bottom)
-    for index, ((name, points), y) in enumerate(zip(sides.items(), names, strict=True)):
+    for index, ((name, points), y) in reversed(list(enumerate(zip(sides.items(), names, strict=True)))):  # the reference on top
         paint = f"m m{(index - 1) % _NUM_COLOURS}" if index else "m r"
         is_dashed = index == 0 or (index - 1) // _NUM_COLOURS % 2
         dots = [(places(_bucket(row["low"])), heights(nll)) for row, nll in points]
         path = " ".join(f"{x:.1f},{height:.1f}" for x, height in [*dots, (places.stop + 8, y), (places.stop + 14, y)])
         parts.append(_tag("polyline", points=path, class_=paint + " dashed" * bool(is_dashed)))
         parts += [_line_dot(row, nll, dot, paint) for (row, nll), dot in zip(points, dots, strict=True)]
-        parts.append(_label(_shorten(name, 14), places.stop + 18, y + 4))
+        parts.append(_label(_shorten(name, 15), places.stop + 18, y + 4))
     return _picture(title, caption, bottom + 2 * _LINE + 6, *parts)
 
 
