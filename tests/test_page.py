@@ -208,9 +208,15 @@ def test_it_is_for_everyone(page):
 
 @pytest.fixture(scope="module")
 def hostile(compared, tmp_path_factory) -> Page:
-    """The page with names that are markup, and one that is long."""
+    """The page with names that are markup, one that is long, and a source called ALL."""
     folder, tables = compared
-    names = {"control:bigram": EVIL, "control:unigram": "models/" * 30 + "mamba", "books": "<i>books</i>", REFERENCE: "ref\" & 'x'"}
+    names = {
+        "control:bigram": EVIL,
+        "control:unigram": "models/" * 30 + "mamba",
+        "books": "<i>books</i>",
+        "letters": "ALL",
+        REFERENCE: "ref\" & 'x'",
+    }
     models = [names[model] for model in MODELS]
     slices = artifacts.read_manifest(folder / "gap.parquet")["slices"]
     slices["tokenizer"] = {**slices["tokenizer"], "name": "</dd><img>"}
@@ -225,6 +231,7 @@ def test_names_are_text(hostile, page):
     assert any(told.endswith(f"25.0 % for {shown}") for told in hostile.texts("dd"))
     assert "\x1b" not in hostile.source
     assert len(hostile.texts("b")) == len(page.texts("b")), "a name became an element"
+    assert [row[1:] for row in hostile.rows()] == [row[1:] for row in page.rows()], "a source called ALL was taken for the total"
 
 
 def test_what_is_drawn_stays_inside_and_apart(hostile, page):
