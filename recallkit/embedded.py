@@ -36,7 +36,8 @@ RARE = pipeline.RareCount(5)
 def folder() -> Path:
     """Where it lies: a folder of its own for every set of installed packages, whose READMEs are part of the text."""
     installed = sorted({(d.metadata["Name"] or "", d.version or "") for d in distributions()})
-    return config.home() / "demo" / artifacts.digest_json([__version__, config.SCHEMA_VERSION, sys.version, installed])[:12]
+    shipped = artifacts.digest_file(zoo.TRAINING_BIGRAMS)
+    return config.home() / "demo" / artifacts.digest_json([__version__, config.SCHEMA_VERSION, sys.version, installed, shipped])[:12]
 
 
 def counts(*, force: bool = False) -> Path:

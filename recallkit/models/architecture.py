@@ -14,12 +14,21 @@ MAX_ELEMENTS = 1 << 36
 """Most weights that a config may ask for: a mistyped width is refused before memory is taken."""
 
 
+MAX_LAYERS = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class LayerConfig:
     """One block: its mixer by name (`recallkit.models.mixers.MIXERS`) and that mixer's options."""
 
     mixer: str
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what is no name, or no mapping of options."""
+        if not isinstance(self.mixer, str) or not isinstance(self.options, dict):
+            # A file says it, not a program: so it is the value that is wrong.
+            raise ValueError(f"a layer is a mixer's name and options, not {self.mixer!r} and {self.options!r}")  # noqa: TRY004
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +50,21 @@ class ArchitectureConfig:
 
     def __post_init__(self) -> None:
         """Raises ValueError for sizes that no model has."""
-        for name in ("vocab_size", "d_model"):
-            if not _is_whole(getattr(self, name)) or getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)!r}, not a positive whole number")
-        if not _is_whole(self.mlp_width) or self.mlp_width < 0:
-            raise ValueError(f"mlp_width is {self.mlp_width!r}, not a whole number")
+        for name, least in (("vocab_size", 1), ("d_model", 1), ("mlp_width", 0), ("max_length", 1)):
+            value = getattr(self, name)
+            if not (_is_whole(value) and value >= least) and not (name == "max_length" and value is None):
+                raise ValueError(f"{name} is {value!r}, not a whole number from {least} on")
+        if not isinstance(self.norm_eps, float) or not 0 <= self.norm_eps < 1:
+            raise ValueError(f"norm_eps is {self.norm_eps!r}, not a small number")
+        for name in ("embedding_norm", "tied_head"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {getattr(self, name)!r}: choose true or false")  # noqa: TRY004
         if self.mlp not in ("swiglu", "rwkv", "none"):
             raise ValueError(f"mlp is {self.mlp!r}: choose swiglu, rwkv or none")
         if self.norm not in ("rms", "layer"):
             raise ValueError(f"norm is {self.norm!r}: choose rms or layer")
-        if not self.layers:
-            raise ValueError("there are no layers")
+        if not 0 < len(self.layers) <= MAX_LAYERS:
+            raise ValueError(f"there are {len(self.layers):,} layers, not 1 to {MAX_LAYERS:,}")
         largest = max(self.vocab_size, len(self.layers) * max(self.width, 4 * self.d_model)) * self.d_model
         if largest > MAX_ELEMENTS:
             raise ValueError(f"{len(self.layers)} layers of {self.d_model} channels, {self.vocab_size} entries: more than fits anywhere")
@@ -72,9 +85,8 @@ class ArchitectureConfig:
         if unknown := sorted(set(saved) - known):
             raise ValueError(f"unknown entries {', '.join(unknown)}")
         try:
-            layers = tuple(LayerConfig(str(layer["mixer"]), dict(layer.get("options", {}))) for layer in saved["layers"])
-            return cls(**{**saved, "layers": layers})
-        except (KeyError, TypeError, AttributeError) as error:
+            return cls(**{**saved, "layers": tuple(LayerConfig(**layer) for layer in saved["layers"])})
+        except (KeyError, TypeError) as error:
             raise ValueError(f"entries are missing or of the wrong kind ({error})") from error
 
 

@@ -22,12 +22,14 @@ _PUBLISHED_ON_HUB = re.compile(r"hazyresearch/(based|attn|mamba)-[\w.-]+")
 
 def is_native(spec: str) -> bool:
     """Whether a name is one of the zoo, known or not, a published checkpoint of the hub, or what one of the readers reads."""
+    if spec.startswith(zoo.PREFIX):
+        return True
     path = Path(spec)
     if path.is_dir():
         return zoo.is_ours(path) or published.is_published(path)
     if path.is_file():
         return rwkv_file.is_rwkv_file(path)
-    return spec.startswith(zoo.PREFIX) or is_published_on_hub(spec)
+    return is_published_on_hub(spec)
 
 
 def is_published_on_hub(spec: str) -> bool:
@@ -45,7 +47,7 @@ def identify_native(request: ModelRequest) -> str:
     if source.is_file():
         return artifacts.digest_weights(source)
     names = (zoo.CONFIG, zoo.WEIGHTS) if zoo.is_ours(source) else (published.CONFIG, published.WEIGHTS)
-    return artifacts.digest_json([[name, artifacts.digest_weights(source / name)] for name in names if (source / name).is_file()])
+    return artifacts.digest_json([[name, artifacts.digest_weights(zoo.existing(source / name))] for name in names])
 
 
 def load_native(request: ModelRequest) -> NativeModel:

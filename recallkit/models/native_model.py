@@ -9,6 +9,7 @@ import torch
 from recallkit.errors import UserError
 from recallkit.kernels.token_nll.api import TokenNll, token_nll
 from recallkit.models.language_model import LanguageModel
+from recallkit.models.quiet import first_line
 from recallkit.models.torch_model import TorchModel
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from recallkit.models.torch_model import Sharing
 
 
+_WEIGHT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
 def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: Path) -> LanguageModel:
     """The model of a config with these weights, in float32; `source` is where they come from, for errors.
 
@@ -28,15 +32,16 @@ def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: 
     try:
         with torch.device("meta"):
             skeleton = LanguageModel(config)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"its config makes no model ({error})", where=source, remedy="check config.json") from error
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise UserError(f"its config makes no model ({first_line(error)})", where=source, remedy="check config.json") from error
     _check_fit(skeleton, weights, source)
-    model = LanguageModel(config)
-    model.load_state_dict({name: value.float() if value.is_floating_point() else value for name, value in weights.items()})
-    return model
+    # The weights take the places of the skeleton's, which has none: no time is lost to a random start.
+    skeleton.load_state_dict({name: value.float() for name, value in weights.items()}, assign=True)
+    return skeleton
 
 
 def _check_fit(skeleton: LanguageModel, weights: dict[str, Tensor], source: Path) -> None:
+    """Raises UserError for weights that are missing, too many, of another shape or kind than the config makes them."""
     wanted = {name: tuple(value.shape) for name, value in skeleton.state_dict().items()}
     problems = [f"weight {name} is missing" for name in wanted if name not in weights]
     problems += [f"weight {name} is none of this architecture" for name in weights if name not in wanted]
@@ -45,9 +50,17 @@ def _check_fit(skeleton: LanguageModel, weights: dict[str, Tensor], source: Path
         for name, shape in wanted.items()
         if name in weights and tuple(weights[name].shape) != shape
     ]
+    problems += [f"weight {name} is no plain tensor of floating-point numbers" for name, value in weights.items() if not _is_plain(value)]
     if problems:
         more = f" ({len(problems)} such in all)" if len(problems) > 1 else ""
         raise UserError(problems[0] + more, where=source, remedy="check that config and weights belong together")
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether a weight is dense, of float16 to float64, and all of it stored: a broadcast view could be of any size."""
+    if value.dtype not in _WEIGHT_TYPES or value.layout is not torch.strided or value.is_meta:
+        return False
+    return value.untyped_storage().nbytes() >= value.numel() * value.element_size()
 
 
 class NativeModel(TorchModel):

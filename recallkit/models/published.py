@@ -42,6 +42,8 @@ _EXPECTED = {
 }
 """Entries that leave no trace in the shapes of weights, and the values of the released checkpoints: no other one is understood."""
 
+_EXPECTED_OF_MAMBA: dict[str, Any] = {"tie_embeddings": True, "attn_layer_idx": [], "d_intermediate": 0}
+
 _Plan = tuple[dict[str, Any], dict[str, tuple[str, tuple[int, ...]]]]
 """A mixer's options, and for each of its weights by their name ours and its shape."""
 
@@ -50,10 +52,13 @@ def is_published(folder: Path) -> bool:
     """Whether a folder holds a checkpoint in one of the layouts, as config.json tells; False for anything unreadable."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
-    is_theirs = isinstance(config, dict) and ("ssm_cfg" in config or ("n_embd" in config and "rotary_emb_fraction" in config))
-    return is_theirs and (folder / WEIGHTS).is_file()
+    if not isinstance(config, dict) or not (folder / WEIGHTS).is_file():
+        return False
+    # transformers' own Mamba keeps these entries beside its name.
+    is_mamba = "ssm_cfg" in config and config.get("model_type") != "mamba"
+    return is_mamba or ("n_embd" in config and "rotary_emb_fraction" in config)
 
 
 def read_published(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
@@ -227,16 +232,29 @@ def _mamba(config: Mapping[str, Any], weights: _Weights) -> ArchitectureConfig:
     where = weights.path.with_name(CONFIG)
     if config.get("rms_norm") is not True:
         raise UserError("rms_norm is not true, and only RMSNorm is understood", where=where)
+    for name, expected in _EXPECTED_OF_MAMBA.items():
+        if config.get(name, expected) != expected:
+            raise UserError(f"{name} is {config[name]!r}, and only {expected!r} is understood", where=where)
     vocab_size, d_model = _embedding(config, weights, "backbone.embedding.weight", "d_model", where)
     layers = []
     for i in range(_number(config, "n_layer", where)):
         options, keys = _mamba_mixer(weights, f"backbone.layers.{i}.mixer", d_model)
+        _check_mamba_options(config.get("ssm_cfg") or {}, options, where)
         weights.take(f"backbone.layers.{i}.norm.weight", f"blocks.{i}.mixer_norm.weight", d_model)
         weights.take_all(f"backbone.layers.{i}.mixer", f"blocks.{i}.mixer", keys)
         layers.append(LayerConfig("mamba", options))
     weights.take("backbone.norm_f.weight", "norm.weight", d_model)
     weights.drop_twin("lm_head.weight", "embedding.weight")
     return ArchitectureConfig(vocab_size, d_model, tuple(layers), mlp="none", norm_eps=_NORM_EPS)
+
+
+def _check_mamba_options(given: Any, found: Mapping[str, Any], where: Path) -> None:
+    """Raises UserError for an entry of `ssm_cfg` that the shapes contradict, or that leaves no trace in them."""
+    ours = {"d_state": "state", "expand": "expand", "d_conv": "conv_kernel", "dt_rank": "dt_rank"}
+    known = {theirs: found[name] for theirs, name in ours.items()} | {"layer": "Mamba1"}
+    for name, value in given.items() if isinstance(given, dict) else [("ssm_cfg", given)]:
+        if name not in known or (value not in (known[name], "auto", None)):
+            raise UserError(f"{name} of ssm_cfg is {value!r}, which the weights are not of", where=where)
 
 
 def _mamba_mixer(weights: _Weights, prefix: str, d_model: int) -> _Plan:
@@ -287,7 +305,7 @@ def _real(entry: Mapping[str, Any], name: str, default: float, where: Path) -> f
 def _read_config(path: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"not a readable JSON file ({first_line(error)})", where=path) from error
     if not isinstance(config, dict):
         raise UserError("not a JSON object", where=path)
@@ -303,6 +321,6 @@ def _load(path: Path) -> dict[str, Tensor]:
         raise UserError("it holds more than weights, and could run code", where=path, remedy="get the released file") from error
     except FAILURES_TO_READ as error:
         raise UserError(f"it cannot be read ({first_line(error)})", where=path) from error
-    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+    if not isinstance(loaded, dict) or not all(isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in loaded.items()):
         raise UserError("it is no mapping of names to weights", where=path)
     return loaded

@@ -169,7 +169,14 @@ class TorchModel:
         return self._score(ids, offsets, None)
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
-        """See `CarryingModel.score_carrying`. What is known of a piece is reduced before the next one is read."""
+        """See `CarryingModel.score_carrying`. What is known of a piece is reduced before the next one is read.
+
+        Raises UserError for more ids than attention, positions or filters hold.
+        """
+        longest = int(np.diff(offsets).max() - 1)
+        if self.max_length is not None and longest > self.max_length:
+            problem = f"its context holds {self.max_length:,} ids where its state is carried, too; a sequence has {longest:,}"
+            raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
         return self._score(ids, offsets, chunk)
 
     def pieces(self, num_inputs: int, chunk: int) -> list[int]:
@@ -221,6 +228,8 @@ class TorchModel:
     def _score(self, ids: np.ndarray, offsets: np.ndarray, chunk: int | None) -> TokenScores:
         """Scores sequences in as few batches as `sharing` allows; `chunk` as in `score_carrying`, or None."""
         lengths = np.diff(offsets)
+        if lengths.max(initial=1) == 1:
+            return _empty_scores((0,))
         groups = _groups(lengths, self.sharing)
         if len(groups) == 1:
             return self._score_together(ids, offsets, chunk)

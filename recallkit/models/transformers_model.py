@@ -14,7 +14,6 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 
 from recallkit.errors import UserError
@@ -28,6 +27,7 @@ from recallkit.models.torch_model import TorchModel
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy as np
     from torch import Tensor
 
     from recallkit.models.api import Continuation, TokenScores
@@ -164,14 +164,10 @@ class TransformersModel(TorchModel):
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
         """See `CarryingModel.score_carrying`.
 
-        Raises UserError for a model whose state cannot be carried, and for more ids than attention and positions hold.
+        Raises UserError for a model whose state cannot be carried, too.
         """
-        problem, longest = None, int(np.diff(offsets).max() - 1)
         if self.carrying is None:
             problem = "its state cannot be carried from one piece to the next"
-        elif self.max_length is not None and longest > self.max_length:
-            problem = f"its context holds {self.max_length:,} ids where its state is carried, too; a sequence has {longest:,}"
-        if problem is not None:
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
         return super().score_carrying(ids, offsets, chunk)
 

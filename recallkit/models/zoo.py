@@ -99,7 +99,7 @@ def is_ours(folder: Path) -> bool:
     """Whether a folder holds a checkpoint of ours, as config.json tells; False for anything unreadable."""
     try:
         saved = json.loads((folder / CONFIG).read_bytes())
-    except (ValueError, OSError):
+    except (ValueError, OSError, RecursionError):
         return False
     return isinstance(saved, dict) and saved.get("model_type") == MODEL_TYPE
 
@@ -114,14 +114,18 @@ def read_ours(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    for name in (CONFIG, WEIGHTS):
-        if not (folder / name).is_file():
-            raise UserError("no such file", where=folder / name, remedy=f"a zoo model is a folder with {CONFIG} and {WEIGHTS}")
     try:
-        weights = load_file(folder / WEIGHTS)
+        weights = load_file(existing(folder / WEIGHTS))
     except (SafetensorError, OSError) as error:
         raise UserError(f"not a safetensors file ({error})", where=folder / WEIGHTS, remedy="export the model again") from error
-    return _read_config(folder / CONFIG), weights
+    return _read_config(existing(folder / CONFIG)), weights
+
+
+def existing(path: Path) -> Path:
+    """The path. Raises UserError where no file is there."""
+    if not path.is_file():
+        raise UserError("no such file", where=path, remedy="a model is a folder with its config and its weights")
+    return path
 
 
 def _read_config(path: Path) -> ArchitectureConfig:
@@ -129,7 +133,7 @@ def _read_config(path: Path) -> ArchitectureConfig:
         saved = json.loads(path.read_bytes())
         saved.pop("model_type")
         return ArchitectureConfig.from_json(saved)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise UserError(f"not a config of a zoo model ({error})", where=path, remedy="export the model again") from error
 
 

@@ -72,6 +72,20 @@ def test_scores_are_those_of_the_model_itself_in_any_batch_and_in_pieces(tmp_pat
     assert (loaded.vocab_size, loaded.max_length) == (VOCAB, 64)
 
 
+def test_a_carried_state_reads_no_more_than_its_filters_hold(tmp_path):
+    write_checkpoint(tmp_path / "m")
+    loaded = load_model(request(tmp_path / "m"))
+    with pytest.raises(UserError, match="holds 64 ids"):
+        loaded.score_carrying(*random_sequences(100), 10)
+
+
+def test_sequences_that_predict_nothing_have_no_scores(tmp_path):
+    write_checkpoint(tmp_path / "m")
+    loaded = load_model(request(tmp_path / "m"))
+    assert loaded.score(*random_sequences(1, 1)).nll.shape == (0,)
+    assert loaded.score(*random_sequences(1, 5, 1)).nll.shape == (4,)
+
+
 def test_float64_and_half_precision_are_loaded_as_asked(tmp_path):
     model = write_checkpoint(tmp_path / "m", dtype=torch.float16)
     ids, offsets = random_sequences(20)
@@ -129,6 +143,17 @@ def test_the_identity_is_that_of_config_and_weights(tmp_path):
         (lambda folder: change_config(folder, mlp_width=64), "has shape"),
         (lambda folder: change_weights(folder, "norm.weight", None), "norm.weight is missing"),
         (lambda folder: change_weights(folder, "extra", torch.zeros(2)), "extra is none"),
+        (lambda folder: change_weights(folder, "norm.weight", torch.ones(32, dtype=torch.int64)), "norm.weight is no plain tensor"),
+        (lambda folder: change_config(folder, max_length=-5), "max_length"),
+        (lambda folder: change_config(folder, norm_eps="a"), "norm_eps"),
+        (lambda folder: change_config(folder, tied_head="no"), "tied_head"),
+        (lambda folder: change_config(folder, layers=[{"mixer": "mamba", "extra": 3}]), "extra"),
+        (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"rope_base": "x"}}]), "rope_base"),
+        (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"num_heads": 4.0}}]), "num_heads"),
+        (lambda folder: change_config(folder, layers=[{"mixer": "sliding_window", "options": {"window": 2.5}}]), "window"),
+        (lambda folder: change_config(folder, layers=[{"mixer": "hyena", "options": {"max_length": 10**12}}]), "max_length"),
+        (lambda folder: change_config(folder, layers=[{"mixer": "gla", "options": {"key_factor": float("inf")}}]), "key_factor"),
+        (lambda folder: change_config(folder, layers=[{"mixer": "mamba"}] * 100_000), "100,000 layers"),
     ],
 )
 def test_a_broken_checkpoint_is_told_in_one_line(tmp_path, damage, words):
@@ -158,8 +183,9 @@ def test_names_tell_what_is_ours(tmp_path):
     assert is_native("hazyresearch/mamba-1b-50b")
     assert not is_native("hazyresearch/other-1b")
     assert not is_native(str(tmp_path))
-    (tmp_path / "config.json").write_text("{")
-    assert not is_native(str(tmp_path))
+    for unreadable in ("{", "[" * 200_000, "3"):
+        (tmp_path / "config.json").write_text(unreadable)
+        assert not is_native(str(tmp_path))
     with pytest.raises(UserError, match="did you mean attention"):
         load_model(ModelRequest("zoo:atention", VOCAB))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
@@ -35,7 +36,39 @@ MIXERS: dict[str, str] = {
 """Name -> class. A mixer is a file, a line here and a test."""
 
 
+MOST = 1 << 20
+"""The largest number that an option may be."""
+
+
 def make_mixer(kind: str, d_model: int, **options: Any) -> Mixer:
     """The mixer of this name with its options. Raises UserError for an unknown name, ValueError or TypeError for wrong options."""
-    mixer: Mixer = registry.resolve(MIXERS, kind, "mixer")(d_model, **options)
+    make = registry.resolve(MIXERS, kind, "mixer")
+    known = options_of(make)
+    for name, value in options.items():
+        if name not in known:
+            raise TypeError(f"{kind} has no option {name}: it has {', '.join(known)}")
+        if not _fits(value, known[name]):
+            raise ValueError(f"{name} of {kind} is {value!r}, not {known[name]}")
+    mixer: Mixer = make(d_model, **options)
     return mixer
+
+
+def options_of(make: type) -> dict[str, str]:
+    """The keyword options of a mixer's class, those that it hands on to its base among them, and their types as written."""
+    found: dict[str, str] = {}
+    for base in make.__mro__:
+        parameters = inspect.signature(base).parameters.values() if "__init__" in vars(base) else []
+        found = {p.name: str(p.annotation) for p in parameters if p.kind is p.KEYWORD_ONLY} | found
+        if parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return found
+
+
+def _fits(value: Any, wanted: str) -> bool:
+    """Whether a value is of an annotated type (`int | None` ...), and of a size that makes sense."""
+    types = wanted.split(" | ")
+    if value is None or isinstance(value, bool | str):
+        return {type(None): "None", bool: "bool", str: "str"}[type(value)] in types
+    if isinstance(value, int) and "int" in types:
+        return 0 <= value <= MOST
+    return isinstance(value, int | float) and "float" in types and 0 <= value <= MOST

@@ -165,6 +165,7 @@ def _attend_to_followers_by_mask(q: Tensor, k: Tensor, v: Tensor, ids: Tensor) -
 
 def _attend_to_followers_by_pair(q: Tensor, k: Tensor, v: Tensor, rows: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     batch, heads, t, width = q.shape
+    given = q.dtype
     q, k, v = (x.transpose(1, 2).reshape(batch * t, heads, width).to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v))
     ends, starts = rows * t + queries, rows * t + keys
     scores = (q.index_select(0, ends) * k.index_select(0, starts)).sum(-1) / math.sqrt(width)
@@ -174,7 +175,7 @@ def _attend_to_followers_by_pair(q: Tensor, k: Tensor, v: Tensor, rows: Tensor, 
     total = torch.zeros_like(lowest).index_add(0, ends, weights)
     summed = torch.zeros_like(v).index_add(0, ends, weights[..., None] * v.index_select(0, starts))
     context = summed / torch.where(total > 0, total, 1)[..., None]
-    return context.view(batch, t, heads, width).transpose(1, 2)
+    return context.view(batch, t, heads, width).transpose(1, 2).to(given)
 
 
 def _or_itself(matched: Tensor) -> Tensor:

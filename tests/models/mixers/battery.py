@@ -14,6 +14,8 @@ LENGTHS = (1, 2, 7, 33)
 PIECES = (1, 5, 2, 13, 12)
 """They add up to the longest of the lengths."""
 VOCAB = 11
+HALF_PRECISION = 0.03
+"""Most that bfloat16, which rounds at one in 256, may be off, as a share of the largest value."""
 
 
 def randomised(mixer: Mixer, seed: int = 0) -> Mixer:
@@ -50,6 +52,7 @@ def check_mixer(make: Callable[[], Mixer], *, single: float = 2e-4, lengths: Seq
     _check_ragged_rows(mixer)
     _check_costs(mixer)
     _check_single_precision(make, single)
+    _check_half_precision(make)
     _check_training(make)
 
 
@@ -151,6 +154,21 @@ def _check_single_precision(make: Callable[[], Mixer], bound: float) -> None:
         made, wanted = narrow(u.float(), ids), wide(u, ids)
     assert made.dtype == torch.float32
     assert difference(made, wanted) < bound, "float32 is far from float64"
+
+
+def _check_half_precision(make: Callable[[], Mixer]) -> None:
+    """Parameters and inputs in bfloat16, read at once and in pieces, against the same rounded numbers in float64."""
+    torch.manual_seed(0)
+    narrow = randomised(make()).to(torch.bfloat16).eval()
+    wide = make().double().eval()
+    wide.load_state_dict(narrow.state_dict())
+    u, ids = inputs(wide, LENGTHS[-1])
+    u = u.bfloat16()
+    with torch.no_grad():
+        wanted = wide(u.double(), ids)
+        for way, made in (("forward", narrow(u, ids)), ("pieces", _read(narrow, u, ids, PIECES)[0])):
+            assert made.dtype == torch.bfloat16, f"{way} of bfloat16 is {made.dtype}"
+            assert difference(made, wanted) < HALF_PRECISION, f"{way} in bfloat16 is far from float64: {difference(made, wanted)}"
 
 
 def _check_training(make: Callable[[], Mixer]) -> None:
