@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import hashlib
 import json
 import platform
 import sys
@@ -34,9 +35,12 @@ from torch.nn import functional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
 
     from recallkit.models.language_model import LanguageModel
 
+DEMO = "demo:train"
+"""The text that every model sees, whatever the shards: a source as `recallkit` names them."""
 CONTEXT = 256
 HELD_OUT = 256
 """Windows of documents that no model is trained on: those of the loss curves."""
@@ -52,6 +56,7 @@ MEASURED_EVERY_TOKENS = 200_000
 RARE = 5
 """In the loss curves a bigram is rare where it stood at most so often in the tokens of training."""
 SEED = 0
+_DIGESTED_BYTES = 1 << 20
 
 
 # ----------------------------------------------------------------------------------------------------------------- data
@@ -59,7 +64,13 @@ SEED = 0
 
 def prepare(args: argparse.Namespace) -> None:
     """Writes windows.npy, uint16 (n, CONTEXT + 1), in the order of training; held_out.npy; and what they were made of."""
-    ids, manifest = encoded_documents(args.shards, set(args.leave_out), args.demo_share)
+    if not 0 < args.demo_share <= 1:
+        raise SystemExit(f"--demo-share {args.demo_share:g}: give a share above 0, at most 1")
+    others = documents_of(args.shards, set(args.leave_out)) if args.shards else []
+    ids, manifest = encoded_documents(mixed(documents_of([DEMO]), others, args.demo_share))
+    num_windows = max(0, (len(ids) - 1) // CONTEXT)
+    if num_windows <= HELD_OUT:
+        raise SystemExit(f"{len(ids):,} tokens make {num_windows} windows, and {HELD_OUT} are held out: give more text with --shards")
     windows = np.lib.stride_tricks.sliding_window_view(ids, CONTEXT + 1)[::CONTEXT]
     training = windows[:-HELD_OUT][np.random.default_rng(SEED).permutation(len(windows) - HELD_OUT)].copy()
     args.data.mkdir(parents=True, exist_ok=True)
@@ -69,28 +80,36 @@ def prepare(args: argparse.Namespace) -> None:
     print(f"{len(training):,} windows of {CONTEXT} predictions in {args.data}: {manifest['tokens_of_source']}", file=sys.stderr)
 
 
-def encoded_documents(shards: list[str], leave_out: set[str], demo_share: float) -> tuple[np.ndarray, dict[str, Any]]:
-    """The documents in one shuffled stream of ids, each behind an end token, and what they are.
-
-    Of the shards as many documents as leave `demo_share` of the tokens to the demo text.
-    """
+def documents_of(sources: list[str], leave_out: AbstractSet[str] = frozenset()) -> list[tuple[str, str]]:
+    """Set and text of each document of the sources, less those of the sets to leave out."""
     from recallkit.stages.corpus import open_corpus
-    from recallkit.stages.tokens import load_tokenizer
 
-    tokenizer = load_tokenizer(None)
+    return [(document.source, document.text) for document in open_corpus(sources).documents() if document.source not in leave_out]
+
+
+def mixed(demo: list[tuple[str, str]], others: list[tuple[str, str]], demo_share: float) -> list[tuple[str, str]]:
+    """All of the demo's documents, and so many of the others, drawn at random, that the demo has `demo_share` of the characters.
+
+    Shuffled; the last one drawn may go beyond the share, and where the others do not suffice, the demo has more.
+    """
     rng = np.random.default_rng(SEED)
-    demo = [(document.source, document.text) for document in open_corpus(["demo:train"]).documents()]
-    others = [(d.source, d.text) for d in open_corpus(shards).documents() if d.source not in leave_out] if shards else []
     chosen, wanted = list(demo), sum(len(text) for _, text in demo) * (1 - demo_share) / demo_share
     for i in rng.permutation(len(others)):
         if wanted <= 0:
             break
         chosen.append(others[i])
         wanted -= len(others[i][1])
-    chosen = [chosen[i] for i in rng.permutation(len(chosen))]
-    encoded = tokenizer.backend.encode_batch([text for _, text in chosen], add_special_tokens=False)
+    return [chosen[i] for i in rng.permutation(len(chosen))]
+
+
+def encoded_documents(documents: list[tuple[str, str]]) -> tuple[np.ndarray, dict[str, Any]]:
+    """Sets and texts -> their ids in one stream, uint16, each document behind an end token, and what the stream is made of."""
+    from recallkit.stages.tokens import load_tokenizer
+
+    tokenizer = load_tokenizer(None)
+    encoded = tokenizer.backend.encode_batch([text for _, text in documents], add_special_tokens=False)
     tokens_of_source: dict[str, int] = {}
-    for (source, _), encoding in zip(chosen, encoded, strict=True):
+    for (source, _), encoding in zip(documents, encoded, strict=True):
         tokens_of_source[source] = tokens_of_source.get(source, 0) + len(encoding.ids) + 1
     stream = np.concatenate([np.array([tokenizer.end_token_id, *encoding.ids], np.uint16) for encoding in encoded])
     return stream, {"tokenizer": tokenizer.name, "tokenizer_digest": tokenizer.digest, "tokens_of_source": tokens_of_source}
@@ -113,6 +132,13 @@ def num_steps(tokens: int) -> int:
     return tokens // (BATCH * CONTEXT)
 
 
+def digest_windows(windows: np.ndarray) -> str:
+    """What tells windows from others without reading all of them: their shape, and the first and the last MiB."""
+    rows = max(1, _DIGESTED_BYTES // windows[0].nbytes)
+    parts = (str((windows.shape, windows.dtype.str)).encode(), windows[:rows].tobytes(), windows[-rows:].tobytes())
+    return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
+
+
 # ------------------------------------------------------------------------------------------------------------- training
 
 
@@ -130,6 +156,7 @@ class Run:
         self.model.to(self.device)
         self.optimisers = optimisers(self.model)
         self.windows, self.held_out = windows, HeldOut(held_out, windows[: num_steps(tokens) * BATCH])
+        self.data_digest = digest_windows(windows)
         self.num_steps, self.step, self.seconds = num_steps(tokens), 0, 0.0
         self.curve: list[dict[str, float]] = []
 
@@ -139,21 +166,28 @@ class Run:
             "model": self.model.state_dict(),
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
             "progress": {"step": self.step, "seconds": self.seconds, "curve": self.curve, "num_steps": self.num_steps},
+            "data": self.data_digest,
         }
         torch.save(saved, self.path.with_suffix(".part"))
         self.path.with_suffix(".part").replace(self.path)
 
     def restore(self) -> None:
-        """Goes back to what was saved, if anything was. Raises SystemExit for a run of another length: its learning rates differ."""
+        """Goes back to what was saved, if anything was.
+
+        Raises SystemExit for a run of another length, whose learning rates differ, and for one of other data (files of runs that
+        were begun before data had a digest are taken on trust).
+        """
         if not self.path.exists():
             return
         saved = torch.load(self.path, map_location=self.device, weights_only=True)
-        self.model.load_state_dict(saved["model"])
-        for optimiser, state in zip(self.optimisers, saved["optimisers"], strict=True):
-            optimiser.load_state_dict(state)
         progress = saved["progress"]
         if progress["num_steps"] != self.num_steps:
             raise SystemExit(f"{self.path} is of a run of {progress['num_steps']:,} steps, not {self.num_steps:,}: choose other --runs")
+        if saved.get("data", self.data_digest) != self.data_digest:
+            raise SystemExit(f"{self.path} was trained on other windows than those of --data: choose other --runs")
+        self.model.load_state_dict(saved["model"])
+        for optimiser, state in zip(self.optimisers, saved["optimisers"], strict=True):
+            optimiser.load_state_dict(state)
         self.step, self.seconds, self.curve = progress["step"], progress["seconds"], progress["curve"]
 
     def advance(self) -> float:
@@ -320,7 +354,10 @@ def steps(run: Run) -> Iterator[float]:
 
 
 def export(args: argparse.Namespace) -> None:
-    """Writes config.json, model.safetensors (float16) and card.json of each named model into a folder of its own."""
+    """Writes config.json, model.safetensors (float16) and card.json of each named model into a folder of its own.
+
+    Raises SystemExit, and writes nothing of that model, where a weight is beyond float16.
+    """
     from safetensors.torch import save_file
 
     from recallkit.models.zoo import architecture, config_json
@@ -328,9 +365,11 @@ def export(args: argparse.Namespace) -> None:
     manifest = json.loads((args.data / "manifest.json").read_text())
     for name in args.names:
         saved = torch.load(args.runs / f"{name}.pt", map_location="cpu", weights_only=True)
+        weights = {key: value.half().contiguous() for key, value in saved["model"].items()}
+        if beyond := [key for key, value in weights.items() if not value.isfinite().all()]:
+            raise SystemExit(f"{name}: weight {beyond[0]} is not finite in float16 ({len(beyond)} such in all): train the model anew")
         folder = args.to / name
         folder.mkdir(parents=True, exist_ok=True)
-        weights = {key: value.half().contiguous() for key, value in saved["model"].items()}
         save_file(weights, folder / "model.safetensors")
         (folder / "config.json").write_text(config_json(architecture(name)))
         (folder / "card.json").write_text(json.dumps(card(saved["progress"], manifest), indent=2) + "\n")

@@ -113,6 +113,24 @@ def test_norms_heads_and_mlps_of_every_kind_are_read_on(mlp):
     assert model.num_parameters() - model.num_parameters(embeddings=False) == 2 * VOCAB * 32
 
 
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_every_norm_is_what_the_config_says(norm):
+    model = made(ArchitectureConfig(VOCAB, 32, (LayerConfig("mamba"),), mlp_width=32, norm=norm, norm_eps=0.5, embedding_norm=True))
+    seen = []
+
+    def compare(module, given, found):
+        x = given[0]
+        centred = x - x.mean(-1, keepdim=True) if norm == "layer" else x
+        torch.testing.assert_close(found, centred / (centred.square().mean(-1, keepdim=True) + 0.5).sqrt())
+        seen.append(module)
+
+    for module in (model.embedding_norm, model.blocks[0].mixer_norm, model.blocks[0].mlp_norm, model.norm):
+        module.register_forward_hook(compare)
+    with torch.no_grad():
+        model.hidden(random_ids(1))
+    assert len(seen) == 4
+
+
 def test_costs_are_those_of_the_parts():
     model = made(ArchitectureConfig(VOCAB, 32, (LayerConfig("attention"), LayerConfig("sliding_window", {"window": 8})), mlp_width=48))
     assert model.state_size(20) == 2 * 32 * 20 + 2 * 32 * 8
@@ -136,6 +154,19 @@ def test_the_auxiliary_loss_is_the_sum_over_the_mixers():
     losses = [block.mixer.auxiliary_loss() for block in model.blocks[1:]]
     assert model.auxiliary_loss().item() == pytest.approx(sum(loss.item() for loss in losses))
     assert losses[0].item() > 0
+
+
+def test_the_width_of_mlps_is_the_given_one_or_eight_thirds_rounded_up():
+    layers = (LayerConfig("attention"),)
+    assert [ArchitectureConfig(VOCAB, d_model, layers).width for d_model in (48, 64, 192)] == [128, 192, 512]
+    assert ArchitectureConfig(VOCAB, 64, layers, mlp_width=40).width == 40
+
+
+def test_more_layers_than_fit_are_refused():
+    layer = LayerConfig("attention")
+    ArchitectureConfig(VOCAB, 8192, (layer,) * 100)
+    with pytest.raises(ValueError, match="1000 layers of 8192 channels"):
+        ArchitectureConfig(VOCAB, 8192, (layer,) * 1000)
 
 
 def test_a_config_survives_its_file():

@@ -18,6 +18,7 @@ from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import describe_models, identify_model, load_model
 from recallkit.models.native import is_native
+from recallkit.models.native_model import build_model
 
 VOCAB = 61
 HYBRID = (
@@ -98,6 +99,21 @@ def test_float64_and_half_precision_are_loaded_as_asked(tmp_path):
     assert single == pytest.approx(wanted_nll(model, ids, offsets), abs=0.02)
 
 
+def test_a_head_of_its_own_is_scored_with(tmp_path):
+    model = write_checkpoint(tmp_path / "m", HYBRID[:2], tied_head=False)
+    ids, offsets = random_sequences(20, 5)
+    assert load_model(request(tmp_path / "m")).score(ids, offsets).nll == pytest.approx(wanted_nll(model, ids, offsets), abs=1e-5)
+
+
+def test_longer_sequences_are_reckoned_to_take_more_memory(tmp_path):
+    write_checkpoint(tmp_path / "m", HYBRID[2:4])
+    loaded = load_model(request(tmp_path / "m"))
+    per_token = [loaded.bytes_per_token(length) for length in (16, 256, 4096)]
+    # At least the scores of four heads in float32, one for each earlier token.
+    assert per_token[2] - per_token[1] >= 4 * 4 * (4096 - 256)
+    assert per_token[1] - per_token[0] >= 4 * 4 * (256 - 16)
+
+
 def test_generation_joins_prompts_of_any_length(tmp_path):
     model = write_checkpoint(tmp_path / "m")
     loaded = load_model(request(tmp_path / "m"))
@@ -164,6 +180,13 @@ def test_a_broken_checkpoint_is_told_in_one_line(tmp_path, damage, words):
     assert "\n" not in str(failure.value)
 
 
+def test_weights_that_are_views_of_less_are_refused(tmp_path):
+    model = write_checkpoint(tmp_path / "m", HYBRID[:1])
+    weights = model.state_dict() | {"norm.weight": torch.ones(1).expand(32)}
+    with pytest.raises(UserError, match=r"norm\.weight is no plain tensor"):
+        build_model(model.config, weights, tmp_path)
+
+
 def change_config(folder, **changes):
     saved = json.loads((folder / zoo.CONFIG).read_text())
     (folder / zoo.CONFIG).write_text(json.dumps(saved | changes))
@@ -182,8 +205,10 @@ def test_names_tell_what_is_ours(tmp_path):
     assert is_native("hazyresearch/based-360m")
     assert is_native("hazyresearch/mamba-1b-50b")
     assert not is_native("hazyresearch/other-1b")
+    assert not is_native("hazyresearch/based-360m/other")
+    assert not is_native("my-hazyresearch/based-360m")
     assert not is_native(str(tmp_path))
-    for unreadable in ("{", "[" * 200_000, "3"):
+    for unreadable in ("{", "[" * 200_000, "3", "[]", json.dumps({"model_type": "gpt2", "layers": []})):
         (tmp_path / "config.json").write_text(unreadable)
         assert not is_native(str(tmp_path))
     with pytest.raises(UserError, match="did you mean attention"):

@@ -214,6 +214,26 @@ def test_logits_are_those_of_the_equations(write, name):
         torch.testing.assert_close(model(ids), wanted, rtol=1e-9, atol=1e-9)
 
 
+def test_convolutions_without_biases_are_those_with_biases_of_zero(write):
+    config, make = CHECKPOINTS["based"]
+    weights = {name: value * 0 if name.endswith("proj.bias") else value for name, value in make().items()}
+    architecture, ours = read_published(write(config, {name: value for name, value in weights.items() if not name.endswith("proj.bias")}))
+    model = LanguageModel(architecture).double()
+    model.load_state_dict(ours)
+    ids = torch.randint(VOCAB, (1, 9), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids), LOGITS["based"](weights, ids), rtol=1e-9, atol=1e-9)
+
+
+def test_numbers_of_the_config_reach_the_mixers(write):
+    config, make = CHECKPOINTS["based"]
+    changed = {"rotary_emb_base": 500, "rotary_emb_fraction": 0.25, "alt_mixer": BASED["alt_mixer"] | {"eps": 1e-6}}
+    layers = read_published(write(config | changed, make()))[0].layers
+    assert [layer.mixer for layer in layers] == ["gated_short_conv", "linear_attention", "sliding_window", "gated_short_conv"]
+    assert layers[1].options["eps"] == 1e-6
+    assert (layers[2].options["rope_base"], layers[2].options["rope_fraction"]) == (500, 0.25)
+
+
 def test_an_untied_head_is_read(write):
     config, make = CHECKPOINTS["attn"]
     weights = make() | {"lm_head.weight": torch.ones(ROWS, WIDTH, dtype=torch.float64)}
@@ -267,6 +287,12 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
         ("attn", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ("attn", {"layer_norm_epsilon": "small"}, "layer_norm_epsilon"),
         ("mamba", {"rms_norm": False}, "rms_norm"),
+        ("mamba", {"tie_embeddings": False}, "tie_embeddings"),
+        ("mamba", {"attn_layer_idx": [1]}, "attn_layer_idx"),
+        ("mamba", {"d_intermediate": 64}, "d_intermediate"),
+        ("mamba", {"ssm_cfg": {"d_state": 16}}, "d_state of ssm_cfg is 16"),
+        ("mamba", {"ssm_cfg": {"layer": "Mamba2"}}, "layer of ssm_cfg"),
+        ("mamba", {"ssm_cfg": {"bias": True}}, "bias of ssm_cfg"),
     ],
 )
 def test_entries_that_are_not_understood_are_refused(write, name, changed, said):
@@ -275,14 +301,20 @@ def test_entries_that_are_not_understood_are_refused(write, name, changed, said)
         read_published(write(config | changed, make()))
 
 
+def test_options_that_the_shapes_bear_out_are_accepted(write):
+    ssm_cfg = {"d_state": 5, "d_conv": 4, "expand": 2, "dt_rank": "auto", "layer": "Mamba1"}
+    assert read_published(write(MAMBA | {"ssm_cfg": ssm_cfg}, mamba_weights()))[0] == read_published(write(MAMBA, mamba_weights()))[0]
+
+
 def test_files_that_are_no_checkpoints_are_refused(write, tmp_path):
     folder = write(MAMBA, mamba_weights())
     (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(UserError, match=r"cannot be read|could run code"):
         read_published(folder)
-    torch.save([1, 2], folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match="no mapping"):
-        read_published(folder)
+    for other in ([1, 2], {"weight": 1}, {1: torch.ones(1)}):
+        torch.save(other, folder / "pytorch_model.bin")
+        with pytest.raises(UserError, match="no mapping"):
+            read_published(folder)
     torch.save({"weight": pytest.raises}, folder / "pytorch_model.bin")
     with pytest.raises(UserError, match="could run code"):
         read_published(folder)
@@ -295,5 +327,6 @@ def test_files_that_are_no_checkpoints_are_refused(write, tmp_path):
     with pytest.raises(UserError, match="readable"):
         read_published(folder)
     assert not is_published(tmp_path / "nowhere")
-    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_embd": 8}))
-    assert not is_published(folder), "what transformers reads"
+    for read_by_transformers in ({"model_type": "gpt2", "n_embd": 8}, MAMBA | {"model_type": "mamba"}):
+        (folder / "config.json").write_text(json.dumps(read_by_transformers))
+        assert not is_published(folder)

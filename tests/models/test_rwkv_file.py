@@ -17,6 +17,21 @@ from recallkit.models.rwkv_file import is_rwkv_file, read_rwkv_file
 
 FOLDER = Path(os.environ.get("RECALLKIT_TEST_DATA", "no-such-folder")) / "models" / "tiny-rwkv-5v2"
 D, WIDTH, VOCAB, HEAD = 8, 12, 7, 4
+PLACES = {
+    "mixer_norm.weight": "ln1.weight",
+    "mlp_norm.bias": "ln2.bias",
+    "mixer.time_mix_key": "att.time_mix_k",
+    "mixer.time_mix_value": "att.time_mix_v",
+    "mixer.time_mix_receptance": "att.time_mix_r",
+    "mixer.key.weight": "att.key.weight",
+    "mixer.value.weight": "att.value.weight",
+    "mixer.receptance.weight": "att.receptance.weight",
+    "mlp.time_mix_key": "ffn.time_mix_k",
+    "mlp.time_mix_receptance": "ffn.time_mix_r",
+    "mlp.receptance.weight": "ffn.receptance.weight",
+    "mlp.key.weight": "ffn.key.weight",
+}
+"""Parameters of a block that have the shape of others, by their names here, and in the file."""
 
 
 def load(path: Path) -> LanguageModel:
@@ -95,6 +110,9 @@ def test_every_tensor_has_its_place(tmp_path, version):
     assert sum(parameter.numel() for parameter in model.parameters()) == sum(tensor.size for tensor in made.values())
     mixer, theirs = model.blocks[1].mixer, "blocks.1.att."
     assert torch.equal(mixer.out_proj.weight, torch.from_numpy(made[f"{theirs}output.weight"]))
+    for block, number in ((model.blocks[0], 0), (model.blocks[1], 1)):
+        for ours, theirs_name in PLACES.items():
+            assert torch.equal(block.get_parameter(ours), torch.from_numpy(made[f"blocks.{number}.{theirs_name}"])), ours
     decay = torch.exp(-torch.exp(mixer.time_decay.detach()))
     wanted = made[f"{theirs}time_decay"][:, :, 0] if version == 5 else np.exp(made[f"{theirs}time_decay"])
     torch.testing.assert_close(decay, torch.from_numpy(wanted), rtol=1e-6, atol=0)
@@ -114,9 +132,12 @@ def test_decays_of_nought_and_one_stay_finite(tmp_path):
     made["blocks.0.att.time_decay"][0] = 0.0
     made["blocks.0.att.time_decay"][1] = 1.0
     model = load(write(tmp_path / "model.bin", made))
+    assert model.blocks[0].mixer.time_decay[0].isfinite().all(), "the double logarithm of a decay of nought"
     loss = model(torch.tensor([[1, 2, 3, 4, 5]])).square().mean()
     loss.backward()
     assert loss.isfinite()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all(), name
 
 
 def broken(kind: str) -> tuple[dict[str, np.ndarray], dict[str, object]]:
@@ -176,6 +197,15 @@ def test_a_file_that_is_wrong_is_one_line(tmp_path, kind, said):
     assert "\n" not in str(caught.value)
 
 
+def test_a_tensor_that_stands_there_twice_is_refused(tmp_path):
+    made = tensors()
+    path = write(tmp_path / "model.bin", made)
+    again = write(tmp_path / "again.bin", {"ln_out.weight": made["ln_out.weight"]}).read_bytes()[24:]
+    path.write_bytes(path.read_bytes() + again)
+    with pytest.raises(UserError, match=r"ln_out\.weight stands there twice"):
+        read_rwkv_file(path)
+
+
 def test_a_file_cut_anywhere_is_one_line(tmp_path):
     whole = write(tmp_path / "model.bin", tensors(num_layers=1), num_layers=1).read_bytes()
     cut = tmp_path / "cut.bin"
@@ -196,6 +226,10 @@ def test_sizes_are_checked_before_memory_is_taken(tmp_path):
     path.write_bytes(header + struct.pack("<iii", 1, 1 << 30, 0) + bytes(100))
     with pytest.raises(UserError, match="a name of 1073741824 bytes"):
         read_rwkv_file(path)
+    for num_dimensions in (-1, 0, 4, 1 << 30):
+        path.write_bytes(header + struct.pack("<iii", num_dimensions, 10, 0) + bytes(100))
+        with pytest.raises(UserError, match=f"no tensor at byte 24: {num_dimensions} dimensions"):
+            read_rwkv_file(path)
 
 
 def test_a_file_is_recognised_by_its_beginning(tmp_path):

@@ -46,27 +46,42 @@ class Mixer(nn.Module):
 
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """u: (b, d), the next token of each row, ids: (b,) -> its output (b, d) and a new state; `state` is unchanged."""
-        raise NotImplementedError
+        y, state = self.read(u.unsqueeze(1), state, None if ids is None else ids.unsqueeze(1))
+        return y.squeeze(1), state
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """u: (b, t, d), the next t >= 1 tokens of each row -> their outputs (b, t, d) and a new state; `state` is unchanged."""
-        outputs = []
-        for i in range(u.shape[1]):
-            y, state = self.step(u[:, i], state, None if ids is None else ids[:, i])
-            outputs.append(y)
-        return torch.stack(outputs, dim=1), state
+        raise NotImplementedError
 
     def state_size(self, t: int) -> int:
-        """Elements that the state of one sequence holds after t tokens, as the papers count them."""
+        """Elements that the state of one sequence holds after t tokens, as the papers count them.
+
+        What a short convolution in front of a mixer keeps, its last few inputs, is not counted: Zoology's code counts a mixer's
+        own state alone. Where the convolution is the mixer (`base_conv`, `gated_short_conv`) it is that state.
+        """
         raise NotImplementedError
 
     def flops(self, t: int) -> int:
-        """Floating-point operations of `forward` on one sequence of t tokens: a multiplication and an addition are two."""
+        """Floating-point operations of `forward` on one sequence of t tokens: a multiplication and an addition are two.
+
+        A comparison, division, exponential, logarithm, root or sine is one; so a sigmoid or silu is four, a softplus three, a
+        gelu is taken for eight, as a layer norm of an entry is. What is made of parameters alone is not counted, but for filters.
+        """
         raise NotImplementedError
 
     def auxiliary_loss(self) -> Tensor | None:
         """What the last `forward` adds to the training loss (a scalar), where learning to select needs it; else None."""
         return None
+
+
+def widened(u: Tensor) -> Tensor:
+    """The tensor in float32 where it is narrower, else as it is: what sums, decays and states are computed in."""
+    return u.to(torch.promote_types(u.dtype, torch.float32))
+
+
+def chunk_sizes(t: int, chunk: int) -> list[int]:
+    """How many of t tokens each chunk of at most `chunk` has."""
+    return [min(chunk, t - start) for start in range(0, t, chunk)]
 
 
 def linear_flops(t: int, *layers: nn.Module) -> int:

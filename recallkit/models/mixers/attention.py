@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
 from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
 from recallkit.models.mixers.short_conv import ShortConv
 
@@ -121,11 +121,6 @@ class Attention(Mixer):
         state = {"keys": empty, "values": empty, "seen": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
         return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
 
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        y, state = self.read(u[:, None], state, None if ids is None else ids[:, None])
-        return y[:, 0], state
-
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
         q, state = self.extend(u, state)
@@ -154,13 +149,9 @@ class Attention(Mixer):
         return state | {name: state[name][:, :, -kept:].contiguous() for name in ("keys", "values")}
 
     def state_size(self, t: int) -> int:
-        """See `Mixer.state_size`: 2 d t, keys and values (Based, arXiv 2402.18668, appendix E.2), of the tokens that are kept.
-
-        And the inputs of a short convolution.
-        """
+        """See `Mixer.state_size`: 2 d t, keys and values (Based, arXiv 2402.18668, appendix E.2), of the tokens that are kept."""
         kept = self.num_kept()
-        convolution = 0 if self.short_conv is None else self.short_conv.state_size()
-        return 2 * self.d_model * (t if kept is None else min(t, kept)) + convolution
+        return 2 * self.d_model * (t if kept is None else min(t, kept))
 
     def flops(self, t: int) -> int:
         """See `Mixer.flops`: the projections, and a score and a weighted value, 2 k each, for each pair that is seen."""
@@ -194,5 +185,5 @@ class Attention(Mixer):
 
 def _normalised(x: Tensor, norm: nn.RMSNorm) -> Tensor:
     """x: (b, h, t, k), in its own type, the squares summed in float32 at least."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    return F.rms_norm(x.to(wide), (x.shape[-1],), norm.weight.to(wide), norm.eps).to(x.dtype)
+    wide = widened(x)
+    return F.rms_norm(wide, (x.shape[-1],), norm.weight.to(wide.dtype), norm.eps).to(x.dtype)

@@ -59,11 +59,6 @@ class BaseConv(Mixer):
         """The inputs so far: those that a short filter still reaches, or all."""
         return {"inputs": self.conv.initial_state(batch)}
 
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        mixed, inputs = self.conv.step(u, state["inputs"])
-        return self._gated(u, mixed), {"inputs": inputs}
-
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
         mixed, inputs = self.conv.read(u, state["inputs"])
@@ -114,12 +109,6 @@ class GatedShortConv(Mixer):
     def initial_state(self, batch: int) -> State:
         """The inputs of the convolution that it still reaches."""
         return {"inputs": self.conv.initial_state(batch)}
-
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        mixed, gate = self.in_proj(u).chunk(2, dim=-1)
-        mixed, inputs = self.conv.step(mixed, state["inputs"])
-        return self._gated(mixed, gate), {"inputs": inputs}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""

@@ -18,8 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
-from recallkit.models.mixers.fft_conv import widened
+from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,11 +40,6 @@ class DynamicConv(Mixer):
         self.follow = int(follow)
         self.gate = nn.Linear(d_model, d_model)
         self.bias = nn.Parameter(torch.zeros(d_model))
-
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        y, state = self.read(u.unsqueeze(1), state, None if ids is None else ids.unsqueeze(1))
-        return y.squeeze(1), state
 
     def _gated(self, u: Tensor, mixed: Tensor) -> Tensor:
         gate: Tensor = self.gate(u)
@@ -114,7 +108,7 @@ class ProgrammaticConv(DynamicConv):
 
     def flops(self, t: int) -> int:
         """The projection, b2, the gate, two a one and channel; comparing ids is no arithmetic. "all" is counted at its most."""
-        ones = t if self.occurrences == "latest" else t * (t - 1) // 2 + 1
+        ones = t - 1 if self.occurrences == "latest" else t * (t - 1) // 2
         return linear_flops(t, self.gate) + 2 * t * self.d_model + 2 * ones * self.d_model
 
     def _mixed(self, inputs: Tensor, ids: Tensor, seen: Tensor, t: int) -> Tensor:

@@ -22,6 +22,8 @@ class FeatureMap(nn.Module):
     has_positive_scores: ClassVar[bool] = False
     """Whether phi(q).phi(k) >= 0, so that weights can be divided by their sum."""
     needs_positions: ClassVar[bool] = False
+    scores_take_features: ClassVar[bool] = True
+    """Whether `scores` multiplies features; else it needs none."""
 
     def __init__(self, feature_dim: int) -> None:
         super().__init__()
@@ -60,6 +62,7 @@ class Taylor(FeatureMap):
     """
 
     has_positive_scores = True
+    scores_take_features = False
 
     def __init__(self, feature_dim: int) -> None:
         super().__init__(feature_dim)
@@ -109,6 +112,10 @@ class OnePlusELU(FeatureMap):
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """See `FeatureMap.forward`."""
         return 1 + nn.functional.elu(x)
+
+    def flops(self) -> int:
+        """See `FeatureMap.flops`: an exponential, a sum and a comparison."""
+        return 3 * self.feature_dim
 
 
 class Square(FeatureMap):

@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from recallkit.models.mixers.api import widened
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 DIRECT_TAPS = 8
 """Filters up to this length are applied directly: a few multiplications of neighbours are cheaper than three transforms."""
-
-
-def widened(u: Tensor) -> Tensor:
-    """The tensor in float32 where it is narrower, else as it is."""
-    return u.to(torch.promote_types(u.dtype, torch.float32))
 
 
 def causal_conv(u: Tensor, filters: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_after, causal_conv_reference, conv_flops, widened
+from recallkit.models.mixers.api import widened
+from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_after, causal_conv_reference, conv_flops
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,7 +109,7 @@ class ImplicitFilter(Filter):
         """Operations that make the first k taps: the network and the window."""
         width = self.frequency.numel()
         network = 2 * (self.features * width + (len(self.hidden) - 1) * width**2 + width * self.channels)
-        return k * (network + 3 * width * len(self.hidden) + 2 * self.channels)
+        return k * (network + 3 * width * len(self.hidden) + 3 * self.channels)
 
     def _positions(self, place: Tensor) -> Tensor:
         """place: (k,) -> (k, features)."""
@@ -165,11 +166,6 @@ class FilterConv(nn.Module):
         """The history before the first input: empty."""
         parameter = next(self.filters.parameters())
         return widened(parameter.new_zeros(batch, 0, self.filters.channels))
-
-    def step(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
-        """u: (b, channels), the next input of each row -> its output and a new history; `history` is unchanged."""
-        y, history = self.read(u.unsqueeze(1), history)
-        return y.squeeze(1), history
 
     def read(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
         """u: (b, t, channels), the next t inputs of each row -> their outputs and a new history; `history` is unchanged."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,12 +72,7 @@ class GLA(Mixer):
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`: S (b, h, k, v) as `kv`."""
         weight = self.out_proj.weight
-        return {"kv": weight.new_zeros(batch, self.num_heads, self.key_dim, self.value_dim, dtype=_wide(weight))}
-
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        y, state = self.read(u[:, None], state)
-        return y[:, 0], state
+        return {"kv": widened(weight).new_zeros(batch, self.num_heads, self.key_dim, self.value_dim)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`: all chunks at once but for the states between them. An empty state is the initial one."""
@@ -92,13 +87,12 @@ class GLA(Mixer):
 
     def flops(self, t: int) -> int:
         """As `forward` goes: gates, each chunk's pairs with their decays, two products with S and its decay; norm and gate."""
-        mixing = t * self.num_heads * (6 * self.key_dim + 9 * self.value_dim)
-        for start in range(0, t, self.chunk):
-            size = min(self.chunk, t - start)
-            mixing += self.num_heads * (size * (size + 1) // 2) * (5 * self.key_dim + 2 * self.value_dim)
-            mixing += self.num_heads * self.key_dim * (size * (4 * self.value_dim + 4) + 2 * self.value_dim)
+        mixing = t * (12 * self.key_dim + 10 * self.value_dim + 4 * self.key_dim * self.value_dim)
+        for size in chunk_sizes(t, self.chunk):
+            mixing += size * (size + 1) // 2 * (5 * self.key_dim + 2 * self.value_dim)
+            mixing += self.key_dim * (2 * self.value_dim + 1)
         layers = (self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.decay_in, self.decay_out, self.out_proj)
-        return linear_flops(t, *layers) + mixing
+        return linear_flops(t, *layers) + self.num_heads * mixing
 
     def _projected(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q, k, v and the argument of the gates' sigmoid, heads side by side."""
@@ -106,7 +100,7 @@ class GLA(Mixer):
 
     def _heads(self, x: Tensor) -> Tensor:
         """(b, t, h width) -> (b, h, t, width), in float32 at least."""
-        return x.to(_wide(x)).view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+        return widened(x).view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
     def _scan(self, q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """o of all tokens and S after them; logs: the logarithms of the gates, as k."""
@@ -147,7 +141,3 @@ def _states(added: Tensor, kept: Tensor, state: Tensor | None) -> list[Tensor]:
     for more, share in zip(added.unbind(dim=2), kept.unbind(dim=2), strict=True):
         states.append(share * states[-1] + more)
     return states
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
-from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_reference, conv_flops, widened
+from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
+from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_reference, conv_flops
 from recallkit.models.mixers.s4d import DiagonalSSM
 
 if TYPE_CHECKING:
@@ -58,11 +58,6 @@ class H3(Mixer):
             "keys": weight.new_zeros(batch, self.state - 1, self.d_model),
             "poles": self.ssm.initial_state(batch, self.head_dim, self.head_dim),
         }
-
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        y, state = self.read(u.unsqueeze(1), state)
-        return y.squeeze(1), state
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
-from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_after, causal_conv_reference, conv_flops, widened
+from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
+from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_after, causal_conv_reference, conv_flops
 from recallkit.models.mixers.filters import ImplicitFilter
 from recallkit.models.mixers.short_conv import ShortConv
 
@@ -68,11 +68,6 @@ class Hyena(Mixer):
             "short": self.short_conv.initial_state(batch),
             "inputs": weight.new_zeros(batch, self.order - 1, 0, self.d_model),
         }
-
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        y, state = self.read(u.unsqueeze(1), state)
-        return y.squeeze(1), state
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""

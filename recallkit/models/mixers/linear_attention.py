@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.feature_maps import make_feature_map
 from recallkit.models.mixers.short_conv import ShortConv
 
@@ -72,7 +72,8 @@ class LinearAttention(Mixer):
         self.short_conv = ShortConv(channels, short_conv, bias=False) if short_conv else None
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
+        """See `Mixer.forward`. Raises ValueError for more tokens than `max_length`, where a feature map has one."""
+        self._check_length(u.shape[1])
         z = self._project(u)
         q, k, v = self._split(z if self.short_conv is None else self.short_conv(z))
         positions = torch.arange(u.shape[1], device=u.device)[:, None] if self.feature_map.needs_positions else None
@@ -99,7 +100,7 @@ class LinearAttention(Mixer):
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`: `kv` (b, h, features, v), `k` (b, h, features) where normalised, `seen` where positions matter."""
         weight = self.out_proj.weight
-        zeros = weight.new_zeros(batch, self.num_heads, self.feature_map.num_features, dtype=_wide(weight))
+        zeros = widened(weight).new_zeros(batch, self.num_heads, self.feature_map.num_features)
         state = {"kv": zeros[..., None].repeat(1, 1, 1, self.head_dim)}
         if self.normalise:
             state["k"] = zeros
@@ -110,7 +111,9 @@ class LinearAttention(Mixer):
         return state
 
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
+        """See `Mixer.step`. Raises ValueError as `forward` does."""
+        if self.max_length is not None:
+            self._check_length(int(state["seen"].max()) + 1)
         z, recent = self._project_on(u[:, None], state)
         q, k, v = (part[:, :, 0] for part in self._split(z))
         positions = state["seen"][:, None, None] if self.feature_map.needs_positions else None
@@ -127,7 +130,9 @@ class LinearAttention(Mixer):
         return self._merge(y[:, :, None], u[:, None])[:, 0], new | recent
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`: chunk by chunk."""
+        """See `Mixer.read`: chunk by chunk. Raises ValueError as `forward` does."""
+        if self.max_length is not None:
+            self._check_length(int(state["seen"].max()) + u.shape[1])
         z, recent = self._project_on(u, state)
         q, k, v = self._split(z)
         positions = None
@@ -146,17 +151,27 @@ class LinearAttention(Mixer):
         return self.feature_map.num_features * (self.d_model + self.num_heads * self.normalise)
 
     def flops(self, t: int) -> int:
-        """As `forward` goes: the pairs of each chunk, and between chunks the features and two products with the state."""
-        inside = across = 0
-        score = self.feature_map.score_flops() + self.decay + 2 * self.head_dim + self.normalise
-        features = 2 * self.feature_map.flops() + 4 * self.feature_map.num_features * (self.head_dim + self.normalise)
-        for start in range(0, t, self.chunk):
-            size = min(self.chunk, t - start)
-            inside += size * (size + 1) // 2 * score
-            across += size * features * (t > self.chunk)
-        mixing = self.num_heads * (inside + across) + t * self.d_model * self.normalise
+        """As `forward` goes: the pairs of each chunk, and between chunks the features and two products with the state.
+
+        The first chunk reads no state, and the last one writes none.
+        """
+        sizes, maps = chunk_sizes(t, self.chunk), self.feature_map
+        kept = maps.num_features * (self.head_dim + self.normalise)
+        fading = self.decay * self.head_dim + self.decay_normaliser
+        score = maps.score_flops() + self.decay + 2 * self.head_dim + self.normalise
+        mixing = sum(size * (size + 1) // 2 for size in sizes) * score
+        read, written = t - sizes[0], t - sizes[-1]
+        mixing += read * (2 * kept + self.head_dim + self.normalise + fading)
+        mixing += written * maps.num_features * (2 * self.head_dim + self.normalise + self.decay)
+        mixing += max(len(sizes) - 2, 0) * (kept + maps.num_features * fading)
+        mixing += maps.flops() * (2 * t if maps.scores_take_features else read + written)
+        mixing = self.num_heads * mixing + t * self.d_model * self.normalise
         convolution = 0 if self.short_conv is None else self.short_conv.flops(t)
         return linear_flops(t, self.q_proj, self.k_proj, self.v_proj, self.out_proj) + convolution + mixing
+
+    def _check_length(self, t: int) -> None:
+        if self.max_length is not None and t > self.max_length:
+            raise ValueError(f"{t} tokens are more than the feature map's max_length {self.max_length}")
 
     def _project(self, u: Tensor) -> Tensor:
         """q, k and v side by side, (b, t, channels)."""
@@ -173,7 +188,7 @@ class LinearAttention(Mixer):
         """q, k: (b, h, t, f) and v: (b, h, t, v), in float32 at least."""
         keys = self.num_heads * self.feature_dim
         q, k, v = (
-            torch.unflatten(part, -1, (self.num_heads, -1)).transpose(1, 2).to(_wide(part))
+            torch.unflatten(widened(part), -1, (self.num_heads, -1)).transpose(1, 2)
             for part in torch.split(z, [keys, keys, self.d_model], dim=-1)
         )
         return q, k, v
@@ -267,7 +282,3 @@ def make_fading(log_decays: Tensor, size: int) -> Fading:
     places = torch.arange(size, device=logs.device)
     apart = (places[:, None] - places).clamp(min=0)
     return Fading(*((logs * powers).exp() for powers in (apart, places[:, None] + 1, size - 1 - places[:, None], size)))
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)

@@ -50,11 +50,6 @@ class LongConv(Mixer):
         """The inputs so far."""
         return {"inputs": self.conv.initial_state(batch)}
 
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        mixed, inputs = self.conv.step(u, state["inputs"])
-        return self._projected(mixed), {"inputs": inputs}
-
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
         mixed, inputs = self.conv.read(u, state["inputs"])

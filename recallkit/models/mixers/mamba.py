@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
-from recallkit.models.mixers.fft_conv import widened
+from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
 from recallkit.models.mixers.scan import selective_scan, selective_scan_reference
 from recallkit.models.mixers.shift import short_convolution, short_convolution_reference
 
@@ -73,11 +72,6 @@ class Mamba(Mixer):
             "conv": like.new_zeros(batch, self.conv_kernel - 1, self.width),
             "scan": like.new_zeros(batch, self.state, self.width),
         }
-
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        y, state = self.read(u.unsqueeze(1), state)
-        return y.squeeze(1), state
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
-from recallkit.models.mixers.fft_conv import widened
+from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.mamba import initial_dt_bias
 from recallkit.models.mixers.shift import short_convolution, short_convolution_reference
 
@@ -90,11 +89,6 @@ class Mamba2(Mixer):
             "scan": like.new_zeros(batch, self.num_heads, self.state, self.head_dim),
         }
 
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        y, state = self.read(u.unsqueeze(1), state)
-        return y.squeeze(1), state
-
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
         z, convolved, dt = self._projected(u)
@@ -109,11 +103,10 @@ class Mamba2(Mixer):
 
     def flops(self, t: int) -> int:
         """Counted: projections, convolution, the pairs of each chunk, two products with S for each token; gate and norm."""
-        mixing = t * (2 * self.conv_kernel * self.conv_width + 12 * self.width + 3 * self.num_heads)
-        for start in range(0, t, self.chunk):
-            size = min(self.chunk, t - start)
+        mixing = t * ((2 * self.conv_kernel + 5) * self.conv_width + (15 + 4 * self.state) * self.width + 9 * self.num_heads)
+        for size in chunk_sizes(t, self.chunk):
             mixing += size * (size + 1) // 2 * (2 * self.groups * self.state + self.num_heads * (3 + 2 * self.head_dim))
-            mixing += size * (4 * self.width * self.state + 2 * self.num_heads * self.state) + 2 * self.width * self.state
+            mixing += 2 * self.width * self.state + self.num_heads
         return linear_flops(t, self.in_proj, self.out_proj) + mixing
 
     def _projected(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,17 +145,19 @@ def ssd(x: Tensor, dt: Tensor, rates: Tensor, write: Tensor, read: Tensor, start
     """The recurrence of S in chunks (section 6): x (t, b, h, p), dt (t, b, h), rates A (h), B and C (t, b, g, n) -> y as x, S (b, h, n, p).
 
     Pairs within a chunk are weighted by exp(l_i - l_j), l the running sum of dt A there, at most 0 by itself and in each
-    difference that is used; what came before a chunk acts through S at its beginning.
+    difference that is used; what came before a chunk acts through S at its beginning. The sums and their differences are in
+    float64: small ones of late tokens would cancel after large steps of early ones.
     """
     t, _, h, _ = x.shape
-    size = min(chunk, t)
+    size, dtype = min(chunk, t), x.dtype
     by_group = (write.shape[2], h // write.shape[2])
     x, write, read = (_in_chunks(part, size) for part in (dt.unsqueeze(-1) * x, write, read))
-    logs = _in_chunks((dt * rates).unsqueeze(-1), size).squeeze(-1).cumsum(-1)
+    logs = _in_chunks((dt * rates).unsqueeze(-1), size).squeeze(-1).double().cumsum(-1)
     scores = (read @ write.transpose(-1, -2)).unsqueeze(2)
-    between = torch.unflatten(_lower(logs.unsqueeze(-1) - logs.unsqueeze(-2)).exp(), 1, by_group)
+    between = torch.unflatten(_lower((logs.unsqueeze(-1) - logs.unsqueeze(-2)).to(dtype)).exp(), 1, by_group)
     inside = (scores * between).flatten(1, 2) @ x
-    until_end = (logs[..., -1:] - logs).exp().unsqueeze(-1)
+    until_end = (logs[..., -1:] - logs).to(dtype).exp().unsqueeze(-1)
+    logs = logs.to(dtype)
     added = (write.transpose(-1, -2).unsqueeze(2) @ torch.unflatten(x * until_end, 1, by_group)).flatten(1, 2)
     states = _states(added, logs[..., -1:, None].exp(), start)
     earlier = (read.unsqueeze(2) @ torch.unflatten(torch.stack(states[:-1], dim=2), 1, by_group)).flatten(1, 2)

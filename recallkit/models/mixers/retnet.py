@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.linear_attention import faded, log_decays, make_fading
 from recallkit.models.mixers.rotary import rotate, rotate_reference
 from recallkit.models.mixers.short_conv import ShortConv
@@ -74,14 +74,9 @@ class RetNet(Mixer):
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`: S (b, h, k, v) as `kv`, and the tokens read, `seen`."""
         weight = self.out_proj.weight
-        kv = weight.new_zeros(batch, self.num_heads, self.key_dim, self.value_dim, dtype=_wide(weight))
+        kv = widened(weight).new_zeros(batch, self.num_heads, self.key_dim, self.value_dim)
         state = {"kv": kv, "seen": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
         return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
-
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        y, state = self.read(u[:, None], state)
-        return y[:, 0], state
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`: chunk by chunk."""
@@ -100,12 +95,12 @@ class RetNet(Mixer):
 
     def flops(self, t: int) -> int:
         """As `forward` goes: rotations, the pairs of each chunk, between chunks two products with S; norm and gate."""
-        mixing = t * self.num_heads * (7 * self.key_dim + 9 * self.value_dim)
-        for start in range(0, t, self.chunk):
-            size = min(self.chunk, t - start)
-            mixing += self.num_heads * (size * (size + 1) // 2) * (2 * self.key_dim + 1 + 2 * self.value_dim)
-            if t > self.chunk:
-                mixing += self.num_heads * size * (4 * self.key_dim * self.value_dim + self.key_dim + self.value_dim)
+        sizes = chunk_sizes(t, self.chunk)
+        read, written, product = t - sizes[0], t - sizes[-1], 2 * self.key_dim * self.value_dim
+        mixing = t * (7 * self.key_dim + 8 * self.value_dim)
+        mixing += sum(size * (size + 1) // 2 for size in sizes) * (2 * self.key_dim + 1 + 2 * self.value_dim)
+        mixing += read * (product + self.key_dim + self.value_dim) + written * (product + self.key_dim)
+        mixing = self.num_heads * (mixing + max(len(sizes) - 2, 0) * product)
         convolution = 0 if self.short_conv is None else self.short_conv.flops(t)
         return linear_flops(t, self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.out_proj) + convolution + mixing
 
@@ -116,9 +111,7 @@ class RetNet(Mixer):
     def _split(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k: (b, h, t, k) and v: (b, h, t, v), in float32 at least."""
         widths = [self.d_model, self.d_model, self.num_heads * self.value_dim]
-        q, k, v = (
-            torch.unflatten(part, -1, (self.num_heads, -1)).transpose(1, 2).to(_wide(part)) for part in torch.split(z, widths, dim=-1)
-        )
+        q, k, v = (torch.unflatten(widened(part), -1, (self.num_heads, -1)).transpose(1, 2) for part in torch.split(z, widths, dim=-1))
         return q, k, v
 
     def _rotated(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,7 +141,3 @@ class RetNet(Mixer):
         gate = nn.functional.silu(self.g_proj(u))
         y: Tensor = self.out_proj(gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))
         return y
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)

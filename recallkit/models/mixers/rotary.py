@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from recallkit.models.mixers.api import widened
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -34,9 +36,8 @@ def rotate(x: Tensor, positions: Tensor, *, base: float = 10000.0, width: int) -
     angles = positions.to(torch.float64)[..., None] * frequencies
     if angles.dim() == 3:
         angles = angles[:, None]
-    wide = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = angles.cos().to(wide), angles.sin().to(wide)
-    first, second = x[..., :half].to(wide), x[..., half:width].to(wide)
+    first, second = widened(x[..., :half]), widened(x[..., half:width])
+    cos, sin = angles.cos().to(first.dtype), angles.sin().to(first.dtype)
     turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
     return turned if width == x.shape[-1] else torch.cat([turned, x[..., width:]], dim=-1)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
-from recallkit.models.mixers.fft_conv import widened
+from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
 from recallkit.models.mixers.scan import linear_scan
 from recallkit.models.mixers.shift import previous_inputs
 
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
 NOTHING = -1e38
 """The exponent of a sum without terms: exp(NOTHING - x) is 0 for every x, and NOTHING - NOTHING is no NaN."""
+FASTEST = 40.0
+"""A `time_decay` above it is taken for it: exp(-exp(40)) is zero, and exp(89) would be infinite in float32, whose multiple by 0 is NaN."""
 
 
 class RWKV4(Mixer):
@@ -70,18 +71,13 @@ class RWKV4(Mixer):
         zeros = widened(self.time_decay).new_zeros(batch, self.d_model)
         return {"previous": zeros, "numerator": zeros.clone(), "denominator": zeros.clone(), "exponent": zeros + NOTHING}
 
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        y, state = self.read(u.unsqueeze(1), state)
-        return y.squeeze(1), state
-
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
         u = u.transpose(0, 1)
         k, v, r = self._projected(u, previous_inputs(u, state["previous"]))
         sums = torch.stack([state["numerator"], state["denominator"]])
         wkv, sums, exponent = weighted_values(
-            widened(k), widened(v), torch.exp(widened(self.time_decay)), widened(self.time_first), sums, state["exponent"]
+            widened(k), widened(v), decay_rates(self.time_decay), widened(self.time_first), sums, state["exponent"]
         )
         mixed = self.out_proj((torch.sigmoid(widened(r)) * wkv).to(r.dtype))
         after = {"previous": widened(u[-1]), "numerator": sums[0], "denominator": sums[1], "exponent": exponent}
@@ -92,8 +88,8 @@ class RWKV4(Mixer):
         return 4 * self.d_model
 
     def flops(self, t: int) -> int:
-        """Counted: projections, and for each channel 9 operations of the shifts and 22 of the sums and the gate."""
-        return linear_flops(t, self.key, self.value, self.receptance, self.out_proj) + 31 * t * self.d_model
+        """Counted: projections, and for each channel 9 operations of the shifts, 23 of the sums and 5 of the gate."""
+        return linear_flops(t, self.key, self.value, self.receptance, self.out_proj) + 37 * t * self.d_model
 
     def _projected(self, u: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """k, v and r of inputs and those before them, of any one shape (..., d)."""
@@ -128,6 +124,11 @@ def _peaks(k: Tensor, decay: Tensor, start: Tensor) -> Tensor:
     for before, after, now in zip(steps[:-1], steps[1:], k.unbind(0), strict=True):
         torch.maximum(torch.sub(before, decay, out=after), now, out=after)
     return peaks
+
+
+def decay_rates(time_decay: Tensor) -> Tensor:
+    """exp(time_decay) of decays exp(-exp(time_decay)), finite, in float32 at least."""
+    return torch.exp(widened(time_decay).clamp(max=FASTEST))
 
 
 def depth_of(layer: int, num_layers: int) -> float:

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
-from recallkit.models.mixers.fft_conv import widened
-from recallkit.models.mixers.rwkv4 import depth_of, initial_mix
+from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.rwkv4 import decay_rates, depth_of, initial_mix
 from recallkit.models.mixers.shift import previous_inputs
 
 if TYPE_CHECKING:
@@ -75,18 +74,13 @@ class RWKV5(Mixer):
         kv = like.new_zeros(batch, self.num_heads, self.head_size, self.head_size)
         return {"previous": like.new_zeros(batch, self.d_model), "kv": kv}
 
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        y, state = self.read(u.unsqueeze(1), state)
-        return y.squeeze(1), state
-
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`: all chunks at once but for the states between them."""
         before = previous_inputs(u, state["previous"], time=1)
         r, k, v, g = self._projected(u, before)
         r, k, v = (self._heads(widened(part)) for part in (r, k, v))
         with torch.autocast(u.device.type, enabled=False):
-            logs, bonus = -torch.exp(widened(self.time_decay)), widened(self.time_first)
+            logs, bonus = -decay_rates(self.time_decay), widened(self.time_first)
             o, kv = decayed_attention(r, k, v, logs, bonus, state["kv"], self.chunk)
         return self._merge(o, g), {"previous": widened(u[:, -1]), "kv": kv}
 
@@ -95,12 +89,15 @@ class RWKV5(Mixer):
         return self.d_model * (self.head_size + 1)
 
     def flops(self, t: int) -> int:
-        """Counted: projections, the pairs of each chunk, two products with S for each token; shifts, gate and norm."""
-        mixing = 25 * t * self.d_model
-        for start in range(0, t, self.chunk):
-            size = min(self.chunk, t - start)
-            mixing += self.d_model * (size * (size + 1) // 2 * 4 + size * (4 * self.head_size + 2) + 2 * self.head_size)
-        return linear_flops(t, self.receptance, self.key, self.value, self.gate, self.out_proj) + mixing
+        """Counted: projections, the pairs of each chunk, two products with S for each token; shifts, gate and norm.
+
+        Each halving of a chunk multiplies r or k of every token by a power of the decay, see `pair_weights`.
+        """
+        halvings = (min(self.chunk, 1 << (t - 1).bit_length()) - 1).bit_length()
+        mixing = t * (25 + halvings + 4 * self.head_size + 4)
+        for size in chunk_sizes(t, self.chunk):
+            mixing += size * (size + 1) // 2 * 4 + 2 * self.head_size
+        return linear_flops(t, self.receptance, self.key, self.value, self.gate, self.out_proj) + self.d_model * mixing
 
     def _projected(self, u: Tensor, before: Tensor) -> tuple[Tensor, ...]:
         """r, k, v and g of inputs and those before them (b, t, d)."""

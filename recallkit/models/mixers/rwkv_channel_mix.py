@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from recallkit.models.mixers.api import State, linear_flops
-from recallkit.models.mixers.fft_conv import widened
+from recallkit.models.mixers.api import State, linear_flops, widened
 from recallkit.models.mixers.rwkv4 import initial_mix
 from recallkit.models.mixers.shift import previous_inputs
 
@@ -54,5 +53,5 @@ class RWKVChannelMix(nn.Module):
         return torch.sigmoid(r) * self.value(k), {"previous": widened(x[:, -1])}
 
     def flops(self, t: int) -> int:
-        """Operations on t tokens: matrices, and 6 of each channel's shifts, 2 of its gate, 2 of each k."""
-        return linear_flops(t, self.key, self.receptance, self.value) + t * (8 * self.d_model + 2 * self.key.out_features)
+        """Operations on t tokens: matrices, and 6 of each channel's shifts, 5 of its gate, 2 of each k."""
+        return linear_flops(t, self.key, self.receptance, self.value) + t * (11 * self.d_model + 2 * self.key.out_features)

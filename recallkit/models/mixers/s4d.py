@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
-from recallkit.models.mixers.fft_conv import causal_conv, conv_flops, widened
+from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
+from recallkit.models.mixers.fft_conv import causal_conv, conv_flops
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from recallkit.models.mixers.api import widened
+
 WORD = 2**32
 
 
@@ -87,7 +89,7 @@ class Selector(nn.Module):
     def forward(self, u: Tensor) -> Tensor:
         """u: (b, t, d) -> (b, t), 1 where a position is chosen and 0 elsewhere, with the gradient of its score."""
         logit: Tensor = self.score(u)[..., 0]
-        score = logit.to(torch.promote_types(logit.dtype, torch.float32)).sigmoid()
+        score = widened(logit).sigmoid()
         return (score >= 0.5).to(score.dtype) + (score - score.detach())
 
     def excess(self, chosen: Tensor) -> Tensor:

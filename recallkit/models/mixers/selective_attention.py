@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.models.mixers.api import State, linear_flops
+from recallkit.models.mixers.api import State, linear_flops, widened
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.selection import Selector, follower_pairs, followers, hash_share, hash_share_reference, repeated
 
@@ -166,7 +166,7 @@ def _attend_to_followers_by_mask(q: Tensor, k: Tensor, v: Tensor, ids: Tensor) -
 def _attend_to_followers_by_pair(q: Tensor, k: Tensor, v: Tensor, rows: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     batch, heads, t, width = q.shape
     given = q.dtype
-    q, k, v = (x.transpose(1, 2).reshape(batch * t, heads, width).to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k, v))
+    q, k, v = (widened(x.transpose(1, 2).reshape(batch * t, heads, width)) for x in (q, k, v))
     ends, starts = rows * t + queries, rows * t + keys
     scores = (q.index_select(0, ends) * k.index_select(0, starts)).sum(-1) / math.sqrt(width)
     lowest = scores.new_full((batch * t, heads), -torch.inf)

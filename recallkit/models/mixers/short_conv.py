@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_reference, widened
+from recallkit.models.mixers.api import widened
+from recallkit.models.mixers.fft_conv import DIRECT_TAPS, causal_conv, causal_conv_reference
+from recallkit.models.mixers.shift import short_convolution
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,8 +34,15 @@ class ShortConv(nn.Module):
         return self.conv.weight.squeeze(1).flip(-1)
 
     def forward(self, u: Tensor) -> Tensor:
-        """u: (b, t, channels) -> (b, t, channels), in the width of u."""
-        return self._with_bias(causal_conv(u, self.filters())).to(u.dtype)
+        """u: (b, t, channels) -> (b, t, channels), contiguous and in the width of u.
+
+        The channels stay next to each other: of values whose last stride is not 1, attention would make its full matrix.
+        """
+        if self.kernel > DIRECT_TAPS:
+            return self._with_bias(causal_conv(u, self.filters())).to(u.dtype).contiguous()
+        taps = widened(self.conv.weight.squeeze(1))
+        bias = taps.new_zeros(self.channels) if self.conv.bias is None else widened(self.conv.bias)
+        return short_convolution(widened(u).transpose(0, 1), taps, bias).transpose(0, 1).to(u.dtype).contiguous()
 
     def reference(self, u: Tensor) -> Tensor:
         """The same, written as the sum is."""
@@ -44,16 +53,11 @@ class ShortConv(nn.Module):
         weight = widened(self.conv.weight)
         return weight.new_zeros(batch, self.kernel - 1, self.channels)
 
-    def step(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
-        """u: (b, channels), the next input of each row -> its output and a new history; `history` is unchanged."""
-        y, history = self.read(u.unsqueeze(1), history)
-        return y.squeeze(1), history
-
     def read(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
-        """u: (b, t, channels), the next t inputs of each row -> their outputs and a new history; `history` is unchanged."""
+        """u: (b, t, channels), the next t inputs of each row -> their outputs, contiguous, and a new history; `history` is unchanged."""
         inputs = torch.cat([history, u.to(history.dtype)], dim=1)
         y = self.forward(inputs)[:, self.kernel - 1 :]
-        return y.to(u.dtype), inputs[:, inputs.shape[1] - self.kernel + 1 :]
+        return y.to(u.dtype).contiguous(), inputs[:, inputs.shape[1] - self.kernel + 1 :]
 
     def state_size(self) -> int:
         """Elements that Zoology counts for one sequence: kernel x channels, one more input than the history holds."""

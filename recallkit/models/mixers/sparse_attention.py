@@ -71,6 +71,8 @@ class SparseAttention(Attention):
     Yun et al. name a pattern's sparsity level by the share of zeros in the mask; here it is that of the pairs j <= i
     (`sparsity_level`): `stride` sets it for the first three patterns, `sparsity` for random. Every query sees itself. Other
     options are those of `Attention`.
+
+    What is sparse is the mask: `forward` and `read` are dense attention under it, in time and memory of t^2 whatever the pattern.
     """
 
     def __init__(
@@ -118,20 +120,36 @@ class SparseAttention(Attention):
         return sorted({query}.union(*(self._keys_of_part(query, part) for part in parts)))
 
     def num_pairs(self, t: int) -> int:
-        """See `Attention.num_pairs`: counted in the masks."""
-        places = torch.arange(t)
-        total = 0
-        for start in range(0, t, 512):
-            mask = self.sees(places[None, None, start : start + 512, None], places[None, None, None, :])
-            total += int(mask.sum()) * self.num_heads // mask.shape[1]
-        return total
+        """See `Attention.num_pairs`: of `random` as many as are expected, of the others exactly. No mask is made."""
+        if self.pattern == "random":
+            return self.num_heads * (t + round((1 - self.sparsity) * (t * (t - 1) // 2)))
+        if self.configuration == "multihead":
+            return self.num_heads // 2 * (self._num_pairs(0, t) + self._num_pairs(1, t))
+        return self.num_heads * self._num_pairs(None if self.configuration == "union" else self.layer % 2, t)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Attention.attend`."""
+        """See `Attention.attend`: dense, under a mask of all pairs."""
         return self.attend_where_seen(q, k, v)
 
     def _sees_part(self, part: int | None, queries: Tensor, keys: Tensor) -> Tensor:
         return sees_in_pattern(self.pattern, queries, keys, part=part, stride=self.stride, sparsity=self.sparsity, seed=self.seed)
+
+    def _num_pairs(self, part: int | None, t: int) -> int:
+        """Pairs of a pattern's part, or of all of it, in one head: the keys that each query sees, summed."""
+        places, width = torch.arange(t), self.stride
+        block, offset, relays = places // width, places % width, (places + 1) // width
+        is_last = offset == width - 1
+        if self.pattern == "star":
+            # Itself, the token before it, and the last relay where that is another one; a relay sees all.
+            others = (places > 0).long() + ((relays > 0) & (offset != 0))
+            num_keys = 1 + torch.where(is_last, places, others)
+        elif self.pattern == "strided":
+            near, far = places.clamp(max=width) + 1, block + 1
+            num_keys = near + far - 1 - (places >= width).long() if part is None else (near, far)[part]
+        else:
+            own, summaries = offset + 1, relays + (~is_last).long()
+            num_keys = own + block if part is None else (own, summaries)[part]
+        return int(num_keys.sum())
 
     def _keys_of_part(self, i: int, part: int) -> list[int]:
         """The keys of a pattern's part, gathered one by one as the papers list them."""

@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from recallkit.models.mixers.api import Mixer
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.blocked_window import BlockedWindow
+from recallkit.models.mixers.linear_attention import LinearAttention
+from recallkit.models.mixers.retnet import RetNet
 from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
 from recallkit.models.mixers.sliding_window import SlidingWindow
 from tests.models.mixers.battery import check_mixer, difference, inputs
@@ -48,6 +51,20 @@ def make(kind, **options):
 )
 def test_battery(kind, options):
     check_mixer(lambda: kind(D, **options))
+
+
+def test_a_step_is_reading_one_token():
+    """What the base class makes of `read`; a mixer without one cannot do either."""
+    mixer = make(Attention)
+    u, ids = inputs(mixer, 3)[0], torch.arange(6).view(2, 3)
+    _, state = mixer.read(u[:, :2], mixer.initial_state(2))
+    y, after = mixer.step(u[:, 2], state, ids[:, 2])
+    wanted, read = mixer.read(u[:, 2:], state, ids[:, 2:])
+    assert torch.equal(y, wanted[:, 0])
+    assert all(torch.equal(after[name], read[name]) for name in read)
+    for way in (Mixer(4).step, Mixer(4).read):
+        with pytest.raises(NotImplementedError):
+            way(torch.zeros(1, 4) if way.__name__ == "step" else torch.zeros(1, 1, 4), {})
 
 
 def test_without_rotation_it_is_scaled_dot_product_attention():
@@ -91,6 +108,23 @@ def test_a_short_convolution_of_the_latest_input_alone_changes_nothing():
     assert difference(mixer(u), whole(u)) < 1e-12
     mixer.short_conv.conv.weight.copy_(torch.tensor([0.0, 1.0, 0.0]).expand(3 * D, 1, 3))
     assert mixer(u)[:, 0].abs().max() == 0  # nothing before the first token
+
+
+def test_a_short_convolution_leaves_attention_without_a_matrix(monkeypatch):
+    """torch makes the scores of all pairs where a head's channels do not lie next to each other, in the values, too."""
+    mixer, seen = make(Attention, short_conv=3), []
+    monkeypatch.setattr(mixer, "attend", lambda q, k, v: seen.append([x.stride(-1) for x in (q, k, v)]) or v)
+    u, _ = inputs(mixer, 20)
+    mixer(u)
+    mixer.read(u, mixer.initial_state(2))
+    assert seen == [[1, 1, 1]] * 2
+
+
+@pytest.mark.parametrize("kind", [Attention, SlidingWindow, LinearAttention, RetNet])
+def test_what_a_short_convolution_keeps_is_not_counted(kind):
+    with_convolution, without = kind(D, short_conv=4), kind(D)
+    assert [with_convolution.state_size(t) for t in (1, 3, 100)] == [without.state_size(t) for t in (1, 3, 100)]
+    assert "recent" in with_convolution.initial_state(1)
 
 
 @pytest.mark.parametrize("width", [0, 2, 6, 8])

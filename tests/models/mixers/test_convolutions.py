@@ -60,6 +60,20 @@ def test_a_short_convolution_is_that_of_torch():
         assert difference(made.detach(), wanted.detach()) < 1e-12
 
 
+@pytest.mark.parametrize("kernel", [1, 3, 8, 9, 20])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_short_convolution_is_its_sum_and_contiguous_at_every_length(kernel, bias):
+    """Also of inputs that are a part of others, as projections cut in two are."""
+    conv = ShortConv(6, kernel, bias=bias).double().requires_grad_(False)
+    for t in (1, 2, 9, 33):
+        for u in (random(2, t, 6), random(2, t, 12)[..., 6:], random(6, t, 2).transpose(0, 2)):
+            made, (read, _) = conv(u), conv.read(u, conv.initial_state(2))
+            assert made.is_contiguous()
+            assert read.is_contiguous()
+            assert difference(made, conv.reference(u)) < 1e-12
+            assert difference(read, made) < 1e-12
+
+
 def test_a_short_convolution_reads_on_from_its_history():
     conv = ShortConv(6, 4).double().requires_grad_(False)
     u = random(2, 9, 6)
@@ -73,9 +87,9 @@ def test_a_short_convolution_reads_on_from_its_history():
 
 def test_one_tap_needs_no_history():
     conv = ShortConv(3, 1)
-    y, history = conv.step(torch.ones(2, 3), conv.initial_state(2))
+    y, history = conv.read(torch.ones(2, 1, 3), conv.initial_state(2))
     assert history.shape == (2, 0, 3)
-    assert torch.allclose(y, conv.conv.weight.flatten() + conv.conv.bias)
+    assert torch.allclose(y[:, 0], conv.conv.weight.flatten() + conv.conv.bias)
 
 
 @pytest.mark.parametrize("bands", [1, 4])

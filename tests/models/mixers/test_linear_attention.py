@@ -124,6 +124,22 @@ def test_normalised_weights_sum_to_one():
         assert seen.float().mean() > 0.5
 
 
+def test_more_tokens_than_cosformer_is_made_for_are_refused():
+    """Beyond max_length the cosine of a distance, and with it a weight, would be negative."""
+    mixer = LinearAttention(8, feature_map="cosformer", feature_dim=4, max_length=5)
+    u = normal(2, 6, 8).float()
+    mixer(u[:, :5])
+    with pytest.raises(ValueError, match=r"6 tokens .* max_length 5"):
+        mixer(u)
+    _, state = mixer.read(u[:, :4], mixer.initial_state(2))
+    with pytest.raises(ValueError, match=r"6 tokens .* max_length 5"):
+        mixer.read(u[:, 4:], state)
+    _, state = mixer.step(u[:, 4], state)
+    with pytest.raises(ValueError, match=r"6 tokens .* max_length 5"):
+        mixer.step(u[:, 5], state)
+    assert LinearAttention(8, max_length=5)(u).shape == u.shape
+
+
 def test_decays_of_heads():
     """One token marked by its value, seen t later: g^t of its first weight, g = 1 - 2^-3 in the first head, 1 - 2^-4 in the second."""
     mixer = LinearAttention(4, num_heads=2, feature_dim=2, feature_map="identity", decay=True).double()
@@ -141,6 +157,40 @@ def test_decays_of_heads():
     score = 2 / math.sqrt(2)
     for i in range(6):
         assert y[i].tolist() == pytest.approx([score * (7 / 8) ** i] * 2 + [score * (15 / 16) ** i] * 2)
+
+
+def turned(x, i):
+    """Six entries as three pairs (n, n + 3), turned by i, i / 100 and i / 10000: frequencies 10000^(-n / 2), n = 0, 1, 2."""
+    out = list(x)
+    for n, frequency in enumerate((1.0, 0.01, 0.0001)):
+        cos, sin = math.cos(i * frequency), math.sin(i * frequency)
+        out[n], out[n + 3] = x[n] * cos - x[n + 3] * sin, x[n + 3] * cos + x[n] * sin
+    return out
+
+
+def applied(weight, x):
+    return [sum(w * entry for w, entry in zip(row, x, strict=True)) for row in weight.tolist()]
+
+
+def test_retnet_in_plain_numbers():
+    """Equations 5 to 8 in loops over numbers, two heads of six entries: decays 31/32 and 63/64, keys by sqrt 6, a norm of each head."""
+    mixer = randomised(RetNet(12, num_heads=2, value_factor=1)).double().requires_grad_(False)
+    u = normal(1, 9, 12)
+    made = mixer(u)[0].tolist()
+    q, k, v, g = ([applied(m.weight, row) for row in u[0].tolist()] for m in (mixer.q_proj, mixer.k_proj, mixer.v_proj, mixer.g_proj))
+    for i in range(9):
+        heads = []
+        for head, decay in enumerate((0.96875, 0.984375)):
+            part = slice(6 * head, 6 * head + 6)
+            o = [0.0] * 6
+            for j in range(i + 1):
+                score = sum(a * b for a, b in zip(turned(q[i][part], i), turned(k[j][part], j), strict=True))
+                weight = decay ** (i - j) * score / 2.449489742783178
+                o = [total + weight * value for total, value in zip(o, v[j][part], strict=True)]
+            root = math.sqrt(sum(entry**2 for entry in o) / 6 + 0.000001)
+            heads += [entry / root for entry in o]
+        gated = [entry / (1 + math.exp(-gate)) * gate for entry, gate in zip(heads, g[i], strict=True)]
+        assert made[i] == pytest.approx(applied(mixer.out_proj.weight, gated), rel=1e-9, abs=1e-12)
 
 
 def test_retnet_sees_positions_as_differences_alone():

@@ -110,6 +110,27 @@ def test_ssd_with_one_rate_a_head_is_the_selective_scan():
     assert difference(last.squeeze(1), wanted_last) < 1e-12
 
 
+def test_short_steps_after_long_ones_keep_their_decays():
+    """The last 32 tokens take steps of -0.016 after a running sum of -10240, which float32 keeps to 0.001: differences would cancel."""
+    draw = torch.Generator().manual_seed(0)
+    x, write, read = (torch.randn(shape, generator=draw) for shape in ((64, 2, 1, 4), (64, 2, 1, 8), (64, 2, 1, 8)))
+    dt = torch.tensor([20.0] * 32 + [1e-3] * 32).view(64, 1, 1).expand(64, 2, 1)
+    given = (x, dt, torch.tensor([-16.0]), write, read)
+    wanted, wanted_last = selective_scan_reference(
+        x[:, :, 0].double(),
+        dt.double().expand(64, 2, 4),
+        torch.full((4, 8), -16.0, dtype=torch.float64),
+        write[:, :, 0].double(),
+        read[:, :, 0].double(),
+        torch.zeros(2, 8, 4, dtype=torch.float64),
+    )
+    made, last = ssd(*given, None, 64)
+    assert made.dtype == last.dtype == torch.float32
+    assert difference(made[32:, :, 0], wanted[32:]) < 5e-6
+    assert difference(made[:, :, 0], wanted) < 5e-6
+    assert difference(last[:, 0], wanted_last) < 5e-6
+
+
 def test_ssd_that_forgets_nothing_is_linear_attention():
     x, dt, _, write, read, _ = scan_inputs(t=9, d=3, n=2)
     scores = torch.einsum("ibn,jbn->bij", read, write).tril()

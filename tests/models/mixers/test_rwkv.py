@@ -126,6 +126,26 @@ def test_channels_that_forget_at_once_leave_no_nan():
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(made.square().mean() + last.square().mean(), given))
 
 
+@pytest.mark.parametrize("make", [lambda: RWKV4(16), lambda: RWKV5(16, head_size=8)])
+def test_a_rate_beyond_float32_is_forgetting_at_once(make):
+    """exp(100) is infinite in float32, and 0 times it no number: some channels' decays are zero, others stay as they were."""
+    mixer = randomised(make())
+    with torch.no_grad():
+        mixer.time_decay.view(-1)[::2] = 100.0
+    u = inputs(mixer, 70)[0]
+    made = mixer(u.float())
+    made.square().mean().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in mixer.parameters())
+    with torch.no_grad():
+        state, stepped = mixer.initial_state(2), []
+        for i in range(70):
+            y, state = mixer.step(u[:, i].float(), state)
+            stepped.append(y)
+        wanted = mixer.double().reference(u)
+        assert difference(made, wanted) < 2e-5
+        assert difference(torch.stack(stepped, dim=1), wanted) < 2e-5
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_rwkv4_equals_transformers():
     from transformers import RwkvConfig

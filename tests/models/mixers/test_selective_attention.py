@@ -78,6 +78,22 @@ def test_pair_by_pair_and_by_mask_are_the_same_with_their_gradients(kinds):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kinds", [3, 2000])
+def test_matches_of_narrow_parameters_come_back_narrow(narrow, kinds):
+    """By mask where tokens are of few kinds, pair by pair where most are new."""
+    wide = make(keys="matches")
+    mixer = make(keys="matches").to(narrow)
+    wide.load_state_dict(mixer.state_dict())
+    ids = torch.randint(kinds, (2, 200), generator=torch.Generator().manual_seed(0))
+    u = inputs(wide, 200)[0].to(narrow)
+    made = mixer(u, ids)
+    assert made.dtype == narrow
+    assert made.any()
+    assert difference(made, wide(u.double(), ids)) < 0.03
+    assert difference(mixer.read(u, mixer.initial_state(2), ids)[0], made) < 0.03
+
+
 def test_full_selection_is_attention():
     mixer = make(selection="full")
     u, _ = inputs(mixer, 30)

@@ -127,13 +127,34 @@ def test_every_token_reaches_every_later_one_in_two_layers():
         assert (reached > 0).sum() == (64 * 65 // 2 if pattern != "star" else 56 * 8), pattern
 
 
-@pytest.mark.parametrize("options", [{}, {"configuration": "multihead"}, {"pattern": "random"}, {"pattern": "star"}])
-def test_pairs_are_counted_in_all_heads(options):
+@pytest.mark.parametrize("stride", [1, 2, 3, 16])
+@pytest.mark.parametrize("pattern", ["strided", "fixed", "star"])
+def test_pairs_are_counted_in_all_heads(pattern, stride):
+    uses = (
+        [{}] if pattern == "star" else [{}, {"configuration": "multihead"}, *({"configuration": "sequential", "layer": i} for i in (0, 1))]
+    )
+    for options in uses:
+        mixer = make(pattern=pattern, stride=stride, **options)
+        for t in (1, 2, 3, 17, 50):
+            assert mixer.num_pairs(t) == sum(len(mixer.keys_of(i, head)) for head in range(4) for i in range(t)), (options, t)
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.875, 1.0])
+def test_random_pairs_are_counted_as_expected(sparsity):
+    t = 300
+    mixer = make(pattern="random", sparsity=sparsity)
+    made = 4 * int(pattern_mask("random", t, sparsity=sparsity).sum())
+    deviation = (sparsity * (1 - sparsity) * t * (t - 1) / 2) ** 0.5
+    assert abs(mixer.num_pairs(t) - made) <= 4 * (4 * deviation)
+    assert mixer.num_pairs(1) == 4
+
+
+@pytest.mark.parametrize("options", [{}, {"pattern": "random"}, {"pattern": "star"}])
+def test_a_long_text_is_counted_without_a_mask(options, monkeypatch):
+    monkeypatch.setattr(SparseAttention, "sees", None)
     mixer = make(**options)
-    for t in (1, 17, 600):
-        listed = sum(len(mixer.keys_of(i, head)) for head in range(4) for i in range(t)) if t < 600 else None
-        assert listed is None or mixer.num_pairs(t) == listed
     assert mixer.flops(600) < Attention(D).flops(600)
+    assert mixer.flops(100_000) < Attention(D).flops(100_000)
 
 
 @pytest.mark.parametrize(
