@@ -68,7 +68,10 @@ def read_published(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]
     of config.json says what is not understood.
     """
     config, weights = _read_config(folder / CONFIG), _Weights(folder / WEIGHTS)
-    architecture = _mamba(config, weights) if weights.is_of_mamba() else _gpt(config, weights)
+    try:
+        architecture = _mamba(config, weights) if weights.is_of_mamba() else _gpt(config, weights)
+    except ValueError as error:  # what each entry alone may be, but not a model
+        raise UserError(f"its config makes no model ({error})", where=folder / CONFIG) from error
     weights.check_all_taken()
     return architecture, weights.taken
 

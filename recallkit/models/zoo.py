@@ -28,6 +28,7 @@ CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "card.json"
 CONTEXT = 256
 VOCAB_SIZE = 4096
 WIDTH = 192
+_WIDTH_STEP = 16
 MATCHED_PARAMETERS = 2_000_000
 """Weights without the embedding that every architecture has, as nearly as its MLPs' width can make it."""
 
@@ -75,14 +76,11 @@ def architecture(name: str) -> ArchitectureConfig:
     from recallkit.models.language_model import LanguageModel
 
     layers = registry.look_up(ARCHITECTURES, name, "architecture").layers
-    config = ArchitectureConfig(VOCAB_SIZE, WIDTH, layers, max_length=CONTEXT)
-
-    def excess(width: int) -> int:
-        with torch.device("meta"):
-            model = LanguageModel(dataclasses.replace(config, mlp_width=width))
-        return abs(model.num_parameters(embeddings=False) - MATCHED_PARAMETERS)
-
-    return dataclasses.replace(config, mlp_width=min(range(32, 1025, 16), key=excess))
+    config = ArchitectureConfig(VOCAB_SIZE, WIDTH, layers, mlp_width=_WIDTH_STEP, max_length=CONTEXT)
+    with torch.device("meta"):
+        narrow = LanguageModel(config).num_parameters(embeddings=False)
+    a_step = 3 * WIDTH * _WIDTH_STEP * len(layers)  # SwiGLU has three matrices
+    return dataclasses.replace(config, mlp_width=_WIDTH_STEP * (1 + round((MATCHED_PARAMETERS - narrow) / a_step)))
 
 
 _FOLDER = Path(str(files("recallkit"))) / "data" / "zoo"
