@@ -117,7 +117,7 @@ def demo(as_json: Json = False, force: Force = False) -> None:
         return
     views.print_slices(slices, sliced)
     views.print_gap(tables, sliced, out)
-    console.note(f"the same as a page: {page}")
+    console.stdout().print(f"The same as a page: {page}", markup=False, soft_wrap=True)
 
 
 @app.command()
