@@ -25,6 +25,6 @@ assert callable(token_nll)
 assert query("gap/attribute_gap")
 PYTHON
 "$work/venv/bin/recallkit" --version
-"$work/venv/bin/recallkit" demo
+"$work/venv/bin/recallkit" gap zoo:attention zoo:rwkv
 "$work/venv/bin/recallkit" eval-recall --limit 16
 echo "wheel: works outside the tree, with its declared dependencies alone"
