@@ -168,6 +168,7 @@ def test_the_identity_is_that_of_config_and_weights(tmp_path):
         (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"num_heads": 4.0}}]), "num_heads"),
         (lambda folder: change_config(folder, layers=[{"mixer": "sliding_window", "options": {"window": 2.5}}]), "window"),
         (lambda folder: change_config(folder, layers=[{"mixer": "hyena", "options": {"max_length": 10**12}}]), "max_length"),
+        (lambda folder: change_config(folder, layers=[{"mixer": "hyena", "options": {"layers": 10**6}}]), "64 hidden layers"),
         (lambda folder: change_config(folder, layers=[{"mixer": "gla", "options": {"key_factor": float("inf")}}]), "key_factor"),
         (lambda folder: change_config(folder, layers=[{"mixer": "mamba"}] * 100_000), "100,000 layers"),
     ],

@@ -60,6 +60,9 @@ class ExplicitFilter(Filter):
         return 2 * k * self.channels * (self.squash > 0)
 
 
+MOST_LAYERS = 64
+
+
 class ImplicitFilter(Filter):
     """Hyena's filter: h[c, s] = window_c(s) * MLP(position(s))_c (arXiv 2302.10866, section 3.3, and its code).
 
@@ -89,6 +92,8 @@ class ImplicitFilter(Filter):
         if features < 3 or features % 2 == 0:
             raise ValueError(f"features of a position are the time, sines and cosines: an odd number from 3 on, not {features}")
         self.features, self.shift = features, shift
+        if layers > MOST_LAYERS:
+            raise ValueError(f"a filter's network has at most {MOST_LAYERS} hidden layers, not {layers}")
         self.hidden = nn.ModuleList([nn.Linear(features, width), *(nn.Linear(width, width) for _ in range(layers))])
         self.frequency = nn.Parameter(torch.full((width,), float(frequency)))
         self.last = nn.Linear(width, channels, bias=False)
