@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 MAX_ELEMENTS = 1 << 36
 """Most weights that a config may ask for: a mistyped width is refused before memory is taken."""
 
-
 MAX_LAYERS = 1000
+"""The same for layers, of which each takes time to make."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recallkit import registry
+from recallkit import config, registry
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 
@@ -25,7 +25,7 @@ MODEL_TYPE = "recallkit"
 """`model_type` in config.json, by which a folder is known as ours."""
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "card.json"
 
-CONTEXT = 256
+CONTEXT = config.EMBEDDED_SEQ_LEN
 VOCAB_SIZE = 4096
 WIDTH = 192
 _WIDTH_STEP = 16
@@ -76,11 +76,11 @@ def architecture(name: str) -> ArchitectureConfig:
     from recallkit.models.language_model import LanguageModel
 
     layers = registry.look_up(ARCHITECTURES, name, "architecture").layers
-    config = ArchitectureConfig(VOCAB_SIZE, WIDTH, layers, mlp_width=_WIDTH_STEP, max_length=CONTEXT)
+    made = ArchitectureConfig(VOCAB_SIZE, WIDTH, layers, mlp_width=_WIDTH_STEP, max_length=CONTEXT)
     with torch.device("meta"):
-        narrow = LanguageModel(config).num_parameters(embeddings=False)
+        narrow = LanguageModel(made).num_parameters(embeddings=False)
     a_step = 3 * WIDTH * _WIDTH_STEP * len(layers)  # SwiGLU has three matrices
-    return dataclasses.replace(config, mlp_width=_WIDTH_STEP * (1 + round((MATCHED_PARAMETERS - narrow) / a_step)))
+    return dataclasses.replace(made, mlp_width=_WIDTH_STEP * (1 + round((MATCHED_PARAMETERS - narrow) / a_step)))
 
 
 _FOLDER = Path(str(files("recallkit"))) / "data" / "zoo"
