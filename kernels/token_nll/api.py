@@ -6,51 +6,67 @@ argmax = the lowest id of the largest logit        rank = number of logits large
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from recallkit.kernels.choice import Impl, choose
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
-Impl = Literal["auto", "reference", "chunked"]
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 class TokenNll(NamedTuple):
     """Per token, all of shape (n,)."""
 
-    nll: torch.Tensor  # float32, nats
-    argmax: torch.Tensor  # int64
-    rank: torch.Tensor  # int64, 0 = best
+    nll: Tensor  # float32, nats
+    argmax: Tensor  # int64
+    rank: Tensor  # int64, 0 = best
 
 
-def token_nll(
-    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *, bias: torch.Tensor | None = None, impl: Impl = "auto"
-) -> TokenNll:
-    """NLL, argmax and rank of `targets` under the linear layer (`weight`, `bias`) applied to `hidden`.
+def token_nll(hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor | None = None, impl: Impl = "auto") -> TokenNll:
+    """NLL, argmax and rank of `targets` under the linear layer (`weight`, `bias`) applied to `hidden`. Nothing is differentiated.
 
-    Shapes: hidden (n, d), weight (vocab, d), bias (vocab,) or None, targets (n,) integer in [0, vocab). Logits are
-    computed and reduced in float32 whatever the dtype of the inputs (`reference`: float64).
-    `impl`: "reference" holds all logits, "chunked" a few rows at a time, "auto" is "chunked".
-    Raises ValueError for shapes or an implementation that do not fit.
+    Shapes: hidden (n, d), weight (vocab, d), bias (vocab,) or None, targets (n,) integers below vocab. A row with a negative
+    target is not asked for: its NLL is 0 and its rank -1. Logits are computed and reduced in float32 whatever the dtype of the
+    inputs (float64 where an input is, and in `reference`). A row's result depends on no other row.
+    `impl`: "reference" holds all logits, "torch" tiles of them, "triton" none: on a card and in half precision it is `auto`'s.
+    Raises ValueError for shapes, targets or an implementation that do not fit; on a card a target from vocab on gives NaN.
     """
+    _check(hidden, weight, targets, bias)
+    mixed = None if hidden.dtype == weight.dtype else f"hidden is {hidden.dtype} and weight {weight.dtype}"
+    wide = None if hidden.dtype in _HALVES else "products in full precision are faster in PyTorch"
+    with torch.no_grad():
+        chosen = choose("token_nll", impl, hidden, weight, targets, bias, unsupported=mixed, slower=wide)
+        if chosen == "triton":
+            from recallkit.kernels.token_nll.triton_impl import token_nll_triton
+
+            return TokenNll(*token_nll_triton(hidden, weight, targets, bias))
+        if chosen == "torch":
+            from recallkit.kernels.token_nll.torch_impl import token_nll_torch as compute
+        else:
+            from recallkit.kernels.token_nll.reference import token_nll_reference as compute
+        asked = targets >= 0
+        nll, argmax, rank = compute(hidden, weight, targets.clamp(min=0), bias)
+        return TokenNll(torch.where(asked, nll, 0), argmax, torch.where(asked, rank, -1))
+
+
+def logits_nll(logits: Tensor, targets: Tensor) -> TokenNll:
+    """The same from logits (n, vocab) that a model computed itself; reduced in float32 a few rows at a time."""
+    from recallkit.kernels.token_nll.torch_impl import logits_nll_torch
+
+    return logits_nll_torch(logits, targets)
+
+
+def _check(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> None:
     if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
         raise ValueError(f"hidden (n, d) and weight (vocab, d) do not fit: {tuple(hidden.shape)}, {tuple(weight.shape)}")
-    if targets.shape != hidden.shape[:1]:
-        raise ValueError(f"targets must have shape ({hidden.shape[0]},), not {tuple(targets.shape)}")
+    if targets.shape != hidden.shape[:1] or targets.dtype.is_floating_point:
+        raise ValueError(f"targets must be integers of shape ({hidden.shape[0]},), not {targets.dtype} of {tuple(targets.shape)}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias must have shape ({weight.shape[0]},), not {tuple(bias.shape)}")
-    if impl == "reference":
-        from recallkit.kernels.token_nll.reference import token_nll_reference
-
-        return token_nll_reference(hidden, weight, targets, bias)
-    if impl in ("auto", "chunked"):
-        from recallkit.kernels.token_nll.chunked import token_nll_chunked
-
-        return token_nll_chunked(hidden, weight, targets, bias)
-    raise ValueError(f"impl must be auto, reference or chunked, not {impl!r}")
-
-
-def logits_nll(logits: torch.Tensor, targets: torch.Tensor) -> TokenNll:
-    """The same from logits (n, vocab) that a model computed itself; reduced in float32 a few rows at a time."""
-    from recallkit.kernels.token_nll.chunked import logits_nll_chunked
-
-    return logits_nll_chunked(logits, targets)
+    # On a card, looking would mean waiting for it.
+    if targets.device.type == "cpu" and len(targets) and not torch.compiler.is_compiling() and int(targets.max()) >= len(weight):
+        raise ValueError(f"target {int(targets.max())} is no entry of a vocabulary of {len(weight)}")

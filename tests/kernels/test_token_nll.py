@@ -7,15 +7,17 @@ import math
 import pytest
 import torch
 
-from recallkit.kernels.token_nll import chunked
+from recallkit.kernels.token_nll import torch_impl
 from recallkit.kernels.token_nll.api import TokenNll, logits_nll, token_nll
+from tests.kernels.checks import DEVICE
+from tests.kernels.compilation import Case, assert_compiles
 
 
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Tiles of at most 70 rows and 48 columns, so that small inputs have several of both."""
-    monkeypatch.setattr(chunked, "ROWS", 70)
-    monkeypatch.setattr(chunked, "COLUMNS", 48)
+    monkeypatch.setattr(torch_impl, "ROWS", 70)
+    monkeypatch.setattr(torch_impl, "COLUMNS", 48)
 
 
 def draw(n: int, d: int, vocab: int, dtype: torch.dtype = torch.float32, *, seed: int = 0) -> tuple[torch.Tensor, ...]:
@@ -36,7 +38,7 @@ def assert_equal(fast: TokenNll, exact: TokenNll, tolerance: float = 1e-5) -> No
 @pytest.mark.parametrize(("n", "d", "vocab"), [(1, 8, 2), (17, 24, 257), (130, 64, 600), (0, 8, 50), (71, 1, 49), (64, 5, 48)])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_chunked_equals_reference(n, d, vocab, with_bias, dtype, small_tiles):
+def test_torch_equals_reference(n, d, vocab, with_bias, dtype, small_tiles):
     hidden, weight, bias, targets = draw(n, d, vocab, dtype)
     offset = bias if with_bias else None
     assert_equal(token_nll(hidden, weight, targets, bias=offset), token_nll(hidden, weight, targets, bias=offset, impl="reference"))
@@ -49,7 +51,7 @@ def test_tiles_of_the_usual_size_equal_reference():
 
 def test_tiles_of_whole_rows_equal_reference(monkeypatch):
     """As they are on a card."""
-    monkeypatch.setattr(chunked, "_tile_shape", lambda device, vocab: (70, vocab))
+    monkeypatch.setattr(torch_impl, "_tile_shape", lambda device, vocab: (70, vocab))
     hidden, weight, bias, targets = draw(150, 16, 300)
     exact = token_nll(hidden, weight, targets, bias=bias, impl="reference")
     assert_equal(token_nll(hidden, weight, targets, bias=bias), exact)
@@ -60,11 +62,11 @@ def test_tiles_of_whole_rows_equal_reference(monkeypatch):
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize(("n", "d", "vocab"), [(1, 64, 500), (700, 64, 5000), (1500, 256, 50257)])
-def test_on_a_card_chunked_equals_reference(n, d, vocab, dtype, with_bias):
+def test_on_a_card_torch_equals_reference(n, d, vocab, dtype, with_bias):
     tensors = draw(n, d, vocab, dtype)
     exact = token_nll(*tensors[:2], tensors[3], bias=tensors[2] if with_bias else None, impl="reference")
     hidden, weight, bias, targets = (tensor.cuda() for tensor in tensors)
-    scores = token_nll(hidden, weight, targets, bias=bias if with_bias else None)
+    scores = token_nll(hidden, weight, targets, bias=bias if with_bias else None, impl="torch")
     assert torch.allclose(scores.nll.cpu(), exact.nll, rtol=1e-4, atol=1e-4)
     assert (scores.argmax.cpu() == exact.argmax).double().mean() > 0.99
     assert ((scores.rank.cpu() - exact.rank).abs() <= 2).all()
@@ -213,3 +215,107 @@ def test_shapes_that_do_not_fit_are_named(hidden, weight, targets, message):
 def test_an_unknown_implementation_raises():
     with pytest.raises(ValueError, match="impl"):
         token_nll(torch.zeros(1, 2), torch.zeros(3, 2), torch.zeros(1, dtype=torch.int64), impl="fast")
+
+
+# The kernel for cards: interpreted where there is none.
+
+KERNEL = "recallkit.kernels.token_nll.triton_impl"
+SHAPES = [(1, 8, 2), (17, 24, 257), (65, 64, 130), (130, 96, 63), (64, 16, 64)]
+
+
+@pytest.mark.parametrize(("n", "d", "vocab"), SHAPES)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_triton_equals_reference(n, d, vocab, with_bias):
+    hidden, weight, bias, targets = (tensor.to(DEVICE) for tensor in draw(n, d, vocab))
+    offset = bias if with_bias else None
+    assert_equal(
+        token_nll(hidden, weight, targets, bias=offset, impl="triton"), token_nll(hidden, weight, targets, bias=offset, impl="reference")
+    )
+
+
+@pytest.mark.parametrize("config", range(2))
+def test_every_configuration_gives_the_result(config):
+    from recallkit.kernels.token_nll.triton_impl import FLOAT_TILES, token_nll_triton
+
+    assert len(FLOAT_TILES.configs) == 2
+    hidden, weight, bias, targets = (tensor.to(DEVICE) for tensor in draw(70, 40, 200))
+    scores = TokenNll(*token_nll_triton(hidden, weight, targets, bias, config))
+    assert_equal(scores, token_nll(hidden, weight, targets, bias=bias, impl="reference"))
+
+
+def test_triton_leaves_out_rows_that_are_not_asked_for():
+    hidden, weight, _, targets = (tensor.to(DEVICE) for tensor in draw(40, 8, 50))
+    all_asked = token_nll(hidden, weight, targets, impl="triton")
+    some = torch.where(torch.arange(40, device=DEVICE) % 3 == 0, -100, targets)
+    for impl in ("triton", "torch", "reference"):
+        scores = token_nll(hidden, weight, some, impl=impl)
+        assert scores.nll[::3].tolist() == [0.0] * 14
+        assert scores.rank[::3].tolist() == [-1] * 14
+        assert torch.equal(scores.argmax, all_asked.argmax)
+        assert torch.equal(scores.rank[1::3], all_asked.rank[1::3])
+        assert torch.allclose(scores.nll[1::3], all_asked.nll[1::3], atol=1e-5)
+        none = token_nll(hidden, weight, torch.full_like(targets, -1), impl=impl)
+        assert (none.nll == 0).all()
+        assert (none.rank == -1).all()
+
+
+def test_triton_keeps_ties_large_logits_and_masked_entries():
+    hidden, weight, _, _ = (tensor.to(DEVICE) for tensor in draw(30, 33, 200))
+    weight[150:] = weight[:50]
+    low, high = (token_nll(hidden, weight, torch.full((30,), y, device=DEVICE), impl="triton") for y in (20, 170))
+    assert torch.equal(low.rank, high.rank)
+    assert torch.equal(low.nll, high.nll)
+    assert (low.argmax < 150).all()
+    masked = torch.zeros(200, device=DEVICE)
+    masked[:70] = masked[140:] = -math.inf
+    targets = torch.arange(30, device=DEVICE) % 70 + 70
+    exact = token_nll(hidden, weight[70:140], targets - 70, impl="reference")
+    assert_equal(token_nll(hidden, weight, targets, bias=masked, impl="triton"), TokenNll(exact.nll, exact.argmax + 70, exact.rank))
+    shifted = token_nll(hidden, weight, targets, bias=torch.full((200,), 1e4, device=DEVICE), impl="triton")
+    assert (shifted.nll - token_nll(hidden, weight, targets, impl="triton").nll).abs().max() < 2e-2  # 1e4 leaves logits 1e-3
+    assert (shifted.nll >= 0).all()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_triton_says_where_a_logit_is_broken(value):
+    hidden, weight, _, targets = (tensor.to(DEVICE) for tensor in draw(20, 8, 100))
+    hidden[3] = value
+    finite = token_nll(hidden, weight, targets, impl="triton").nll.isfinite()
+    assert not finite[3]
+    assert finite.sum() == 19
+
+
+def test_triton_takes_no_rows_and_any_strides():
+    hidden, weight, bias, targets = (tensor.to(DEVICE) for tensor in draw(33, 12, 100))
+    assert [len(part) for part in token_nll(hidden[:0], weight, targets[:0], impl="triton")] == [0, 0, 0]
+    exact = token_nll(hidden, weight, targets, bias=bias, impl="reference")
+    assert_equal(token_nll(hidden.T.contiguous().T, weight.T.contiguous().T, targets.int(), bias=bias, impl="triton"), exact)
+    assert_equal(token_nll(torch.cat([hidden, hidden], 1)[:, :12], weight, targets, bias=bias, impl="triton"), exact)
+
+
+def test_triton_is_an_operation_that_torch_can_trace():
+    from recallkit.kernels.token_nll.triton_impl import token_nll_triton
+
+    hidden, weight, bias, targets = (tensor.to(DEVICE) for tensor in draw(5, 8, 20))
+    torch.library.opcheck(token_nll_triton, (hidden, weight, targets, bias))
+    compiled = torch.compile(lambda h: token_nll(h, weight, targets, impl="triton").nll, backend="aot_eager", fullgraph=True)
+    with torch.inference_mode():
+        assert torch.equal(compiled(hidden), token_nll(hidden, weight, targets, impl="triton").nll)
+
+
+def compiled_cases() -> list[Case]:
+    """Both kernels with products, in every configuration, on a vocabulary and a width as models have."""
+    common = {"bias_ptr": "*fp32", "targets_ptr": "*i64", "target_logits_ptr": "*fp32", "n": 32768, "vocab": 50257, "d": 1024}
+    common |= {"hidden_stride": 1024, "weight_stride": 1024, "HAS_BIAS": True, "EVEN": True}
+    parts = {"largest_ptr": "*fp32", "sum_ptr": "*fp32", "argmax_ptr": "*i32", "ahead_ptr": "*i32"}
+    found = []
+    for kind, tiles, num, targets in (("bf16", "HALF_TILES", 3, "TARGETS"), ("fp32", "FLOAT_TILES", 2, "FLOAT_TARGETS")):
+        given = common | {"hidden_ptr": f"*{kind}", "weight_ptr": f"*{kind}", "DOT": [kind]}
+        found += [Case(f"{KERNEL}:tile_kernel", given | parts, f"{KERNEL}:{tiles}", config) for config in range(num)]
+        found.append(Case(f"{KERNEL}:target_logits_kernel", given, f"{KERNEL}:{targets}"))
+    return found
+
+
+def test_compiled_for_a_card_nothing_spills_and_halves_use_matrix_instructions():
+    assert_compiles(compiled_cases(), matrix="HGMMA")

@@ -29,7 +29,7 @@ _LEAST_ROWS = 64
 
 
 @torch.no_grad()
-def token_nll_chunked(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> TokenNll:
+def token_nll_torch(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> TokenNll:
     """Shapes as in `token_nll`. In float64 where an input is. A row's result does not depend on the other rows."""
     precision = _precision(hidden.dtype, weight.dtype)
     operands = hidden.dtype if _multiplies_halves(hidden, weight) else precision
@@ -49,7 +49,7 @@ def token_nll_chunked(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Ten
 
 
 @torch.no_grad()
-def logits_nll_chunked(logits: Tensor, targets: Tensor) -> TokenNll:
+def logits_nll_torch(logits: Tensor, targets: Tensor) -> TokenNll:
     """Shapes as in `logits_nll`. In float64 where the logits are."""
     tally = _Tally(targets.long(), logits.shape[1], _precision(logits.dtype))
     tally.target_logits.copy_(logits.gather(1, targets.long()[:, None])[:, 0])

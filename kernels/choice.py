@@ -1,0 +1,82 @@
+"""Which implementation of an operation runs: the readable one, PyTorch's, or our own kernel for a card.
+
+Every operation of `kernels` is one function with `impl=`:
+
+    reference   as the formula reads, in the precision of its inputs: the oracle
+    torch       chunked PyTorch, differentiable unless the operation says otherwise: the path on CPU
+    triton      a kernel for CUDA cards, without a backward pass; on CPU through Triton's interpreter (TRITON_INTERPRET=1)
+    auto        triton where it runs and nothing is differentiated, else torch
+
+A named implementation runs or raises. What `auto` picks, and why, is logged once to `recallkit.kernels` at level INFO.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import os
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Impl = Literal["auto", "reference", "torch", "triton"]
+Chosen = Literal["reference", "torch", "triton"]
+
+IMPLS: tuple[Impl, ...] = ("auto", "reference", "torch", "triton")
+KERNEL_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+_log = logging.getLogger("recallkit.kernels")
+
+
+def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None = None, slower: str | None = None) -> Chosen:
+    """The implementation of `op` that runs on these tensors (None is skipped).
+
+    `unsupported`: why the kernel cannot take these inputs; `slower`: why `auto` should not take it, though it can.
+    Raises ValueError for an unknown `impl`, and where "triton" is named and cannot run.
+    """
+    if impl not in IMPLS:
+        raise ValueError(f"{op}: impl must be one of {', '.join(IMPLS)}, not {impl!r}")
+    if impl in ("reference", "torch"):
+        return impl
+    given = [tensor for tensor in tensors if tensor is not None]
+    obstacle = _obstacle(given) or unsupported
+    if impl == "triton":
+        if obstacle:
+            raise ValueError(f"{op}: impl='triton' cannot run: {obstacle}")
+        return "triton"
+    # Interpreted kernels are for tests: nobody wants them unasked.
+    obstacle = obstacle or slower or (None if given[0].is_cuda else "the tensors are on CPU")
+    chosen: Chosen = "torch" if obstacle else "triton"
+    if not torch.compiler.is_compiling():
+        _say(op, chosen, obstacle or "the tensors are on a card")
+    return chosen
+
+
+def interpreted() -> bool:
+    """Whether Triton's kernels are run by its interpreter, on CPU: TRITON_INTERPRET=1 from the start of the process on."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _obstacle(tensors: list[Tensor]) -> str | None:
+    """What keeps every kernel from these tensors, if anything does."""
+    if not _HAS_TRITON:
+        return "triton is not installed (pip install triton)"
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        return f"the tensors are on several devices: {', '.join(sorted(map(str, devices)))}"
+    if not tensors[0].is_cuda and not interpreted():
+        return f"the tensors are on {tensors[0].device.type}; kernels need CUDA, or TRITON_INTERPRET=1 for tests"
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return "it has no backward pass, and gradients are wanted: use torch.no_grad() or impl='torch'"
+    strange = {tensor.dtype for tensor in tensors if tensor.dtype.is_floating_point} - set(KERNEL_TYPES)
+    if strange:
+        return f"it takes float16, bfloat16 and float32, not {', '.join(str(dtype)[6:] for dtype in strange)}"
+    return None
+
+
+@functools.cache
+def _say(op: str, chosen: str, reason: str) -> None:
+    _log.info("%s: %s, because %s", op, chosen, reason)

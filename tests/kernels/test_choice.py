@@ -1,0 +1,55 @@
+"""`choose`: a named implementation runs or raises, and what `auto` picks is said."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from recallkit.kernels import choice
+from recallkit.kernels.choice import choose
+from recallkit.kernels.token_nll.api import token_nll
+
+
+def test_a_named_implementation_is_taken():
+    x = torch.zeros(2)
+    assert [choose("op", impl, x) for impl in ("reference", "torch")] == ["reference", "torch"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a card auto takes kernels")
+def test_on_cpu_auto_takes_torch_and_says_why(caplog):
+    choice._say.cache_clear()
+    with caplog.at_level(logging.INFO, logger="recallkit.kernels"):
+        assert choose("some op", "auto", torch.zeros(2)) == "torch"
+        assert choose("some op", "auto", torch.zeros(2)) == "torch"
+    assert [record.getMessage() for record in caplog.records] == ["some op: torch, because the tensors are on CPU"]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "unsupported", "message"),
+    [
+        (torch.zeros(2, dtype=torch.float64), None, "op: impl='triton' cannot run: it takes float16, bfloat16 and float32, not float64"),
+        (torch.zeros(2, requires_grad=True), None, "gradients are wanted"),
+        (torch.zeros(2), "widths beyond 128", "widths beyond 128"),
+    ],
+)
+def test_a_kernel_that_cannot_run_raises(tensor, unsupported, message):
+    with pytest.raises(ValueError, match=message):
+        choose("op", "triton", tensor.to("cuda" if torch.cuda.is_available() else "cpu"), unsupported=unsupported)
+
+
+def test_without_the_interpreter_a_kernel_on_cpu_raises(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match="kernels need CUDA"):
+        token_nll(torch.zeros(1, 2), torch.zeros(3, 2), torch.zeros(1, dtype=torch.int64), impl="triton")
+
+
+def test_no_grad_lets_a_kernel_run_on_parameters():
+    with torch.no_grad():
+        assert choose("op", "triton", torch.nn.Parameter(torch.zeros(2, device="cuda" if torch.cuda.is_available() else "cpu"))) == "triton"
+
+
+def test_an_unknown_name_raises():
+    with pytest.raises(ValueError, match="op: impl must be one of auto, reference, torch, triton, not 'fast'"):
+        choose("op", "fast", torch.zeros(1))  # type: ignore[arg-type]
