@@ -7,19 +7,24 @@ Every operation of `kernels` is one function with `impl=`:
     triton      a kernel for CUDA cards, without a backward pass; on CPU through Triton's interpreter (TRITON_INTERPRET=1)
     auto        triton where it runs and nothing is differentiated, else torch
 
-A named implementation runs or raises. What `auto` picks, and why, is logged once to `recallkit.kernels` at level INFO.
+A named implementation runs or raises. What `auto` picks, and why, is logged once to `recallkit.kernels` at level INFO. Where
+`auto` is asked for, RECALLKIT_KERNELS=torch keeps kernels from running, as `preferring("torch")` does for a while.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import logging
 import os
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Impl = Literal["auto", "reference", "torch", "triton"]
 Chosen = Literal["reference", "torch", "triton"]
@@ -29,6 +34,7 @@ KERNEL_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _log = logging.getLogger("recallkit.kernels")
+_preferred: list[str] = [os.environ.get("RECALLKIT_KERNELS", "auto")]
 
 
 def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None = None, slower: str | None = None) -> Chosen:
@@ -41,18 +47,34 @@ def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None
         raise ValueError(f"{op}: impl must be one of {', '.join(IMPLS)}, not {impl!r}")
     if impl in ("reference", "torch"):
         return impl
+    preferred = _preferred[-1]
+    if impl == "auto" and preferred in ("reference", "torch"):
+        return preferred  # type: ignore[return-value]
     given = [tensor for tensor in tensors if tensor is not None]
     obstacle = _obstacle(given) or unsupported
     if impl == "triton":
         if obstacle:
             raise ValueError(f"{op}: impl='triton' cannot run: {obstacle}")
         return "triton"
-    # Interpreted kernels are for tests: nobody wants them unasked.
-    obstacle = obstacle or slower or (None if given[0].is_cuda else "the tensors are on CPU")
+    if preferred != "triton":
+        # Interpreted kernels are for tests: nobody wants them unasked.
+        obstacle = obstacle or slower or (None if given[0].is_cuda else "the tensors are on CPU")
     chosen: Chosen = "torch" if obstacle else "triton"
     if not torch.compiler.is_compiling():
         _say(op, chosen, obstacle or "the tensors are on a card")
     return chosen
+
+
+@contextlib.contextmanager
+def preferring(impl: Impl) -> Iterator[None]:
+    """While it lasts `auto` means `impl`, or "torch" where a kernel cannot run. Raises ValueError for an unknown name."""
+    if impl not in IMPLS:
+        raise ValueError(f"impl must be one of {', '.join(IMPLS)}, not {impl!r}")
+    _preferred.append(impl)
+    try:
+        yield
+    finally:
+        _preferred.pop()
 
 
 def interpreted() -> bool:

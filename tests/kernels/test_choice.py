@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from recallkit.kernels import choice
-from recallkit.kernels.choice import choose
+from recallkit.kernels.choice import choose, preferring
 from recallkit.kernels.token_nll.api import token_nll
 
 
@@ -53,3 +53,18 @@ def test_no_grad_lets_a_kernel_run_on_parameters():
 def test_an_unknown_name_raises():
     with pytest.raises(ValueError, match="op: impl must be one of auto, reference, torch, triton, not 'fast'"):
         choose("op", "fast", torch.zeros(1))  # type: ignore[arg-type]
+
+
+def test_while_one_is_preferred_auto_means_it_where_it_runs():
+    x, wide = (
+        torch.zeros(2, dtype=dtype, device="cuda" if torch.cuda.is_available() else "cpu") for dtype in (torch.float32, torch.float64)
+    )
+    with preferring("triton"):
+        assert choose("op", "auto", x, slower="of something") == "triton"
+        assert choose("op", "auto", wide) == "torch"
+        with preferring("reference"):
+            assert choose("op", "auto", x) == "reference"
+            assert choose("op", "torch", x) == "torch"
+    assert choose("op", "auto", x.cpu()) == "torch"
+    with pytest.raises(ValueError, match="not 'fast'"), preferring("fast"):  # type: ignore[arg-type]
+        pass
