@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from recallkit.bench.results import Results
     from recallkit.stages.gap import GapTables
     from recallkit.stages.published import PublishedGap
     from recallkit.stages.recall import RecallTables
@@ -178,6 +179,28 @@ def print_costs(mixers: Sequence[Mapping[str, Any]], zoo_models: Sequence[Mappin
         [[row["model"], *_costs(row), _amount(row["trained_tokens"])] for row in zoo_models],
         caption=f"Parameters without the embedding, which has {console.abbreviate(zoo_models[0]['embeddings'])}.",
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------- bench
+
+
+def print_bench(results: Results, files: Sequence[Path]) -> None:
+    """What was measured, a row each, the machine's own ceilings below."""
+    from recallkit.bench import results as shown
+
+    machine = results.machine
+    ceilings = f"copies {shown.si(machine['copy_b_s'], 'B/s')}, matrix products {shown.si(machine['matrix_flop_s'], 'FLOP/s')}"
+    title = f"{machine['name']}, {machine['dtype']}, torch {machine['torch']}: {ceilings}"
+    operations, models = shown.operation_lines(results.rows), shown.model_lines(results.rows)
+    if operations:
+        caption = (
+            "Medians. Rates count what cannot be left out, beside the most that the device reaches; times ours: above 1 we are faster."
+        )
+        console.print_table(title, shown.COLUMNS, operations, caption=caption)
+    if models:
+        console.print_table(f"Random weights; {title}", shown.MODEL_COLUMNS, models, caption=shown.model_sizes(results.rows))
+    for line in (*results.verdicts, *(f"Written: {path}" for path in files)):
+        console.stdout().print(line, markup=False, soft_wrap=True)
 
 
 def _amount(number: int | None) -> str:

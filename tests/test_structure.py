@@ -61,9 +61,10 @@ LAYERS: dict[str, set[str]] = {
     "recall": LEAVES | {"evaluated", "stock_tasks", "evals", "stages", "console"},
     "stock_tasks": LEAVES | {"evaluated", "evals", "console"},
     "options": {"config"},
-    "views": LEAVES | {"stages", "models", "pipeline", "scoring", "console"},
+    "bench": LEAVES | {"bench", "kernels", "models"},
+    "views": LEAVES | {"bench", "stages", "models", "pipeline", "scoring", "console"},
     "cli": LEAVES
-    | {"options", "stages", "models", "evals", "pipeline", "scoring", "recall", "stock_tasks", "embedded", "views", "page", "console"},
+    | {"options", "bench", "stages", "models", "evals", "pipeline", "scoring", "recall", "stock_tasks", "embedded", "views", "page", "console"},
     **{leaf: LEAVES | {"compiled"} for leaf in LEAVES},
 }
 

@@ -135,7 +135,7 @@ HALF_TILES = Launcher(tile_kernel, [_config(128, COLUMNS, 64, 8, 3), _config(128
 FLOAT_TILES = Launcher(tile_kernel, [_config(64, 64, 32, 8, 2), _config(32, 64, 32, 4, 2)], _KEY)
 TARGETS = Launcher(target_logits_kernel, [triton.Config({"BLOCK_M": 64, "BLOCK_K": 64}, num_warps=4, num_stages=3)], _KEY)
 FLOAT_TARGETS = Launcher(target_logits_kernel, [triton.Config({"BLOCK_M": 32, "BLOCK_K": 32}, num_warps=4, num_stages=2)], _KEY)
-COMBINE = Launcher(combine_kernel, [triton.Config({"BLOCK": 128}, num_warps=4)], ("num_tiles",))
+COMBINE = Launcher(combine_kernel, [triton.Config({"BLOCK": 128}, num_warps=4)], ("vocab",))
 
 
 @torch.library.custom_op("recallkit::token_nll", mutates_args=())

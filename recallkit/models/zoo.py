@@ -26,11 +26,33 @@ MODEL_TYPE = "recallkit"
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "card.json"
 
 CONTEXT = config.EMBEDDED_SEQ_LEN
-VOCAB_SIZE = 4096
-WIDTH = 192
 _WIDTH_STEP = 16
-MATCHED_PARAMETERS = 2_000_000
-"""Weights without the embedding that every architecture has, as nearly as its MLPs' width can make it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large every architecture is made; its MLPs are as wide as `parameters` asks for."""
+
+    width: int
+    """d_model."""
+    num_heads: int
+    window: int
+    """Keys that a sliding window sees."""
+    repeats: int
+    """How often an architecture's blocks follow each other."""
+    parameters: int
+    """Weights without the embedding, as nearly as the MLPs' width can make it."""
+    vocab_size: int
+
+
+SIZES: dict[str, Size] = {
+    "2m": Size(192, 4, 32, 1, 2_000_000, 4096),
+    "360m": Size(1024, 16, 64, 6, 302_000_000, 50_257),
+    "1.3b": Size(2048, 32, 64, 6, 1_208_000_000, 50_257),
+}
+"""The first is that of the shipped models; the others are of Based's table 1 (arXiv 2402.18668), where nothing is trained here."""
+SHIPPED_SIZE = "2m"
+WIDTH, VOCAB_SIZE, MATCHED_PARAMETERS = SIZES[SHIPPED_SIZE].width, SIZES[SHIPPED_SIZE].vocab_size, SIZES[SHIPPED_SIZE].parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +88,29 @@ ARCHITECTURES: dict[str, Architecture] = {
 """The reference first."""
 
 
-def architecture(name: str) -> ArchitectureConfig:
-    """The config of a zoo model that is trained anew, its MLPs such that all have `MATCHED_PARAMETERS`.
+def architecture(name: str, size: str = SHIPPED_SIZE, context: int = CONTEXT) -> ArchitectureConfig:
+    """The config of a zoo model that is trained anew on sequences of `context` ids, its MLPs such that all of a size are alike.
 
-    Raises UserError for an unknown name.
+    Raises UserError for an unknown name or size.
     """
     import torch
 
     from recallkit.models.language_model import LanguageModel
 
-    layers = registry.look_up(ARCHITECTURES, name, "architecture").layers
-    made = ArchitectureConfig(VOCAB_SIZE, WIDTH, layers, mlp_width=_WIDTH_STEP, max_length=CONTEXT)
+    large = registry.look_up(SIZES, size, "size")
+    blocks = registry.look_up(ARCHITECTURES, name, "architecture").layers * large.repeats
+    layers = tuple(_sized(layer, place, len(blocks), large, context) for place, layer in enumerate(blocks))
+    made = ArchitectureConfig(large.vocab_size, large.width, layers, mlp_width=_WIDTH_STEP, max_length=context)
     with torch.device("meta"):
         narrow = LanguageModel(made).num_parameters(embeddings=False)
-    a_step = 3 * WIDTH * _WIDTH_STEP * len(layers)  # SwiGLU has three matrices
-    return dataclasses.replace(made, mlp_width=_WIDTH_STEP * (1 + round((MATCHED_PARAMETERS - narrow) / a_step)))
+    a_step = 3 * large.width * _WIDTH_STEP * len(layers)  # SwiGLU has three matrices
+    return dataclasses.replace(made, mlp_width=_WIDTH_STEP * (1 + round((large.parameters - narrow) / a_step)))
+
+
+def _sized(layer: LayerConfig, place: int, num_layers: int, size: Size, context: int) -> LayerConfig:
+    """The block at a place of so many, with those of its options that follow from the size."""
+    given = {"num_heads": size.num_heads, "window": size.window, "max_length": context, "layer": place, "num_layers": num_layers}
+    return LayerConfig(layer.mixer, {name: given.get(name, value) for name, value in layer.options.items()})
 
 
 _FOLDER = Path(str(files("recallkit"))) / "data" / "zoo"

@@ -1,0 +1,1 @@
+"""How fast this machine computes: operations of `recallkit.kernels` beside public ones, and whole models."""

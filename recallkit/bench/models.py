@@ -1,0 +1,97 @@
+"""Whole models with random weights, at a given size: scoring, reading a prompt, generating (the columns of Based's table 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from recallkit.bench.results import TOKENS, Row
+from recallkit.bench.timing import compare
+from recallkit.models import zoo
+from recallkit.models.generation import generate
+from recallkit.models.language_model import LanguageModel
+from recallkit.models.native_model import NativeModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a model is given to do."""
+
+    size: str = zoo.SHIPPED_SIZE
+    """One of `zoo.SIZES`."""
+    prompt: int = 1024
+    """Ids that are read at once, by one row."""
+    batch: int = 8
+    """Rows that generate together, and that are scored together."""
+    new: int = 32
+    """Ids that each row generates."""
+    repeats: int = 3
+
+
+PROMPT_OF_GENERATION = 16
+"""Ids that are read before generating: few, so that the time is that of the steps."""
+
+
+def build(name: str, work: Workload, device: torch.device, dtype: torch.dtype) -> NativeModel:
+    """The zoo's architecture at this size, its weights as training would begin. Raises UserError for unknown names."""
+    context = max(work.prompt, PROMPT_OF_GENERATION + work.new)
+    config = zoo.architecture(name, work.size, context)
+    with torch.device(device):
+        model = LanguageModel(config)
+    return NativeModel(model.to(dtype).eval().requires_grad_(False), f"{name} {work.size}", device)
+
+
+def measure_models(names: Sequence[str], work: Workload, device: torch.device, dtype: torch.dtype) -> Iterator[Row]:
+    """Three rows a model: tokens a millisecond of `score`, of `forward` with a carried state, and of `generate`.
+
+    One model is in memory at a time.
+    """
+    for name in names:
+        model = build(name, work, device, dtype)
+        for benchmark, size, num_tokens, call in _tasks(model, work):
+            timing = compare({name: call}, device, repeats=work.repeats)[name]
+            rate = None if timing.problem else num_tokens / timing.median / 1e3
+            yield Row(
+                benchmark,
+                size,
+                model.name,
+                timing.median,
+                timing.fastest,
+                timing.slowest,
+                rate=rate,
+                unit=TOKENS,
+                problem=timing.problem,
+            )
+        del model
+
+
+def _tasks(model: NativeModel, work: Workload) -> Iterator[tuple[str, dict[str, int], int, Callable[[int], Any]]]:
+    """Name, size, tokens and work of each measurement."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, model.vocab_size, (work.batch, work.prompt + 1)).astype(np.uint32)
+    length = min(work.prompt, max(128, work.prompt // work.batch))
+    texts = np.ascontiguousarray(ids[:, : length + 1])
+    offsets = np.arange(work.batch + 1) * (length + 1)
+    yield "scoring", {"b": work.batch, "n": length}, work.batch * length, lambda _: model.score(texts.ravel(), offsets)
+
+    prompt = torch.tensor(ids[:1, : work.prompt].astype(np.int64), device=model.device)
+
+    def prefill(_: int) -> None:
+        with torch.inference_mode():
+            model.forward(prompt, carry=True)
+
+    yield "prefill", {"b": 1, "n": work.prompt}, work.prompt, prefill
+
+    prompts = list(ids[:, :PROMPT_OF_GENERATION])
+    nothing = [np.empty(0, np.uint32)] * work.batch
+
+    def step_on(_: int) -> None:
+        generate(model, prompts, nothing, work.new, lambda number, made: False)
+
+    yield "generation", {"b": work.batch, "new": work.new}, work.batch * work.new, step_on

@@ -1,0 +1,353 @@
+"""The operations of `recallkit.kernels`, each with its sizes, its peers and what it costs at least."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from recallkit.bench import peers
+from recallkit.bench.results import OURS, Row
+from recallkit.bench.timing import Ceilings, compare, num_copies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+COPY, MATRIX = "of the copy rate", "of the matrix rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where and in which precision operations run; `quick`: one small size of each."""
+
+    device: torch.device
+    dtype: torch.dtype
+    quick: bool = False
+
+    @property
+    def on_card(self) -> bool:
+        """Whether there are kernels, and libraries that need a card."""
+        return self.device.type == "cuda"
+
+    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Standard normal numbers."""
+        return torch.randn(shape, device=self.device).to(dtype or self.dtype)
+
+    def sizes(self, on_card: list[Any], on_cpu: list[Any]) -> list[Any]:
+        """Those that fit the device; the first alone when quick."""
+        chosen = on_card if self.on_card else on_cpu
+        return chosen[:1] if self.quick else chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One operation at one size: how its inputs are made, who computes it (ours first), what it must at least do."""
+
+    operation: str
+    size: dict[str, int]
+    make: Callable[[], tuple[Tensor, ...]]
+    runs: dict[str, Callable[..., Any]]
+    flops: float
+    """Operations that no implementation can leave out; 0 where bytes are what binds."""
+    num_bytes: float
+    """Read and written at least."""
+    graph: bool = False
+    """Whether it is so short that a graph is timed."""
+    targets: dict[str, float] = field(default_factory=dict)
+    """On a card: least ratio to a peer by name, least share `COPY` or `MATRIX`."""
+
+
+def measure_case(case: Case, setting: Setting, ceilings: Ceilings, repeats: int) -> tuple[list[Row], list[str]]:
+    """A row for each implementation, ours first, and a line for each target of a card."""
+    first = case.make()
+    copies = [first, *(case.make() for _ in range(num_copies(_num_bytes(first), setting.device) - 1))]
+    calls = {name: partial(_call, run, copies) for name, run in case.runs.items()}
+    with torch.inference_mode():
+        times = compare(calls, setting.device, repeats=repeats, graph=case.graph)
+    ours = next(iter(times.values())).median
+    bound_by_products = case.flops / ceilings.matrix > case.num_bytes / ceilings.copy
+    rows = []
+    for name, timing in times.items():
+        known = timing.problem is None
+        work, most = (case.flops, ceilings.matrix) if bound_by_products else (case.num_bytes, ceilings.copy)
+        rows.append(
+            Row(
+                case.operation,
+                case.size,
+                name,
+                timing.median,
+                timing.fastest,
+                timing.slowest,
+                rate=work / timing.median if known else None,
+                unit="FLOP/s" if bound_by_products else "B/s",
+                share=work / timing.median / most if known else None,
+                ratio=timing.median / ours if known and math.isfinite(ours) else None,
+                problem=timing.problem,
+            )
+        )
+    return rows, _verdicts(case, rows) if setting.on_card else []
+
+
+def _call(run: Callable[..., Any], copies: list[tuple[Tensor, ...]], i: int) -> Any:
+    return run(*copies[i % len(copies)])
+
+
+def _num_bytes(tensors: tuple[Tensor, ...]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, torch.Tensor))
+
+
+def _verdicts(case: Case, rows: list[Row]) -> list[str]:
+    by_name = {row.implementation: row for row in rows}
+    lines = []
+    for name, least in case.targets.items():
+        reached = rows[0].share if name in (COPY, MATRIX) else by_name[name].ratio if name in by_name else None
+        what = f"{100 * least:.0f} % {name}" if name in (COPY, MATRIX) else f"{least:g} times as fast as {name}"
+        verdict = "not measured" if reached is None else f"{'met' if reached >= least else 'MISSED'} ({reached:.2f})"
+        lines.append(f"{case.operation} {rows[0].size_text}: {what}: {verdict}")
+    return lines
+
+
+def _ours(setting: Setting, function: Callable[..., Any], **options: Any) -> dict[str, Callable[..., Any]]:
+    """The implementation that `auto` takes on the device first, and on a card PyTorch's beside it."""
+    impls = ("triton", "torch") if setting.on_card else ("torch",)
+    return {f"{OURS} ({impl})": partial(function, impl=impl, **options) for impl in impls}
+
+
+def _on_card(setting: Setting, runs: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    return runs if setting.on_card else {}
+
+
+def _token_nll(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.token_nll.api import token_nll
+
+    def ours(hidden: Tensor, weight: Tensor, targets: Tensor, *, impl: Any) -> Any:
+        return token_nll(hidden, weight, targets, impl=impl)
+
+    width = setting.dtype.itemsize
+    for n, d, vocab in setting.sizes(
+        [(16384, 1024, 50257), (16384, 2048, 50257), (512, 1024, 50257)], [(512, 256, 4096), (512, 576, 49152)]
+    ):
+        yield Case(
+            "token_nll",
+            {"n": n, "d": d, "vocab": vocab},
+            partial(_head, setting, n, d, vocab),
+            {
+                **_ours(setting, ours),
+                "eager PyTorch": peers.eager_nll,
+                **_on_card(setting, {"liger": peers.liger_nll, "cut-cross-entropy": peers.cut_nll}),
+            },
+            flops=2.0 * n * d * vocab,
+            num_bytes=width * (n * d + vocab * d),
+            targets={MATRIX: 0.6, "cut-cross-entropy": 1.15, "liger": 1.5, "eager PyTorch": 2.0} if n > 512 else {},
+        )
+
+
+def _head(setting: Setting, n: int, d: int, vocab: int) -> tuple[Tensor, ...]:
+    return setting.normal(n, d), setting.normal(vocab, d) / d**0.5, torch.randint(vocab, (n,), device=setting.device)
+
+
+def _taylor_attention(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.taylor_attention.api import taylor_attention
+
+    def ours(q: Tensor, k: Tensor, v: Tensor, *_: Tensor, impl: Any) -> Any:
+        return taylor_attention(q, k, v, impl=impl, final_state=False)
+
+    h, f, v = (16, 16, 64) if setting.on_card else (4, 16, 64)
+    by_length = [(4, n) for n in (1024, 4096, 16384, 32768)]
+    for b, n in setting.sizes([(16, 32768), *by_length, *((b, 4096) for b in (1, 16, 64))], [(1, 256), (1, 1024), (1, 4096)]):
+        listing = {"cumulative sums, as listed": lambda q, k, v, *_: peers.taylor_by_cumulative_sums(q, k, v)}
+        yield Case(
+            "taylor_attention",
+            {"b": b, "h": h, "n": n},
+            # SDPA is given heads of the values' width, which attention would have.
+            partial(_normals, setting, (b, h, n, f), (b, h, n, f), (b, h, n, v), (b, h, n, v), (b, h, n, v)),
+            {
+                **_ours(setting, ours),
+                "SDPA": lambda _q, _k, v, wide_q, wide_k: peers.softmax_attention(wide_q, wide_k, v),
+                **(listing if b * h * n <= 1 << 14 else {}),
+                **_on_card(setting, {"fla parallel_based": lambda q, k, v, *_: peers.fla_based(*_time_before_heads(q, k, v))}),
+            },
+            flops=0.0,
+            num_bytes=2.0 * setting.dtype.itemsize * b * h * n * (f + v),
+            targets={"fla parallel_based": 20.0} if n >= 32768 else {"SDPA": 1.0} if n <= 1024 else {},
+        )
+
+
+def _normals(setting: Setting, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    return tuple(setting.normal(*shape) for shape in shapes)
+
+
+def _time_before_heads(*tensors: Tensor) -> Iterator[Tensor]:
+    """(b, h, t, k) -> (b, t, h, k), as other libraries have it."""
+    return (x.transpose(1, 2) for x in tensors)
+
+
+def _taylor_attention_step(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.taylor_attention.api import TaylorState, taylor_attention_step
+
+    h, f, v = 16, 16, 64
+    features = 1 + f + f * (f + 1) // 2
+
+    def ours(q: Tensor, k: Tensor, v: Tensor, kv: Tensor, sums: Tensor, *_: Tensor, impl: Any) -> Any:
+        return taylor_attention_step(q, k, v, TaylorState(kv, sums), impl=impl)
+
+    def listed(q: Tensor, k: Tensor, v: Tensor, _kv: Tensor, _sums: Tensor, kv: Tensor, sums: Tensor) -> Any:
+        return peers.taylor_step(q, k, v, kv, sums)
+
+    def make(b: int) -> tuple[Tensor, ...]:
+        wide = torch.float32
+        states = (b, h, features, v), (b, h, features), (b, h, v, 1 + f + f * f), (b, h, 1 + f + f * f)
+        return *_normals(setting, (b, h, f), (b, h, f), (b, h, v)), *(setting.normal(*shape, dtype=wide) for shape in states)
+
+    for b in setting.sizes([64, 1, 4, 16, 256], [8, 1, 32]):
+        yield Case(
+            "taylor_attention_step",
+            {"b": b, "h": h},
+            partial(make, b),
+            {**_ours(setting, ours), "as listed": listed},
+            flops=0.0,
+            num_bytes=2 * 4.0 * b * h * features * (v + 1),
+            graph=True,
+            targets={COPY: 0.7, "as listed": 4.0} if b >= 32 else {},
+        )
+
+
+def _window_attention(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.window_attention.api import window_attention
+
+    h, k, window = (16, 64, 128) if setting.on_card else (4, 64, 64)
+    for b, n in setting.sizes([(4, 4096), (4, 1024), (4, 16384)], [(1, 256), (1, 1024), (1, 4096)]):
+        yield Case(
+            "window_attention",
+            {"b": b, "h": h, "n": n, "window": window},
+            partial(_normals, setting, *((b, h, n, k),) * 3),
+            {**_ours(setting, lambda q, k, v, *, impl: window_attention(q, k, v, window, impl=impl)), "SDPA": peers.softmax_attention},
+            flops=4.0 * b * h * n * window * k,
+            num_bytes=4.0 * setting.dtype.itemsize * b * h * n * k,
+        )
+
+
+def _window_attention_step(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.window_attention.api import WindowState, window_attention_step
+
+    h, k = 16, 64
+
+    def ours(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, seen: Tensor, *_: Tensor, impl: Any) -> Any:
+        return window_attention_step(q, k, v, WindowState(keys, values, seen), rope_width=64, inplace=True, impl=impl)
+
+    def theirs(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, _seen: Tensor, *turn: Tensor) -> Any:
+        return peers.ring_step(q[:, :, None], k[:, :, None], v[:, :, None], keys, values, *turn)
+
+    def make(b: int, window: int) -> tuple[Tensor, ...]:
+        seen = torch.full((b,), 1000, device=setting.device)
+        slot = torch.tensor([1000 % window], device=setting.device)
+        return *_normals(setting, *((b, h, k),) * 3, *((b, h, window, k),) * 2), seen, slot, *_normals(setting, (k // 2,), (k // 2,))
+
+    for b, window in setting.sizes([(16, 64), (1, 64), (64, 64), (16, 128)], [(8, 64), (1, 64), (32, 64)]):
+        yield Case(
+            "window_attention_step",
+            {"b": b, "h": h, "window": window},
+            partial(make, b, window),
+            {**_ours(setting, ours), "SDPA and index_copy": theirs},
+            flops=0.0,
+            num_bytes=2.0 * setting.dtype.itemsize * b * h * window * k,
+            graph=True,
+            targets={"SDPA and index_copy": 2.0},
+        )
+
+
+def _masked_attention(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.masked_attention.api import masked_attention
+
+    h, k, stride = (16, 64, 128) if setting.on_card else (4, 64, 64)
+
+    def sees(queries: Tensor, keys: Tensor) -> Tensor:
+        """Sparse Transformers' fixed pattern: one's own block, and the last token of every block."""
+        return ((queries // stride == keys // stride) | ((keys + 1) % stride == 0)) & (keys <= queries)
+
+    def ours(q: Tensor, k: Tensor, v: Tensor, _: Tensor, *, impl: Any) -> Any:
+        return masked_attention(q, k, v, sees, key=("bench", stride), impl=impl)
+
+    def make(b: int, n: int) -> tuple[Tensor, ...]:
+        places = torch.arange(n, device=setting.device)
+        return *_normals(setting, *((b, h, n, k),) * 3), sees(places[:, None], places)
+
+    for b, n in setting.sizes([(4, 4096), (4, 8192)], [(1, 512)]):
+        yield Case(
+            "masked_attention",
+            {"b": b, "h": h, "n": n, "stride": stride},
+            partial(make, b, n),
+            {**_ours(setting, ours), "SDPA with a mask": peers.masked_softmax_attention},
+            flops=4.0 * b * h * k * n * (stride + n / stride) / 2,
+            num_bytes=4.0 * setting.dtype.itemsize * b * h * n * k,
+        )
+
+
+def _lookup_attention(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.lookup_attention.api import lookup_attention
+
+    h, k = 16, 64
+
+    def ours(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor, _: Tensor, *, impl: Any) -> Any:
+        return lookup_attention(q, k, v, offsets, keys, impl=impl)
+
+    def theirs(q: Tensor, k: Tensor, v: Tensor, _offsets: Tensor, _keys: Tensor, mask: Tensor) -> Any:
+        return peers.masked_softmax_attention(q, k, v, mask)
+
+    def make(b: int, n: int, most: int) -> tuple[Tensor, ...]:
+        """Each query sees `most` keys before it, or as many as there are."""
+        places = torch.arange(n, device=setting.device)
+        chosen = (torch.rand(b, n, most, device=setting.device) * (places[:, None] + 1)).long()
+        offsets = torch.arange(b * n + 1, device=setting.device) * most
+        mask = torch.zeros(b, 1, n, n, dtype=torch.bool, device=setting.device).scatter_(3, chosen[:, None], True)
+        return *_normals(setting, *((b, h, n, k),) * 3), offsets, chosen.flatten(), mask
+
+    for b, n, most in setting.sizes([(4, 4096, 16), (4, 4096, 4), (4, 4096, 64)], [(1, 512, 4), (1, 512, 16), (1, 2048, 4)]):
+        yield Case(
+            "lookup_attention",
+            {"b": b, "h": h, "n": n, "keys": most},
+            partial(make, b, n, most),
+            {**_ours(setting, ours), "SDPA with a mask": theirs},
+            flops=0.0,
+            num_bytes=2.0 * setting.dtype.itemsize * b * h * n * k * (1 + most),
+            targets={"SDPA with a mask": 5.0} if most <= 16 else {},
+        )
+
+
+def _long_conv(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.long_conv.api import long_conv
+
+    def ours(u: Tensor, filters: Tensor, *, impl: Any) -> Any:
+        return long_conv(u, filters, out_dtype=u.dtype, impl=impl)
+
+    def make(b: int, n: int, c: int) -> tuple[Tensor, ...]:
+        return setting.normal(b, n, c), setting.normal(c, n, dtype=torch.float32) / n**0.5
+
+    for b, n, c in setting.sizes([(8, n, 1024) for n in (2048, 1024, 4096, 8192)], [(1, 512, 128), (1, 2048, 128)]):
+        yield Case(
+            "long_conv",
+            {"b": b, "n": n, "c": c},
+            partial(make, b, n, c),
+            {**_ours(setting, ours), "FFT": peers.fft_conv},
+            flops=1.0 * b * n * n * c if setting.on_card else 0.0,
+            num_bytes=2.0 * setting.dtype.itemsize * b * n * c,
+            targets={"FFT": 2.0 if n <= 2048 else 1.3} if n <= 4096 else {},
+        )
+
+
+OPERATIONS: dict[str, Callable[[Setting], Iterator[Case]]] = {
+    "token_nll": _token_nll,
+    "taylor_attention": _taylor_attention,
+    "taylor_attention_step": _taylor_attention_step,
+    "window_attention": _window_attention,
+    "window_attention_step": _window_attention_step,
+    "masked_attention": _masked_attention,
+    "lookup_attention": _lookup_attention,
+    "long_conv": _long_conv,
+}
+"""Name -> its cases."""

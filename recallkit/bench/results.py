@@ -1,0 +1,169 @@
+"""What was measured, one row a measured thing: the same rows are printed, written as Parquet or JSON, and drawn."""
+
+from __future__ import annotations
+
+import math
+import platform
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+OURS = "recallkit"
+TOKENS = "tokens/ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One implementation of an operation, or one model, at one size."""
+
+    benchmark: str
+    """The operation, or what of a model was measured: "scoring", "prefill", "generation"."""
+    size: dict[str, int]
+    """What was varied or fixed, by its usual letter."""
+    implementation: str
+    """`recallkit (triton)`, a public library, or a model's name."""
+    seconds: float
+    """Of one call: the median."""
+    fastest: float
+    slowest: float
+    rate: float | None = None
+    unit: str | None = None
+    """What `rate` is of: FLOP/s, B/s or tokens/ms."""
+    share: float | None = None
+    """`rate` as a share of the measured ceiling."""
+    ratio: float | None = None
+    """How many times as long as recallkit's it took: above 1 where ours is faster."""
+    problem: str | None = None
+    """Why it was not measured."""
+
+    @property
+    def is_ours_and_failed(self) -> bool:
+        """Whether our own code did not run, for another reason than memory."""
+        ours = self.implementation.startswith(OURS) or self.unit == TOKENS
+        return ours and self.problem is not None and self.problem.startswith("failed")
+
+    @property
+    def size_text(self) -> str:
+        """`b=16 n=4,096`."""
+        return " ".join(f"{name}={value:,}" for name, value in self.size.items())
+
+    def to_json(self) -> dict[str, Any]:
+        """With null where nothing was measured."""
+        return {name: _known(value) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All rows, and the machine that they are of."""
+
+    machine: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    verdicts: list[str] = field(default_factory=list)
+    """One line a target: what was wanted, what was reached."""
+
+    def to_json(self) -> dict[str, Any]:
+        """`machine`, `rows`, `targets`."""
+        return {"machine": self.machine, "rows": [row.to_json() for row in self.rows], "targets": self.verdicts}
+
+    @staticmethod
+    def from_json(saved: dict[str, Any]) -> Results:
+        """The inverse of `to_json`."""
+        return Results(saved["machine"], [_row_of(row) for row in saved["rows"]], saved["targets"])
+
+
+_TIMES = ("seconds", "fastest", "slowest")
+
+
+def _row_of(saved: dict[str, Any]) -> Row:
+    fields: dict[str, Any] = {**saved, **{name: math.nan if saved[name] is None else saved[name] for name in _TIMES}}
+    return Row(**fields)
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def describe_machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Device, precision and versions."""
+    import torch
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, threads: {torch.get_num_threads()}"
+    versions = {"torch": torch.__version__, "triton": _triton_version()}
+    return {"device": device.type, "name": name, "dtype": str(dtype).removeprefix("torch."), **versions}
+
+
+def _triton_version() -> str | None:
+    try:
+        import triton
+    except ImportError:
+        return None
+    return str(triton.__version__)
+
+
+def duration(seconds: float) -> str:
+    """0.000123 -> 123 us: three digits for people."""
+    if not math.isfinite(seconds):
+        return "–"
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def si(number: float, unit: str) -> str:
+    """6.2e10, "FLOP/s" -> 62 GFLOP/s: three digits for people."""
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {prefix}{unit}"
+    return f"{number:.3g} {unit}"
+
+
+COLUMNS = ("", "time", "rate", "of the most", "times ours")
+MODEL_COLUMNS = ("model, tokens/ms", "scoring", "prefill", "generation")
+
+
+def operation_lines(rows: list[Row]) -> list[tuple[str, ...]]:
+    """Rows of operations as text, in the order of `COLUMNS`, below a line for each operation and size."""
+    lines: list[tuple[str, ...]] = []
+    before = ""
+    for row in rows:
+        if row.unit == TOKENS:
+            continue
+        title = f"{row.benchmark} {row.size_text}"
+        lines += [(title, "", "", "", "")] if title != before else []
+        lines.append((f"\u00a0\u00a0{row.implementation}", *_figures(row)))
+        before = title
+    return lines
+
+
+def _figures(row: Row) -> tuple[str, str, str, str]:
+    if row.problem is not None:
+        return row.problem, "", "", ""
+    rate = "" if row.rate is None or row.unit is None else si(row.rate, row.unit)
+    share = "" if row.share is None else f"{100 * row.share:.0f} %"
+    return duration(row.seconds), rate, share, "" if row.ratio is None else f"{row.ratio:.2f}"
+
+
+def model_lines(rows: list[Row]) -> list[tuple[str, ...]]:
+    """Rows of models as text, in the order of `MODEL_COLUMNS`: one a model."""
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row.unit == TOKENS:
+            shown = row.problem or f"{row.rate:.3g}"
+            found.setdefault(row.implementation, {})[row.benchmark] = shown
+    return [(name, *(rates.get(column, "") for column in MODEL_COLUMNS[1:])) for name, rates in found.items()]
+
+
+def model_sizes(rows: list[Row]) -> str:
+    """What models were given, in words."""
+    return "; ".join(dict.fromkeys(f"{row.benchmark}: {row.size_text}" for row in rows if row.unit == TOKENS))
+
+
+def plain_table(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+    """A table in plain text, for machines with little installed."""
+    table = [columns, *lines]
+    titles = [line for line in table if any(line[1:])]
+    widths = [max(len(line[i]) for line in titles) for i in range(len(columns))]
+    return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in table)

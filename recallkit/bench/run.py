@@ -1,0 +1,114 @@
+"""Everything that is measured, in one go: ceilings of the device, operations beside their peers, models."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from recallkit import registry
+from recallkit.bench.models import Workload, measure_models
+from recallkit.bench.operations import OPERATIONS, Setting, measure_case
+from recallkit.bench.results import Results, describe_machine
+from recallkit.bench.timing import measure_ceilings
+from recallkit.models import zoo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """What is measured; empty tuples for nothing of the kind."""
+
+    operations: tuple[str, ...] = tuple(OPERATIONS)
+    models: tuple[str, ...] = tuple(zoo.ARCHITECTURES)
+    work: Workload = field(default_factory=Workload)
+    repeats: int = 5
+    quick: bool = False
+
+
+def chosen_options(device: torch.device, names: Sequence[str] = (), *, quick: bool = False, **given: Any) -> BenchOptions:
+    """What a user asked for, the rest as it suits the device; `given` are `repeats` and fields of `Workload`, None where not given.
+
+    On a card that is Based's table 1 (360M parameters, prompts of 4,096 ids), on CPU what takes two minutes. `names` as in
+    `split_names`. Raises UserError for unknown names.
+    """
+    usual = BenchOptions(work=Workload("360m", 4096, 128, 128), repeats=9) if device.type == "cuda" else BenchOptions()
+    if quick:
+        usual = replace(usual, work=Workload(prompt=256, new=8, repeats=1), repeats=1, quick=True)
+    chosen = {name: value for name, value in given.items() if value is not None}
+    repeats = chosen.pop("repeats", usual.repeats)
+    operations, models = split_names(names)
+    return replace(usual, operations=operations, models=models, repeats=repeats, work=replace(usual.work, **chosen))
+
+
+def usual_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 on a card, float32 on CPU."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def split_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of operations and of architectures (`operations` and `models` stand for all), apart; all of both where none is given.
+
+    Raises UserError for a name that is neither.
+    """
+    if not names:
+        return tuple(OPERATIONS), tuple(zoo.ARCHITECTURES)
+    groups = {"operations": tuple(OPERATIONS), "models": tuple(zoo.ARCHITECTURES)}
+    known = {**dict.fromkeys(groups), **dict.fromkeys(OPERATIONS), **dict.fromkeys(zoo.ARCHITECTURES)}
+    wanted: list[str] = []
+    for name in names:
+        registry.look_up(known, name, "operation or architecture")
+        wanted += groups.get(name, (name,))
+    return tuple(n for n in OPERATIONS if n in wanted), tuple(n for n in zoo.ARCHITECTURES if n in wanted)
+
+
+def bench(options: BenchOptions, device: torch.device, dtype: torch.dtype, tell: Callable[[int], Any] = lambda _: None) -> Results:
+    """Measures everything; `tell` hears how many operations, at one size each, and models are done."""
+    registry.look_up(zoo.SIZES, options.work.size, "size")
+    ceilings = measure_ceilings(device, dtype)
+    facts = {"copy_b_s": ceilings.copy, "matrix_flop_s": ceilings.matrix}
+    results = Results({**describe_machine(device, dtype), **facts})
+    setting = Setting(device, dtype, options.quick)
+    done = 0
+    for case in chain.from_iterable(OPERATIONS[name](setting) for name in options.operations):
+        rows, verdicts = measure_case(case, setting, ceilings, options.repeats)
+        results.rows.extend(rows)
+        results.verdicts.extend(verdicts)
+        tell(done := done + 1)
+    for name in options.models:
+        results.rows.extend(measure_models([name], options.work, device, dtype))
+        tell(done := done + 1)
+    return results
+
+
+def num_steps(options: BenchOptions, device: torch.device, dtype: torch.dtype) -> int:
+    """What `tell` hears last."""
+    setting = Setting(device, dtype, options.quick)
+    return sum(1 for name in options.operations for _ in OPERATIONS[name](setting)) + len(options.models)
+
+
+def write_results(results: Results, folder: Path) -> list[Path]:
+    """bench.json and bench.parquet, and with matplotlib a picture, bench.svg, where a size was varied -> the files."""
+    import pyarrow as pa
+
+    from recallkit import artifacts
+    from recallkit.bench.plot import draw
+    from recallkit.errors import UserError
+
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / "bench.json", folder / "bench.parquet"]
+    artifacts.write_json(files[0], results.to_json())
+    rows = [{**row.to_json(), "size": row.size_text} for row in results.rows]
+    texts, numbers = ("benchmark", "size", "implementation", "unit", "problem"), ("seconds", "fastest", "slowest", "rate", "share", "ratio")
+    schema = pa.schema([*((name, pa.string()) for name in texts), *((name, pa.float64()) for name in numbers)])
+    table = pa.Table.from_pylist(rows, schema=schema)
+    artifacts.write_parquet(files[1], [table], table.schema, {"kind": "bench", "machine": results.machine})
+    with contextlib.suppress(UserError):  # without matplotlib there is no picture; the tables are there
+        files += [folder / "bench.svg"] if draw(results, folder / "bench.svg") else []
+    return files

@@ -1,0 +1,135 @@
+"""Times of several ways to do the same, taken in turn so that whatever else the machine does meets them all alike.
+
+On a card time is between two events, and calls go through copies of their inputs that together exceed its cache; calls of a few
+microseconds are recorded in a graph, so that what is timed is the card and not Python.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from recallkit.models.quiet import first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    Call = Callable[[int], Any]
+    """Does the work once, on the copy of the inputs with this number."""
+
+SAMPLE_SECONDS = {"cpu": 0.05, "cuda": 0.02}
+"""What is timed at once takes at least this long: as many calls as are needed."""
+MOST_CALLS = 256
+MOST_COPIES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one call: the median of several samples, the fastest and the slowest; or why there are none."""
+
+    median: float = float("nan")
+    fastest: float = float("nan")
+    slowest: float = float("nan")
+    problem: str | None = None
+
+
+def compare(calls: Mapping[str, Call], device: torch.device, *, repeats: int, graph: bool = False) -> dict[str, Timing]:
+    """The time of each call by name: `repeats` samples, in turn. A call that fails or takes too much memory has a `problem`.
+
+    `graph`: on a card, calls are recorded and replayed.
+    """
+    ready: dict[str, tuple[Callable[[], float], list[float]]] = {}
+    found = {}
+    for name, call in calls.items():
+        try:
+            ready[name] = _sampler(call, device, graph=graph), []
+        except torch.OutOfMemoryError:
+            found[name] = Timing(problem="out of memory")
+        except ImportError:
+            found[name] = Timing(problem="not installed")
+        except Exception as error:  # noqa: BLE001  whatever a library raises is its row, and no reason to lose the others
+            found[name] = Timing(problem=f"failed: {first_line(error)[:120]}")
+    for _ in range(repeats):
+        for sample, seconds in ready.values():
+            seconds.append(sample())
+    found |= {name: Timing(statistics.median(s), min(s), max(s)) for name, (_, s) in ready.items()}
+    return {name: found[name] for name in calls}
+
+
+def _sampler(call: Call, device: torch.device, *, graph: bool) -> Callable[[], float]:
+    """A function that times several calls and says how long one took. The first calls, which may compile, are not timed."""
+    call(0)
+    once = _seconds(lambda: call(1), device)
+    num_calls = max(1, min(MOST_CALLS, round(SAMPLE_SECONDS[device.type] / max(once, 1e-7))))
+
+    def run() -> None:
+        for i in range(num_calls):
+            call(i)
+
+    timed = _recorded(run) if graph and device.type == "cuda" else run
+    return lambda: _seconds(timed, device) / num_calls
+
+
+def _seconds(run: Callable[[], Any], device: torch.device) -> float:
+    if device.type == "cpu":
+        begun = time.perf_counter()
+        run()
+        return time.perf_counter() - begun
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize(device)
+    start.record()
+    run()
+    end.record()
+    torch.cuda.synchronize(device)
+    milliseconds: float = start.elapsed_time(end)
+    return milliseconds / 1e3
+
+
+def _recorded(run: Callable[[], None]) -> Callable[[], None]:
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def num_copies(inputs: int, device: torch.device) -> int:
+    """How many copies of so many bytes of inputs exceed a card's second-level cache three times; 1 on CPU."""
+    if device.type == "cpu":
+        return 1
+    cache = torch.cuda.get_device_properties(device).L2_cache_size
+    return min(MOST_COPIES, max(1, -(-3 * cache // max(inputs, 1))))
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What the device reaches on the simplest work: bytes a second of a copy (read and written), operations a second of a product."""
+
+    copy: float
+    matrix: float
+
+
+def measure_ceilings(device: torch.device, dtype: torch.dtype, *, repeats: int = 5) -> Ceilings:
+    """A large copy, and a large square matrix product of normal numbers in `dtype`, measured now."""
+    on_card = device.type == "cuda"
+    elements, side = (1 << 30, 8192) if on_card else (1 << 25, 1024)
+    source = torch.empty(elements // 4, dtype=torch.float32, device=device).normal_()
+    target = torch.empty_like(source)
+    left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    calls: dict[str, Call] = {"copy": lambda _: target.copy_(source), "matrix": lambda _: left @ right}
+    times = compare(calls, device, repeats=repeats)
+    return Ceilings(2 * _num_bytes(source) / times["copy"].median, 2 * side**3 / times["matrix"].median)
+
+
+def _num_bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,67 @@
+"""Times operations and models beside their peers, prints tables, and writes JSON and a picture: `recallkit bench` for bare machines.
+
+    python tests/benchmarks/kernels.py
+    python tests/benchmarks/kernels.py operations --device cuda --json kernels.json --plot kernels.svg
+    python tests/benchmarks/kernels.py token_nll taylor_attention --device cuda --repeats 15
+    python tests/benchmarks/kernels.py models --device cuda --size 1.3b --prompt 4096 --batch 128 --new 128
+    python tests/benchmarks/kernels.py --from kernels.json --plot kernels.svg
+
+Each implementation's time is the median of samples taken in turn with the others', of so many calls that a sample takes 20 ms
+or more (50 on CPU). On a card time is between events, inputs go through copies that exceed its second-level cache three times,
+and single steps of decoding are replayed from a graph. Shares are of a large copy and a large matrix product measured in the
+same run. It needs torch and numpy, triton on a card; fla, liger-kernel and cut-cross-entropy are timed where they are
+installed, and pictures want matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help="operations and architectures by name, or `operations`, `models`; everything if none")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype")
+    parser.add_argument("--quick", action="store_true")
+    for name in ("repeats", "prompt", "batch", "new"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--size")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--from", dest="measured", type=Path, help="draw and print what was measured before")
+    given = parser.parse_args()
+
+    from recallkit.bench import results as shown
+    from recallkit.bench.plot import draw
+    from recallkit.bench.run import bench, chosen_options, usual_dtype
+    from recallkit.models.torch_model import choose_device, choose_dtype
+
+    if given.measured:
+        results = shown.Results.from_json(json.loads(given.measured.read_text(encoding="utf-8")))
+    else:
+        device = choose_device(given.device)
+        names = {name: getattr(given, name) for name in ("repeats", "size", "prompt", "batch", "new")}
+        options = chosen_options(device, given.what, quick=given.quick, **names)
+        results = bench(options, device, choose_dtype(given.dtype) if given.dtype else usual_dtype(device))
+    print(json.dumps(results.machine))
+    for columns, lines in (
+        (shown.COLUMNS, shown.operation_lines(results.rows)),
+        (shown.MODEL_COLUMNS, shown.model_lines(results.rows)),
+    ):
+        if lines:
+            print(shown.plain_table(columns, lines))
+    print("\n".join(results.verdicts))
+    if given.json:
+        given.json.write_text(json.dumps(results.to_json(), indent=1), encoding="utf-8")
+    if given.plot:
+        print(f"{draw(results, given.plot)} axes in {given.plot}")
+
+
+if __name__ == "__main__":
+    main()
