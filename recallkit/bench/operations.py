@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import dataclass, field
 from functools import partial
@@ -188,7 +189,7 @@ def _time_before_heads(*tensors: Tensor) -> Iterator[Tensor]:
 
 
 def _taylor_attention_step(setting: Setting) -> Iterator[Case]:
-    from recallkit.kernels.taylor_attention.api import TaylorState, taylor_attention_step
+    from recallkit.kernels.taylor_attention.api import TaylorState, taylor_attention, taylor_attention_step
 
     h, f, v = 16, 16, 64
     features = 1 + f + f * (f + 1) // 2
@@ -200,9 +201,11 @@ def _taylor_attention_step(setting: Setting) -> Iterator[Case]:
         return peers.taylor_step(q, k, v, kv, sums)
 
     def make(b: int) -> tuple[Tensor, ...]:
-        wide = torch.float32
-        states = (b, h, features, v), (b, h, features), (b, h, v, 1 + f + f * f), (b, h, 1 + f + f * f)
-        return *_normals(setting, (b, h, f), (b, h, f), (b, h, v)), *(setting.normal(*shape, dtype=wide) for shape in states)
+        """The next token, and what both ways keep of the 16 before it."""
+        before = [setting.normal(b, h, 16, width, dtype=torch.float32) for width in (f, v)]
+        _, state = taylor_attention(before[0], before[0], before[1])
+        listed = peers.taylor_state(*before)
+        return *_normals(setting, (b, h, f), (b, h, f), (b, h, v)), *state, *listed
 
     for b in setting.sizes([64, 1, 4, 16, 256], [8, 1, 32]):
         yield Case(
@@ -244,9 +247,12 @@ def _window_attention_step(setting: Setting) -> Iterator[Case]:
         return peers.ring_step(q[:, :, None], k[:, :, None], v[:, :, None], keys, values, *turn)
 
     def make(b: int, window: int) -> tuple[Tensor, ...]:
-        seen = torch.full((b,), 1000, device=setting.device)
-        slot = torch.tensor([1000 % window], device=setting.device)
-        return *_normals(setting, *((b, h, k),) * 3, *((b, h, window, k),) * 2), seen, slot, *_normals(setting, (k // 2,), (k // 2,))
+        position = 1000
+        seen = torch.full((b,), position, device=setting.device)
+        slot = torch.tensor([position % window], device=setting.device)
+        angles = position * 10000.0 ** (-torch.arange(k // 2, device=setting.device) / (k // 2))
+        turn = angles.cos().to(setting.dtype), angles.sin().to(setting.dtype)
+        return *_normals(setting, *((b, h, k),) * 3, *((b, h, window, k),) * 2), seen, slot, *turn
 
     for b, window in setting.sizes([(16, 64), (1, 64), (64, 64), (16, 128)], [(8, 64), (1, 64), (32, 64)]):
         yield Case(
@@ -300,12 +306,15 @@ def _lookup_attention(setting: Setting) -> Iterator[Case]:
         return peers.masked_softmax_attention(q, k, v, mask)
 
     def make(b: int, n: int, most: int) -> tuple[Tensor, ...]:
-        """Each query sees `most` keys before it, or as many as there are."""
-        places = torch.arange(n, device=setting.device)
-        chosen = (torch.rand(b, n, most, device=setting.device) * (places[:, None] + 1)).long()
-        offsets = torch.arange(b * n + 1, device=setting.device) * most
-        mask = torch.zeros(b, 1, n, n, dtype=torch.bool, device=setting.device).scatter_(3, chosen[:, None], True)
-        return *_normals(setting, *((b, h, n, k),) * 3), offsets, chosen.flatten(), mask
+        """Each query sees `most` keys spread evenly up to it, or as many as there are."""
+        counts = torch.arange(1, n + 1).clamp(max=most)
+        queries = torch.repeat_interleave(torch.arange(n), counts)
+        places = torch.arange(len(queries)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+        keys = (places * (queries + 1)).div(counts[queries], rounding_mode="floor")
+        mask = torch.zeros(n, n, dtype=torch.bool)
+        mask[queries, keys] = True
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.repeat(b).cumsum(0)])
+        return *_normals(setting, *((b, h, n, k),) * 3), *(x.to(setting.device) for x in (offsets, keys.repeat(b), mask))
 
     for b, n, most in setting.sizes([(4, 4096, 16), (4, 4096, 4), (4, 4096, 64)], [(1, 512, 4), (1, 512, 16), (1, 2048, 4)]):
         yield Case(
@@ -340,6 +349,98 @@ def _long_conv(setting: Setting) -> Iterator[Case]:
         )
 
 
+def _selective_scan(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.selective_scan.api import selective_scan
+
+    state = 16
+
+    def make(b: int, n: int, d: int) -> tuple[Tensor, ...]:
+        wide = torch.float32
+        rates = -torch.arange(1.0, state + 1, device=setting.device).repeat(d, 1)
+        dt = torch.nn.functional.softplus(setting.normal(n, b, d, dtype=wide) - 4)
+        return setting.normal(n, b, d), dt, rates, *_normals(setting, (n, b, state), (n, b, state))
+
+    for b, n, d in setting.sizes([(8, 2048, 2048), (8, 512, 2048), (1, 2048, 2048), (32, 2048, 2048)], [(1, 128, 384), (4, 512, 384)]):
+        yield Case(
+            "selective_scan",
+            {"b": b, "n": n, "d": d},
+            partial(make, b, n, d),
+            {**_ours(setting, lambda *given, impl: selective_scan(*given, impl=impl)[0]), "step by step": peers.scan_step_by_step},
+            flops=0.0,
+            # Of x, its output, and dt, which is float32; a card's exponentials, 16 an element, take longer than these bytes.
+            num_bytes=1.0 * b * n * d * (2 * setting.dtype.itemsize + 4),
+            targets={"step by step": 10.0},
+        )
+
+
+def _short_conv(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.short_conv.api import short_conv
+
+    def ours(u: Tensor, taps: Tensor, gate: Tensor, *, impl: Any) -> Any:
+        return short_conv(u, taps, gate=gate, activation="silu", impl=impl)[0]
+
+    for b, n, c in setting.sizes([(16, 2048, 2048), (16, 8192, 2048)], [(4, 256, 384), (4, 2048, 384)]):
+        yield Case(
+            "short_conv",
+            {"b": b, "n": n, "c": c},
+            partial(_normals, setting, (b, n, c), (c, 3), (b, n, c)),
+            {**_ours(setting, ours), "conv1d": peers.gated_conv1d},
+            flops=0.0,
+            num_bytes=3.0 * setting.dtype.itemsize * b * n * c,
+            targets={COPY: 0.8},
+        )
+
+
+def _recurrence(
+    setting: Setting, operation: str, make: Callable[[int, int, int], tuple[Tensor, ...]], run: Callable[..., Any]
+) -> Iterator[Case]:
+    """Cases of a linear recurrence that flash-linear-attention has kernels for; without it ours is PyTorch's on a card, too."""
+    h, k = (16, 64) if setting.on_card else (4, 48)
+    impls = ("triton", "torch") if setting.on_card and importlib.util.find_spec("fla") else ("torch",)
+    for b, n in setting.sizes([(8, 4096), (8, 1024), (8, 16384)], [(1, 256), (1, 1024)]):
+        listed = {"token by token": partial(run, impl="reference")} if n <= 1024 else {}
+        yield Case(
+            operation,
+            {"b": b, "h": h, "n": n},
+            partial(make, b * h, n, k),
+            {**{f"{OURS} ({impl})": partial(run, impl=impl) for impl in impls}, **listed},
+            flops=0.0,
+            num_bytes=4.0 * setting.dtype.itemsize * b * h * n * k,
+        )
+
+
+def _decays(setting: Setting, *shape: int) -> Tensor:
+    """Logarithms of decays as trained models have them: near zero."""
+    return -torch.rand(shape, device=setting.device) / 16
+
+
+def _decayed_attention(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.decayed_attention.api import decayed_attention
+
+    def make(rows: int, n: int, k: int) -> tuple[Tensor, ...]:
+        return *_normals(setting, *((rows, 1, n, k),) * 3), _decays(setting, rows, 1, n)
+
+    return _recurrence(setting, "decayed_attention", make, lambda *given, impl: decayed_attention(*given, impl=impl)[0])
+
+
+def _gated_linear_attention(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.gated_linear_attention.api import gated_linear_attention
+
+    def make(rows: int, n: int, k: int) -> tuple[Tensor, ...]:
+        return *_normals(setting, *((rows, 1, n, k),) * 3), _decays(setting, rows, 1, n, k)
+
+    return _recurrence(setting, "gated_linear_attention", make, lambda *given, impl: gated_linear_attention(*given, impl=impl)[0])
+
+
+def _rwkv5_attention(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.rwkv5.api import rwkv5_attention
+
+    def make(rows: int, n: int, k: int) -> tuple[Tensor, ...]:
+        return *_normals(setting, *((1, rows, n, k),) * 3), _decays(setting, rows, k), setting.normal(rows, k)
+
+    return _recurrence(setting, "rwkv5_attention", make, lambda *given, impl: rwkv5_attention(*given, impl=impl)[0])
+
+
 OPERATIONS: dict[str, Callable[[Setting], Iterator[Case]]] = {
     "token_nll": _token_nll,
     "taylor_attention": _taylor_attention,
@@ -349,5 +450,10 @@ OPERATIONS: dict[str, Callable[[Setting], Iterator[Case]]] = {
     "masked_attention": _masked_attention,
     "lookup_attention": _lookup_attention,
     "long_conv": _long_conv,
+    "selective_scan": _selective_scan,
+    "short_conv": _short_conv,
+    "decayed_attention": _decayed_attention,
+    "gated_linear_attention": _gated_linear_attention,
+    "rwkv5_attention": _rwkv5_attention,
 }
 """Name -> its cases."""

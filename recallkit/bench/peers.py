@@ -61,6 +61,12 @@ def taylor_step(q: Tensor, k: Tensor, v: Tensor, kv: Tensor, sums: Tensor) -> tu
     return (q[..., None, :] * kv).sum(-1) / ((q * sums).sum(-1, keepdim=True) + 1e-12), kv, sums
 
 
+def taylor_state(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """What `taylor_step` keeps of the tokens k (b, h, t, f), v (b, h, t, v)."""
+    features = _taylor_features(k)
+    return v.transpose(-1, -2) @ features, features.sum(2)
+
+
 def _taylor_features(x: Tensor) -> Tensor:
     """[1, x / f^(1/4), x x^T / sqrt(2 f)]."""
     f = x.shape[-1]

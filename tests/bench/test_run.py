@@ -1,0 +1,143 @@
+"""`bench`: what is asked for is measured, printed, written and drawn from the same rows."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import polars as pl
+import pytest
+import torch
+
+from recallkit.bench import models, plot
+from recallkit.bench import results as shown
+from recallkit.bench.models import Workload, measure_models
+from recallkit.bench.operations import OPERATIONS
+from recallkit.bench.results import Results, Row
+from recallkit.bench.run import chosen_options, split_names
+from recallkit.bench.timing import Timing
+from recallkit.errors import UserError
+from recallkit.models import zoo
+
+CPU, CARD = torch.device("cpu"), torch.device("cuda")
+
+
+def row(benchmark: str, who: str, seconds: float, *, problem: str | None = None, **size: int) -> Row:
+    ratio = None if problem else seconds / 2
+    return Row(benchmark, size, who, seconds, seconds / 2, seconds * 2, rate=2e9, unit="B/s", share=0.25, ratio=ratio, problem=problem)
+
+
+ROWS = [
+    *(row("scan", who, seconds * n, b=2, n=n) for n in (64, 128) for who, seconds in (("recallkit (torch)", 2e-3), ("peer", 4e-3))),
+    row("scan", "absent", math.nan, problem="not installed", b=2, n=128),
+    Row("prefill", {"b": 1, "n": 64}, "based 2m", 1.0, 1.0, 1.0, rate=12.345, unit="tokens/ms"),
+    Row("generation", {"b": 4, "new": 8}, "based 2m", 1.0, 1.0, 1.0, rate=0.5, unit="tokens/ms"),
+]
+MACHINE = {"device": "cpu", "name": "a machine", "dtype": "float32", "torch": "2", "triton": None}
+
+
+def test_the_command_prints_and_writes_what_it_measured(run, tmp_path):
+    done = run("bench", "short_conv", "attention", "--quick", "--json", "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed == json.loads((tmp_path / "out/bench.json").read_text())
+    found = [(entry["benchmark"], entry["implementation"]) for entry in printed["rows"]]
+    short = [("short_conv", "recallkit (torch)"), ("short_conv", "conv1d")]
+    assert found == [*short, ("scoring", "attention 2m"), ("prefill", "attention 2m"), ("generation", "attention 2m")]
+    assert all(0 < entry["seconds"] < 60 and entry["problem"] is None for entry in printed["rows"])
+    table = pl.read_parquet(tmp_path / "out/bench.parquet", glob=False)
+    assert table["seconds"].to_list() == [entry["seconds"] for entry in printed["rows"]]
+    assert table["size"].to_list()[0] == "b=4 n=256 c=384"
+    assert printed["machine"]["device"] == "cpu"
+
+
+def test_an_unknown_name_is_a_mistake_with_a_remedy(run):
+    done = run("bench", "taylor_atention")
+    assert done.returncode == 1
+    assert "taylor_attention" in done.stderr
+    assert done.stdout == ""
+
+
+def test_names_are_operations_and_architectures_in_the_order_of_their_tables():
+    assert split_names([]) == (tuple(OPERATIONS), tuple(zoo.ARCHITECTURES))
+    assert split_names(["mamba", "token_nll", "based"]) == (("token_nll",), ("based", "mamba"))
+    assert split_names(["models"]) == ((), tuple(zoo.ARCHITECTURES))
+    assert split_names(["operations", "token_nll"]) == (tuple(OPERATIONS), ())
+    with pytest.raises(UserError, match="mambo"):
+        split_names(["mambo"])
+
+
+def test_defaults_suit_the_device_and_what_is_given_replaces_them():
+    card = chosen_options(CARD)
+    assert (card.work.size, card.work.prompt, card.repeats, card.quick) == ("360m", 4096, 9, False)
+    assert chosen_options(CPU).work.size == "2m"
+    mine = chosen_options(CPU, ["based"], repeats=2, size="360m", prompt=None, batch=3, new=None)
+    assert (mine.repeats, mine.work.size, mine.work.batch, mine.work.prompt) == (2, "360m", 3, Workload().prompt)
+    assert (mine.operations, mine.models) == ((), ("based",))
+
+
+def test_a_model_is_measured_in_tokens_a_millisecond(monkeypatch):
+    def two_seconds(calls, device, repeats):
+        for call in calls.values():
+            call(0)
+        return dict.fromkeys(calls, Timing(2.0, 2.0, 2.0))
+
+    monkeypatch.setattr(models, "compare", two_seconds)
+    work = Workload(prompt=64, batch=2, new=3)
+    scoring, prefill, generation = measure_models(["based"], work, CPU, torch.float32)
+    assert [found.benchmark for found in (scoring, prefill, generation)] == ["scoring", "prefill", "generation"]
+    # Two seconds each: 2 x 64 ids, 64 ids, 2 x 3 new ids.
+    assert [found.rate for found in (scoring, prefill, generation)] == pytest.approx([128 / 2e3, 64 / 2e3, 6 / 2e3])
+
+
+@pytest.mark.parametrize("size", zoo.SIZES)
+@pytest.mark.parametrize("name", zoo.ARCHITECTURES)
+def test_architectures_of_a_size_have_its_parameters_and_context(name, size):
+    from recallkit.models.language_model import LanguageModel
+
+    config = zoo.architecture(name, size, 512)
+    with torch.device("meta"):
+        model = LanguageModel(config)
+    assert model.num_parameters(embeddings=False) == pytest.approx(zoo.SIZES[size].parameters, rel=0.01)
+    assert model.max_length == 512
+    assert len(config.layers) == 4 * zoo.SIZES[size].repeats
+    heads = {layer.options["num_heads"] for layer in config.layers if "num_heads" in layer.options}
+    assert heads <= {zoo.SIZES[size].num_heads}
+    assert [layer.options["layer"] for layer in config.layers if "layer" in layer.options] in ([], list(range(len(config.layers))))
+
+
+def test_results_survive_json_with_what_was_not_measured():
+    results = Results(MACHINE, ROWS, ["a target"])
+    again = Results.from_json(json.loads(json.dumps(results.to_json(), allow_nan=False)))
+    assert again.to_json() == results.to_json()
+    assert math.isnan(again.rows[4].seconds)
+
+
+def test_tables_name_a_size_once_and_show_what_is_missing():
+    lines = shown.operation_lines(ROWS)
+    indent = "\u00a0\u00a0"
+    assert lines[:3] == [
+        ("scan b=2 n=64", "", "", "", ""),
+        (f"{indent}recallkit (torch)", "128 ms", "2 GB/s", "25 %", "0.06"),
+        (f"{indent}peer", "256 ms", "2 GB/s", "25 %", "0.13"),
+    ]
+    assert lines[-1] == (f"{indent}absent", "not installed", "", "", "")
+    assert shown.model_lines(ROWS) == [("based 2m", "", "12.3", "0.5")]
+    assert shown.model_sizes(ROWS) == "prefill: b=1 n=64; generation: b=4 new=8"
+    plain = shown.plain_table(shown.COLUMNS, lines).splitlines()
+    assert plain[1] == "scan b=2 n=64"
+    assert plain[2].split() == ["recallkit", "(torch)", "128", "ms", "2", "GB/s", "25", "%", "0.06"]
+
+
+def test_a_picture_has_an_axis_for_what_was_varied(tmp_path):
+    path = tmp_path / "bench.svg"
+    assert plot.draw(Results(MACHINE, ROWS), path) == 1
+    text = path.read_text()
+    assert text.startswith("<?xml")
+    assert plot.draw(Results(MACHINE, ROWS[:2]), tmp_path / "none.svg") == 0
+    assert not (tmp_path / "none.svg").exists()
+    with pytest.raises(UserError, match="svg"):
+        plot.draw(Results(MACHINE, ROWS), tmp_path / "bench.txt")
+    ((title, letter, drawn),) = plot._varied(ROWS)
+    assert (title, letter) == ("scan b=2", "n")
+    assert drawn == ROWS[:4]
