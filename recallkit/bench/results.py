@@ -120,7 +120,7 @@ def si(number: float, unit: str) -> str:
     return f"{number:.3g} {unit}"
 
 
-COLUMNS = ("", "time", "rate", "of the most", "times ours")
+COLUMNS = ("", "time", "rate", "share", "x ours")
 MODEL_COLUMNS = ("model, tokens/ms", "scoring", "prefill", "generation")
 
 
