@@ -133,7 +133,7 @@ def operation_lines(rows: list[Row]) -> list[tuple[str, ...]]:
             continue
         title = f"{row.benchmark} {row.size_text}"
         lines += [(title, "", "", "", "")] if title != before else []
-        lines.append((f"\u00a0\u00a0{row.implementation}", *_figures(row)))
+        lines.append((f"· {row.implementation}", *_figures(row)))
         before = title
     return lines
 

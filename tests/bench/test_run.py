@@ -115,18 +115,17 @@ def test_results_survive_json_with_what_was_not_measured():
 
 def test_tables_name_a_size_once_and_show_what_is_missing():
     lines = shown.operation_lines(ROWS)
-    indent = "\u00a0\u00a0"
     assert lines[:3] == [
         ("scan b=2 n=64", "", "", "", ""),
-        (f"{indent}recallkit (torch)", "128 ms", "2 GB/s", "25 %", "0.06"),
-        (f"{indent}peer", "256 ms", "2 GB/s", "25 %", "0.13"),
+        ("· recallkit (torch)", "128 ms", "2 GB/s", "25 %", "0.06"),
+        ("· peer", "256 ms", "2 GB/s", "25 %", "0.13"),
     ]
-    assert lines[-1] == (f"{indent}absent", "not installed", "", "", "")
+    assert lines[-1] == ("· absent", "not installed", "", "", "")
     assert shown.model_lines(ROWS) == [("based 2m", "", "12.3", "0.5")]
     assert shown.model_sizes(ROWS) == "prefill: b=1 n=64; generation: b=4 new=8"
     plain = shown.plain_table(shown.COLUMNS, lines).splitlines()
     assert plain[1] == "scan b=2 n=64"
-    assert plain[2].split() == ["recallkit", "(torch)", "128", "ms", "2", "GB/s", "25", "%", "0.06"]
+    assert plain[2].split() == ["·", "recallkit", "(torch)", "128", "ms", "2", "GB/s", "25", "%", "0.06"]
 
 
 def test_a_picture_has_an_axis_for_what_was_varied(tmp_path):
