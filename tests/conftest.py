@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -57,14 +62,75 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
-def run(home: Path) -> Run:
-    """Runs `recallkit ARGS` as a user does, in a process of its own."""
+def run_afresh(home: Path) -> Run:
+    """Runs `recallkit ARGS` as a user does, by an interpreter of its own: seconds of imports where a model or lm-eval is needed."""
 
-    def call(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "recallkit", *map(str, arguments)]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=240, env={**os.environ, "COLUMNS": "100"}, **options
-        )
+        environment = {**os.environ, "COLUMNS": "100"}
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=environment)
+
+    return call
+
+
+SLOW_TO_IMPORT = ["pytest", "numba", "torch", "transformers.modeling_utils", "datasets", "lm_eval.evaluator", "lm_eval.tasks"]
+"""Other people's modules that take seconds to import and start no threads (polars starts some). None of ours."""
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> ForkServerContext:
+    """Makes processes in a moment: each a copy of one that has imported `SLOW_TO_IMPORT`, and done nothing else."""
+    os.environ.setdefault("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))  # read when it is imported
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(SLOW_TO_IMPORT)
+    return context
+
+
+@pytest.fixture(scope="session")
+def start(home: Path, warm: ForkServerContext, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., BaseProcess]:
+    """Starts `recallkit ARGS` in a warm process of its own; what it writes to stderr lies in the file `process.err`.
+
+    `prepared` is called in it before.
+    """
+    folder = tmp_path_factory.mktemp("started")
+
+    def call(*arguments: object, prepared: Callable[[], None] | None = None) -> BaseProcess:
+        out, err = (Path(tempfile.mkstemp(prefix=kind, dir=folder)[1]) for kind in ("out", "err"))
+        settings = {**os.environ, "COLUMNS": "100"}, str(Path.cwd()), out, err
+        process = warm.Process(target=_be_recallkit, args=([str(a) for a in arguments], *settings, prepared))
+        process.start()
+        process.out, process.err = out, err
+        return process
+
+    return call
+
+
+def _be_recallkit(
+    arguments: list[str], environment: dict[str, str], folder: str, out: Path, err: Path, prepared: Callable[[], None] | None
+) -> None:
+    """`python -m recallkit ARGUMENTS` from a process that has imported none of ours."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    for number, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY), number)
+    if prepared:
+        prepared()
+    sys.argv = ["recallkit", *arguments]
+    runpy.run_module("recallkit", run_name="__main__", alter_sys=True)
+
+
+@pytest.fixture(scope="session")
+def run(start: Callable[..., BaseProcess]) -> Run:
+    """Runs `recallkit ARGS` to its end in a process of its own, as `run_afresh` does, but for the seconds of imports."""
+
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+        process = start(*arguments)
+        process.join(240)
+        if process.exitcode is None:
+            process.kill()
+        assert process.exitcode is not None, f"not done in 240 seconds: {arguments}"
+        return subprocess.CompletedProcess(arguments, process.exitcode, process.out.read_text(), process.err.read_text())
 
     return call
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -18,7 +19,7 @@ import polars as pl
 import pytest
 import zstandard
 
-from recallkit import artifacts, cli, pipeline, scoring
+from recallkit import artifacts, cli, embedded, pipeline, scoring
 from recallkit.models import zoo
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -382,11 +383,9 @@ def test_the_same_numbers_stand_in_table_json_and_parquet(invoke, tmp_path, smal
 def test_the_share_of_control_models_is_what_their_definition_gives(invoke, test_data, tmp_path):
     """On real text: scores by the control models' own formulas in numpy, the labels by their columns, no SQL of ours."""
     corpus = test_data / "corpus"
-    assert invoke("count", *[corpus / f"train-0{n}.jsonl.zst" for n in range(4)], "-o", tmp_path / "counts.duckdb")[0] == 0
-    sliced = invoke(
-        "slice", corpus / "valid.jsonl.zst", "--counts", tmp_path / "counts.duckdb", "--max-count", 60, "-o", tmp_path / "slices"
-    )
-    assert sliced[0] == 0
+    assert invoke("count", corpus / "train-00.jsonl.zst", "-o", tmp_path / "counts.duckdb", "--limit-tokens", 1_500_000)[0] == 0
+    rare = ["--counts", tmp_path / "counts.duckdb", "--max-count", 60, "--limit-tokens", 600_000]
+    assert invoke("slice", corpus / "valid.jsonl.zst", *rare, "-o", tmp_path / "slices")[0] == 0
     status, out, _ = invoke("gap", "control:recall", "control:bigram", "--slices", tmp_path / "slices", "--json")
     assert status == 0
     row = next(r for r in json.loads(out)["gap"] if r["source"] == "ALL" and r["slice"] == "ar_hit")
@@ -451,7 +450,20 @@ def test_printed_perplexities_are_attributed(invoke, tmp_path):
 # ----------------------------------------------------------------------------------------------------- embedded default
 
 
-def test_every_command_answers_without_arguments(invoke):
+@pytest.fixture(scope="module")
+def brief_home(tmp_path_factory) -> Path:
+    """A cache folder of its own for a default that is shorter than usual."""
+    return tmp_path_factory.mktemp("brief")
+
+
+@pytest.fixture
+def briefly(invoke, brief_home, monkeypatch) -> None:
+    """All models of the zoo are compared on an eighth of the embedded text."""
+    monkeypatch.setenv("RECALLKIT_HOME", str(brief_home))
+    monkeypatch.setattr(embedded, "VALIDATION_TEXT", replace(embedded.VALIDATION_TEXT, limit_tokens=12_500))
+
+
+def test_every_command_answers_without_arguments(invoke, briefly):
     for command in (["count"], ["slice"], ["score"], ["gap"], ["models"], ["sources"], ["demo"]):
         status, out, err = invoke(*command)
         assert status == 0, err
@@ -459,7 +471,7 @@ def test_every_command_answers_without_arguments(invoke):
         assert json.loads(invoke(*command, "--json")[1])
 
 
-def test_other_options_never_change_the_embedded_default(invoke, tmp_path, monkeypatch):
+def test_other_options_never_change_the_embedded_default(invoke, briefly, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = json.loads(invoke("gap", "--json")[1])
     assert json.loads(invoke("slice", "--limit-tokens", 1000, "--seq-len", 64, "--json")[1])["path"] == "slices"
@@ -468,7 +480,7 @@ def test_other_options_never_change_the_embedded_default(invoke, tmp_path, monke
     assert invoke("demo")[0] == 0
 
 
-def test_the_demo_tells_how_much_was_recall(invoke):
+def test_the_demo_tells_how_much_was_recall(invoke, briefly):
     result = json.loads(invoke("demo", "--json")[1])
     rows = {(r["model"], r["slice"]): r for r in result["gap"]["gap"] if r["source"] == "ALL"}
     assert {model for model, _ in rows} == {"zoo:" + name for name in zoo.ARCHITECTURES} - {"zoo:attention"}

@@ -1,16 +1,15 @@
 """Killed for real: SIGKILL at random moments of count, slice, score and eval-recall, and the same bytes in the end.
 
 The commands run in processes of their own; only how often they commit is set, so that a run of seconds has many
-moments to be killed between.
+moments to be killed between. The processes are warm ones: few of the moments are spent on imports.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,55 +18,56 @@ from recallkit import artifacts
 from recallkit.counts import read_meta
 from tests.conftest import made_up_texts, write_jsonl
 
-PROGRAM = """
-import sys
-from recallkit import cli, config
-from recallkit.stages import bigrams, scores, sequences, tokens
-bigrams.SECONDS_A_CHUNK = 0.0
-tokens._BATCH_CHARACTERS = 20_000
-scores.SEQUENCES_PER_PART = 2
-sequences.SEQUENCES_PER_ROW_GROUP = scores.SEQUENCES_PER_ROW_GROUP = 16
-cli.run(sys.argv[1:])
-"""
+
+def commit_often() -> None:
+    from recallkit.stages import bigrams, scores, sequences, tokens
+
+    bigrams.SECONDS_A_CHUNK = 0.0
+    tokens._BATCH_CHARACTERS = 20_000
+    scores.SEQUENCES_PER_PART = 2
+    sequences.SEQUENCES_PER_ROW_GROUP = scores.SEQUENCES_PER_ROW_GROUP = 16
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+@pytest.fixture
+def finish(start) -> Callable[..., float]:
+    def call(*arguments: object) -> float:
+        """Lets the command end; seconds it took."""
+        begun = time.monotonic()
+        process = start(*arguments, prepared=commit_often)
+        process.join(120)
+        assert process.exitcode == 0, process.err.read_text()
+        return time.monotonic() - begun
+
+    return call
 
 
-def finish(*arguments: object) -> float:
-    """Lets the command end; seconds it took."""
-    begun = time.monotonic()
-    process = start(*arguments)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    return time.monotonic() - begun
+@pytest.fixture
+def kill_often(start) -> Callable[..., None]:
+    def call(arguments: list[object], seconds: float, outputs: list[Path], seed: int, *, times: int = 8) -> None:
+        """Kills the command at random moments of its `seconds`; one that was faster starts again from nothing."""
+        rng, killed = random.Random(seed), 0
+        while killed < times:
+            process, begun = start(*arguments, prepared=commit_often), time.monotonic()
+            process.join(rng.uniform(0.3, 1.0) * seconds)
+            if process.exitcode is None:
+                killed += 1
+                process.kill()
+                process.join()
+            else:
+                assert process.exitcode == 0, process.err.read_text()
+                seconds = time.monotonic() - begun
+                for path in outputs:
+                    artifacts.remove(path)
 
-
-def kill_often(arguments: list[object], seconds: float, outputs: list[Path], seed: int, *, times: int = 10) -> None:
-    """Kills the command at random moments of its `seconds`; one that was faster starts again from nothing."""
-    rng, killed = random.Random(seed), 0
-    while killed < times:
-        process, begun = start(*arguments), time.monotonic()
-        try:
-            process.communicate(timeout=rng.uniform(0.3, 1.0) * seconds)
-            seconds = time.monotonic() - begun
-            for path in outputs:
-                artifacts.remove(path)
-        except subprocess.TimeoutExpired:
-            killed += 1
-            process.kill()
-            process.communicate()
+    return call
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_jsonl(tmp_path_factory.mktemp("text") / "t.jsonl", made_up_texts(3000, 400, seed=5))
+    return write_jsonl(tmp_path_factory.mktemp("text") / "t.jsonl", made_up_texts(1500, 400, seed=5))
 
 
-def test_count_survives(home, text, tmp_path):
+def test_count_survives(finish, kill_often, text, tmp_path):
     def command(name: str) -> list[object]:
         return ["count", text, "-o", tmp_path / f"{name}.duckdb", "--export", tmp_path / f"{name}.parquet"]
 
@@ -80,7 +80,7 @@ def test_count_survives(home, text, tmp_path):
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-def test_slice_survives(home, text, tmp_path, boundary):
+def test_slice_survives(finish, kill_often, text, tmp_path, boundary):
     def command(name: str) -> list[object]:
         return ["slice", text, "-o", tmp_path / name, "--seq-len", 256, "--boundary", boundary]
 
@@ -91,7 +91,7 @@ def test_slice_survives(home, text, tmp_path, boundary):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
-def test_score_survives(home, tiny_model, tmp_path):
+def test_score_survives(finish, kill_often, tiny_model, tmp_path):
     text = write_jsonl(tmp_path / "t.jsonl", made_up_texts(60, 300, seed=6))
     for name in ("whole", "cut"):
         finish("slice", text, "-o", tmp_path / name, "--seq-len", 64)
@@ -104,7 +104,7 @@ def test_score_survives(home, tiny_model, tmp_path):
     assert not list((tmp_path / "cut" / "scores").glob(".*"))
 
 
-def test_eval_recall_survives(home, tiny_model, tmp_path):
+def test_eval_recall_survives(finish, kill_often, tiny_model, tmp_path):
     rows = [{"doc_id": str(i), "key": "of", "value": "the", "text": f"{text} of:"} for i, text in enumerate(made_up_texts(40, 150, seed=7))]
     (tmp_path / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = ["eval-recall", tiny_model("rwkv"), "--device", "cpu", "--tasks", "fda", "--data", tmp_path, "--batch-size", 2, "-o"]

@@ -48,8 +48,8 @@ def test_controls_on_real_documents(home, test_data, tmp_path, task):
     assert nll["control:recall"] < nll["control:unigram"]
 
 
-def test_the_embedded_default(home, run):
-    done = run("eval-recall", "--limit", 30, "--json")
+def test_the_embedded_default(run_afresh, run):
+    done = run_afresh("eval-recall", "--limit", 30, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     rows = {row["model"]: row for row in found["recall"]}
@@ -267,9 +267,8 @@ def test_tables_fit_a_narrow_terminal(home, rows, tmp_path, monkeypatch, capsys)
         assert sum(line.strip().startswith(model) for line in lines) >= 6, "in each table, in each row of differences"
 
 
-def test_nothing_but_json_on_stdout(run, home, tmp_path, monkeypatch):
+def test_nothing_but_json_on_stdout(run, home, tmp_path):
     """lm-eval prints a line to stdout where a metric is bootstrapped."""
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "rows.jsonl").write_text(
         "".join(json.dumps({"text": text, "end": end}) + "\n" for text, end in [("a", "b"), ("of", "the")])
     )
@@ -282,8 +281,7 @@ def test_nothing_but_json_on_stdout(run, home, tmp_path, monkeypatch):
     assert {row["model"] for row in json.loads(done.stdout)["metrics"]} == {"control:recall", "control:unigram"}
 
 
-def test_tasks_of_lm_eval_run_unchanged(run, home, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+def test_tasks_of_lm_eval_run_unchanged(run, home, tmp_path):
     data = [{"question": "the state of", "answer": 1}, {"question": "the state of", "answer": 0}, {"question": "of the", "answer": 1}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
     (tmp_path / "task.yaml").write_text(

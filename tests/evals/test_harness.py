@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -93,9 +94,16 @@ def test_a_task_in_a_yaml_file(tmp_path, monkeypatch):
     assert results["results"]["parity"]["acc,none"] == 0.5
 
 
-def test_what_lm_eval_does_not_know_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="lm-eval has no such task"):
+def test_what_lm_eval_does_not_know_is_one_line(tmp_path, monkeypatch):
+    # It reads the thousands of files beside its manager, in ten seconds; here beside it are those of one task.
+    from lm_eval.tasks import manager
+
+    shutil.copytree(Path(manager.__file__).parent / "lambada", tmp_path / "beside")
+    monkeypatch.setattr(manager, "__file__", str(tmp_path / "beside" / "manager.py"))
+    with pytest.raises(UserError, match="lm-eval has no such task; see `lm-eval ls tasks`"):
         harness.load_tasks(["no_such_task_at_all"])
+    with pytest.raises(UserError, match=r"lm-eval has no such task; did you mean lambada_openai\?"):
+        harness.load_tasks(["lambada_opena"])
     (tmp_path / "bad.yaml").write_text("task: bad\ndataset_path: json\noutput_type: nonsense\n")
     with pytest.raises(UserError, match="cannot load it"):
         harness.load_tasks([str(tmp_path / "bad.yaml")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_the_embedded_tokenizer_is_byte_level_with_4096_entries():
 @settings(max_examples=200, deadline=None)
 @given(st.text())
 def test_ids_decode_to_the_text(text):
-    tokenizer = load_tokenizer(None)
+    tokenizer = made("embedded")
     ids, _ = tokenizer.encode([text])
     assert tokenizer.decode([ids]) == [text]
     assert tokenizer.backend.decode(ids.tolist(), skip_special_tokens=False) == text
@@ -51,8 +52,12 @@ def test_ids_decode_to_the_text(text):
 @given(st.lists(st.text(), min_size=1, max_size=5))
 def test_the_fast_path_gives_the_same_ids(texts):
     pytest.importorskip("gigatoken", reason="the extra `fast` is not installed")
-    tokenizer = load_tokenizer(None)
-    assert same_ids(fast_encoder(tokenizer), tokenizer.encode, texts)
+    assert same_ids(embedded_fast_encoder(), made("embedded").encode, texts)
+
+
+@cache
+def embedded_fast_encoder():
+    return fast_encoder(made("embedded"))
 
 
 @pytest.mark.parametrize("name", ["gpt2.json", "gpt-neox-20b.json"])
