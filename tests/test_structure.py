@@ -64,7 +64,21 @@ LAYERS: dict[str, set[str]] = {
     "bench": LEAVES | {"bench", "kernels", "models"},
     "views": LEAVES | {"bench", "stages", "models", "pipeline", "scoring", "console"},
     "cli": LEAVES
-    | {"options", "bench", "stages", "models", "evals", "pipeline", "scoring", "recall", "stock_tasks", "embedded", "views", "page", "console"},
+    | {
+        "options",
+        "bench",
+        "stages",
+        "models",
+        "evals",
+        "pipeline",
+        "scoring",
+        "recall",
+        "stock_tasks",
+        "embedded",
+        "views",
+        "page",
+        "console",
+    },
     **{leaf: LEAVES | {"compiled"} for leaf in LEAVES},
 }
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+from recallkit.kernels.masked_attention.api import masked_attention
 from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
 from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
 from recallkit.models.mixers.short_conv import ShortConv
@@ -78,7 +79,7 @@ class Attention(Mixer):
     def project(self, u: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """u: (b, t, d), positions: (t,) or (b, t) -> q and k, rotated, and v: (b, h, t, k)."""
         z = self.qkv(u)
-        return self._rotated(z if self.short_conv is None else self.short_conv(z), positions)
+        return self.rotated(z if self.short_conv is None else self.short_conv(z), positions)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The mixing of a whole sequence from its first token on, all (b, h, t, k)."""
@@ -86,9 +87,7 @@ class Attention(Mixer):
 
     def attend_where_seen(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """As `attend`, by a mask of all pairs that `sees` makes."""
-        places = torch.arange(q.shape[2], device=q.device)
-        mask = self.sees(places[None, None, :, None], places[None, None, None, :])
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return masked_attention(q, k, v, self.sees)
 
     def merge(self, context: Tensor) -> Tensor:
         """context: (b, h, t, k) -> (b, t, d): the heads side by side, projected."""
@@ -98,7 +97,7 @@ class Attention(Mixer):
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.reference`."""
         z = self.qkv(u)
-        parts = self._split(z if self.short_conv is None else self.short_conv.reference(z))
+        parts = self.split_heads(z if self.short_conv is None else self.short_conv.reference(z))
         q, k = (self._rotated_reference(x) for x in parts[:2])
         context = torch.zeros_like(q)
         for row in range(u.shape[0]):
@@ -130,12 +129,18 @@ class Attention(Mixer):
 
     def extend(self, u: Tensor, state: State) -> tuple[Tensor, State]:
         """The queries of new tokens (b, h, t, k), and a state with their keys and values after the older ones."""
-        z, first, recent = self.qkv(u), state["seen"], {}
-        if self.short_conv is not None:
-            z, recent["recent"] = self.short_conv.read(z, state["recent"])
-        q, k, v = self._rotated(z, first[:, None] + torch.arange(u.shape[1], device=u.device))
+        first, (z, recent) = state["seen"], self.convolved(u, state)
+        q, k, v = self.rotated(z, first[:, None] + torch.arange(u.shape[1], device=u.device))
         keys, values = (torch.cat([state[name], x.to(state[name].dtype)], dim=2) for name, x in (("keys", k), ("values", v)))
         return q.to(keys.dtype), {"keys": keys, "values": values, "seen": first + u.shape[1]} | recent
+
+    def convolved(self, u: Tensor, state: State) -> tuple[Tensor, State]:
+        """The projections of new tokens (b, t, 3 d), after the short convolution where there is one, and what that keeps of them."""
+        z = self.qkv(u)
+        if self.short_conv is None:
+            return z, {}
+        z, recent = self.short_conv.read(z, state["recent"])
+        return z, {"recent": recent}
 
     def places(self, state: State, num_latest: int) -> Tensor:
         """The positions (b, num_latest) of a state's latest entries; negative where a row has none."""
@@ -166,12 +171,13 @@ class Attention(Mixer):
     def _attend_kept(self, q: Tensor, state: State) -> Tensor:
         return F.scaled_dot_product_attention(q, state["keys"], state["values"], attn_mask=self.seen_in(state, q.shape[2]))
 
-    def _rotated(self, z: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self._split(z)
+    def rotated(self, z: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As `split_heads`, q and k rotated; positions: (t,) or (b, t)."""
+        q, k, v = self.split_heads(z)
         q, k = (rotate(x, positions, base=self.rope_base, width=self.rope_width) for x in (q, k))
         return q, k, v
 
-    def _split(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def split_heads(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """z: (b, t, 3 d) -> q and k, normalised where they are, and v: (b, h, t, k)."""
         q, k, v = z.view(*z.shape[:2], 3, self.num_heads, self.head_width).permute(2, 0, 3, 1, 4)
         if self.q_norm is not None and self.k_norm is not None:

@@ -49,6 +49,8 @@ class BaseConv(Mixer):
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.forward`. Raises ValueError for more tokens than `max_length`."""
+        if isinstance(self.conv, ShortConv):
+            return self._with_input(u, self.conv(u, activation=self.activation, gate=self._gate(u)))
         return self._gated(u, self.conv(u))
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
@@ -61,6 +63,9 @@ class BaseConv(Mixer):
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
+        if isinstance(self.conv, ShortConv):
+            gated, inputs = self.conv.read(u, state["inputs"], activation=self.activation, gate=self._gate(u))
+            return self._with_input(u, gated), {"inputs": inputs}
         mixed, inputs = self.conv.read(u, state["inputs"])
         return self._gated(u, mixed), {"inputs": inputs}
 
@@ -73,10 +78,14 @@ class BaseConv(Mixer):
         return linear_flops(t, self.gate) + self.conv.flops(t) + t * self.d_model
 
     def _gated(self, u: Tensor, mixed: Tensor) -> Tensor:
+        return self._with_input(u, self._gate(u) * (functional.silu(mixed) if self.activation == "silu" else mixed))
+
+    def _gate(self, u: Tensor) -> Tensor:
         gate: Tensor = self.gate(u)
-        if self.activation == "silu":
-            gate, mixed = functional.silu(gate), functional.silu(mixed)
-        return gate * mixed + u if self.residual else gate * mixed
+        return functional.silu(gate) if self.activation == "silu" else gate
+
+    def _with_input(self, u: Tensor, gated: Tensor) -> Tensor:
+        return gated + u if self.residual else gated
 
 
 class GatedShortConv(Mixer):
@@ -99,12 +108,14 @@ class GatedShortConv(Mixer):
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.forward`."""
         mixed, gate = self.in_proj(u).chunk(2, dim=-1)
-        return self._gated(self.conv(mixed), gate)
+        y: Tensor = self.out_proj(self.conv(mixed, activation="silu", gate=gate))
+        return y
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.reference`."""
         mixed, gate = self.in_proj(u).chunk(2, dim=-1)
-        return self._gated(self.conv.reference(mixed), gate)
+        y: Tensor = self.out_proj(functional.silu(self.conv.reference(mixed)) * gate)
+        return y
 
     def initial_state(self, batch: int) -> State:
         """The inputs of the convolution that it still reaches."""
@@ -113,8 +124,8 @@ class GatedShortConv(Mixer):
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
         mixed, gate = self.in_proj(u).chunk(2, dim=-1)
-        mixed, inputs = self.conv.read(mixed, state["inputs"])
-        return self._gated(mixed, gate), {"inputs": inputs}
+        gated, inputs = self.conv.read(mixed, state["inputs"], activation="silu", gate=gate)
+        return self.out_proj(gated), {"inputs": inputs}
 
     def state_size(self, t: int) -> int:
         """Kernel x channels, as the Based code allocates it."""
@@ -123,7 +134,3 @@ class GatedShortConv(Mixer):
     def flops(self, t: int) -> int:
         """Of our forward: projections, convolution, four for each silu, the product."""
         return linear_flops(t, self.in_proj, self.out_proj) + self.conv.flops(t) + 5 * t * self.width
-
-    def _gated(self, mixed: Tensor, gate: Tensor) -> Tensor:
-        y: Tensor = self.out_proj(functional.silu(mixed) * gate)
-        return y

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import nn
 
+from recallkit.kernels.taylor_attention.features import num_taylor_features, taylor_features, taylor_scores
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -66,14 +68,11 @@ class Taylor(FeatureMap):
 
     def __init__(self, feature_dim: int) -> None:
         super().__init__(feature_dim)
-        self.num_features = 1 + feature_dim + feature_dim * (feature_dim + 1) // 2
+        self.num_features = num_taylor_features(feature_dim)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `FeatureMap.forward`. Products lie by i - j, so that each diagonal is a product of two slices."""
-        scaled = x / math.sqrt(self.feature_dim)
-        parts = [torch.ones_like(x[..., :1]), x / self.root, x * scaled / math.sqrt(2)]
-        parts += [x[..., : self.feature_dim - apart] * scaled[..., apart:] for apart in range(1, self.feature_dim)]
-        return torch.cat(parts, dim=-1)
+        """See `FeatureMap.forward`."""
+        return taylor_features(x)
 
     def reference(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """All f^2 products."""
@@ -82,8 +81,7 @@ class Taylor(FeatureMap):
 
     def scores(self, q: Tensor, k: Tensor, positions: Tensor | None = None) -> Tensor:
         """From s itself: f products a pair in place of the number of features."""
-        s = (q / math.sqrt(self.feature_dim)) @ k.transpose(-1, -2)
-        return torch.addcmul(1 + s, s, s, value=0.5)
+        return taylor_scores(q, k)
 
     def flops(self) -> int:
         """See `FeatureMap.flops`."""

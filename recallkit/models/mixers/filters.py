@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from recallkit.kernels.long_conv.api import long_conv
 from recallkit.models.mixers.api import widened
-from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_after, causal_conv_reference, conv_flops
+from recallkit.models.mixers.fft_conv import conv_flops
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -62,6 +66,18 @@ class ExplicitFilter(Filter):
 
 MOST_LAYERS = 64
 
+KEPT_AT_ONCE = 1024
+"""Taps that are made together where they are kept, so that no tap's rounding depends on how many are asked for, or were before."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Taps (k, channels) that were made, and of what."""
+
+    taps: Tensor
+    versions: Sequence[tuple[object, ...]]
+    parameters: list[nn.Parameter]  # held, so that no other gets the place in memory that tells them apart
+
 
 class ImplicitFilter(Filter):
     """Hyena's filter: h[c, s] = window_c(s) * MLP(position(s))_c (arXiv 2302.10866, section 3.3, and its code).
@@ -74,8 +90,11 @@ class ImplicitFilter(Filter):
         window has fallen to 0.01 at 1.5 or 0.3 times the length.
 
     Defaults are those of Zoology's Hyena; language models of safari take features 33 and frequency 14. Positions and windows
-    are not trained.
+    are not trained. In evaluation, where no gradient is wanted, taps are kept until a parameter changes: a step of generation
+    needs all that the last one needed. Changes behind autograd's back (through `.data`) are seen from the next `train()` on.
     """
+
+    _kept: _Kept | None = None
 
     def __init__(
         self,
@@ -101,20 +120,53 @@ class ImplicitFilter(Filter):
     def forward(self, k: int) -> Tensor:
         """The first k taps (channels, k). Raises ValueError where there are fewer."""
         self.check_length(k)
-        # Under autocast the layers would see positions rounded to 8 bits, and neighbours among thousands would be one.
-        with torch.autocast(self.last.weight.device.type, enabled=False):
-            frequency = widened(self.frequency)
-            place = torch.arange(k, device=frequency.device, dtype=frequency.dtype)
-            x = self._positions(place)
-            for layer in self.hidden:
-                x = torch.sin(frequency * _linear(x, layer))
-            return (_linear(x, self.last) * self._windows(place)).T
+        return (self._kept_taps(k) if self._may_keep() else self._make(0, k)).T
+
+    def train(self, mode: bool = True) -> ImplicitFilter:
+        """See `nn.Module.train`; forgets the taps that were kept."""
+        self._kept = None
+        return super().train(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled and copied: all but the taps that are kept."""
+        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
     def flops(self, k: int) -> int:
         """Operations that make the first k taps: the network and the window."""
         width = self.frequency.numel()
         network = 2 * (self.features * width + (len(self.hidden) - 1) * width**2 + width * self.channels)
         return k * (network + 3 * width * len(self.hidden) + 3 * self.channels)
+
+    def _make(self, start: int, end: int) -> Tensor:
+        """Taps from `start` to `end` (end - start, channels)."""
+        # Under autocast the layers would see positions rounded to 8 bits, and neighbours among thousands would be one.
+        with torch.autocast(self.last.weight.device.type, enabled=False):
+            frequency = widened(self.frequency)
+            place = torch.arange(start, end, device=frequency.device, dtype=frequency.dtype)
+            x = self._positions(place)
+            for layer in self.hidden:
+                x = torch.sin(frequency * _linear(x, layer))
+            return _linear(x, self.last) * self._windows(place)
+
+    def _may_keep(self) -> bool:
+        """Whether taps can be told to be those of the present parameters, and nobody differentiates them."""
+        if self.training or torch.compiler.is_compiling() or any(p.is_inference() for p in self.parameters()):
+            return False
+        return not (torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()))
+
+    def _kept_taps(self, k: int) -> Tensor:
+        """The first k taps (k, channels), of which only those are made that were not kept."""
+        versions = [(id(p), p._version, p.data_ptr(), p.dtype, p.device) for p in self.parameters()]
+        kept = self._kept if self._kept is not None and self._kept.versions == versions else None
+        num_kept = 0 if kept is None else len(kept.taps)
+        if kept is None or num_kept < k:
+            # A tensor of inference mode could not be saved for a backward pass through other tensors.
+            with torch.inference_mode(False), torch.no_grad():
+                starts = range(num_kept, max(k, 1), KEPT_AT_ONCE)
+                made = [self._make(start, min(start + KEPT_AT_ONCE, self.max_length)) for start in starts]
+                taps = torch.cat(made if kept is None else [kept.taps, *made])
+            self._kept = kept = _Kept(taps, versions, list(self.parameters()))
+        return kept.taps[:k]
 
     def _positions(self, place: Tensor) -> Tensor:
         """place: (k,) -> (k, features)."""
@@ -161,11 +213,11 @@ class FilterConv(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """u: (b, t, channels) -> (b, t, channels), in the width of u. Raises ValueError where t is more than the filter's length."""
-        return self._added(causal_conv(u, self.filters(u.shape[1])), u).to(u.dtype)
+        return long_conv(u, self.filters(u.shape[1]), skip=self.skip, bias=self.bias, out_dtype=u.dtype)
 
     def reference(self, u: Tensor) -> Tensor:
         """The same, written as the sum is."""
-        return self._added(causal_conv_reference(u, self.filters(u.shape[1])), u)
+        return long_conv(u, self.filters(u.shape[1]), skip=self.skip, bias=self.bias, impl="reference")
 
     def initial_state(self, batch: int) -> Tensor:
         """The history before the first input: empty."""
@@ -175,14 +227,12 @@ class FilterConv(nn.Module):
     def read(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
         """u: (b, t, channels), the next t inputs of each row -> their outputs and a new history; `history` is unchanged."""
         inputs = torch.cat([history, u.to(history.dtype)], dim=1)
-        y = causal_conv_after(inputs, self.filters(inputs.shape[1]), u.shape[1])
-        return self._added(y, u).to(u.dtype), inputs
+        if history.shape[1] == 0:
+            return self.forward(u), inputs
+        filters = self.filters(inputs.shape[1])
+        return long_conv(inputs, filters, skip=self.skip, bias=self.bias, last=u.shape[1], out_dtype=u.dtype), inputs
 
     def flops(self, t: int) -> int:
         """Operations on one sequence of t inputs, the making of the filter (once for the batch) counted whole."""
         added = (self.skip is not None) * 2 + (self.bias is not None)
         return self.filters.flops(t) + conv_flops(t, t, self.filters.channels) + added * t * self.filters.channels
-
-    def _added(self, y: Tensor, u: Tensor) -> Tensor:
-        y = y if self.skip is None else y + self.skip * u
-        return y if self.bias is None else y + self.bias

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from recallkit.kernels.gated_linear_attention.api import gated_linear_attention
 from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class GLA(Mixer):
     """
 
     chunk = 16
-    """Tokens that are compared pair by pair. Decays of every pair are exponentials of non-positive sums, so that none overflows."""
+    """Tokens that are compared pair by pair; earlier ones act through the state."""
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class GLA(Mixer):
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`: all chunks at once but for the states between them. An empty state is the initial one."""
         q, k, v, decay = (self._heads(x) for x in self._projected(u))
-        with torch.autocast(u.device.type, enabled=False):
-            o, kv = self._scan(q / math.sqrt(self.key_dim), k, v, nn.functional.logsigmoid(decay) / self.temperature, state.get("kv"))
+        log_decay, scale = nn.functional.logsigmoid(widened(decay)) / self.temperature, 1 / math.sqrt(self.key_dim)
+        o, kv = gated_linear_attention(q, k, v, log_decay, state.get("kv"), scale=scale, chunk=self.chunk)
         return self._merge(o, u), {"kv": kv}
 
     def state_size(self, t: int) -> int:
@@ -86,10 +87,14 @@ class GLA(Mixer):
         return self.num_heads * self.key_dim * self.value_dim
 
     def flops(self, t: int) -> int:
-        """As `forward` goes: gates, each chunk's pairs with their decays, two products with S and its decay; norm and gate."""
-        mixing = t * (12 * self.key_dim + 10 * self.value_dim + 4 * self.key_dim * self.value_dim)
+        """As `forward` goes: gates, each chunk's pairs, two products with S and its decay; norm and gate.
+
+        Each doubling of a block multiplies q or k of every token by decays, see `kernels.linear_recurrence.weigh_pairs`.
+        """
+        doublings = (min(self.chunk, 1 << (t - 1).bit_length()) - 1).bit_length()
+        mixing = t * ((11 + doublings) * self.key_dim + 10 * self.value_dim + 4 * self.key_dim * self.value_dim)
         for size in chunk_sizes(t, self.chunk):
-            mixing += size * (size + 1) // 2 * (5 * self.key_dim + 2 * self.value_dim)
+            mixing += size * (size + 1) // 2 * (2 * self.key_dim + 2 * self.value_dim)
             mixing += self.key_dim * (2 * self.value_dim + 1)
         layers = (self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.decay_in, self.decay_out, self.out_proj)
         return linear_flops(t, *layers) + self.num_heads * mixing
@@ -99,45 +104,13 @@ class GLA(Mixer):
         return self.q_proj(u), self.k_proj(u), self.v_proj(u), self.decay_out(self.decay_in(u))
 
     def _heads(self, x: Tensor) -> Tensor:
-        """(b, t, h width) -> (b, h, t, width), in float32 at least."""
-        return widened(x).view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
-
-    def _scan(self, q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """o of all tokens and S after them; logs: the logarithms of the gates, as k."""
-        t = q.shape[2]
-        q, k, v, logs = (_in_chunks(x, min(self.chunk, t)) for x in (q, k, v, logs))
-        total = logs.cumsum(dim=-2)
-        last = total[..., -1:, :]
-        added = (k * (last - total).exp()).transpose(-1, -2) @ v
-        states = _states(added, last.transpose(-1, -2).exp(), state)
-        o = _pair_weights(q, k, total) @ v + (q * total.exp()) @ torch.stack(states[:-1], dim=2)
-        return o.flatten(2, 3)[:, :, :t], states[-1]
+        """(b, t, h width) -> (b, h, t, width)"""
+        return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
     def _merge(self, o: Tensor, u: Tensor) -> Tensor:
         """The heads' outputs (b, h, t, v), normalised each, gated by u and projected."""
+        o = widened(o)
         normed = nn.functional.rms_norm(o, (self.value_dim,), self.norm.weight.to(o.dtype), self.norm.eps)
         gate = nn.functional.silu(self.g_proj(u))
         y: Tensor = self.out_proj(gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))
         return y
-
-
-def _in_chunks(x: Tensor, size: int) -> Tensor:
-    """(b, h, t, width) -> (b, h, n, size, width); zeros at the end neither add to S nor let it fade."""
-    batch, heads, t, width = x.shape
-    return nn.functional.pad(x, (0, 0, 0, -t % size)).view(batch, heads, -1, size, width)
-
-
-def _pair_weights(q: Tensor, k: Tensor, total: Tensor) -> Tensor:
-    """sum over channels of q_i k_j exp(total_i - total_j), j <= i, of each chunk: (b, h, n, c, k) -> (b, h, n, c, c)."""
-    size = q.shape[-2]
-    later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)[..., None]
-    between = (total[..., :, None, :] - total[..., None, :, :]).masked_fill(later, -math.inf).exp()
-    return ((between * k[..., None, :, :]) @ q[..., None])[..., 0]
-
-
-def _states(added: Tensor, kept: Tensor, state: Tensor | None) -> list[Tensor]:
-    """S before each chunk and after the last; added: (b, h, n, k, v), kept: (b, h, n, k, 1)."""
-    states = [torch.zeros_like(added[:, :, 0]) if state is None else state]
-    for more, share in zip(added.unbind(dim=2), kept.unbind(dim=2), strict=True):
-        states.append(share * states[-1] + more)
-    return states

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from recallkit.kernels.long_conv.api import long_conv
 from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
-from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_reference, conv_flops
+from recallkit.models.mixers.fft_conv import conv_flops
 from recallkit.models.mixers.s4d import DiagonalSSM
 
 if TYPE_CHECKING:
@@ -42,13 +43,13 @@ class H3(Mixer):
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.forward`."""
         k = self.k_proj(u)
-        products = self._products(causal_conv(k, self.shift), k, u)
+        products = self._products(long_conv(k, self.shift, skip=self.shift_skip, out_dtype=k.dtype), u)
         return self._queried(self.ssm(products.flatten(0, 2)).view_as(products), products, u)
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.reference`."""
         k = self.k_proj(u)
-        products = self._products(causal_conv_reference(k, self.shift), k, u)
+        products = self._products(long_conv(k, self.shift, skip=self.shift_skip, impl="reference"), u)
         return self._queried(self.ssm.reference(products.flatten(0, 2)).view_as(products), products, u)
 
     def initial_state(self, batch: int) -> State:
@@ -63,7 +64,9 @@ class H3(Mixer):
         """See `Mixer.read`."""
         k = self.k_proj(u)
         keys = torch.cat([state["keys"], k.to(state["keys"].dtype)], dim=1)
-        products = self._products(causal_conv(keys, self.shift)[:, self.state - 1 :], k, u)
+        # Keys are kept wider than they came: as narrow again, a kernel takes them.
+        shifted = long_conv(keys.to(k.dtype), self.shift, skip=self.shift_skip, last=u.shape[1], out_dtype=k.dtype)
+        products = self._products(shifted, u)
         mixed, poles = self.ssm.read(products.flatten(0, 2), state["poles"].flatten(0, 2))
         y = self._queried(mixed.view_as(products), products, u)
         return y, {"keys": keys[:, u.shape[1] :], "poles": poles.view_as(state["poles"])}
@@ -79,9 +82,9 @@ class H3(Mixer):
         projections = linear_flops(t, self.q_proj, self.k_proj, self.v_proj, self.out_proj)
         return projections + shift + self.ssm.flops(t, self.head_dim**2) + 5 * entries
 
-    def _products(self, shifted: Tensor, k: Tensor, u: Tensor) -> Tensor:
+    def _products(self, shifted: Tensor, u: Tensor) -> Tensor:
         """The outer products of what the shift made of the keys with the values: (b, p, p, t, h)."""
-        keys = self._by_head(shifted + self.shift_skip * k)
+        keys = self._by_head(shifted)
         return keys.unsqueeze(2) * self._by_head(self.v_proj(u)).unsqueeze(1)
 
     def _queried(self, mixed: Tensor, products: Tensor, u: Tensor) -> Tensor:

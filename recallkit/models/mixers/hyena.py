@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from recallkit.kernels.long_conv.api import long_conv
 from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
-from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_after, causal_conv_reference, conv_flops
+from recallkit.models.mixers.fft_conv import conv_flops
 from recallkit.models.mixers.filters import ImplicitFilter
 from recallkit.models.mixers.short_conv import ShortConv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
 
@@ -53,13 +52,22 @@ class Hyena(Mixer):
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.forward`. Raises ValueError for more tokens than `max_length`."""
-        filters = self._filters(u.shape[1])
-        return self._gated(self.short_conv(self.in_proj(u)), lambda n, z: causal_conv(z, filters[n]))
+        *gates, z = self._parts(self.short_conv(self.in_proj(u)))
+        filters, last = self._filters(u.shape[1]), self.order - 2
+        for n, gate in enumerate(reversed(gates[1:])):
+            out_gate = gates[0] if n == last else None
+            z = long_conv(z, filters[n], skip=self.skip[n], in_gate=gate, out_gate=out_gate, out_dtype=z.dtype)
+        y: Tensor = self.out_proj(z)
+        return y
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.reference`."""
-        filters = self._filters(u.shape[1])
-        return self._gated(self.short_conv.reference(self.in_proj(u)), lambda n, z: causal_conv_reference(z, filters[n]))
+        *gates, z = self._parts(self.short_conv.reference(self.in_proj(u)))
+        for gate, taps, skip in zip(reversed(gates[1:]), self._filters(u.shape[1]), self.skip, strict=True):
+            z = gate * z
+            z = long_conv(z, taps, impl="reference") + skip * z
+        y: Tensor = self.out_proj(gates[0] * z)
+        return y
 
     def initial_state(self, batch: int) -> State:
         """Inputs that the short convolution still reaches, and all inputs of each long one (b, order - 1, T, d)."""
@@ -72,14 +80,15 @@ class Hyena(Mixer):
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
         parts, short = self.short_conv.read(self.in_proj(u), state["short"])
-        filters = self._filters(state["inputs"].shape[2] + u.shape[1])
-        inputs = []
-
-        def convolve(n: int, z: Tensor) -> Tensor:
-            inputs.append(torch.cat([state["inputs"][:, n], z.to(state["inputs"].dtype)], dim=1))
-            return causal_conv_after(inputs[-1], filters[n], z.shape[1])
-
-        y = self._gated(parts, convolve)
+        *gates, z = self._parts(parts)
+        history, inputs = state["inputs"], []
+        filters = self._filters(history.shape[2] + u.shape[1])
+        for n, gate in enumerate(reversed(gates[1:])):
+            inputs.append(torch.cat([history[:, n], (widened(gate) * widened(z)).to(history.dtype)], dim=1))
+            # What is read first stays as narrow as it is, so that a kernel takes it.
+            whole = inputs[-1] if history.shape[2] else inputs[-1].to(z.dtype)
+            z = long_conv(whole, filters[n], skip=self.skip[n], last=u.shape[1], out_dtype=z.dtype)
+        y: Tensor = self.out_proj(gates[0] * z)
         return y, {"short": short, "inputs": torch.stack(inputs, dim=1)}
 
     def state_size(self, t: int) -> int:
@@ -97,11 +106,6 @@ class Hyena(Mixer):
         taps: Tensor = self.filters(t)
         return taps.view(self.d_model, self.order - 1, t).transpose(0, 1)
 
-    def _gated(self, parts: Tensor, convolve: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """parts: (b, t, (order + 1) d), the gates x_N, ..., x_1 and v; convolve(n, z) is the long convolution n of z."""
-        *gates, z = parts.chunk(self.order + 1, dim=-1)
-        for n, gate in enumerate(reversed(gates[1:])):
-            z = gate * z
-            z = convolve(n, z) + self.skip[n] * z
-        y: Tensor = self.out_proj((gates[0] * z).to(parts.dtype))
-        return y
+    def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
+        """(b, t, (order + 1) d) -> the gates x_N, ..., x_1 and v, each (b, t, d)."""
+        return projected.chunk(self.order + 1, dim=-1)

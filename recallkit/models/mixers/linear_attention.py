@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import nn
 
+from recallkit.kernels.taylor_attention.api import TaylorState, taylor_attention, taylor_attention_step
+from recallkit.kernels.taylor_attention.linear_attention import CHUNK, Decay, LinearState, linear_attention_chunked, linear_attention_step
 from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.feature_maps import make_feature_map
 from recallkit.models.mixers.short_conv import ShortConv
@@ -31,7 +32,7 @@ class LinearAttention(Mixer):
     then part of the state.
     """
 
-    chunk = 128
+    chunk = CHUNK
     """Tokens that are compared pair by pair; earlier ones act through the state. Sequences up to it have no other part."""
 
     def __init__(
@@ -63,6 +64,7 @@ class LinearAttention(Mixer):
             self.max_length = max_length
         self.num_heads, self.feature_dim, self.head_dim = num_heads, feature_dim, d_model // num_heads
         self.decay, self.decay_exponent, self.decay_normaliser = decay, decay_exponent, decay and decay_normaliser
+        self.is_taylor_attention = feature_map == "taylor" and self.normalise and not decay
         self.eps = eps
         self.q_proj = nn.Linear(d_model, num_heads * feature_dim, bias=False)
         self.k_proj = nn.Linear(d_model, num_heads * feature_dim, bias=False)
@@ -77,16 +79,16 @@ class LinearAttention(Mixer):
         z = self._project(u)
         q, k, v = self._split(z if self.short_conv is None else self.short_conv(z))
         positions = torch.arange(u.shape[1], device=u.device)[:, None] if self.feature_map.needs_positions else None
-        y, _ = self._scan(q, k, v, positions, None)
+        y, _ = self._scan(q, k, v, positions, None, final_state=False)
         return self._merge(y, u)
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.reference`: every weight of every token, from unpacked features."""
         z = self._project(u)
-        q, k, v = self._split(z if self.short_conv is None else self.short_conv.reference(z))
+        q, k, v = map(widened, self._split(z if self.short_conv is None else self.short_conv.reference(z)))
         positions = torch.arange(u.shape[1], device=u.device)[:, None]
         q, k = self.feature_map.reference(q, positions), self.feature_map.reference(k, positions)
-        decays = self._log_decays(q).exp()[:, None]
+        decays = log_decays(self.num_heads, self.decay_exponent, q).exp()[:, None] if self.decay else q.new_ones(self.num_heads, 1)
         outputs = []
         for i in range(u.shape[1]):
             weights = (q[:, :, i, None] * k[:, :, : i + 1]).sum(dim=-1)
@@ -117,14 +119,7 @@ class LinearAttention(Mixer):
         z, recent = self._project_on(u[:, None], state)
         q, k, v = (part[:, :, 0] for part in self._split(z))
         positions = state["seen"][:, None, None] if self.feature_map.needs_positions else None
-        with torch.autocast(u.device.type, enabled=False):
-            q, k = self.feature_map(q, positions), self.feature_map(k, positions)
-            decays = self._log_decays(q).exp()[:, None]
-            new = {"kv": decays[..., None] * state["kv"] + k[..., None] * v[..., None, :]}
-            y = (q[..., None, :] @ new["kv"])[..., 0, :]
-            if self.normalise:
-                new["k"] = (decays if self.decay_normaliser else 1) * state["k"] + k
-                y = y / ((q * new["k"]).sum(dim=-1, keepdim=True) + self.eps)
+        y, new = self._advance(q, k, v, positions, state)
         if self.feature_map.needs_positions:
             new["seen"] = state["seen"] + 1
         return self._merge(y[:, :, None], u[:, None])[:, 0], new | recent
@@ -185,11 +180,10 @@ class LinearAttention(Mixer):
         return z, {"recent": recent}
 
     def _split(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k: (b, h, t, f) and v: (b, h, t, v), in float32 at least."""
+        """q, k: (b, h, t, f) and v: (b, h, t, v)."""
         keys = self.num_heads * self.feature_dim
         q, k, v = (
-            torch.unflatten(widened(part), -1, (self.num_heads, -1)).transpose(1, 2)
-            for part in torch.split(z, [keys, keys, self.d_model], dim=-1)
+            torch.unflatten(part, -1, (self.num_heads, -1)).transpose(1, 2) for part in torch.split(z, [keys, keys, self.d_model], dim=-1)
         )
         return q, k, v
 
@@ -198,87 +192,52 @@ class LinearAttention(Mixer):
         projected: Tensor = self.out_proj(y.transpose(1, 2).flatten(start_dim=2).to(u.dtype))
         return projected
 
-    def _log_decays(self, like: Tensor) -> Tensor:
-        """Natural logarithms of g, (h,); zeros without decay."""
-        return log_decays(self.num_heads, self.decay_exponent, like) if self.decay else like.new_zeros(self.num_heads)
+    def _scan(
+        self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, state: State | None, *, final_state: bool = True
+    ) -> tuple[Tensor, State]:
+        """All tokens after a state, and what is new of it after them where asked for. positions: int64, (..., t, 1)."""
+        if self.is_taylor_attention:
+            before = None if state is None else TaylorState(state["kv"], state["k"])
+            y, after = taylor_attention(q, k, v, before, eps=self.eps, final_state=final_state)
+            return y, {} if after is None else after._asdict()
+        y, last = linear_attention_chunked(
+            q,
+            k,
+            v,
+            None if state is None else LinearState(state["kv"], state.get("k")),
+            self.feature_map,
+            final_state=final_state,
+            chunk=self.chunk,
+            positions=positions,
+            **self._options(q),
+        )
+        return y, {} if last is None else _entries(last)
 
-    def _scan(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, state: State | None) -> tuple[Tensor, State]:
-        """All tokens, chunk by chunk: pairs of one chunk directly, what was before it through the state.
+    def _advance(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, state: State) -> tuple[Tensor, State]:
+        """The same of one token: q, k (b, h, f), v (b, h, v), positions (b, 1, 1)."""
+        if self.is_taylor_attention:
+            y, after = taylor_attention_step(q, k, v, TaylorState(state["kv"], state["k"]), eps=self.eps)
+            return y, after._asdict()
+        before = LinearState(state["kv"], state.get("k"))
+        y, last = linear_attention_step(q, k, v, before, self.feature_map, positions=positions, **self._options(q))
+        return y, _entries(last)
 
-        positions: int64, (..., t, 1). Without a state given, none is made after the last chunk.
-        """
-        outputs = []
-        new: State = {} if state is None else {name: value for name, value in state.items() if name in ("kv", "k")}
-        chunks = zip(*(torch.split(x, self.chunk, dim=2) for x in (q, k, v)), strict=True)
-        places = [None] * -(-q.shape[2] // self.chunk) if positions is None else torch.split(positions, self.chunk, dim=-2)
-        with torch.autocast(q.device.type, enabled=False):
-            for i, (place, (q_part, k_part, v_part)) in enumerate(zip(places, chunks, strict=True)):
-                outputs.append(self._outputs(q_part, k_part, v_part, place, new))
-                if state is not None or i + 1 < len(places):
-                    new = self._advanced(k_part, v_part, place, new)
-            return torch.cat(outputs, dim=2), new
-
-    def _fadings(self, size: int, like: Tensor) -> tuple[Fading, Fading]:
-        """Of the numerator and of the normaliser, in a chunk of this size."""
-        if not self.decay:
-            return Fading(), Fading()
-        fading = make_fading(self._log_decays(like), size)
-        return fading, fading if self.decay_normaliser else Fading()
-
-    def _outputs(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, state: State) -> Tensor:
-        """Of one chunk, after a state (empty: none)."""
-        above, below = self._fadings(q.shape[2], q)
-        weights = self.feature_map.scores(q, k, positions).tril()
-        y = faded(weights, above.between) @ v
-        total = faded(weights, below.between).sum(dim=-1, keepdim=True) if self.normalise else None
-        if state:
-            q = self.feature_map(q, positions)
-            y = y + faded(q @ state["kv"], above.since_start)
-            if total is not None:
-                total = total + faded(q @ state["k"][..., None], below.since_start)
-        return y if total is None else y / (total + self.eps)
-
-    def _advanced(self, k: Tensor, v: Tensor, positions: Tensor | None, state: State) -> State:
-        """The state after one chunk."""
-        above, below = self._fadings(k.shape[2], k)
-        k = self.feature_map(k, positions)
-        new = {"kv": faded(k, above.until_end).transpose(-1, -2) @ v}
-        if self.normalise:
-            new["k"] = faded(k, below.until_end).sum(dim=2)
-        if state:
-            new["kv"] = new["kv"] + faded(state["kv"], above.whole)
-        if state and self.normalise:
-            new["k"] = new["k"] + faded(state["k"][..., None], below.whole)[..., 0]
-        return new
+    def _options(self, like: Tensor) -> _Options:
+        """Normaliser and decays, in the precision of sums of `like`."""
+        logs = log_decays(self.num_heads, self.decay_exponent, widened(like)) if self.decay else None
+        decay = None if logs is None else Decay(logs, self.decay_normaliser)
+        return {"eps": self.eps if self.normalise else None, "decay": decay}
 
 
-@dataclass(frozen=True, slots=True)
-class Fading:
-    """Powers of each head's decay g in a chunk of c tokens; None stands for ones."""
-
-    between: Tensor | None = None
-    """g^(i-j), (h, c, c); what is above the diagonal means nothing."""
-    since_start: Tensor | None = None
-    """g^(i+1), (h, c, 1): of the state before the chunk, at token i."""
-    until_end: Tensor | None = None
-    """g^(c-1-j), (h, c, 1): of token j, in the state after the chunk."""
-    whole: Tensor | None = None
-    """g^c, (h, 1, 1)."""
+class _Options(TypedDict):
+    eps: float | None
+    decay: Decay | None
 
 
-def faded(x: Tensor, powers: Tensor | None) -> Tensor:
-    """Their product."""
-    return x if powers is None else x * powers
+def _entries(state: LinearState) -> State:
+    return {name: value for name, value in state._asdict().items() if value is not None}
 
 
 def log_decays(num_heads: int, exponent: int, like: Tensor) -> Tensor:
     """ln(1 - 2^(-exponent - head)), (h,), where RetNet (arXiv 2307.08621, equation 8) has an exponent of 5."""
     return torch.log1p(-torch.exp2(-exponent - torch.arange(num_heads, device=like.device, dtype=like.dtype)))
-
-
-def make_fading(log_decays: Tensor, size: int) -> Fading:
-    """Powers from logarithms, (h,), in their precision; no power is of a negative number of tokens, so that none is large."""
-    logs = log_decays[:, None, None]
-    places = torch.arange(size, device=logs.device)
-    apart = (places[:, None] - places).clamp(min=0)
-    return Fading(*((logs * powers).exp() for powers in (apart, places[:, None] + 1, size - 1 - places[:, None], size)))

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from recallkit.kernels.selective_scan.api import selective_scan, selective_scan_step
+from recallkit.kernels.short_conv.api import short_conv
 from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
-from recallkit.models.mixers.scan import selective_scan, selective_scan_reference
-from recallkit.models.mixers.shift import short_convolution, short_convolution_reference
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,19 +51,18 @@ class Mamba(Mixer):
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.forward`."""
-        x, z = self.in_proj(u.transpose(0, 1)).chunk(2, dim=-1)
-        return self._mix(widened(x), z, None, None)[0].transpose(0, 1)
+        return self._mix(u, None, None)[0]
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.reference`."""
-        x, z = self.in_proj(u.transpose(0, 1)).chunk(2, dim=-1)
-        x = functional.silu(short_convolution_reference(x, self.conv1d.weight.squeeze(1), self._conv_bias()))
+        x, z = self.in_proj(u).chunk(2, dim=-1)
+        x, _ = short_conv(x, self.conv1d.weight.squeeze(1), bias=self.conv1d.bias, activation="silu", impl="reference")
         r, write, read = self.x_proj(x).split([self.dt_rank, self.state, self.state], dim=-1)
         dt = functional.softplus(self.dt_proj(r))
-        start = x.new_zeros(x.shape[1], self.state, self.width)
-        y, _ = selective_scan_reference(x, dt, -torch.exp(self.A_log), write, read, start)
-        mixed: Tensor = self.out_proj((y + self.D * x) * functional.silu(z))
-        return mixed.transpose(0, 1)
+        x, dt, write, read, z = (part.transpose(0, 1) for part in (x, dt, write, read, z))
+        y, _ = selective_scan(x, dt, -torch.exp(self.A_log), write, read, skip=self.D, gate=z, impl="reference")
+        mixed: Tensor = self.out_proj(y.transpose(0, 1))
+        return mixed
 
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`."""
@@ -75,11 +74,8 @@ class Mamba(Mixer):
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
-        x, z = self.in_proj(u.transpose(0, 1)).chunk(2, dim=-1)
-        x, history = widened(x), state["conv"].transpose(0, 1)
-        y, scan = self._mix(x, z, history, state["scan"])
-        latest = torch.cat([history, x.to(history.dtype)])[len(x) :]
-        return y.transpose(0, 1), {"conv": latest.transpose(0, 1), "scan": scan}
+        y, conv, scan = self._mix(u, state["conv"], state["scan"])
+        return y, {"conv": conv, "scan": scan}
 
     def state_size(self, t: int) -> int:
         """expand d n, the scan's state alone, as Zoology and Based (arXiv 2402.18668, appendix E.2) count it."""
@@ -93,20 +89,24 @@ class Mamba(Mixer):
         linear = linear_flops(t, self.in_proj, self.x_proj, self.dt_proj, self.out_proj)
         return linear + t * self.width * (2 * self.conv_kernel + 7 * self.state + 5)
 
-    def _mix(self, x: Tensor, z: Tensor, history: Tensor | None, start: Tensor | None) -> tuple[Tensor, Tensor]:
-        """x, z: (t, b, d_inner), x wide, not yet convolved -> the mixer's output (t, b, d) and the scan's last state."""
-        x = functional.silu(short_convolution(x, widened(self.conv1d.weight.squeeze(1)), widened(self._conv_bias()), history))
-        r, write, read = self.x_proj(x.to(z.dtype)).split([self.dt_rank, self.state, self.state], dim=-1)
+    def _mix(self, u: Tensor, history: Tensor | None, start: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """u (b, t, d) -> the mixer's output (b, t, d), the convolution's last inputs and the scan's last state."""
+        # The scan has the time first, and so has all before it in memory.
+        x, z = self.in_proj(u.transpose(0, 1)).chunk(2, dim=-1)
+        taps, bias = self.conv1d.weight.squeeze(1), self.conv1d.bias
+        x, latest = short_conv(x.transpose(0, 1), taps, bias=bias, history=history, activation="silu")
+        x = x.transpose(0, 1)
+        r, write, read = self.x_proj(x).split([self.dt_rank, self.state, self.state], dim=-1)
         # The bias is added wide: steps of 0.001 would be rounded away beside it in bfloat16.
         dt = functional.softplus(widened(functional.linear(r, self.dt_proj.weight)) + self.dt_proj.bias)
-        y, last = selective_scan(x, dt, -torch.exp(widened(self.A_log)), widened(write), widened(read), start)
-        gated = (y + self.D * x) * functional.silu(widened(z))
-        mixed: Tensor = self.out_proj(gated.to(z.dtype))
-        return mixed, last
-
-    def _conv_bias(self) -> Tensor:
-        assert self.conv1d.bias is not None
-        return self.conv1d.bias
+        rates = -torch.exp(widened(self.A_log))
+        if start is not None and len(x) == 1:
+            step, last = selective_scan_step(x[0], dt[0], rates, write[0], read[0], start, skip=self.D, gate=z[0])
+            y = step.unsqueeze(0)
+        else:
+            y, last = selective_scan(x, dt, rates, write, read, start, skip=self.D, gate=z)
+        mixed: Tensor = self.out_proj(y.to(z.dtype))
+        return mixed.transpose(0, 1), latest, last
 
 
 def initial_dt_bias(channels: int) -> Tensor:

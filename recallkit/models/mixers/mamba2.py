@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from recallkit.kernels.decayed_attention.api import decayed_attention
+from recallkit.kernels.short_conv.api import short_conv
 from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.mamba import initial_dt_bias
-from recallkit.models.mixers.shift import short_convolution, short_convolution_reference
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from recallkit.kernels.choice import Impl
 
 A_RANGE = (1.0, 16.0)
 """The rates -A with which heads start, uniform (the authors' code)."""
@@ -69,8 +71,7 @@ class Mamba2(Mixer):
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.reference`: the recurrence, token by token."""
         z, convolved, dt = self._projected(u)
-        convolved = functional.silu(short_convolution_reference(convolved, self.conv1d.weight.squeeze(1), self._conv_bias()))
-        x, write, read = self._split(convolved)
+        x, write, read = self._split(self._convolved(convolved, None, "reference")[0])
         heads = self.num_heads // self.groups
         write, read = (part.repeat_interleave(heads, dim=2) for part in (write, read))
         dt, rates = functional.softplus(dt + self.dt_bias), -torch.exp(self.A_log)
@@ -92,10 +93,8 @@ class Mamba2(Mixer):
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
         z, convolved, dt = self._projected(u)
-        history = state["conv"].transpose(0, 1)
-        y, scan = self._mix(z, convolved, dt, history, state["scan"])
-        latest = torch.cat([history, convolved.to(history.dtype)])[len(convolved) :]
-        return y, {"conv": latest.transpose(0, 1), "scan": scan}
+        y, conv, scan = self._mix(z, convolved, dt, state["conv"], state["scan"])
+        return y, {"conv": conv, "scan": scan}
 
     def state_size(self, t: int) -> int:
         """expand d n, the scan's state alone, as Zoology's code counts it."""
@@ -110,9 +109,9 @@ class Mamba2(Mixer):
         return linear_flops(t, self.in_proj, self.out_proj) + mixing
 
     def _projected(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """z (t, b, d_inner), what is convolved (t, b, d_inner + 2 g n), wide, and dt before its bias (t, b, h), wide."""
+        """z (t, b, d_inner), what is convolved (t, b, d_inner + 2 g n), and dt before its bias (t, b, h), wide."""
         z, convolved, dt = torch.split(self.in_proj(u.transpose(0, 1)), [self.width, self.conv_width, self.num_heads], dim=-1)
-        return z, widened(convolved), widened(dt)
+        return z, convolved, widened(dt)
 
     def _split(self, convolved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x (t, b, h, p), B and C (t, b, g, n)."""
@@ -120,14 +119,23 @@ class Mamba2(Mixer):
         heads, by_group = (self.num_heads, self.head_dim), (self.groups, self.state)
         return torch.unflatten(x, -1, heads), torch.unflatten(write, -1, by_group), torch.unflatten(read, -1, by_group)
 
-    def _mix(self, z: Tensor, convolved: Tensor, dt: Tensor, history: Tensor | None, start: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The mixer's output (b, t, d) and S after the last token; `history` and `start`: the state before the first."""
-        weight, bias = widened(self.conv1d.weight.squeeze(1)), widened(self._conv_bias())
-        x, write, read = self._split(functional.silu(short_convolution(convolved, weight, bias, history)))
+    def _convolved(self, u: Tensor, history: Tensor | None, impl: Impl = "auto") -> tuple[Tensor, Tensor]:
+        """u (t, b, c), history (b, conv_kernel - 1, c) -> silu of the convolution (t, b, c), and the new history."""
+        taps = self.conv1d.weight.squeeze(1)
+        y, latest = short_conv(u.transpose(0, 1), taps, bias=self.conv1d.bias, history=history, activation="silu", impl=impl)
+        return y.transpose(0, 1), latest
+
+    def _mix(self, z: Tensor, convolved: Tensor, dt: Tensor, history: Tensor | None, start: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The mixer's output (b, t, d), the convolution's last inputs and S after the last token; `history`, `start`: before the first."""
+        convolved, latest = self._convolved(convolved, history)
+        x, write, read = self._split(convolved)
         dt = functional.softplus(dt + self.dt_bias)
-        with torch.autocast(z.device.type, enabled=False):
-            y, last = ssd(x, dt, -torch.exp(widened(self.A_log)), write, read, start, self.chunk)
-        return self._merge((y + self.D[:, None] * x).flatten(2), z), last
+        written = dt.unsqueeze(-1) * x
+        # Kernels want one type of all; on CPU nothing is gained by rounding.
+        written = written.to(x.dtype) if x.is_cuda else written
+        q, k, v = (part.permute(1, 2, 0, 3) for part in (read, write, written))
+        y, last = decayed_attention(q, k, v, (-torch.exp(widened(self.A_log)) * dt).permute(1, 2, 0), start, chunk=self.chunk)
+        return self._merge((widened(y).permute(2, 0, 1, 3) + self.D[:, None] * x).flatten(2), z), latest, last
 
     def _merge(self, y: Tensor, z: Tensor) -> Tensor:
         """Gated, normalised and projected: y, z (t, b, d_inner) -> (b, t, d)."""
@@ -135,52 +143,3 @@ class Mamba2(Mixer):
         normed = functional.rms_norm(gated, gated.shape[-1:], eps=self.eps).flatten(-2) * self.norm.weight
         mixed: Tensor = self.out_proj(normed.to(z.dtype))
         return mixed.transpose(0, 1)
-
-    def _conv_bias(self) -> Tensor:
-        assert self.conv1d.bias is not None
-        return self.conv1d.bias
-
-
-def ssd(x: Tensor, dt: Tensor, rates: Tensor, write: Tensor, read: Tensor, start: Tensor | None, chunk: int) -> tuple[Tensor, Tensor]:
-    """The recurrence of S in chunks (section 6): x (t, b, h, p), dt (t, b, h), rates A (h), B and C (t, b, g, n) -> y as x, S (b, h, n, p).
-
-    Pairs within a chunk are weighted by exp(l_i - l_j), l the running sum of dt A there, at most 0 by itself and in each
-    difference that is used; what came before a chunk acts through S at its beginning. The sums and their differences are in
-    float64: small ones of late tokens would cancel after large steps of early ones.
-    """
-    t, _, h, _ = x.shape
-    size, dtype = min(chunk, t), x.dtype
-    by_group = (write.shape[2], h // write.shape[2])
-    x, write, read = (_in_chunks(part, size) for part in (dt.unsqueeze(-1) * x, write, read))
-    logs = _in_chunks((dt * rates).unsqueeze(-1), size).squeeze(-1).double().cumsum(-1)
-    scores = (read @ write.transpose(-1, -2)).unsqueeze(2)
-    between = torch.unflatten(_lower((logs.unsqueeze(-1) - logs.unsqueeze(-2)).to(dtype)).exp(), 1, by_group)
-    inside = (scores * between).flatten(1, 2) @ x
-    until_end = (logs[..., -1:] - logs).to(dtype).exp().unsqueeze(-1)
-    logs = logs.to(dtype)
-    added = (write.transpose(-1, -2).unsqueeze(2) @ torch.unflatten(x * until_end, 1, by_group)).flatten(1, 2)
-    states = _states(added, logs[..., -1:, None].exp(), start)
-    earlier = (read.unsqueeze(2) @ torch.unflatten(torch.stack(states[:-1], dim=2), 1, by_group)).flatten(1, 2)
-    y = inside + earlier * logs.exp().unsqueeze(-1)
-    return y.flatten(2, 3)[:, :, :t].permute(2, 0, 1, 3), states[-1]
-
-
-def _in_chunks(x: Tensor, size: int) -> Tensor:
-    """(t, b, h, width) -> (b, h, chunks, size, width); zeros at the end neither add to S nor let it fade."""
-    t = len(x)
-    return torch.unflatten(functional.pad(x.permute(1, 2, 0, 3), (0, 0, 0, -t % size)), 2, (-1, size))
-
-
-def _lower(differences: Tensor) -> Tensor:
-    """The differences (..., i, j) where j <= i; minus infinity elsewhere."""
-    size = differences.shape[-1]
-    later = torch.ones(size, size, dtype=torch.bool, device=differences.device).triu(1)
-    return differences.masked_fill(later, -math.inf)
-
-
-def _states(added: Tensor, kept: Tensor, start: Tensor | None) -> list[Tensor]:
-    """S before each chunk and after the last; added: (b, h, chunks, n, p), kept: the share of S that a chunk leaves."""
-    states = [torch.zeros_like(added[:, :, 0]) if start is None else start]
-    for more, share in zip(added.unbind(2), kept.unbind(2), strict=True):
-        states.append(share * states[-1] + more)
-    return states

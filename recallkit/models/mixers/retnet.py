@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from recallkit.kernels.decayed_attention.api import decayed_attention
 from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
-from recallkit.models.mixers.linear_attention import faded, log_decays, make_fading
+from recallkit.models.mixers.linear_attention import log_decays
 from recallkit.models.mixers.rotary import rotate, rotate_reference
 from recallkit.models.mixers.short_conv import ShortConv
 
@@ -56,7 +57,7 @@ class RetNet(Mixer):
         """See `Mixer.forward`."""
         z = self._project(u)
         q, k, v = self._split(z if self.short_conv is None else self.short_conv(z))
-        o, _ = self._scan(*self._rotated(q, k, torch.arange(u.shape[1], device=u.device)), v, None)
+        o, _ = self._attend(q, k, v, torch.arange(u.shape[1], device=u.device), None)
         return self._merge(o, u)
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
@@ -85,8 +86,7 @@ class RetNet(Mixer):
             z, recent["recent"] = self.short_conv.read(z, state["recent"])
         q, k, v = self._split(z)
         positions = state["seen"][:, None] + torch.arange(u.shape[1], device=u.device)
-        o, kv = self._scan(*self._rotated(q, k, positions), v, state["kv"])
-        assert kv is not None
+        o, kv = self._attend(q, k, v, positions, state["kv"])
         return self._merge(o, u), {"kv": kv, "seen": state["seen"] + u.shape[1]} | recent
 
     def state_size(self, t: int) -> int:
@@ -94,7 +94,7 @@ class RetNet(Mixer):
         return self.d_model * self.value_dim
 
     def flops(self, t: int) -> int:
-        """As `forward` goes: rotations, the pairs of each chunk, between chunks two products with S; norm and gate."""
+        """Of what is needed: rotations, pairs of each chunk, products with S where there are chunks before or after; norm and gate."""
         sizes = chunk_sizes(t, self.chunk)
         read, written, product = t - sizes[0], t - sizes[-1], 2 * self.key_dim * self.value_dim
         mixing = t * (7 * self.key_dim + 8 * self.value_dim)
@@ -109,34 +109,20 @@ class RetNet(Mixer):
         return torch.cat([project(u) for project in (self.q_proj, self.k_proj, self.v_proj)], dim=-1)
 
     def _split(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k: (b, h, t, k) and v: (b, h, t, v), in float32 at least."""
+        """q, k: (b, h, t, k) and v: (b, h, t, v)."""
         widths = [self.d_model, self.d_model, self.num_heads * self.value_dim]
-        q, k, v = (torch.unflatten(widened(part), -1, (self.num_heads, -1)).transpose(1, 2) for part in torch.split(z, widths, dim=-1))
+        q, k, v = (torch.unflatten(part, -1, (self.num_heads, -1)).transpose(1, 2) for part in torch.split(z, widths, dim=-1))
         return q, k, v
 
-    def _rotated(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return (
-            rotate(q, positions, base=self.base, width=self.key_dim),
-            rotate(k / math.sqrt(self.key_dim), positions, base=self.base, width=self.key_dim),
-        )
-
-    def _scan(self, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """o of all tokens, chunk by chunk, and S after them; without a state given, none is made after the last chunk."""
-        outputs, keep = [], state is not None
-        chunks = list(zip(*(torch.split(x, self.chunk, dim=2) for x in (q, k, v)), strict=True))
-        with torch.autocast(q.device.type, enabled=False):
-            logs = log_decays(self.num_heads, DECAY_EXPONENT, q)
-            for i, (q_part, k_part, v_part) in enumerate(chunks):
-                fading = make_fading(logs, q_part.shape[2])
-                o: Tensor = ((q_part @ k_part.transpose(-1, -2)).tril() * fading.between) @ v_part
-                outputs.append(o if state is None else o + (q_part * fading.since_start) @ state)
-                if keep or i + 1 < len(chunks):
-                    new = (k_part * fading.until_end).transpose(-1, -2) @ v_part
-                    state = new if state is None else faded(state, fading.whole) + new
-            return torch.cat(outputs, dim=2), state
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """o of all tokens (b, h, t, v) and S after them; positions: (t,) or (b, t)."""
+        q, k = (rotate(x, positions, base=self.base, width=self.key_dim) for x in (q, k))
+        logs = log_decays(self.num_heads, DECAY_EXPONENT, widened(q))
+        return decayed_attention(q, k, v, logs, state, scale=1 / math.sqrt(self.key_dim), chunk=self.chunk)
 
     def _merge(self, o: Tensor, u: Tensor) -> Tensor:
         """The heads' outputs (b, h, t, v), normalised each, gated by u and projected."""
+        o = widened(o)
         normed = o * torch.rsqrt(o.square().mean(dim=-1, keepdim=True) + self.eps)
         gate = nn.functional.silu(self.g_proj(u))
         y: Tensor = self.out_proj(gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))

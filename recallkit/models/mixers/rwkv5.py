@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from recallkit.kernels.rwkv5.api import rwkv5_attention
 from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.rwkv4 import decay_rates, depth_of, initial_mix
 from recallkit.models.mixers.shift import previous_inputs
@@ -28,7 +29,7 @@ class RWKV5(Mixer):
     """
 
     chunk = 64
-    """Tokens that are compared pair by pair, a power of two; earlier ones act through the state."""
+    """Tokens that are compared pair by pair; earlier ones act through the state."""
 
     def __init__(self, d_model: int, *, head_size: int = 64, layer: int = 0, num_layers: int = 1, eps: float = 64e-5) -> None:
         """`layer` of `num_layers` decides how fast its channels forget at first and how much of x_{i-1} they see."""
@@ -78,11 +79,9 @@ class RWKV5(Mixer):
         """See `Mixer.read`: all chunks at once but for the states between them."""
         before = previous_inputs(u, state["previous"], time=1)
         r, k, v, g = self._projected(u, before)
-        r, k, v = (self._heads(widened(part)) for part in (r, k, v))
-        with torch.autocast(u.device.type, enabled=False):
-            logs, bonus = -decay_rates(self.time_decay), widened(self.time_first)
-            o, kv = decayed_attention(r, k, v, logs, bonus, state["kv"], self.chunk)
-        return self._merge(o, g), {"previous": widened(u[:, -1]), "kv": kv}
+        r, k, v = (self._heads(part) for part in (r, k, v))
+        o, kv = rwkv5_attention(r, k, v, -decay_rates(self.time_decay), self.time_first, state["kv"], chunk=self.chunk)
+        return self._merge(widened(o), g), {"previous": widened(u[:, -1]), "kv": kv}
 
     def state_size(self, t: int) -> int:
         """S of every head and the previous input, d (n + 1); for all t."""
@@ -91,7 +90,7 @@ class RWKV5(Mixer):
     def flops(self, t: int) -> int:
         """Counted: projections, the pairs of each chunk, two products with S for each token; shifts, gate and norm.
 
-        Each halving of a chunk multiplies r or k of every token by a power of the decay, see `pair_weights`.
+        Each doubling of a block multiplies r or k of every token by a power of the decay, see `kernels.linear_recurrence.weigh_pairs`.
         """
         halvings = (min(self.chunk, 1 << (t - 1).bit_length()) - 1).bit_length()
         mixing = t * (25 + halvings + 4 * self.head_size + 4)
@@ -119,53 +118,3 @@ class RWKV5(Mixer):
         normed = functional.group_norm(flat, self.num_heads, self.norm.weight.to(o.dtype), self.norm.bias.to(o.dtype), self.norm.eps)
         mixed: Tensor = self.out_proj((normed.view(g.shape) * functional.silu(g.to(o.dtype))).to(g.dtype))
         return mixed
-
-
-def decayed_attention(r: Tensor, k: Tensor, v: Tensor, logs: Tensor, bonus: Tensor, state: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """o (b, h, t, n) of r, k, v (b, h, t, n), and S after them: logs, of the decays w, and bonus u: (h, n); S before: (b, h, n, n)."""
-    t = r.shape[2]
-    size = min(chunk, 1 << (t - 1).bit_length())
-    r, k, v = (_in_chunks(part, size) for part in (r, k, v))
-    places = torch.arange(size, device=r.device, dtype=r.dtype)[:, None]
-    logs = logs[:, None, None]
-    since_start, until_end = torch.exp(places * logs), torch.exp((size - 1 - places) * logs)
-    added = (k * until_end).transpose(-1, -2) @ v
-    whole, states = torch.exp(size * logs).transpose(-1, -2).squeeze(1), [state]
-    for new in added.unbind(2):
-        states.append(whole * states[-1] + new)
-    o = pair_weights(r, k, logs, bonus[:, None, None]) @ v + (r * since_start) @ torch.stack(states[:-1], dim=2)
-    rest = t % size
-    last = states[-1] if not rest else _after(states[-2], k[:, :, -1, :rest], v[:, :, -1, :rest], logs.squeeze(1))
-    return o.flatten(2, 3)[:, :, :t], last
-
-
-def pair_weights(r: Tensor, k: Tensor, logs: Tensor, bonus: Tensor) -> Tensor:
-    """sum over channels of r_i k_j w^(i - 1 - j), j < i, and of r_i u k_i: (b, h, chunks, size, n) -> (b, h, chunks, size, size).
-
-    By halves, so that every power of w is at least the 0th and none overflows: with m the beginning of the later half,
-    w^(i - 1 - j) is w^(i - m), which goes to r, by w^(m - 1 - j), which goes to k. Each half is halved again.
-    """
-    size = r.shape[-2]
-    weights = (r * bonus * k).sum(-1)[..., None, None]
-    length = 1
-    while length < size:
-        late, early = torch.unflatten(r, -2, (-1, 2, length))[..., 1, :, :], torch.unflatten(k, -2, (-1, 2, length))[..., 0, :, :]
-        places = torch.arange(length, device=r.device, dtype=r.dtype)[:, None]
-        powers = logs.unsqueeze(-2)
-        across = (late * torch.exp(places * powers)) @ (early * torch.exp((length - 1 - places) * powers)).transpose(-1, -2)
-        first, second = torch.unflatten(weights, -3, (-1, 2)).unbind(-3)
-        weights = torch.cat([torch.cat([first, torch.zeros_like(first)], -1), torch.cat([across, second], -1)], -2)
-        length *= 2
-    return weights.squeeze(-3)
-
-
-def _in_chunks(x: Tensor, size: int) -> Tensor:
-    """(b, h, t, n) -> (b, h, chunks, size, n), zeros at the end."""
-    return torch.unflatten(functional.pad(x, (0, 0, 0, -x.shape[2] % size)), 2, (-1, size))
-
-
-def _after(state: Tensor, k: Tensor, v: Tensor, logs: Tensor) -> Tensor:
-    """S after some tokens (b, h, t, n): those of a chunk that was filled up with zeros, which fade nothing."""
-    t = k.shape[2]
-    ages = torch.arange(t - 1, -1, -1, device=k.device, dtype=k.dtype)[:, None]
-    return torch.exp(t * logs).transpose(-1, -2) * state + (k * torch.exp(ages * logs)).transpose(-1, -2) @ v

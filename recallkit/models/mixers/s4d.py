@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from recallkit.kernels.long_conv.api import long_conv
 from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
-from recallkit.models.mixers.fft_conv import causal_conv, conv_flops
+from recallkit.models.mixers.fft_conv import conv_flops
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +67,7 @@ class DiagonalSSM(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """u: (b, t, channels) -> (b, t, channels), by a convolution with the kernel, in float32 at least."""
-        return causal_conv(u, self.kernel(u.shape[1]))
+        return long_conv(u, self.kernel(u.shape[1]))
 
     def kernel(self, t: int) -> Tensor:
         """k (channels, t).
@@ -115,9 +116,9 @@ class DiagonalSSM(nn.Module):
         """u: (b, t, channels), the next t inputs of each row -> their outputs and a new state; `state` is unchanged."""
         outputs = []
         for start in range(0, u.shape[1], READ_CHUNK):
-            part = widened(u[:, start : start + READ_CHUNK])
+            part = u[:, start : start + READ_CHUNK]
             with torch.autocast(self.c.device.type, enabled=False):
-                carried, state = self._carried(part, torch.view_as_complex(state))
+                carried, state = self._carried(widened(part), torch.view_as_complex(state))
             outputs.append(self.forward(part) + carried)
         return torch.cat(outputs, dim=1), state
 

@@ -15,9 +15,11 @@ def hash_share(seed: int, *places: Tensor) -> Tensor:
 
     Each integer goes through a 32-bit mixer of multiplications and shifts (Wellons' lowbias32), its hash into the next one's.
     """
-    mixed = _mix(torch.tensor(seed % WORD))
+    # Of the integer alone in plain Python: a number on CPU could not go into a kernel for a card.
+    mixed: Tensor | int = _mix(seed % WORD)
     for place in places:
-        mixed = _mix(mixed.to(place.device) ^ (place % WORD))
+        mixed = _mix((place % WORD) ^ mixed)
+    assert isinstance(mixed, Tensor)
     return mixed.double() / WORD
 
 
@@ -55,19 +57,22 @@ def followers(ids: Tensor, num_queries: int) -> Tensor:
     return matched & (places <= places[-num_queries:, None])
 
 
-def follower_pairs(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """ids: (b, t) -> the rows, queries and keys (n,) of the pairs that `followers` marks, without a matrix: in t log t + n steps.
+def follower_lists(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """ids: (b, t) -> the keys that `followers` marks, query after query and row after row: offsets (b t + 1,) and keys (n,), rising.
 
-    In the sorted order the earlier occurrences of a token are the entries right before it, as many as it has.
+    The keys of query i of row r are keys[offsets[r t + i] : offsets[r t + i + 1]]. Without a matrix, in t log t + n steps: in the
+    sorted order the earlier occurrences of a token are the entries right before it, as many as it has.
     """
-    t = ids.shape[1]
+    batch, t = ids.shape
     before, order = repeats_before(ids)
-    counts = before.gather(1, order).flatten()
-    laters = torch.repeat_interleave(torch.arange(ids.numel(), device=ids.device), counts)
-    firsts = (counts.cumsum(0) - counts)[laters]
-    earliers = laters - 1 - (torch.arange(len(laters), device=ids.device) - firsts)
-    flat = order.flatten()
-    return laters // t, flat[laters], flat[earliers] + 1
+    counts = before.flatten()
+    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    # Where each token went when its row was sorted: its list begins so many entries before.
+    entries = torch.arange(ids.numel(), device=ids.device).view(batch, t)
+    begins = torch.empty_like(order).scatter_(1, order, entries).flatten() - counts
+    num_pairs = int(offsets[-1])
+    shifts = torch.repeat_interleave(begins - offsets[:-1], counts, output_size=num_pairs)
+    return offsets, order.flatten()[shifts + torch.arange(num_pairs, device=ids.device)] + 1
 
 
 class Selector(nn.Module):
@@ -97,7 +102,7 @@ class Selector(nn.Module):
         return self.penalty * torch.relu(chosen.mean() - self.share)
 
 
-def _mix(x: Tensor) -> Tensor:
+def _mix(x: Tensor | int) -> Tensor | int:
     """x: int64 in [0, 2^32) -> the same range; products that overflow are right in their lower 32 bits, which are kept."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = ((x ^ (x >> shift)) * factor) % WORD

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.models.mixers.api import State, linear_flops, widened
+from recallkit.kernels.lookup_attention.api import lookup_attention
+from recallkit.models.mixers.api import State, linear_flops
 from recallkit.models.mixers.attention import Attention
-from recallkit.models.mixers.selection import Selector, follower_pairs, followers, hash_share, hash_share_reference, repeated
+from recallkit.models.mixers.selection import Selector, follower_lists, followers, hash_share, hash_share_reference, repeated
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,7 +69,7 @@ class SelectiveAttention(Attention):
         places = torch.arange(u.shape[1], device=u.device)
         q, k, v = self.project(u, places)
         if self.keys == "matches":
-            return self.merge(attend_to_followers(q, k, v, self._needed(ids)))
+            return self.merge(lookup_attention(q, k, v, *follower_lists(self._needed(ids))))
         chosen = repeated(self._needed(ids)) if self.selection == "programmatic" else self._choose(u, places)
         self._excess = self.selector.excess(chosen) if self.selector is not None and self.training else None
         return self.merge(_where_chosen(self.attend(q, k, v), chosen))
@@ -78,9 +78,12 @@ class SelectiveAttention(Attention):
         """See `Mixer.read`."""
         t = u.shape[1]
         q, new = self.extend(u, state)
-        mask = self.seen_in(new, t)
         if self.needs_ids:
             new["ids"] = torch.cat([state["ids"], self._needed(ids)], dim=1)
+        if self.keys == "matches" and new["keys"].shape[2] == t:
+            return self.merge(lookup_attention(q, new["keys"], new["values"], *follower_lists(new["ids"]))), new
+        mask = self.seen_in(new, t)
+        if self.needs_ids:
             places = self.places(new, new["ids"].shape[1])
             # What fills up a shorter row is no token: no id is negative.
             matched = followers(new["ids"].where(places >= 0, -1), t)
@@ -145,37 +148,6 @@ class SelectiveAttention(Attention):
         if ids is None:
             raise ValueError("a programmatic selection needs the ids")
         return ids
-
-
-def attend_to_followers(q: Tensor, k: Tensor, v: Tensor, ids: Tensor) -> Tensor:
-    """Attention of each query to the positions right after its token's earlier occurrences, zero where there are none.
-
-    q, k, v: (b, h, t, k), ids: (b, t) -> (b, h, t, k). Pair by pair, or by a mask of all pairs where more than one in 64 is seen.
-    """
-    rows, queries, keys = follower_pairs(ids)
-    if 64 * len(rows) > ids.shape[0] * ids.shape[1] ** 2:
-        return _attend_to_followers_by_mask(q, k, v, ids)
-    return _attend_to_followers_by_pair(q, k, v, rows, queries, keys)
-
-
-def _attend_to_followers_by_mask(q: Tensor, k: Tensor, v: Tensor, ids: Tensor) -> Tensor:
-    matched = followers(ids, ids.shape[1])
-    return _where_chosen(F.scaled_dot_product_attention(q, k, v, attn_mask=_or_itself(matched)), matched.any(-1))
-
-
-def _attend_to_followers_by_pair(q: Tensor, k: Tensor, v: Tensor, rows: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-    batch, heads, t, width = q.shape
-    given = q.dtype
-    q, k, v = (widened(x.transpose(1, 2).reshape(batch * t, heads, width)) for x in (q, k, v))
-    ends, starts = rows * t + queries, rows * t + keys
-    scores = (q.index_select(0, ends) * k.index_select(0, starts)).sum(-1) / math.sqrt(width)
-    lowest = scores.new_full((batch * t, heads), -torch.inf)
-    highest = lowest.scatter_reduce(0, ends[:, None].expand_as(scores), scores.detach(), "amax")
-    weights = (scores - highest.index_select(0, ends)).exp()
-    total = torch.zeros_like(lowest).index_add(0, ends, weights)
-    summed = torch.zeros_like(v).index_add(0, ends, weights[..., None] * v.index_select(0, starts))
-    context = summed / torch.where(total > 0, total, 1)[..., None]
-    return context.view(batch, t, heads, width).transpose(1, 2).to(given)
 
 
 def _or_itself(matched: Tensor) -> Tensor:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.nn import functional
 
+from recallkit.kernels.long_conv.api import long_conv
+from recallkit.kernels.short_conv.api import MOST_TAPS, short_conv
 from recallkit.models.mixers.api import widened
-from recallkit.models.mixers.fft_conv import DIRECT_TAPS, causal_conv, causal_conv_reference
-from recallkit.models.mixers.shift import short_convolution
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,30 +34,35 @@ class ShortConv(nn.Module):
         """The taps (channels, kernel), that of the latest input first."""
         return self.conv.weight.squeeze(1).flip(-1)
 
-    def forward(self, u: Tensor) -> Tensor:
-        """u: (b, t, channels) -> (b, t, channels), contiguous and in the width of u.
+    def forward(self, u: Tensor, *, activation: str | None = None, gate: Tensor | None = None) -> Tensor:
+        """u: (b, t, channels) -> (b, t, channels), contiguous and in the width of u; `activation`, `gate`: see `short_conv`.
 
         The channels stay next to each other: of values whose last stride is not 1, attention would make its full matrix.
         """
-        if self.kernel > DIRECT_TAPS:
-            return self._with_bias(causal_conv(u, self.filters())).to(u.dtype).contiguous()
-        taps = widened(self.conv.weight.squeeze(1))
-        bias = taps.new_zeros(self.channels) if self.conv.bias is None else widened(self.conv.bias)
-        return short_convolution(widened(u).transpose(0, 1), taps, bias).transpose(0, 1).to(u.dtype).contiguous()
+        if self.kernel <= MOST_TAPS:
+            return self._convolve(u, None, activation, gate)[0].contiguous()
+        y = long_conv(u, self.filters(), bias=self.conv.bias)
+        y = functional.silu(y) if activation == "silu" else y
+        return (y if gate is None else y * gate).to(u.dtype).contiguous()
 
     def reference(self, u: Tensor) -> Tensor:
-        """The same, written as the sum is."""
-        return self._with_bias(causal_conv_reference(u, self.filters()))
+        """The same without activation and gate, written as the sum is."""
+        return short_conv(u, self.conv.weight.squeeze(1), bias=self.conv.bias, impl="reference")[0]
 
     def initial_state(self, batch: int) -> Tensor:
         """The history (b, kernel - 1, channels) before the first input."""
         weight = widened(self.conv.weight)
         return weight.new_zeros(batch, self.kernel - 1, self.channels)
 
-    def read(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, u: Tensor, history: Tensor, *, activation: str | None = None, gate: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """u: (b, t, channels), the next t inputs of each row -> their outputs, contiguous, and a new history; `history` is unchanged."""
+        if self.kernel <= MOST_TAPS:
+            y, latest = self._convolve(u, history, activation, gate)
+            return y.contiguous(), latest
         inputs = torch.cat([history, u.to(history.dtype)], dim=1)
-        y = self.forward(inputs)[:, self.kernel - 1 :]
+        if gate is not None:
+            gate = functional.pad(gate, (0, 0, history.shape[1], 0))
+        y = self.forward(inputs, activation=activation, gate=gate)[:, self.kernel - 1 :]
         return y.to(u.dtype).contiguous(), inputs[:, inputs.shape[1] - self.kernel + 1 :]
 
     def state_size(self) -> int:
@@ -67,5 +73,6 @@ class ShortConv(nn.Module):
         """Operations on one sequence of t inputs: two a tap, one a bias."""
         return t * self.channels * (2 * self.kernel + (self.conv.bias is not None))
 
-    def _with_bias(self, y: Tensor) -> Tensor:
-        return y if self.conv.bias is None else y + self.conv.bias
+    def _convolve(self, u: Tensor, history: Tensor | None, activation: str | None, gate: Tensor | None) -> tuple[Tensor, Tensor]:
+        taps = self.conv.weight.squeeze(1)
+        return short_conv(u, taps, bias=self.conv.bias, history=history, activation=activation, gate=gate)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from recallkit.kernels.window_attention.api import WindowState, empty_window, window_attention, window_attention_step
+from recallkit.kernels.window_attention.ring import positions_in_ring, written_ring
 from recallkit.models.mixers.attention import Attention
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ class SlidingWindow(Attention):
     `window` is the number of keys seen, the query's own among them. Others count otherwise: the released Based checkpoints
     (arXiv 2402.18668) of window size w see [i - w//2, i], which is `window=w // 2 + 1`, and Zoology's SlidingAttn of block
     size w sees [i - w, i], which is `window=w + 1`. Other options are those of `Attention`.
+
+    The state is of one size from the start: the latest rotated keys and values in rings (b, h, window, k), the token at position p
+    in slot p % window, and `seen` (b,).
     """
 
     def __init__(self, d_model: int, *, window: int = 64, **options: Any) -> None:
@@ -50,51 +55,68 @@ class SlidingWindow(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attention.attend`."""
-        t = q.shape[2]
-        if t <= self.window:
-            return super().attend(q, k, v)
-        return self.attend_where_seen(q, k, v) if t <= 2 * self.window else attend_in_blocks(q, k, v, self.window, self.sees)
+        return window_attention(q, k, v, self.window)
+
+    def initial_state(self, batch: int) -> State:
+        """See `Mixer.initial_state`: rings of `window` keys and values, the token at position p in slot p % window."""
+        rings = empty_window(batch, self.num_heads, self.window, self.head_width, like=self.qkv.weight)
+        state: State = rings._asdict()
+        return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        """See `Mixer.step`."""
+        z, recent = self.convolved(u.unsqueeze(1), state)
+        rings = _rings(state)
+        q, k, v = (x.squeeze(2).to(rings.keys.dtype) for x in self.split_heads(z))
+        context, rings = window_attention_step(q, k, v, rings, rope_base=self.rope_base, rope_width=self.rope_width)
+        y: Tensor = self.out_proj(context.flatten(1))
+        return y, rings._asdict() | recent
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
-        return read_in_pieces(super().read, u, state, ids, self.window)
+        t = u.shape[1]
+        if t == 1:
+            y, state = self.step(u[:, 0], state)
+            return y.unsqueeze(1), state
+        fresh = _is_fresh(state["seen"])
+        if not fresh and self.window < t <= 2 * self.window:
+            return read_in_pieces(self.read, u, state, ids, self.window)
+        z, recent = self.convolved(u, state)
+        rings, seen = _rings(state), state["seen"]
+        q, k, v = (x.to(rings.keys.dtype) for x in self.rotated(z, seen[:, None] + torch.arange(t, device=u.device)))
+        context = self.attend(q, k, v) if fresh else self._attend_after(q, k, v, rings)
+        keys, values = written_ring(rings.keys, k, seen), written_ring(rings.values, v, seen)
+        return self.merge(context), {"keys": keys, "values": values, "seen": seen + t} | recent
+
+    def _attend_after(self, q: Tensor, k: Tensor, v: Tensor, rings: WindowState) -> Tensor:
+        """The mixing of t new tokens, all (b, h, t, k), after those in the rings, which the first queries alone see."""
+        first = q.shape[2] if q.shape[2] <= self.window else self.window - 1
+        context = self._attend_rings(q[:, :, :first], k[:, :, :first], v[:, :, :first], rings)
+        return context if first == q.shape[2] else torch.cat([context, self.attend(q, k, v)[:, :, first:]], dim=2)
+
+    def _attend_rings(self, q: Tensor, k: Tensor, v: Tensor, rings: WindowState) -> Tensor:
+        """As `_attend_after`, by a mask of all pairs, for as many tokens as the window has at most."""
+        queries = rings.seen[:, None] + torch.arange(q.shape[2], device=q.device)
+        keys = torch.cat([positions_in_ring(rings.seen, self.window), queries], dim=1)
+        mask = self.sees(queries[:, None, :, None], keys[:, None, None, :]) & (keys >= 0)[:, None, None, :]
+        return F.scaled_dot_product_attention(q, torch.cat([rings.keys, k], dim=2), torch.cat([rings.values, v], dim=2), attn_mask=mask)
 
 
-def attend_in_blocks(
-    q: Tensor, k: Tensor, v: Tensor, width: int, sees: Callable[[Tensor, Tensor], Tensor], *, previous: bool = True
-) -> Tensor:
-    """Attention where a query sees nothing before its block of `width` tokens, or before the previous one; all (b, h, t, k).
+def _rings(state: State) -> WindowState:
+    return WindowState(state["keys"], state["values"], state["seen"])
 
-    Costs 2 t width pairs in place of t^2.
-    """
-    batch, heads, t, _ = q.shape
-    num = -(-t // width)
-    q, k, v = (_in_blocks(x, num, width) for x in (q, k, v))
-    if previous:
-        k, v = (torch.cat([F.pad(x, (0, 0, 0, 0, 0, 0, 1, 0))[:-1], x], dim=2) for x in (k, v))
-    queries = torch.arange(num * width, device=q.device).view(num, 1, width, 1)
-    keys = queries.transpose(2, 3)
-    if previous:
-        keys = torch.cat([keys - width, keys], dim=3)
-    context = F.scaled_dot_product_attention(q, k, v, attn_mask=sees(queries, keys) & (keys >= 0))
-    return context.transpose(0, 1).reshape(batch, heads, num * width, -1)[:, :, :t]
+
+def _is_fresh(seen: Tensor) -> bool:
+    """Whether no row is known to have read anything; on a card, looking would mean waiting for it."""
+    return seen.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(seen.any())
 
 
 def read_in_pieces(
     read: Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]], u: Tensor, state: State, ids: Tensor | None, size: int
 ) -> tuple[Tensor, State]:
-    """A long text read after another in pieces of `size`, which keeps the masks small; a first text is read at once."""
-    t = u.shape[1]
-    if t <= size or state["keys"].shape[2] == 0:
-        return read(u, state, ids)
-    outputs = []
+    """A text read in pieces of `size` tokens, which keeps the masks of all pairs small."""
+    t, outputs = u.shape[1], []
     for start in range(0, t, size):
         y, state = read(u[:, start : start + size], state, None if ids is None else ids[:, start : start + size])
         outputs.append(y)
     return torch.cat(outputs, dim=1), state
-
-
-def _in_blocks(x: Tensor, num: int, width: int) -> Tensor:
-    """(b, h, t, k) -> (num, b h, width, k), zeros after the end; blocks first, so that a mask of each serves all rows and heads."""
-    padded = F.pad(x, (0, 0, 0, num * width - x.shape[2]))
-    return padded.reshape(-1, num, width, x.shape[3]).transpose(0, 1)

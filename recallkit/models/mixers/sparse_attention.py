@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from recallkit.kernels.masked_attention.api import masked_attention
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.selection import hash_share, hash_share_reference
 
@@ -72,7 +74,8 @@ class SparseAttention(Attention):
     (`sparsity_level`): `stride` sets it for the first three patterns, `sparsity` for random. Every query sees itself. Other
     options are those of `Attention`.
 
-    What is sparse is the mask: `forward` and `read` are dense attention under it, in time and memory of t^2 whatever the pattern.
+    What is sparse is the mask: on CPU and in training `forward` is dense attention under it, in time and memory of t^2 whatever the
+    pattern, as `read` is after the first tokens. On a card `forward` leaves out blocks of pairs that hold none, see `masked_attention`.
     """
 
     def __init__(
@@ -107,12 +110,9 @@ class SparseAttention(Attention):
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
         """See `Attention.sees`."""
-        if self.configuration == "union":
-            return self._sees_part(None, queries, keys)
-        if self.configuration == "sequential":
-            return self._sees_part(self.layer % 2, queries, keys)
-        first = torch.arange(self.num_heads, device=queries.device).view(-1, 1, 1) < self.num_heads // 2
-        return torch.where(first, self._sees_part(0, queries, keys), self._sees_part(1, queries, keys))
+        if self.configuration != "multihead":
+            return self._rule()(queries, keys)
+        return self._rule()(queries, keys, torch.arange(self.num_heads, device=queries.device).view(-1, 1, 1))
 
     def keys_of(self, query: int, head: int) -> list[int]:
         """See `Attention.keys_of`."""
@@ -128,11 +128,18 @@ class SparseAttention(Attention):
         return self.num_heads * self._num_pairs(None if self.configuration == "union" else self.layer % 2, t)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Attention.attend`: dense, under a mask of all pairs."""
-        return self.attend_where_seen(q, k, v)
+        """See `Attention.attend`."""
+        rule = self._rule()
+        key = (rule.func, *rule.args, *sorted(rule.keywords.items()))
+        return masked_attention(q, k, v, rule, by_head=self.configuration == "multihead", key=key)
 
-    def _sees_part(self, part: int | None, queries: Tensor, keys: Tensor) -> Tensor:
-        return sees_in_pattern(self.pattern, queries, keys, part=part, stride=self.stride, sparsity=self.sparsity, seed=self.seed)
+    def _rule(self) -> functools.partial[Tensor]:
+        """`sees` without the mixer, so that what is kept of it on a card keeps no parameters."""
+        pattern: dict[str, Any] = {"stride": self.stride, "sparsity": self.sparsity, "seed": self.seed}
+        if self.configuration == "multihead":
+            return functools.partial(_sees_half_by_half, self.pattern, self.num_heads // 2, **pattern)
+        part = None if self.configuration == "union" else self.layer % 2
+        return functools.partial(sees_in_pattern, self.pattern, part=part, **pattern)
 
     def _num_pairs(self, part: int | None, t: int) -> int:
         """Pairs of a pattern's part, or of all of it, in one head: the keys that each query sees, summed."""
@@ -163,6 +170,12 @@ class SparseAttention(Attention):
             relays = list(range(width - 1, i + 1, width))
             return list(range(i + 1)) if i in relays else [*relays[-1:], *range(max(0, i - 1), i + 1)]
         return [j for j in range(i) if hash_share_reference(self.seed, i, j) >= self.sparsity]
+
+
+def _sees_half_by_half(pattern: str, half: int, queries: Tensor, keys: Tensor, heads: Tensor, **options: Any) -> Tensor:
+    """`sees_in_pattern`, part 0 in the first `half` heads and part 1 in the others."""
+    first, second = (sees_in_pattern(pattern, queries, keys, part=part, **options) for part in (0, 1))
+    return torch.where(heads < half, first, second)
 
 
 def _either(part: int | None, first: Tensor, second: Tensor) -> Tensor:

@@ -229,10 +229,8 @@ def test_a_block_with_the_previous_one_is_the_end_of_both(window, t):
         assert difference(made[:, start : start + window], both[:, -made[:, start : start + window].shape[1] :]) < 1e-9
 
 
-@pytest.mark.parametrize(
-    ("mixer", "most"), [(SlidingWindow(D, window=6), 6), (BlockedWindow(D, window=6), 6), (BlockedWindow(D, window=6, previous=True), 12)]
-)
-def test_the_state_of_a_window_stops_growing(mixer, most):
+@pytest.mark.parametrize(("mixer", "most"), [(BlockedWindow(D, window=6), 6), (BlockedWindow(D, window=6, previous=True), 12)])
+def test_the_state_of_blocks_stops_growing(mixer, most):
     mixer.double()
     u, _ = inputs(mixer, 30)
     state, sizes = mixer.initial_state(2), []
@@ -241,6 +239,58 @@ def test_the_state_of_a_window_stops_growing(mixer, most):
         sizes.append(sum(state[name][0].numel() for name in ("keys", "values")))
     assert sizes == [2 * D * min(t, most) for t in (1, 5, 7, 20, 30)] == [mixer.state_size(t) for t in (1, 5, 7, 20, 30)]
     assert state["seen"].tolist() == [30, 30]
+
+
+@pytest.mark.parametrize("short_conv", [0, 3])
+def test_the_state_of_a_sliding_window_is_of_one_size(short_conv):
+    """Each token's key at its position's place in a ring, whatever the pieces in which they are read."""
+    mixer = make(SlidingWindow, window=6, short_conv=short_conv)
+    u, _ = inputs(mixer, 30)
+    start = mixer.initial_state(2)
+    state, stepped = start, start
+    _, keys, _ = mixer.project(u, torch.arange(30))
+    count = 0
+    for piece in u.split([1, 4, 2, 13, 10], dim=1):
+        _, state = mixer.read(piece, state)
+        for i in range(piece.shape[1]):
+            _, stepped = mixer.step(piece[:, i], stepped)
+        count += piece.shape[1]
+        for position in range(max(0, count - 6), count):
+            assert difference(state["keys"][:, :, position % 6], keys[:, :, position]) < 1e-12
+        assert {name: part.shape for name, part in state.items()} == {name: part.shape for name, part in start.items()}
+        assert all(difference(state[name], stepped[name]) < 1e-12 for name in start)
+        assert state["seen"].tolist() == [count, count]
+    assert sum(state[name][0].numel() for name in ("keys", "values")) == mixer.state_size(30) == 2 * D * 6
+    assert [mixer.state_size(t) for t in (1, 5, 6)] == [2 * D, 2 * D * 5, 2 * D * 6]
+
+
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_reading_a_sliding_window_after_any_number_of_tokens_is_reading_at_once(window):
+    """For every offset in the ring, of a text shorter than a window, of one, of two and of more."""
+    mixer = make(SlidingWindow, window=window, qk_norm=True, short_conv=2)
+    u, _ = inputs(mixer, 5 * window + 2)
+    whole = mixer(u)
+    for split in range(1, 2 * window + 1):
+        first, before = mixer.read(u[:, :split], mixer.initial_state(2))
+        assert difference(first, whole[:, :split]) < 1e-9
+        for more in (1, window - 1, window, window + 1, 2 * window, 2 * window + 1, 3 * window + 1):
+            if more:
+                y, state = mixer.read(u[:, split : split + more], before)
+                assert difference(y, whole[:, split : split + more]) < 1e-9, (split, more)
+                after = split + more
+                assert difference(mixer.step(u[:, after], state)[0], whole[:, after]) < 1e-9, (split, more)
+
+
+def test_rows_of_a_sliding_window_that_begin_and_go_on_read_side_by_side():
+    """A row without a token yet beside one that is several rounds on, whose rings joined as they are."""
+    mixer = make(SlidingWindow, window=4)
+    u, _ = inputs(mixer, 30)
+    whole = mixer(u)
+    fresh, (_, far) = mixer.initial_state(1), mixer.read(u[1:, :17], mixer.initial_state(1))
+    state = {name: torch.cat([fresh[name], far[name]]) for name in fresh}
+    for t in (1, 3, 4, 7, 9, 13):
+        y, _ = mixer.read(torch.stack([u[0, :t], u[1, 17 : 17 + t]]), state)
+        assert difference(y, torch.stack([whole[0, :t], whole[1, 17 : 17 + t]])) < 1e-9, t
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
-"""Causal convolutions, short and long: what they sum, their filters, and mixers that are little more than a convolution."""
+"""Short convolutions, the filters of long ones, and mixers that are little more than a convolution."""
 
 from __future__ import annotations
 
 import cmath
+import copy
 import math
+import pickle
 
 import pytest
 import torch
 
-from recallkit.models.mixers.fft_conv import causal_conv, causal_conv_reference, direct_conv, fast_length, fft_conv
-from recallkit.models.mixers.filters import ExplicitFilter, ImplicitFilter
+from recallkit.models.mixers import filters as filters_module
+from recallkit.models.mixers.filters import ExplicitFilter, FilterConv, ImplicitFilter
+from recallkit.models.mixers.hyena import Hyena
 from recallkit.models.mixers.long_conv import LongConv
 from recallkit.models.mixers.short_conv import ShortConv
 from tests.models.mixers.battery import check_mixer, difference
@@ -17,39 +20,6 @@ from tests.models.mixers.battery import check_mixer, difference
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def test_a_convolution_counted_by_hand():
-    u = torch.tensor([[[1.0], [2.0], [3.0]]])
-    made = causal_conv(u, torch.tensor([[10.0, 1.0, 0.5, 7.0]]))
-    assert made.flatten().tolist() == [10, 20 + 1, 30 + 2 + 0.5]
-
-
-@pytest.mark.parametrize("t", [1, 2, 3, 8, 9, 31, 64, 65])
-@pytest.mark.parametrize("taps", [1, 3, 8, 9, 20, 65])
-def test_every_way_gives_the_sum(t, taps):
-    u, filters = random(2, t, 5), random(5, taps, seed=1)
-    wanted = causal_conv_reference(u, filters)
-    assert difference(causal_conv(u, filters), wanted) < 1e-12
-    for way in (fft_conv, direct_conv):
-        assert difference(way(u.mT, filters[:, :t]).mT, wanted) < 1e-12
-
-
-def test_transforms_are_at_least_as_long_as_asked_for_and_of_fast_lengths():
-    for n in range(1, 300):
-        length = fast_length(n)
-        assert n <= length < 2 * n
-        odd = length
-        while odd % 2 == 0:
-            odd //= 2
-        assert odd in (1, 3, 5)
-
-
-def test_half_precision_inputs_are_summed_in_single():
-    u = torch.full((1, 600, 1), 1.0, dtype=torch.bfloat16)
-    assert causal_conv(u, torch.ones(1, 600)).flatten()[-1].item() == pytest.approx(600, abs=1e-2)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert causal_conv(u.float(), torch.ones(1, 3, dtype=torch.bfloat16)).dtype == torch.float32
 
 
 def test_a_short_convolution_is_that_of_torch():
@@ -115,6 +85,122 @@ def test_autocast_does_not_round_positions():
     wanted = filters(2048)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(filters(2048), wanted)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often the network of an implicit filter was run, a tuple of first and last place for each time."""
+    made, make = [], ImplicitFilter._make
+    monkeypatch.setattr(ImplicitFilter, "_make", lambda self, start, end: made.append((start, end)) or make(self, start, end))
+    return made
+
+
+def evaluated(max_length: int = 40, channels: int = 3) -> ImplicitFilter:
+    return ImplicitFilter(channels, max_length, width=8).double().eval()
+
+
+@torch.no_grad()
+def test_taps_are_kept_and_are_those_that_would_be_made(counted, monkeypatch):
+    monkeypatch.setattr(filters_module, "KEPT_AT_ONCE", 16)
+    filters = evaluated()
+    wanted = filters._make(0, 40).T
+    counted.clear()
+    for k in (5, 16, 3, 17, 33, 40, 1, 40):
+        taps = filters(k)
+        assert taps.shape == (3, k)
+        assert difference(taps, wanted[:, :k]) < 1e-12
+    assert counted == [(0, 16), (16, 32), (32, 40)]
+    at_once = evaluated()
+    at_once.load_state_dict(filters.state_dict())
+    assert torch.equal(at_once(40), filters(40)), "a tap depends on what was asked for before"
+    assert filters(0).shape == (3, 0)
+
+
+@torch.no_grad()
+def test_taps_of_other_weights_are_made_anew(counted):
+    filters = evaluated()
+
+    def assert_made_anew() -> None:
+        counted.clear()
+        taps = filters(9)
+        assert counted
+        assert torch.equal(taps, filters._make(0, 40)[:9].T)
+        assert taps.dtype == filters.last.weight.dtype
+        counted.clear()
+        filters(9)
+        assert not counted
+
+    assert_made_anew()
+    filters.last.weight *= 2
+    assert_made_anew()
+    filters.hidden[1].bias = torch.nn.Parameter(torch.ones(8, dtype=torch.float64))
+    assert_made_anew()
+    filters.load_state_dict(evaluated().state_dict())
+    assert_made_anew()
+    filters.load_state_dict(evaluated().state_dict(), assign=True)
+    assert_made_anew()
+    filters.frequency.data = filters.frequency.data + 1
+    assert_made_anew()
+    filters.float()
+    assert_made_anew()
+    filters.last.weight.data.zero_()  # which torch does not count
+    filters.train().eval()
+    assert_made_anew()
+
+
+def test_taps_follow_training(counted):
+    conv = FilterConv(ImplicitFilter(3, 20, width=8))
+    optimizer, u = torch.optim.SGD(conv.parameters(), lr=0.1), torch.randn(2, 20, 3)
+    for _ in range(2):
+        with torch.no_grad():
+            before = conv.eval()(u)
+        loss = conv.train()(u).square().mean()
+        assert loss.item() == pytest.approx(before.square().mean().item())
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(p.grad is not None for p in conv.parameters())
+        optimizer.step()
+    conv.eval()
+    conv(u).sum().backward()
+    with torch.no_grad():
+        conv(u)
+    counted.clear()
+    conv(u).sum().backward()
+    assert counted, "kept taps have no gradient"
+    counted.clear()
+    conv.requires_grad_(False)(u.requires_grad_()).sum().backward()
+    conv(u)
+    assert len(counted) == 0
+
+
+def test_kept_taps_go_with_nothing():
+    filters = evaluated()
+    with torch.inference_mode():
+        filters(30)
+    assert filters._kept is not None
+    assert all("kept" not in name for name in filters.state_dict())
+    for other in (copy.deepcopy(filters), pickle.loads(pickle.dumps(filters))):
+        assert other._kept is None
+        with torch.no_grad():
+            other.last.weight *= 3
+            assert difference(other(30), 3 * filters(30)) < 1e-12
+    assert not filters.requires_grad_(False)(30).is_inference(), "it could not be saved for a backward pass"
+
+
+def test_weights_of_inference_mode_are_not_kept():
+    with torch.inference_mode():
+        filters = evaluated()
+        assert torch.equal(filters(9), filters._make(0, 9).T)
+    assert filters._kept is None
+
+
+@torch.no_grad()
+def test_a_step_of_generation_makes_no_filter(counted):
+    mixer = Hyena(4, max_length=40).eval()
+    _, state = mixer.read(torch.randn(1, 8, 4), mixer.initial_state(1))
+    for _ in range(10):
+        _, state = mixer.step(torch.randn(1, 4), state)
+    assert len(counted) == 1
 
 
 def test_filters_of_wrong_lengths_are_refused():

@@ -69,13 +69,13 @@ def retnet(d, t):
 
 
 def gla(d, t):
-    """Two heads, k = d/4, v = d/2, rank 3: gates by a log of a sigmoid (4) and a division; a decay for each pair and channel."""
+    """Two heads, k = d/4, v = d/2, rank 3: gates by a log of a sigmoid (4) and a division; blocks of 1, 2, 4, 8 tokens are doubled."""
     h, k, v, n = 2, d // 4, d // 2, len(sizes(t, 16))
     layers = 2 * matrix(t, d, d // 2) + 2 * matrix(t, d, d) + matrix(t, d, 3) + matrix(t, 3, d // 2, bias=True) + matrix(t, d, d)
     tokens = t * (k * (4 + 1) + k + v * (ROOT_MEAN_SQUARE + 1 + SILU + 1))
-    # The running sum, exp and product at both ends, of which one is a difference; the two products with S, and their sum.
-    tokens += t * (k * (1 + 2 + 3) + 4 * k * v + v)
-    return layers + h * (tokens + pairs(t, 16) * (5 * k + 2 * v) + n * (2 * k * v + k))
+    # q by its own decay; a sum and two exps for each block, a factor to each q or k for each doubling; two products with S, their sum.
+    tokens += t * (k * (2 + 3 + 4) + 4 * k * v + v)
+    return layers + h * (tokens + pairs(t, 16) * (2 * k + 2 * v) + n * (2 * k * v + k))
 
 
 def rwkv4(d, t):

@@ -1,4 +1,4 @@
-"""Gated linear attention: the battery, gates that nearly close, and the mixer that it is with constant gates."""
+"""Gated linear attention: the battery, gates that nearly close, the mixer that it is with constant gates; recurrences on kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import math
 import pytest
 import torch
 
+from recallkit.kernels.choice import preferring
+from recallkit.models.mixers import make_mixer
 from recallkit.models.mixers.gla import GLA
+from tests.kernels.recurrences import stand_in_for_the_library
 from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
 
 
@@ -83,3 +86,29 @@ def test_states_stay_wide_where_weights_are_narrow():
 def test_options_that_do_not_fit(options):
     with pytest.raises(ValueError, match=r"num_heads|temperature"):
         GLA(16, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "kernel"),
+    [
+        ("gla", {"num_heads": 2}, "gla"),
+        ("retnet", {"num_heads": 2}, "simple_gla"),
+        ("rwkv5", {"head_size": 8}, "rwkv6"),
+        ("mamba2", {"head_dim": 8, "state": 6, "groups": 2}, "simple_gla"),
+    ],
+)
+def test_recurrences_reach_the_kernels(kind, options, kernel, monkeypatch):
+    """The library that has them is not here: see what stands for it. Each mixer is as its reference, at once and token by token."""
+    mixer = randomised(make_mixer(kind, 16, **options)).eval()
+    u = inputs(mixer, 9)[0].float()
+    with torch.no_grad():
+        wanted = mixer.reference(u)
+        called = stand_in_for_the_library(monkeypatch)
+        with preferring("triton"):
+            whole, state, stepped = mixer(u), mixer.initial_state(2), []
+            for i in range(9):
+                y, state = mixer.step(u[:, i], state)
+                stepped.append(y)
+    assert called == ["fused_recurrent_" + kernel] * 10
+    assert difference(whole, wanted) < 2e-5
+    assert difference(torch.stack(stepped, dim=1), wanted) < 2e-5

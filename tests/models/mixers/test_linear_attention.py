@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from recallkit.kernels.taylor_attention import torch_impl
 from recallkit.models.mixers.feature_maps import FEATURE_MAPS, Performer, make_feature_map
 from recallkit.models.mixers.linear_attention import LinearAttention
 from recallkit.models.mixers.retnet import RetNet
@@ -30,7 +31,8 @@ MAP_OPTIONS = {"cosformer": {"max_length": 40}, "performer": {"num_features": 20
 
 @pytest.mark.parametrize("kind", [LinearAttention, InChunks])
 @pytest.mark.parametrize("name", FEATURE_MAPS)
-def test_battery(kind, name):
+def test_battery(kind, name, monkeypatch):
+    monkeypatch.setattr(torch_impl, "CHUNK", kind.chunk)
     check_mixer(lambda: kind(16, num_heads=2, feature_dim=6, feature_map=name, **MAP_OPTIONS.get(name, {})))
 
 
@@ -107,6 +109,13 @@ def test_taylor_attention_of_small_scores_is_softmax_attention():
         attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         wanted = mixer.out_proj(attended.transpose(1, 2).flatten(2))
         assert difference(mixer(u), wanted) < 1e-4
+
+
+def test_what_is_no_plain_taylor_attention_takes_the_general_way():
+    """The operation knows neither decays nor other maps, and always normalises."""
+    assert LinearAttention(16, feature_dim=4).is_taylor_attention
+    for options in ({"decay": True}, {"normalise": False}, {"feature_map": "elu"}):
+        assert not LinearAttention(16, feature_dim=4, **options).is_taylor_attention
 
 
 def test_normalised_weights_sum_to_one():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from recallkit.models.mixers.rwkv4 import NOTHING, RWKV4, weighted_values
-from recallkit.models.mixers.rwkv5 import RWKV5, decayed_attention, pair_weights
+from recallkit.models.mixers.rwkv5 import RWKV5
 from recallkit.models.mixers.rwkv_channel_mix import RWKVChannelMix
 from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
 
@@ -74,56 +74,6 @@ def test_large_keys_give_finite_gradients():
     weighted(k, torch.ones(30).cumsum(0), 3.0, 1.0).sum().backward()
     assert k.grad is not None
     assert k.grad.isfinite().all()
-
-
-def decayed_inputs(t: int, n: int = 4, h: int = 2) -> list[torch.Tensor]:
-    """r, k, v, logs, bonus, state."""
-    draw = torch.Generator().manual_seed(0)
-    shapes = [(2, h, t, n)] * 3 + [(h, n)] * 2 + [(2, h, n, n)]
-    r, k, v, logs, bonus, state = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes)
-    return [r, k, v, -torch.exp(logs), bonus, state]
-
-
-@pytest.mark.parametrize("size", [1, 2, 8])
-def test_pair_weights_are_those_of_the_sum(size):
-    r, k, _, logs, bonus, _ = decayed_inputs(size)
-    made = pair_weights(r.unsqueeze(2), k.unsqueeze(2), logs[:, None, None], bonus[:, None, None]).squeeze(2)
-    for i in range(size):
-        for j in range(size):
-            factor = torch.exp((i - 1 - j) * logs) if j < i else bonus * (j == i)
-            torch.testing.assert_close(made[:, :, i, j], (r[:, :, i] * factor * k[:, :, j]).sum(-1))
-
-
-@pytest.mark.parametrize(("t", "chunk"), [(1, 4), (3, 4), (4, 4), (5, 4), (13, 4), (13, 16)])
-def test_chunks_follow_the_recurrence(t, chunk):
-    r, k, v, logs, bonus, state = decayed_inputs(t)
-    made, last = decayed_attention(r, k, v, logs, bonus, state, chunk)
-    for i in range(t):
-        new = k[:, :, i, :, None] * v[:, :, i, None, :]
-        wanted = r[:, :, i, None] @ (state + bonus[..., None] * new)
-        torch.testing.assert_close(made[:, :, i], wanted.squeeze(2))
-        state = torch.exp(logs)[..., None] * state + new
-    torch.testing.assert_close(last, state)
-
-
-def test_with_no_decay_and_a_bonus_of_one_it_is_linear_attention():
-    r, k, v, logs, bonus, state = decayed_inputs(11)
-    made, _ = decayed_attention(r, k, v, 0 * logs, bonus**0, 0 * state, 4)
-    assert difference(made, (r @ k.transpose(-1, -2)).tril() @ v) < 1e-12
-
-
-def test_channels_that_forget_at_once_leave_no_nan():
-    """w = exp(-400): powers of 1/w would overflow even in double precision."""
-    given = [part.float() for part in decayed_inputs(70)]
-    given[3] = torch.full_like(given[3], -400.0)
-    for part in given:
-        part.requires_grad_()
-    made, last = decayed_attention(*given, 64)
-    r, k, v, _, bonus, _ = given
-    alone = (r * bonus[:, None] * k).sum(-1, keepdim=True) * v
-    following = (r[:, :, 1:] * k[:, :, :-1]).sum(-1, keepdim=True) * v[:, :, :-1]
-    torch.testing.assert_close(made[:, :, 1:], alone[:, :, 1:] + following)
-    assert all(grad.isfinite().all() for grad in torch.autograd.grad(made.square().mean() + last.square().mean(), given))
 
 
 @pytest.mark.parametrize("make", [lambda: RWKV4(16), lambda: RWKV5(16, head_size=8)])

@@ -8,12 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.models.mixers.attention import Attention
-from recallkit.models.mixers.selection import Selector, follower_pairs, followers, hash_share, hash_share_reference, repeated
-from recallkit.models.mixers.selective_attention import (
-    SelectiveAttention,
-    _attend_to_followers_by_mask,
-    _attend_to_followers_by_pair,
-)
+from recallkit.models.mixers.selection import Selector, follower_lists, followers, hash_share, hash_share_reference, repeated
+from recallkit.models.mixers.selective_attention import SelectiveAttention
 from tests.models.mixers.battery import check_mixer, difference, inputs
 
 D = 16
@@ -56,26 +52,28 @@ def test_repeated_tokens_by_hand():
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 12).flatmap(lambda t: st.lists(st.lists(st.integers(0, 4), min_size=t, max_size=t), min_size=1, max_size=3)))
-def test_pairs_without_a_matrix_are_those_of_the_matrix(rows):
+def test_lists_without_a_matrix_are_the_rows_of_the_matrix(rows):
     ids = torch.tensor(rows)
     matrix = followers(ids, ids.shape[1])
-    pairs = list(zip(*(part.tolist() for part in follower_pairs(ids)), strict=True))
-    assert sorted(pairs) == [tuple(pair) for pair in matrix.nonzero().tolist()]
-    assert len(set(pairs)) == len(pairs)
+    offsets, keys = follower_lists(ids)
+    assert offsets.tolist() == [0, *matrix.sum(-1).flatten().cumsum(0).tolist()]
+    assert keys.tolist() == matrix.nonzero()[:, 2].tolist()
     assert torch.equal(repeated(ids), matrix.any(-1))
 
 
-@pytest.mark.parametrize("kinds", [1, 3, 200])
-def test_pair_by_pair_and_by_mask_are_the_same_with_their_gradients(kinds):
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(kinds, (2, 40), generator=generator)
-    parts = [torch.randn(2, 3, 40, 5, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    weights = torch.randn(2, 3, 40, 5, generator=generator, dtype=torch.float64)
-    ways = (_attend_to_followers_by_pair(*parts, *follower_pairs(ids)), _attend_to_followers_by_mask(*parts, ids))
-    results = [[made.detach(), *torch.autograd.grad((made * weights).sum(), parts)] for made in ways]
-    for one, other in zip(*results, strict=True):
-        # A single match has gradients of zero in q and k, up to rounding.
-        assert torch.allclose(one, other, rtol=1e-12, atol=1e-13)
+def test_lists_of_no_text():
+    for shape in ((0, 5), (2, 0)):
+        offsets, keys = follower_lists(torch.zeros(shape, dtype=torch.int64))
+        assert (offsets.tolist(), keys.tolist()) == ([0], [])
+
+
+def test_matches_of_a_whole_text_are_read_without_a_matrix(monkeypatch):
+    monkeypatch.setattr("recallkit.models.mixers.selective_attention.followers", None)
+    mixer = make(keys="matches")
+    u, ids = inputs(mixer, 30)
+    read, state = mixer.read(u, mixer.initial_state(2), ids)
+    assert difference(read, mixer(u, ids)) < 1e-12
+    assert torch.equal(state["ids"], ids)
 
 
 @pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])

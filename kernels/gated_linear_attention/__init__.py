@@ -1,0 +1,1 @@
+"""Linear attention whose key channels forget at rates that depend on the token."""

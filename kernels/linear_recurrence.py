@@ -1,0 +1,144 @@
+"""Linear recurrences with decays in chunks: what the PyTorch paths of decayed, gated and RWKV-5 attention share.
+
+    S_i = diag(a_i) S_{i-1} + k_i^T v_i,  o_i = q_i S_i      with S of k x v, and 0 <= a_i <= 1 of k or of one number
+
+The tokens of a chunk are compared pair by pair; what came before a chunk acts through S at its beginning, and all chunks
+are computed at once but for these states. A weight is never the exponential of a difference of two sums of log decays,
+which cancel in float32 where decays are strong, nor of a positive number, which overflows: see `weigh_pairs`.
+
+Letters: b batch, h heads, n chunks, c tokens of a chunk, k and v the widths of keys and values.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+def check_shapes(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, *, names: str = "qkv") -> None:
+    """Raises ValueError unless q and k are (b, g, t, k), v is (b, h, t, v) with h a multiple of g, and a state (b, h, k, v)."""
+    if not q.ndim == k.ndim == v.ndim == 4 or q.shape != k.shape or (q.shape[0], q.shape[2]) != (v.shape[0], v.shape[2]):
+        raise ValueError(f"{names[0]} and {names[1]} (b, h, t, k) and {names[2]} (b, h, t, v) do not fit: {_shapes(names, q, k, v)}")
+    if q.shape[1] < 1 or v.shape[1] % q.shape[1]:
+        raise ValueError(f"the heads of {names[2]} are no multiple of those of {names[0]} and {names[1]}: {_shapes(names, q, k, v)}")
+    if not (q.is_floating_point() and k.is_floating_point() and v.is_floating_point()):
+        raise ValueError(f"{', '.join(names)} must be floating-point tensors, not {q.dtype}, {k.dtype}, {v.dtype}")
+    wanted = state_shape(q, v)
+    if state is not None and tuple(state.shape) != wanted:
+        raise ValueError(f"the state must be (b, h, k, v) = {wanted}, not {tuple(state.shape)}")
+
+
+def _shapes(names: str, *tensors: Tensor) -> str:
+    return ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(names, tensors, strict=True))
+
+
+def check_chunk(chunk: int) -> None:
+    """Raises ValueError for a chunk without tokens."""
+    if chunk < 1:
+        raise ValueError(f"chunk is {chunk}, not a positive number of tokens")
+
+
+def state_shape(q: Tensor, v: Tensor) -> tuple[int, int, int, int]:
+    """(b, h, k, v)"""
+    return v.shape[0], v.shape[1], q.shape[3], v.shape[3]
+
+
+def precision(*tensors: Tensor | None) -> torch.dtype:
+    """The widest type of the tensors, float32 at least: what all is computed in."""
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = dtype if tensor is None else torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def first_state(state: Tensor | None, q: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
+    """The state in the type `dtype`, zeros where None."""
+    return q.new_zeros(state_shape(q, v), dtype=dtype) if state is None else state.to(dtype)
+
+
+def by_chunks(
+    part: Callable[..., tuple[Tensor, Tensor]], size: int, state: Tensor | None, v: Tensor, *tensors: Tensor
+) -> tuple[Tensor, Tensor]:
+    """o (b, h, t, v) and S after all t tokens, from `part`, which does n chunks of `size` tokens at once; t > 0.
+
+    v and tensors: (b, h, t, ...); `part` takes them as (b, h, n, c, ...), and S, and returns o (b, h, n, c, v) and S. A last
+    chunk that is not full ends with zeros: keys that add nothing, and log decays that let nothing fade.
+    """
+    t = v.shape[2]
+    size = min(size, t)
+    # Contiguous, because every product would copy them again.
+    pieces = (torch.unflatten(filled(x, -x.shape[2] % size), 2, (-1, size)).contiguous() for x in (v, *tensors))
+    o, state = part(*pieces, state)
+    return o.flatten(2, 3)[:, :, :t], state
+
+
+def filled(x: Tensor, missing: int) -> Tensor:
+    """With `missing` zeros at the end of the last axis but one."""
+    return functional.pad(x, (0, 0, 0, missing)) if missing else x
+
+
+def weigh_pairs(q: Tensor, k: Tensor, log_decay: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Weights of a chunk's pairs, its q and k faded to its ends, and its whole decay: (..., c, c), (..., c, k) twice, (..., 1, k).
+
+        weights_ij = sum over channels of q_i k_j prod_{j<l<i} a_l,  j < i;   diagonal_i for j = i;   0 for j > i
+        q_i prod_{l<i} a_l,    k_j prod_{l>j} a_l,    prod_l a_l              l in the chunk
+
+    q, k: (..., c, k), log_decay: that of a, as q and k or with ones where they are to be broadcast, diagonal: (..., c). Where
+    token i sees S_i, not S_{i-1}, its q comes multiplied by a_i.
+
+    By doubling blocks: with m the first token of a block's later half, the product between i and j is that of m..i-1, which
+    the halves' own q are already multiplied by, and that of j+1..m-1, likewise in k. A factor is the exponential of the sum
+    of a whole half: each is at most 1, and two a token are computed.
+    """
+    size = q.shape[-2]
+    missing = (1 << (size - 1).bit_length()) - size
+    if missing:
+        # Tokens that neither add to S nor let it fade.
+        q, k, log_decay = (filled(x, missing) for x in (q, k, log_decay))
+        diagonal = functional.pad(diagonal, (0, missing))
+    weights = diagonal[..., None, None]
+    length = 1
+    while length < size:
+        (q_early, q_late), (k_early, k_late) = (_halves(x, length) for x in (q, k))
+        across = _products(q_late, k_early)
+        early, late = torch.unflatten(log_decay, -2, (-1, 2)).unbind(-2)
+        q = torch.stack([q_early, q_late * early.exp().unsqueeze(-2)], -3).flatten(-4, -2)
+        k = torch.stack([k_early * late.exp().unsqueeze(-2), k_late], -3).flatten(-4, -2)
+        first, second = torch.unflatten(weights, -3, (-1, 2)).unbind(-3)
+        weights = torch.cat([torch.cat([first, torch.zeros_like(first)], -1), torch.cat([across, second], -1)], -2)
+        log_decay = early + late
+        length *= 2
+    return weights.squeeze(-3)[..., :size, :size], q[..., :size, :], k[..., :size, :], log_decay.exp()
+
+
+def states_between(added: Tensor, kept: Tensor, state: Tensor | None) -> tuple[Tensor | None, Tensor]:
+    """S before each chunk (..., n, k, v), None where it is all zeros, and after the last (..., k, v), from that before the first.
+
+    added: (..., n, k, v), what each chunk brings; kept: (..., n or 1, k or 1, 1), the share of S that it leaves.
+    """
+    shares = kept.expand(*kept.shape[:-3], added.shape[-3], *kept.shape[-2:]).unbind(-3)
+    if state is None and added.shape[-3] == 1:
+        return None, added.squeeze(-3)
+    states = [torch.zeros_like(added.select(-3, 0)) if state is None else state]
+    for new, share in zip(added.unbind(-3), shares, strict=True):
+        states.append(torch.addcmul(new, share, states[-1]))
+    return torch.stack(states[:-1], dim=-3), states[-1]
+
+
+def _halves(x: Tensor, length: int) -> tuple[Tensor, ...]:
+    """(..., c, width) -> the earlier and the later halves of its blocks of 2 `length` tokens, (..., blocks, length, width) each."""
+    return torch.unflatten(x, -2, (-1, 2, length)).unbind(-3)
+
+
+def _products(q: Tensor, k: Tensor) -> Tensor:
+    """q k^T; without a matrix product where the width or the number of tokens is one."""
+    if q.shape[-1] == 1:
+        return q * k.transpose(-1, -2)
+    return (q * k).sum(-1, keepdim=True) if q.shape[-2] == 1 else q @ k.transpose(-1, -2)

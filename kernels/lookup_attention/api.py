@@ -1,0 +1,73 @@
+"""`lookup_attention`: each query attends to the keys of its own list, and to nothing where the list is empty.
+
+y[h, i] = sum over j in L(i) of softmax_j(q[h, i] . k[h, j] / sqrt(k)) v[h, j],   0 where L(i) is empty
+
+Attention as selective look-ups (Zoology, arXiv 2312.04927, section 5), there of the positions whose token stood before. The lists
+of a batch stand one after another, as in the compressed rows (CSR) of a sparse matrix, and serve all heads.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from recallkit.kernels.choice import Impl, choose
+
+DENSE = 16
+"""One pair in so many, from which on products of all pairs on a card's matrix units are expected to take less time than look-ups."""
+
+
+def lookup_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
+    """Attention of the query at place i of row r to keys[offsets[r t + i] : offsets[r t + i + 1]], positions in the same row.
+
+    Shapes: q, k, v (b, h, t, k) of one type, which the result (b, h, t, k) has, too; offsets (b t + 1,) int64 from 0 to n, never
+    falling; keys (n,) int64 from 0 to t - 1, in any order, before or after the query. A key that is listed twice counts twice.
+    Scores and sums are float32 at least. A query's result depends on no other query.
+
+    `impl`: "reference" goes query by query. "torch" goes pair by pair, a piece at a time, or strip by strip under a mask where more
+    than one pair in 32 is listed; it is differentiable once, and keeps nothing of a pair for that. "triton" reads the keys and values
+    that are listed and nothing else: `auto` takes it on a card where at most one pair in 16 is listed.
+    Raises ValueError for shapes, types, lists or an implementation that do not fit; on a card, where lists are not looked at, a key
+    outside the row gives NaN.
+    """
+    _check(q, k, v, offsets, keys)
+    dense = DENSE * len(keys) > q.shape[0] * q.shape[2] ** 2
+    slower = f"more than one pair in {DENSE} is listed" if dense else None
+    chosen = choose("lookup_attention", impl, q, k, v, offsets, keys, slower=slower)
+    if chosen == "triton":
+        from recallkit.kernels.lookup_attention.triton_impl import lookup_attention_triton
+
+        out: Tensor = lookup_attention_triton(q, k, v, offsets, keys)
+        return out
+    if chosen == "torch":
+        from recallkit.kernels.lookup_attention.torch_impl import lookup_attention_torch as compute
+    else:
+        from recallkit.kernels.lookup_attention.reference import lookup_attention_reference as compute
+    return compute(q, k, v, offsets, keys)
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor) -> None:
+    if q.ndim != 4 or q.shape != k.shape or q.shape != v.shape:
+        raise ValueError(f"q, k and v must be (b, h, t, k) of one shape: {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}")
+    if q.dtype != k.dtype or q.dtype != v.dtype or not q.dtype.is_floating_point:
+        raise ValueError(f"q, k and v must be of one floating type: {q.dtype}, {k.dtype}, {v.dtype}")
+    for name, given in (("offsets", offsets), ("keys", keys)):
+        if given.ndim != 1 or given.dtype != torch.int64:
+            raise ValueError(f"{name} must be int64 with one axis, not {given.dtype} of {tuple(given.shape)}")
+    batch, _, t, _ = q.shape
+    if len(offsets) != batch * t + 1:
+        raise ValueError(f"offsets must have length b t + 1 = {batch * t + 1}, not {len(offsets)}")
+    # On a card, looking would mean waiting for it.
+    if offsets.device.type == "cpu" and keys.device.type == "cpu" and not torch.compiler.is_compiling():
+        _check_lists(offsets, keys, t)
+
+
+def _check_lists(offsets: Tensor, keys: Tensor, t: int) -> None:
+    if int(offsets[0]) != 0 or int(offsets[-1]) != len(keys):
+        raise ValueError(f"offsets must go from 0 to the number of keys, {len(keys)}, not from {int(offsets[0])} to {int(offsets[-1])}")
+    falls = (offsets[1:] < offsets[:-1]).nonzero()
+    if len(falls):
+        place = int(falls[0])
+        raise ValueError(f"offsets must never fall: after place {place} they go from {int(offsets[place])} to {int(offsets[place + 1])}")
+    if len(keys) and not 0 <= int(keys.min()) <= int(keys.max()) < t:
+        raise ValueError(f"keys must be positions from 0 to {t - 1}, not from {int(keys.min())} to {int(keys.max())}")

@@ -1,0 +1,114 @@
+"""`selective_scan`: the recurrence of Mamba (Gu and Dao 2023, arXiv 2312.00752, section 3, algorithm 2), a text at once or a step.
+
+h_i = exp(dt_i A) h_{i-1} + dt_i x_i B_i        y_i = (C_i h_i + D x_i) silu(z_i)
+
+Each of d channels has n numbers of state; A = `rates`, B = `write`, C = `read`, D = `skip`, z = `gate`; what is not given is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recallkit.kernels.choice import Impl, choose
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST_STATE = 32
+"""Numbers of state a channel that one or two lanes of a card hold in registers."""
+
+
+def selective_scan(
+    x: Tensor,
+    dt: Tensor,
+    rates: Tensor,
+    write: Tensor,
+    read: Tensor,
+    start: Tensor | None = None,
+    *,
+    skip: Tensor | None = None,
+    gate: Tensor | None = None,
+    impl: Impl = "auto",
+) -> tuple[Tensor, Tensor]:
+    """All steps of texts that have the time first -> y (t, b, d), as wide as x, and the state after the last step (b, n, d).
+
+    Shapes: x, dt, gate (t, b, d), rates (d, n), write and read (t, b, n), start (b, n, d): the state before the first step, zeros
+    where None; skip (d,). Any strides. dt > 0 and rates < 0 make a recurrence that forgets; nothing depends on it.
+    dt, rates and start should be float32 or wider; x, write, read and gate may be half as wide. All is computed, and the state
+    returned, in the widest of the inputs' types, at least in float32; y is rounded once. A row depends on no other row.
+    `impl`: "reference" and "torch" are differentiable in all tensors. "triton" computes in float32, for n <= 32, and walks through a
+    text in order: what runs at a time are the b d channels, 32 to a warp. With b d < 16896 an H200 has schedulers without a warp.
+    Raises ValueError for shapes or an implementation that do not fit.
+    """
+    _check(x, dt, rates, write, read, start, skip, gate)
+    chosen = _choose("selective_scan", impl, x, dt, rates, write, read, start, skip, gate)
+    if chosen == "triton":
+        from recallkit.kernels.selective_scan.triton_impl import selective_scan_triton
+
+        y, last = selective_scan_triton(x, dt, rates, write, read, start, skip, gate)
+        return y, last
+    if chosen == "torch":
+        from recallkit.kernels.selective_scan.torch_impl import selective_scan_torch as compute
+    else:
+        from recallkit.kernels.selective_scan.reference import selective_scan_reference as compute
+    return compute(x, dt, rates, write, read, start, skip, gate)
+
+
+def selective_scan_step(
+    x: Tensor,
+    dt: Tensor,
+    rates: Tensor,
+    write: Tensor,
+    read: Tensor,
+    state: Tensor,
+    *,
+    skip: Tensor | None = None,
+    gate: Tensor | None = None,
+    impl: Impl = "auto",
+) -> tuple[Tensor, Tensor]:
+    """One step of each row -> y (b, d) and a new state (b, n, d); `state` is unchanged. As `selective_scan`, without the time.
+
+    Shapes: x, dt, gate (b, d), rates (d, n), write and read (b, n), state (b, n, d), skip (d,).
+    """
+    x, dt, write, read = (given.unsqueeze(0) for given in (x, dt, write, read))
+    gate = None if gate is None else gate.unsqueeze(0)
+    _check(x, dt, rates, write, read, state, skip, gate)
+    chosen = _choose("selective_scan_step", impl, x, dt, rates, write, read, state, skip, gate)
+    if chosen == "triton":
+        from recallkit.kernels.selective_scan.triton_impl import selective_scan_triton
+
+        y, last = selective_scan_triton(x, dt, rates, write, read, state, skip, gate)
+        return y.squeeze(0), last
+    if chosen == "torch":
+        from recallkit.kernels.selective_scan.torch_impl import selective_scan_step_torch as compute
+    else:
+        from recallkit.kernels.selective_scan.reference import selective_scan_reference as compute
+    y, last = compute(x, dt, rates, write, read, state, skip, gate)
+    return y.squeeze(0), last
+
+
+def _choose(op: str, impl: Impl, x: Tensor, dt: Tensor, rates: Tensor, *others: Tensor | None) -> str:
+    n = rates.shape[1]
+    wide = f"a channel's state has {n} numbers, more than {MOST_STATE}" if n > MOST_STATE else None
+    return choose(op, impl, x, dt, rates, *others, unsupported=wide)
+
+
+def _check(
+    x: Tensor,
+    dt: Tensor,
+    rates: Tensor,
+    write: Tensor,
+    read: Tensor,
+    start: Tensor | None,
+    skip: Tensor | None,
+    gate: Tensor | None,
+) -> None:
+    if x.ndim != 3 or rates.ndim != 2 or rates.shape[0] != x.shape[2] or rates.shape[1] == 0:
+        raise ValueError(f"x (..., b, d) and rates (d, n) do not fit: {tuple(x.shape)}, {tuple(rates.shape)}")
+    (t, b, d), n = x.shape, rates.shape[1]
+    wanted: dict[str, tuple[Tensor | None, tuple[int, ...]]]
+    wanted = {"dt": (dt, (t, b, d)), "write": (write, (t, b, n)), "read": (read, (t, b, n)), "state": (start, (b, n, d))}
+    wanted |= {"skip": (skip, (d,)), "gate": (gate, (t, b, d))}
+    for name, (given, shape) in wanted.items():
+        if given is not None and given.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}, not {tuple(given.shape)}")

@@ -1,0 +1,158 @@
+"""`selective_scan` on a card: one program walks through a text with a block of channels, whose states stay in registers.
+
+A lane has a channel with all its n numbers of state, so that nothing is exchanged between lanes: B and C are the same for all
+of them, and the sum over n is a lane's own. (Where n > 16 two lanes share a channel.) Four steps are loaded at a time, several
+such loads ahead of their use, because a walk of one step after the other hides no wait for memory by itself. Where the inputs
+end, dt = 0 leaves a state as it is.
+
+What bounds the speed is the special-function unit: n powers of two a token and channel, and two more for the gate.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from recallkit.kernels.launch import Launcher
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+STEPS = tl.constexpr(4)
+"""Steps that are loaded at a time."""
+
+
+@triton.jit
+def _step_by_step(ptr, stride, t, first, inner, has):
+    """Columns of four steps from `first` on, zeros beyond t: each as long as `inner`, the places along memory."""
+    steps = first + tl.arange(0, STEPS).to(tl.int64)
+    mask = has[:, None] & (steps < t)[None, :]
+    tile = tl.load(ptr + (steps * stride)[None, :] + inner[:, None], mask=mask, other=0.0)
+    even, odd = tl.split(tl.reshape(tile, (inner.shape[0], 2, 2)))
+    first_step, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first_step, second, third, fourth
+
+
+@triton.jit
+def _advance(h, x, dt, write, read, gate, skip, rates, HAS_SKIP: tl.constexpr, HAS_GATE: tl.constexpr):
+    """The state (N, BLOCK) after one more step, and what is read of it (BLOCK,)."""
+    x = x.to(tl.float32)
+    h = tl.exp2(dt[None, :] * rates) * h + (dt * x)[None, :] * write.to(tl.float32)[:, None]
+    y = tl.sum(h * read.to(tl.float32)[:, None], axis=0)
+    if HAS_SKIP:
+        y += skip * x
+    if HAS_GATE:
+        gate = gate.to(tl.float32)
+        y *= gate / (1.0 + tl.exp2(gate * -LOG2_E))
+    return h, y
+
+
+@triton.jit
+def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_ptr, gate_ptr, y_ptr, last_ptr,
+                t, b, d, n, x_t, x_b, dt_t, dt_b, write_t, write_b, read_t, read_b, gate_t, gate_b,
+                HAS_START: tl.constexpr, HAS_SKIP: tl.constexpr, HAS_GATE: tl.constexpr, N: tl.constexpr,
+                BLOCK: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    """One row and BLOCK channels. `x_t`, `x_b`: strides of time and row; start and last (b, n, d), rates (d, n), y (t, b, d)."""
+    num_blocks = tl.cdiv(d, BLOCK)
+    row = (tl.program_id(0) // num_blocks).to(tl.int64)
+    channels = tl.program_id(0) % num_blocks * BLOCK + tl.arange(0, BLOCK)
+    places = tl.arange(0, N)
+    has_channel, has_place = channels < d, places < n
+    mask = has_place[:, None] & has_channel[None, :]
+    # Loads of several neighbours would spread a channel over lanes, in the loop as well: they are told to find none.
+    rates = tl.load(tl.max_contiguous(rates_ptr + channels[None, :] * n + places[:, None], [1, 1]), mask=mask, other=0.0) * LOG2_E
+    in_state = (row * n + places[:, None]) * d + channels[None, :]
+    h = tl.zeros((N, BLOCK), dtype=tl.float32)
+    if HAS_START:
+        h = tl.load(tl.max_contiguous(start_ptr + in_state, [1, 1]), mask=mask, other=0.0)
+    skip = tl.zeros((BLOCK,), dtype=tl.float32)
+    if HAS_SKIP:
+        skip = tl.load(skip_ptr + channels, mask=has_channel, other=0.0)
+    x_ptr += row * x_b
+    dt_ptr += row * dt_b
+    write_ptr += row * write_b
+    read_ptr += row * read_b
+    gate_ptr += row * gate_b
+    y_ptr += row * d
+    for first in tl.range(0, t, STEPS, num_stages=STAGES):
+        x = _step_by_step(x_ptr, x_t, t, first, channels, has_channel)
+        dt = _step_by_step(dt_ptr, dt_t, t, first, channels, has_channel)
+        write = _step_by_step(write_ptr, write_t, t, first, places, has_place)
+        read = _step_by_step(read_ptr, read_t, t, first, places, has_place)
+        gate = x
+        if HAS_GATE:
+            gate = _step_by_step(gate_ptr, gate_t, t, first, channels, has_channel)
+        for i in tl.static_range(STEPS):
+            h, y = _advance(h, x[i], dt[i], write[i], read[i], gate[i], skip, rates, HAS_SKIP, HAS_GATE)
+            tl.store(y_ptr + (tl.cast(first, tl.int64) + i) * b * d + channels, y, mask=has_channel & (first + i < t))
+    tl.store(tl.max_contiguous(last_ptr + in_state, [1, 1]), h, mask=mask)
+
+
+def _configs(channels: int) -> list[triton.Config]:
+    return [triton.Config({"BLOCK": channels, "STAGES": stages}, num_warps=1) for stages in (3, 5)]
+
+
+LANE_STATE = 16
+"""Numbers of state in a lane's registers; of 32, two lanes have half each."""
+SCAN = Launcher(scan_kernel, _configs(32), ("d", "n"))
+WIDE_SCAN = Launcher(scan_kernel, _configs(16), ("d", "n"))
+
+
+@torch.library.custom_op("recallkit::selective_scan", mutates_args=())
+def selective_scan_triton(
+    x: Tensor,
+    dt: Tensor,
+    rates: Tensor,
+    write: Tensor,
+    read: Tensor,
+    start: Tensor | None,
+    skip: Tensor | None,
+    gate: Tensor | None,
+    config: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Shapes as in `selective_scan`. `config`: which configuration, see `Launcher`."""
+    t, b, d = x.shape
+    n = rates.shape[1]
+    y, last = _empty_results(x, rates)
+    if b == 0 or d == 0:
+        return y, last
+    if t > 1:
+        # Small beside x; widened by every program they would cost it a quarter of its instructions.
+        write, read = write.float(), read.float()
+    x, dt, write, read = (_inner_contiguous(given) for given in (x, dt.float(), write, read))
+    kinds = {"HAS_START": start is not None, "HAS_SKIP": skip is not None, "HAS_GATE": gate is not None}
+    gate = x if gate is None else _inner_contiguous(gate)
+    pieces = {"x": x, "dt": dt, "write": write, "read": read, "gate": gate}
+    strides = {f"{name}_{axis}": given.stride(place) for name, given in pieces.items() for place, axis in enumerate("tb")}
+    (SCAN if n <= LANE_STATE else WIDE_SCAN)(
+        lambda meta: (b * triton.cdiv(d, meta["BLOCK"]),),
+        *(x, dt, rates.float().contiguous(), write, read, last if start is None else start.float().contiguous()),
+        *(last if skip is None else skip.float().contiguous(), gate, y, last),
+        config=config, t=t, b=b, d=d, n=n, N=triton.next_power_of_2(n), **strides, **kinds,
+    )  # fmt: skip
+    return y, last
+
+
+@selective_scan_triton.register_fake
+def _(
+    x: Tensor,
+    dt: Tensor,
+    rates: Tensor,
+    write: Tensor,
+    read: Tensor,
+    start: Tensor | None,
+    skip: Tensor | None,
+    gate: Tensor | None,
+    config: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    return _empty_results(x, rates)
+
+
+def _empty_results(x: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
+    _, b, d = x.shape
+    return x.new_empty(x.shape), x.new_empty(b, rates.shape[1], d, dtype=torch.float32)
+
+
+def _inner_contiguous(given: Tensor) -> Tensor:
+    return given if given.stride(-1) == 1 else given.contiguous()

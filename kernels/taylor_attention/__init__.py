@@ -1,0 +1,1 @@
+"""Based's linear attention: softmax attention's exponential replaced by its second-order Taylor expansion."""

@@ -1,0 +1,42 @@
+"""`taylor_attention` chunk by chunk: the CPU path, and the differentiable one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recallkit.kernels.taylor_attention.api import TaylorState
+from recallkit.kernels.taylor_attention.features import taylor_features, taylor_scores
+from recallkit.kernels.taylor_attention.linear_attention import CHUNK, LinearState, linear_attention_chunked, linear_attention_step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class _Taylor:
+    """The feature map as the chunked form wants it."""
+
+    def __call__(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        return taylor_features(x)
+
+    def scores(self, q: Tensor, k: Tensor, positions: Tensor | None = None) -> Tensor:
+        return taylor_scores(q, k)
+
+
+def taylor_attention_torch(
+    q: Tensor, k: Tensor, v: Tensor, state: TaylorState | None, eps: float, final_state: bool
+) -> tuple[Tensor, TaylorState | None]:
+    """Shapes as in `taylor_attention`, in float32 at least."""
+    before = None if state is None else LinearState(*state)
+    y, after = linear_attention_chunked(q, k, v, before, _Taylor(), eps=eps, chunk=CHUNK, final_state=final_state)
+    return y.to(v.dtype), None if after is None else _taylor_state(after)
+
+
+def taylor_attention_step_torch(q: Tensor, k: Tensor, v: Tensor, state: TaylorState, eps: float) -> tuple[Tensor, TaylorState]:
+    """Shapes as in `taylor_attention_step`."""
+    y, after = linear_attention_step(q, k, v, LinearState(*state), _Taylor(), eps=eps)
+    return y.to(v.dtype), _taylor_state(after)
+
+
+def _taylor_state(state: LinearState) -> TaylorState:
+    assert state.k is not None
+    return TaylorState(state.kv, state.k)

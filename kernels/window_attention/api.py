@@ -1,0 +1,127 @@
+"""`window_attention` and `window_attention_step`: softmax attention to the latest `window` keys, the query's own among them.
+
+y[i] = sum_{j in S(i)} softmax_j(q[i] . k[j] / sqrt(k)) v[j],   S(i) = {max(0, i - window + 1), ..., i}
+
+(Longformer, arXiv 2004.05150, section 3.1, made causal; Based, arXiv 2402.18668, section 4.2, with windows of 64 and 128.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from recallkit.kernels.choice import Impl, choose
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class WindowState(NamedTuple):
+    """The latest keys and values of each row in rings: the token at position p stands in slot p % window.
+
+    A slot that no token has reached yet may hold any finite numbers.
+    """
+
+    keys: Tensor  # (b, h, window, k), rotated
+    values: Tensor  # (b, h, window, k)
+    seen: Tensor  # (b,) int64: how many tokens each row has read
+
+
+def empty_window(b: int, h: int, window: int, k: int, *, like: Tensor) -> WindowState:
+    """The state before the first token: rings of zeros in the type and on the device of `like`."""
+    ring = like.new_zeros(b, h, window, k)
+    return WindowState(ring, ring.clone(), torch.zeros(b, dtype=torch.int64, device=like.device))
+
+
+def window_attention(q: Tensor, k: Tensor, v: Tensor, window: int, *, impl: Impl = "auto") -> Tensor:
+    """Attention of a whole text from its first token on: q, k, v (b, h, t, k), q and k rotated already -> y (b, h, t, k).
+
+    All of one dtype, which is the result's; sums are in float32 at least. Costs 2 window t pairs. `impl`: "reference" is a query
+    at a time, "torch" blocks of tokens, differentiable; "triton" is flex_attention through `masked_attention`, compiled for
+    CUDA alone: it cannot be interpreted, so on CPU it raises. Where the window covers the text, `auto` takes "torch".
+    Raises ValueError for shapes, types or an implementation that do not fit.
+    """
+    if q.ndim != 4 or not q.shape == k.shape == v.shape or not q.dtype == k.dtype == v.dtype:
+        found = ", ".join(f"{name} {_described(x)}" for name, x in (("q", q), ("k", k), ("v", v)))
+        raise ValueError(f"q, k, v must be of one shape (b, h, t, k) and one dtype: {found}")
+    _check_window(window)
+    covered = "the window covers the text, which is causal attention" if q.shape[2] <= window else None
+    chosen = choose("window_attention", impl, q, k, v, unsupported=_flex_obstacle(q), slower=covered)
+    if chosen == "triton":
+        from recallkit.kernels.window_attention.triton_impl import window_attention_triton as attend
+    elif chosen == "torch":
+        from recallkit.kernels.window_attention.torch_impl import window_attention_torch as attend
+    else:
+        from recallkit.kernels.window_attention.reference import window_attention_reference as attend
+    return attend(q, k, v, window)
+
+
+def window_attention_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: WindowState,
+    *,
+    rope_base: float = 10000.0,
+    rope_width: int,
+    inplace: bool = False,
+    impl: Impl = "auto",
+) -> tuple[Tensor, WindowState]:
+    """The next token of each row: q, k, v (b, h, k), not rotated yet -> its output y (b, h, k) and the state with it.
+
+    q and k are rotated by the row's position, state.seen: entries i and i + rope_width/2 by the angle
+    position * rope_base^(-2 i / rope_width) (RoFormer, arXiv 2104.09864, equation 15), exact at any position; entries from
+    `rope_width` on stay as they are. The new key and value take the oldest ones' slot. Rows may have read different numbers.
+
+    q, k, v and the rings are of one dtype, y's too; angles are computed in float64, the rest in float32 at least. The state that is
+    given stays as it is; with `inplace` its rings are written, and returned, beside a new `seen`. A row depends on no other.
+    `impl`: "reference" is a row at a time, "torch" differentiable (but not in place), "triton" one launch that reads and, but for
+    `inplace`, writes the rings. Raises ValueError for shapes, types or an implementation that do not fit.
+    """
+    _check_step(q, k, v, state, rope_width, inplace=inplace)
+    chosen = choose("window_attention_step", impl, q, k, v, *state)
+    if chosen == "triton":
+        from recallkit.kernels.window_attention.triton_impl import step_triton as step
+    elif chosen == "torch":
+        from recallkit.kernels.window_attention.torch_impl import step_torch as step
+    else:
+        from recallkit.kernels.window_attention.reference import step_reference as step
+    return step(q, k, v, state, rope_base, rope_width, inplace)
+
+
+def _flex_obstacle(q: Tensor) -> str | None:
+    """What keeps `masked_attention` from running FlexAttention, if anything does."""
+    if not q.is_cuda:
+        return "FlexAttention is compiled for CUDA alone, and has no interpreter; on CPU use impl='torch'"
+    if q.shape[3] < 16 or 0 in q.shape:
+        return f"FlexAttention takes heads from a width of 16 on, and some tokens, not {tuple(q.shape)}"
+    return "its table of blocks cannot be made inside torch.compile" if torch.compiler.is_compiling() else None
+
+
+def _check_step(q: Tensor, k: Tensor, v: Tensor, state: WindowState, rope_width: int, *, inplace: bool) -> None:
+    keys, values, seen = state
+    if q.ndim != 3 or not q.shape == k.shape == v.shape:
+        raise ValueError(f"q, k, v must be of one shape (b, h, k): {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}")
+    b, h, width = q.shape
+    if keys.ndim != 4 or keys.shape != values.shape or (*keys.shape[:2], keys.shape[3]) != (b, h, width):
+        raise ValueError(f"rings must be ({b}, {h}, window, {width}): keys {tuple(keys.shape)}, values {tuple(values.shape)}")
+    _check_window(keys.shape[2])
+    if not q.dtype == k.dtype == v.dtype == keys.dtype == values.dtype:
+        kinds = ", ".join(str(x.dtype) for x in (q, k, v, keys, values))
+        raise ValueError(f"q, k, v and the rings' keys and values must be of one dtype: {kinds}")
+    if seen.shape != (b,) or seen.dtype != torch.int64:
+        raise ValueError(f"seen must be int64 of shape ({b},), not {_described(seen)}")
+    if not 0 <= rope_width <= width or rope_width % 2:
+        raise ValueError(f"rope_width must be even and at most {width}, not {rope_width}")
+    if inplace and not (keys.is_contiguous() and values.is_contiguous()):
+        raise ValueError("rings that are written in place must be contiguous")
+
+
+def _check_window(window: int) -> None:
+    if window < 1:
+        raise ValueError(f"a window of {window} keys sees nothing")
+
+
+def _described(x: Tensor) -> str:
+    return f"{x.dtype} of {tuple(x.shape)}"

@@ -1,0 +1,72 @@
+"""Window attention in PyTorch: blocks of tokens for a whole text, a masked ring for a step. The CPU path, and the differentiable one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from recallkit.kernels.window_attention.api import WindowState
+from recallkit.kernels.window_attention.ring import written_ring
+from recallkit.kernels.window_attention.rotation import rotate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+def window_attention_torch(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+    """Shapes as in `window_attention`."""
+
+    def sees(queries: Tensor, keys: Tensor) -> Tensor:
+        return (keys <= queries) & (keys > queries - window)
+
+    t = q.shape[2]
+    if t <= window:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    if t <= 2 * window:
+        places = torch.arange(t, device=q.device)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=sees(places[:, None], places[None, :]))
+    return attend_in_blocks(q, k, v, window, sees)
+
+
+def attend_in_blocks(
+    q: Tensor, k: Tensor, v: Tensor, width: int, sees: Callable[[Tensor, Tensor], Tensor], *, previous: bool = True
+) -> Tensor:
+    """Attention where a query sees nothing before its block of `width` tokens, or before the previous one; all (b, h, t, k).
+
+    `sees`: which keys a query sees, by int64 positions that broadcast -> bool. Costs 2 t width pairs in place of t^2.
+    """
+    batch, heads, t, _ = q.shape
+    num = -(-t // width)
+    q, k, v = (_in_blocks(x, num, width) for x in (q, k, v))
+    if previous:
+        k, v = (torch.cat([F.pad(x, (0, 0, 0, 0, 0, 0, 1, 0))[:-1], x], dim=2) for x in (k, v))
+    queries = torch.arange(num * width, device=q.device).view(num, 1, width, 1)
+    keys = queries.transpose(2, 3)
+    if previous:
+        keys = torch.cat([keys - width, keys], dim=3)
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=sees(queries, keys) & (keys >= 0))
+    return context.transpose(0, 1).reshape(batch, heads, num * width, -1)[:, :, :t]
+
+
+def step_torch(
+    q: Tensor, k: Tensor, v: Tensor, state: WindowState, rope_base: float, rope_width: int, inplace: bool
+) -> tuple[Tensor, WindowState]:
+    """Shapes as in `window_attention_step`."""
+    seen = state.seen
+    turned = rotate(torch.stack([q, k], dim=2), seen[:, None], base=rope_base, width=rope_width)
+    query, key = turned[:, :, :1], turned[:, :, 1:]
+    keys = written_ring(state.keys, key, seen, inplace=inplace)
+    values = written_ring(state.values, v.unsqueeze(2), seen, inplace=inplace)
+    written = torch.arange(keys.shape[2], device=seen.device) <= seen[:, None]
+    y = F.scaled_dot_product_attention(query, keys, values, attn_mask=written[:, None, None, :])
+    return y.squeeze(2), WindowState(keys, values, seen + 1)
+
+
+def _in_blocks(x: Tensor, num: int, width: int) -> Tensor:
+    """(b, h, t, k) -> (num, b h, width, k), zeros after the end; blocks first, so that a mask of each serves all rows and heads."""
+    padded = F.pad(x, (0, 0, 0, num * width - x.shape[2]))
+    return padded.reshape(-1, num, width, x.shape[3]).transpose(0, 1)
