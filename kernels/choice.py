@@ -48,6 +48,8 @@ def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None
     if impl in ("reference", "torch"):
         return impl
     preferred = _preferred[-1]
+    if preferred not in IMPLS:
+        raise ValueError(f"RECALLKIT_KERNELS must be one of {', '.join(IMPLS)}, not {preferred!r}")
     if impl == "auto" and preferred in ("reference", "torch"):
         return preferred  # type: ignore[return-value]
     given = [tensor for tensor in tensors if tensor is not None]
@@ -61,7 +63,7 @@ def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None
         obstacle = obstacle or slower or (None if given[0].is_cuda else "the tensors are on CPU")
     chosen: Chosen = "torch" if obstacle else "triton"
     if not torch.compiler.is_compiling():
-        _say(op, chosen, obstacle or "the tensors are on a card")
+        _say(op, chosen, obstacle or ("it is preferred" if preferred == "triton" else "the tensors are on a card"))
     return chosen
 
 

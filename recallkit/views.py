@@ -194,8 +194,8 @@ def print_bench(results: Results, files: Sequence[Path]) -> None:
     operations, models = shown.operation_lines(results.rows), shown.model_lines(results.rows)
     if operations:
         caption = (
-            "Medians. Rate: of the work that cannot be left out; share: of what a large copy or matrix\n"
-            "product reaches here; x ours: the time beside recallkit's, above 1 recallkit is faster."
+            "Medians. Rate: of the work that cannot be left out. Share: of what a large copy\n"
+            "or matrix product reaches. x ours: above 1, recallkit is faster."
         )
         console.print_table(title, shown.COLUMNS, operations, caption=caption)
     if models:

@@ -222,12 +222,12 @@ def _outputs(queries: int, keys: int, features: int, warps: int, stages: int) ->
     return triton.Config({"BLOCK_M": queries, "BLOCK_T": keys, "BLOCK_N": features}, num_warps=warps, num_stages=stages)
 
 
-_KEY = ("v_dim", "F", "DOT")
+_KEY = ("v_dim", "F")
 HALF_STATES = Launcher(chunk_state_kernel, [_states(64, 64, 4, 3), _states(64, 32, 4, 4)], _KEY)
 HALF_OUTPUTS = Launcher(output_kernel, [_outputs(128, 64, 32, 8, 2), _outputs(64, 64, 32, 4, 2)], _KEY)
 FLOAT_STATES = Launcher(chunk_state_kernel, [_states(32, 32, 4, 1), _states(32, 64, 4, 1)], _KEY)
 FLOAT_OUTPUTS = Launcher(output_kernel, [_outputs(64, 32, 16, 8, 1), _outputs(32, 32, 16, 4, 1)], _KEY)
-PREFIXES = Launcher(prefix_kernel, [triton.Config({"BLOCK": 512, "AHEAD": 4}, num_warps=4)], ("kv_width", "DOT"))
+PREFIXES = Launcher(prefix_kernel, [triton.Config({"BLOCK": 512, "AHEAD": 4}, num_warps=4)], ("kv_width",))
 STEP = Launcher(step_kernel, [triton.Config({"BLOCK_N": 256, "BLOCK_V": 32}, num_warps=4, num_stages=1),
                               triton.Config({"BLOCK_N": 128, "BLOCK_V": 32}, num_warps=4, num_stages=1)], ("v_dim", "F"))  # fmt: skip
 
@@ -249,7 +249,7 @@ def taylor_attention_triton(
     states, outputs = (HALF_STATES, HALF_OUTPUTS) if half else (FLOAT_STATES, FLOAT_OUTPUTS)
     num_prefixes = triton.cdiv(t, CHUNK)
     # The last chunk is before no other.
-    num_chunks = num_prefixes if final_state else num_prefixes - 1
+    num_chunks = num_prefixes if final_state else max(num_prefixes - 1, 0)
     widths = _widths(f, v_dim) | {"DOT": operand_type(v.dtype), "CHUNK": CHUNK}
     value_blocks = triton.cdiv(v_dim, widths["BLOCK_V"])
     size, features = {"heads": h, "t": t, "v_dim": v_dim}, widths["FEATURES"]

@@ -130,7 +130,7 @@ def _config(rows: int, columns: int, inner: int, warps: int, stages: int) -> tri
     return triton.Config(blocks, num_warps=warps, num_stages=stages)
 
 
-_KEY = ("vocab", "d", "DOT")
+_KEY = ("vocab", "d")
 HALF_TILES = Launcher(tile_kernel, [_config(128, COLUMNS, 64, 8, 3), _config(128, COLUMNS, 64, 4, 3), _config(64, COLUMNS, 64, 4, 4)], _KEY)
 FLOAT_TILES = Launcher(tile_kernel, [_config(64, 64, 32, 8, 2), _config(32, 64, 32, 4, 2)], _KEY)
 TARGETS = Launcher(target_logits_kernel, [triton.Config({"BLOCK_M": 64, "BLOCK_K": 64}, num_warps=4, num_stages=3)], _KEY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,9 +36,14 @@ _WORTHWHILE = 0.05
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:1`. Raises UserError for a card that is not there."""
+    """`auto`, `cpu`, `cuda` or `cuda:1`. Raises UserError for a card that is not there, or kernels that no one knows."""
     import torch
 
+    from recallkit.kernels.choice import IMPLS
+
+    kernels = os.environ.get("RECALLKIT_KERNELS", "auto")
+    if kernels not in IMPLS:
+        raise UserError("no such implementation", where=f"RECALLKIT_KERNELS={kernels}", remedy=f"use {', '.join(IMPLS)}")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

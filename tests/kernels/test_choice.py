@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -68,3 +71,16 @@ def test_while_one_is_preferred_auto_means_it_where_it_runs():
     assert choose("op", "auto", x.cpu()) == "torch"
     with pytest.raises(ValueError, match="not 'fast'"), preferring("fast"):  # type: ignore[arg-type]
         pass
+
+
+def test_the_environment_turns_kernels_off_and_its_mistakes_are_told():
+    program = "import torch; from recallkit.kernels.choice import choose; print(choose('op', 'auto', torch.zeros(1)))"
+    for value, told in (
+        ("reference", "reference"),
+        ("torch", "torch"),
+        ("fast", "RECALLKIT_KERNELS must be one of auto, reference, torch, triton"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "RECALLKIT_KERNELS": value}, check=False
+        )
+        assert told in done.stdout + done.stderr

@@ -206,6 +206,9 @@ def test_no_rows_and_no_tokens(impl):
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(after, state, strict=True))
     y, after = taylor_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], impl=impl)
     assert all((x == 0).all() for x in after)
+    y, none = taylor_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], impl=impl, final_state=False)
+    assert y.shape == (1, 2, 0, 6)
+    assert none is None
     y, after = taylor_attention(q[:0], k[:0], v[:0], impl=impl)
     assert y.shape == (0, 2, 5, 6)
     assert after.kv.shape == (0, 2, 15, 6)

@@ -69,6 +69,12 @@ def test_devices_that_are_not_there_are_one_line():
         choose_device("tpu?")
 
 
+def test_kernels_that_no_one_knows_are_a_mistake(monkeypatch):
+    monkeypatch.setenv("RECALLKIT_KERNELS", "fast")
+    with pytest.raises(UserError, match="RECALLKIT_KERNELS=fast"):
+        choose_device("cpu")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", ["llama", "mamba"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-3), ("bfloat16", 0.1)])
