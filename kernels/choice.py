@@ -51,7 +51,7 @@ def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None
     if preferred not in IMPLS:
         raise ValueError(f"RECALLKIT_KERNELS must be one of {', '.join(IMPLS)}, not {preferred!r}")
     if impl == "auto" and preferred in ("reference", "torch"):
-        return preferred  # type: ignore[return-value]
+        return preferred
     given = [tensor for tensor in tensors if tensor is not None]
     obstacle = _obstacle(given) or unsupported
     if impl == "triton":

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from recallkit.bench import operations
-from recallkit.bench.operations import COPY, MATRIX, OPERATIONS, Case, Setting, measure_case
+from recallkit.bench.operations import COPY, MATRIX, MICROSECONDS, OPERATIONS, Case, Setting, measure_case
 from recallkit.bench.results import Row
 from recallkit.bench.timing import Ceilings, Timing
 from tests.conftest import ROOT
@@ -72,11 +72,12 @@ def test_targets_are_met_missed_or_not_measured():
         Row("op", {"n": 3}, "peer", 3.0, 3.0, 3.0, ratio=3.0),
         Row("op", {"n": 3}, "absent", math.nan, math.nan, math.nan, problem="not installed"),
     ]
-    targets = {COPY: 0.5, MATRIX: 0.6, "peer": 4.0, "absent": 2.0}
+    targets = {COPY: 0.5, MATRIX: 0.6, "peer": 4.0, "absent": 2.0, MICROSECONDS: 1500.0}
     case = Case("op", {"n": 3}, tuple, {}, 0.0, 1.0, targets=targets)
     assert operations._verdicts(case, rows) == [
         "op n=3: 50 % of the copy rate: met (0.55)",
         "op n=3: 60 % of the matrix rate: MISSED (0.55)",
-        "op n=3: 4 times as fast as peer: MISSED (3.00)",
+        "op n=3: 4 times as fast as peer: MISSED (3)",
         "op n=3: 2 times as fast as absent: not measured",
+        "op n=3: at most 1500 microseconds: MISSED (1e+06)",
     ]
