@@ -8,7 +8,8 @@ filters are laid out in as many shifted copies as 16 bytes have elements, which 
 Three kernels. The first gates inputs and puts the channels first, as operands; the second multiplies; the third puts the channels
 last again, with the second gate and the bias. The skip is added to tap 0. A column's products are added from the present back,
 in the same pieces wherever it stands: results depend on no other row, and on no input after their own unless that is not finite,
-for zeros of the matrix stand over the rest of a block. Kernels are compiled once whatever the lengths and the batch are.
+for zeros of the matrix stand over the rest of a block. Kernels are compiled once whatever the lengths and the batch are, the third
+also for a `first` that is, and one that is not, a multiple of 16: it decides how many sums are loaded at a time.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def toeplitz_kernel(inputs_ptr, taps_ptr, sums_ptr, batch, t, first, padded, num
     tl.store(out, acc.to(sums_ptr.dtype.element_ty), mask=(columns < num_columns)[None, :])
 
 
-@triton.jit(do_not_specialize=["batch", "last", "first"])
+@triton.jit(do_not_specialize=["batch", "last"])
 def finish_kernel(sums_ptr, gate_ptr, bias_ptr, out_ptr, batch, last, first, c, padded, gate_row_stride, gate_time_stride,
                   HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """Outputs (batch, last, c) of sums (c, batch, padded) from time `first` on: gated, the bias added."""
@@ -89,7 +90,8 @@ def finish_kernel(sums_ptr, gate_ptr, bias_ptr, out_ptr, batch, last, first, c, 
     times = (place % time_tiles * BLOCK_T + tl.arange(0, BLOCK_T)).to(tl.int64)
     has = (times < last)[:, None] & (channels < c)[None, :]
     sums = sums_ptr + (channels[:, None] * batch + row) * padded + first + times[None, :]
-    y = tl.trans(tl.load(sums, mask=(channels < c)[:, None] & (times < last)[None, :], other=0.0)).to(tl.float32)
+    # As far as they are padded: `last` may be any number, and neighbours would be loaded one by one.
+    y = tl.trans(tl.load(sums, mask=(channels < c)[:, None] & (first + times < padded)[None, :], other=0.0)).to(tl.float32)
     if HAS_GATE:
         gate = gate_ptr + row * gate_row_stride + times[:, None] * gate_time_stride + channels[None, :]
         y *= tl.load(gate, mask=has, other=0.0).to(tl.float32)

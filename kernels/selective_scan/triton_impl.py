@@ -50,7 +50,7 @@ def _advance(h, x, dt, write, read, gate, skip, rates, HAS_SKIP: tl.constexpr, H
 
 @triton.jit
 def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_ptr, gate_ptr, y_ptr, last_ptr,
-                t, b, d, n, x_t, x_b, dt_t, dt_b, write_t, write_b, read_t, read_b, gate_t, gate_b,
+                t, b, d, n, rates_d, rates_n, x_t, x_b, dt_t, dt_b, write_t, write_b, read_t, read_b, gate_t, gate_b,
                 HAS_START: tl.constexpr, HAS_SKIP: tl.constexpr, HAS_GATE: tl.constexpr, N: tl.constexpr,
                 BLOCK: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     """One row and BLOCK channels. `x_t`, `x_b`: strides of time and row; start and last (b, n, d), rates (d, n), y (t, b, d)."""
@@ -60,12 +60,14 @@ def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_p
     places = tl.arange(0, N)
     has_channel, has_place = channels < d, places < n
     mask = has_place[:, None] & has_channel[None, :]
-    # Loads of several neighbours would spread a channel over lanes, in the loop as well: they are told to find none.
-    rates = tl.load(tl.max_contiguous(rates_ptr + channels[None, :] * n + places[:, None], [1, 1]), mask=mask, other=0.0) * LOG2_E
+    # Their order in memory is that of the lanes, in the loop as well: channels side by side. Loads of several neighbours would
+    # spread a channel over lanes: they are told to find none.
+    rates_at = rates_ptr + channels[None, :] * rates_d + places[:, None] * rates_n
+    rates = tl.load(tl.multiple_of(rates_at, [1, 1]), mask=mask, other=0.0) * LOG2_E
     in_state = (row * n + places[:, None]) * d + channels[None, :]
     h = tl.zeros((N, BLOCK), dtype=tl.float32)
     if HAS_START:
-        h = tl.load(tl.max_contiguous(start_ptr + in_state, [1, 1]), mask=mask, other=0.0)
+        h = tl.load(tl.multiple_of(start_ptr + in_state, [1, 1]), mask=mask, other=0.0)
     skip = tl.zeros((BLOCK,), dtype=tl.float32)
     if HAS_SKIP:
         skip = tl.load(skip_ptr + channels, mask=has_channel, other=0.0)
@@ -86,7 +88,7 @@ def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_p
         for i in tl.static_range(STEPS):
             h, y = _advance(h, x[i], dt[i], write[i], read[i], gate[i], skip, rates, HAS_SKIP, HAS_GATE)
             tl.store(y_ptr + (tl.cast(first, tl.int64) + i) * b * d + channels, y, mask=has_channel & (first + i < t))
-    tl.store(tl.max_contiguous(last_ptr + in_state, [1, 1]), h, mask=mask)
+    tl.store(tl.multiple_of(last_ptr + in_state, [1, 1]), h, mask=mask)
 
 
 def _configs(channels: int) -> list[triton.Config]:
@@ -120,14 +122,17 @@ def selective_scan_triton(
     if t > 1:
         # Small beside x; widened by every program they would cost it a quarter of its instructions.
         write, read = write.float(), read.float()
+        rates = rates.T.contiguous().T  # as the state is in memory, and is to be in lanes; to a step it would only be one more launch
     x, dt, write, read = (_inner_contiguous(given) for given in (x, dt.float(), write, read))
+    rates = rates.float()
     kinds = {"HAS_START": start is not None, "HAS_SKIP": skip is not None, "HAS_GATE": gate is not None}
     gate = x if gate is None else _inner_contiguous(gate)
     pieces = {"x": x, "dt": dt, "write": write, "read": read, "gate": gate}
     strides = {f"{name}_{axis}": given.stride(place) for name, given in pieces.items() for place, axis in enumerate("tb")}
+    strides |= {"rates_d": rates.stride(0), "rates_n": rates.stride(1)}
     (SCAN if n <= LANE_STATE else WIDE_SCAN)(
         lambda meta: (b * triton.cdiv(d, meta["BLOCK"]),),
-        *(x, dt, rates.float().contiguous(), write, read, last if start is None else start.float().contiguous()),
+        *(x, dt, rates, write, read, last if start is None else start.float().contiguous()),
         *(last if skip is None else skip.float().contiguous(), gate, y, last),
         config=config, t=t, b=b, d=d, n=n, N=triton.next_power_of_2(n), **strides, **kinds,
     )  # fmt: skip

@@ -40,7 +40,7 @@ def _factors(n, F: tl.constexpr):
     return a, b, tl.where(n == 0, 1.0, tl.where(n <= F, F**-0.25, of_pair))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["t", "num_chunks"])
 def chunk_state_kernel(k_ptr, v_ptr, kv_ptr, sum_ptr, heads, t, v_dim, num_chunks, k_b, k_h, k_t, v_b, v_h, v_t,
                        F: tl.constexpr, FEATURES: tl.constexpr, DOT: tl.constexpr, CHUNK: tl.constexpr, BLOCK_K: tl.constexpr,
                        BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr):  # fmt: skip
@@ -101,7 +101,7 @@ def _add_up(chunks_ptr, initial_ptr, prefix_ptr, final_ptr, places, row, width, 
         tl.store(final_ptr + row * width + places, before, mask=within)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_chunks", "num_prefixes"])
 def prefix_kernel(kv_ptr, sum_ptr, kv_initial_ptr, sum_initial_ptr, kv_prefix_ptr, sum_prefix_ptr, kv_final_ptr, sum_final_ptr,
                   kv_width, sum_width, num_chunks, num_prefixes, HAS_INITIAL: tl.constexpr, WITH_FINAL: tl.constexpr,
                   DOT: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
@@ -121,7 +121,7 @@ def prefix_kernel(kv_ptr, sum_ptr, kv_initial_ptr, sum_initial_ptr, kv_prefix_pt
                 num_prefixes, HAS_INITIAL, WITH_FINAL, tl.float32, AHEAD)  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["t", "num_chunks"])
 def output_kernel(q_ptr, k_ptr, v_ptr, kv_ptr, sum_ptr, y_ptr, heads, t, v_dim, num_chunks, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t,
                   eps, HAS_INITIAL: tl.constexpr, F: tl.constexpr, FEATURES: tl.constexpr, DOT: tl.constexpr, CHUNK: tl.constexpr,
                   BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr,
