@@ -18,8 +18,8 @@ from torch import Tensor
 from recallkit.kernels.launch import Launcher, operand_type
 
 COLUMNS = 128
-"""Entries of the vocabulary in a tile of half precision. With 256 registers spill, and no second program fits beside the first,
-whose products would hide the reductions."""
+"""Entries of the vocabulary in a tile of half precision, in every configuration: the number of tiles is known before one is chosen.
+With 256 registers spill, and no second program fits beside the first, whose products would hide the reductions."""
 
 
 @triton.jit
@@ -131,7 +131,11 @@ def _config(rows: int, columns: int, inner: int, warps: int, stages: int) -> tri
 
 
 _KEY = ("vocab", "d")
-HALF_TILES = Launcher(tile_kernel, [_config(128, COLUMNS, 64, 8, 3), _config(128, COLUMNS, 64, 4, 3), _config(64, COLUMNS, 64, 4, 4)], _KEY)
+HALF_TILES = Launcher(
+    tile_kernel,
+    [_config(rows, COLUMNS, 64, warps, stages) for rows, warps, stages in ((128, 8, 3), (128, 4, 3), (64, 4, 4), (256, 16, 3))],
+    _KEY,
+)
 FLOAT_TILES = Launcher(tile_kernel, [_config(64, 64, 32, 8, 2), _config(32, 64, 32, 4, 2)], _KEY)
 TARGETS = Launcher(target_logits_kernel, [triton.Config({"BLOCK_M": 64, "BLOCK_K": 64}, num_warps=4, num_stages=3)], _KEY)
 FLOAT_TARGETS = Launcher(target_logits_kernel, [triton.Config({"BLOCK_M": 32, "BLOCK_K": 32}, num_warps=4, num_stages=2)], _KEY)

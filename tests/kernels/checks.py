@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -9,6 +10,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 """Where kernels are tested; on CPU they are interpreted, in float32 alone."""
 
 LENGTHS = (1, 15, 17, 63, 64, 65, 130, 257)
+
+of_the_compiler = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:flex_attention called without:UserWarning")
+"""For tests in which torch compiles FlexAttention: warnings that are no business of ours."""
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 5e-3}
 """Largest relative error in the Euclidean norm against the exact result, by the type of the inputs."""

@@ -14,7 +14,7 @@ from recallkit.kernels.choice import preferring
 from recallkit.kernels.masked_attention import triton_impl
 from recallkit.kernels.masked_attention.api import masked_attention
 from recallkit.models.mixers.sparse_attention import SparseAttention
-from tests.kernels.checks import assert_close, draw
+from tests.kernels.checks import assert_close, draw, of_the_compiler
 
 CPU = torch.device("cpu")
 
@@ -209,9 +209,6 @@ def test_what_does_not_fit_is_named(shapes, dtypes, message):
 
 
 # What PyTorch's compiler warns of is its own.
-of_the_compiler = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:flex_attention called without:UserWarning")
-
-
 @of_the_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["strided, by head", "star", "random"])

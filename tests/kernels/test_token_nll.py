@@ -235,9 +235,11 @@ def test_triton_equals_reference(n, d, vocab, with_bias):
 
 @pytest.mark.parametrize("config", range(2))
 def test_every_configuration_gives_the_result(config):
-    from recallkit.kernels.token_nll.triton_impl import FLOAT_TILES, token_nll_triton
+    from recallkit.kernels.token_nll.triton_impl import FLOAT_TILES, HALF_TILES, token_nll_triton
 
     assert len(FLOAT_TILES.configs) == 2
+    for launcher in (FLOAT_TILES, HALF_TILES):
+        assert len({config.kwargs["BLOCK_N"] for config in launcher.configs}) == 1, "the number of tiles is known before one is chosen"
     hidden, weight, bias, targets = (tensor.to(DEVICE) for tensor in draw(70, 40, 200))
     scores = TokenNll(*token_nll_triton(hidden, weight, targets, bias, config))
     assert_equal(scores, token_nll(hidden, weight, targets, bias=bias, impl="reference"))
@@ -310,7 +312,7 @@ def compiled_cases() -> list[Case]:
     common |= {"hidden_stride": 1024, "weight_stride": 1024, "HAS_BIAS": True, "EVEN": True}
     parts = {"largest_ptr": "*fp32", "sum_ptr": "*fp32", "argmax_ptr": "*i32", "ahead_ptr": "*i32"}
     found = []
-    for kind, tiles, num, targets in (("bf16", "HALF_TILES", 3, "TARGETS"), ("fp32", "FLOAT_TILES", 2, "FLOAT_TARGETS")):
+    for kind, tiles, num, targets in (("bf16", "HALF_TILES", 4, "TARGETS"), ("fp32", "FLOAT_TILES", 2, "FLOAT_TARGETS")):
         given = common | {"hidden_ptr": f"*{kind}", "weight_ptr": f"*{kind}", "DOT": [kind]}
         found += [Case(f"{KERNEL}:tile_kernel", given | parts, f"{KERNEL}:{tiles}", config) for config in range(num)]
         found.append(Case(f"{KERNEL}:target_logits_kernel", given, f"{KERNEL}:{targets}"))

@@ -14,7 +14,7 @@ from recallkit.kernels.window_attention.api import WindowState, empty_window, wi
 from recallkit.kernels.window_attention.ring import positions_in_ring, written_ring
 from recallkit.kernels.window_attention.rotation import rotate
 from recallkit.models.mixers.sliding_window import SlidingWindow
-from tests.kernels.checks import DEVICE, TOLERANCES, assert_close, draw
+from tests.kernels.checks import DEVICE, TOLERANCES, assert_close, draw, of_the_compiler
 from tests.kernels.compilation import Case, assert_compiles
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -385,6 +385,7 @@ def test_compiled_for_a_card_nothing_spills():
 # On a card.
 
 
+@of_the_compiler
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 @pytest.mark.parametrize(("t", "window", "width"), [(1000, 64, 64), (513, 100, 100), (65, 1, 16), (2048, 128, 128)])
