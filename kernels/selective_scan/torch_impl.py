@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from recallkit.kernels.recurrence import recur, recur_back
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -159,20 +161,6 @@ class _Chunks:
         torch.mul(self.u[place].unsqueeze(2), self.write[place].unsqueeze(3), out=states)
         recur(decay, states, start)
         return decay, states
-
-
-def recur(decay: Tensor, u: Tensor, start: Tensor) -> None:
-    """u_i += decay_i u_{i-1}, forward in time and in place."""
-    state = start
-    for now, factor in zip(u.unbind(0), decay.unbind(0), strict=True):
-        state = now.addcmul_(factor, state)
-
-
-def recur_back(decay: Tensor, grad: Tensor) -> None:
-    """grad_i += decay_{i+1} grad_{i+1}, backward in time and in place."""
-    steps, factors = grad.unbind(0), decay.unbind(0)
-    for i in range(len(steps) - 2, -1, -1):
-        steps[i].addcmul_(factors[i + 1], steps[i + 1])
 
 
 def _flat(states: Tensor) -> Tensor:

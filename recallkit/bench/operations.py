@@ -407,6 +407,28 @@ def _short_conv(setting: Setting) -> Iterator[Case]:
         )
 
 
+def _rwkv4_attention(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.rwkv4.api import rwkv4_attention
+
+    def run(k: Tensor, v: Tensor, gate: Tensor, decay: Tensor, bonus: Tensor, *, impl: Any) -> Any:
+        return rwkv4_attention(k, v, decay, bonus, gate=gate, impl=impl)[0]
+
+    def make(b: int, n: int, d: int) -> tuple[Tensor, ...]:
+        decay = torch.exp(torch.linspace(-5, 3, d, device=setting.device))
+        return *_normals(setting, *((n, b, d),) * 3), decay, setting.normal(d, dtype=torch.float32)
+
+    for b, n, d in setting.sizes([(8, 2048, 2048), (8, 512, 2048), (1, 2048, 2048), (32, 2048, 2048)], [(1, 128, 384), (4, 512, 384)]):
+        yield Case(
+            "rwkv4_attention",
+            {"b": b, "n": n, "d": d},
+            partial(make, b, n, d),
+            {**_ours(setting, run), "token by token": partial(run, impl="reference")},
+            flops=0.0,
+            num_bytes=4.0 * setting.dtype.itemsize * b * n * d,
+            targets={"token by token": 10.0},
+        )
+
+
 def _recurrence(
     setting: Setting, operation: str, make: Callable[[int, int, int], tuple[Tensor, ...]], run: Callable[..., Any]
 ) -> Iterator[Case]:
@@ -470,6 +492,7 @@ OPERATIONS: dict[str, Callable[[Setting], Iterator[Case]]] = {
     "short_conv": _short_conv,
     "decayed_attention": _decayed_attention,
     "gated_linear_attention": _gated_linear_attention,
+    "rwkv4_attention": _rwkv4_attention,
     "rwkv5_attention": _rwkv5_attention,
 }
 """Name -> its cases."""

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from recallkit.kernels.rwkv4.api import Rwkv4State, empty_state, rwkv4_attention
 from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
-from recallkit.models.mixers.scan import linear_scan
 from recallkit.models.mixers.shift import previous_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-NOTHING = -1e38
-"""The exponent of a sum without terms: exp(NOTHING - x) is 0 for every x, and NOTHING - NOTHING is no NaN."""
 FASTEST = 40.0
 """A `time_decay` above it is taken for it: exp(-exp(40)) is zero, and exp(89) would be infinite in float32, whose multiple by 0 is NaN."""
 
@@ -68,19 +66,18 @@ class RWKV4(Mixer):
 
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`."""
-        zeros = widened(self.time_decay).new_zeros(batch, self.d_model)
-        return {"previous": zeros, "numerator": zeros.clone(), "denominator": zeros.clone(), "exponent": zeros + NOTHING}
+        like = widened(self.time_decay)
+        sums = empty_state(batch, self.d_model, dtype=like.dtype, device=like.device)
+        return {"previous": like.new_zeros(batch, self.d_model), **sums._asdict()}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
         u = u.transpose(0, 1)
         k, v, r = self._projected(u, previous_inputs(u, state["previous"]))
-        sums = torch.stack([state["numerator"], state["denominator"]])
-        wkv, sums, exponent = weighted_values(
-            widened(k), widened(v), decay_rates(self.time_decay), widened(self.time_first), sums, state["exponent"]
-        )
-        mixed = self.out_proj((torch.sigmoid(widened(r)) * wkv).to(r.dtype))
-        after = {"previous": widened(u[-1]), "numerator": sums[0], "denominator": sums[1], "exponent": exponent}
+        sums = Rwkv4State(*(state[name] for name in Rwkv4State._fields))
+        y, sums = rwkv4_attention(k, v, decay_rates(self.time_decay), widened(self.time_first), sums, gate=r)
+        mixed: Tensor = self.out_proj(y)
+        after = {"previous": widened(u[-1]), **sums._asdict()}
         return mixed.transpose(0, 1), after
 
     def state_size(self, t: int) -> int:
@@ -97,33 +94,6 @@ class RWKV4(Mixer):
         v = self.value(torch.lerp(before, u, self.time_mix_value.to(u.dtype)))
         r = self.receptance(torch.lerp(before, u, self.time_mix_receptance.to(u.dtype)))
         return k, v, r
-
-
-def weighted_values(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, sums: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """wkv (t, b, d) of k, v (t, b, d), time first, and the state after them.
-
-    The state: sums (2, b, d), of the values and of their weights, over exp(exponent), the latter (b, d). All exponents of e
-    are differences to the largest one, so at most 0; as every result is a ratio it does not depend on these, nor do gradients.
-    """
-    peaks = _peaks(k.detach(), decay.detach(), exponent)
-    fading, arriving = torch.exp(peaks[:-1] - decay - peaks[1:]), torch.exp(k - peaks[1:])
-    states = linear_scan(fading.unsqueeze(1), torch.stack([arriving * v, arriving], dim=1), sums)
-    past = torch.cat([sums.unsqueeze(0), states[:-1]])
-    present = bonus + k
-    top = torch.maximum(peaks[:-1], present.detach())
-    of_past, of_present = torch.exp(peaks[:-1] - top), torch.exp(present - top)
-    wkv = torch.addcmul(of_present * v, of_past, past[:, 0]) / torch.addcmul(of_present, of_past, past[:, 1])
-    return wkv, states[-1], peaks[-1]
-
-
-def _peaks(k: Tensor, decay: Tensor, start: Tensor) -> Tensor:
-    """p_i = max(p_{i-1} - w, k_i): the largest exponent in the sums before each token and after the last (t + 1, b, d)."""
-    peaks = k.new_empty(len(k) + 1, *start.shape)
-    peaks[0] = start
-    steps = peaks.unbind(0)
-    for before, after, now in zip(steps[:-1], steps[1:], k.unbind(0), strict=True):
-        torch.maximum(torch.sub(before, decay, out=after), now, out=after)
-    return peaks
 
 
 def decay_rates(time_decay: Tensor) -> Tensor:

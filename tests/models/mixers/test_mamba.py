@@ -8,7 +8,6 @@ from torch.nn import functional
 
 from recallkit.models.mixers.mamba import DT_RANGE, Mamba
 from recallkit.models.mixers.mamba2 import Mamba2
-from recallkit.models.mixers.scan import linear_scan
 from recallkit.models.mixers.shift import previous_inputs
 from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
 
@@ -21,18 +20,6 @@ def test_mamba_keeps_what_every_mixer_keeps(options):
 @pytest.mark.parametrize("options", [{"state": 8, "head_dim": 8}, {"state": 3, "expand": 1, "head_dim": 4, "groups": 2, "conv_kernel": 2}])
 def test_mamba2_keeps_what_every_mixer_keeps(options):
     check_mixer(lambda: Mamba2(16, **options))
-
-
-@pytest.mark.parametrize("t", [1, 2, 5])
-def test_gradients_of_the_linear_scan_are_its_derivatives(t):
-    draw = torch.Generator().manual_seed(0)
-    shapes = [(t, 1, 3), (t, 2, 3), (2, 3)]
-    given = [torch.randn(shape, generator=draw, dtype=torch.float64).requires_grad_() for shape in shapes]
-    assert torch.autograd.gradcheck(linear_scan, given)
-    decay, u, state = given
-    for i, made in enumerate(linear_scan(*given)):
-        state = decay[i] * state + u[i]
-        torch.testing.assert_close(made, state)
 
 
 def test_previous_inputs():

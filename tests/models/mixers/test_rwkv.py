@@ -1,13 +1,11 @@
-"""RWKV-4, RWKV-5 and their channel mixing: one value however computed, extreme keys and decays, transformers' own modules."""
+"""RWKV-4, RWKV-5 and their channel mixing: one value however computed, extreme decays, transformers' own modules."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
 
-from recallkit.models.mixers.rwkv4 import NOTHING, RWKV4, weighted_values
+from recallkit.models.mixers.rwkv4 import RWKV4
 from recallkit.models.mixers.rwkv5 import RWKV5
 from recallkit.models.mixers.rwkv_channel_mix import RWKVChannelMix
 from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
@@ -21,59 +19,6 @@ def test_rwkv4_keeps_what_every_mixer_keeps(layer, num_layers):
 @pytest.mark.parametrize("options", [{"head_size": 8}, {"head_size": 4, "layer": 1, "num_layers": 2, "eps": 1e-5}])
 def test_rwkv5_keeps_what_every_mixer_keeps(options):
     check_mixer(lambda: RWKV5(16, **options))
-
-
-def weighted(k: torch.Tensor, v: torch.Tensor, decay: float, bonus: float) -> torch.Tensor:
-    """wkv (t,) of one row and one channel, from the beginning."""
-    zeros = k.new_zeros(1, 1)
-    state = torch.stack([zeros, zeros]), zeros + NOTHING
-    wkv, _, _ = weighted_values(k.view(-1, 1, 1), v.view(-1, 1, 1), k.new_tensor([decay]), k.new_tensor([bonus]), *state)
-    return wkv.flatten()
-
-
-def test_weighted_values_by_hand():
-    """Keys of 0, a weight halved with each token, no bonus: 1, (1 + 0) / 2, (1/2 + 0 + 0) / (1/2 + 1 + 1)."""
-    v = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
-    wanted = torch.tensor([1.0, 0.5, 0.2], dtype=torch.float64)
-    torch.testing.assert_close(weighted(torch.zeros_like(v), v, math.log(2), 0.0), wanted)
-    later = weighted(torch.zeros_like(v), v, math.log(2), math.log(3))
-    torch.testing.assert_close(later, torch.tensor([1.0, 1 / 4, 1 / 2 / (1 / 2 + 1 + 3)], dtype=torch.float64))
-
-
-def test_without_decay_and_bonus_it_is_a_softmax_over_all_so_far():
-    k, v = torch.randn(2, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    wanted = torch.stack([torch.softmax(k[: i + 1], 0) @ v[: i + 1] for i in range(20)])
-    torch.testing.assert_close(weighted(k, v, 0.0, 0.0), wanted)
-
-
-def test_extreme_keys_and_decays_are_as_in_double_precision():
-    draw = torch.Generator().manual_seed(0)
-    k, v = torch.randn(2, 60, generator=draw)
-    for scale in (1.0, 100.0, 5000.0):
-        for decay in (0.0, 1e-6, 0.5, 20.0, 1e4):
-            made = weighted(scale * k, v, decay, -2.0)
-            assert made.isfinite().all()
-            torch.testing.assert_close(made, weighted(scale * k.double(), v.double(), decay, -2.0).float(), rtol=0, atol=2e-3)
-
-
-def test_gradients_of_the_weighted_values_are_their_derivatives():
-    draw = torch.Generator().manual_seed(0)
-    k, v, decay, bonus, sums = (torch.randn(s, generator=draw, dtype=torch.float64) for s in ((5, 2, 3), (5, 2, 3), (3,), (3,), (2, 2, 3)))
-    given = [part.requires_grad_() for part in (k, v, decay.exp(), bonus, sums.square())]
-    exponent = torch.zeros(2, 3, dtype=torch.float64)
-
-    def values(*parts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        wkv, after, peak = weighted_values(*parts, exponent)
-        return wkv, after * torch.exp(peak)
-
-    assert torch.autograd.gradcheck(values, given)
-
-
-def test_large_keys_give_finite_gradients():
-    k = (200 * torch.randn(30, generator=torch.Generator().manual_seed(0))).requires_grad_()
-    weighted(k, torch.ones(30).cumsum(0), 3.0, 1.0).sum().backward()
-    assert k.grad is not None
-    assert k.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("make", [lambda: RWKV4(16), lambda: RWKV5(16, head_size=8)])

@@ -1,4 +1,9 @@
-"""A linear recurrence over time, element by element, whose gradient is written out."""
+"""Linear recurrences over time, element by element: what the PyTorch paths of the selective scan and of RWKV-4 share.
+
+    h_i = a_i h_{i-1} + u_i
+
+Steps follow each other, each one multiply-add of the whole batch in place; time comes first.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from recallkit.kernels.selective_scan.torch_impl import recur, recur_back
-
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def linear_scan(decay: Tensor, u: Tensor, start: Tensor) -> Tensor:
-    """h_i = decay_i h_{i-1} + u_i, element by element, time first: decay, u: (t, ...), start: (...) -> all h (t, ...)."""
+    """h_i = decay_i h_{i-1} + u_i, differentiable: u: (t, ...), decay: broadcast to it, start: (...) -> all h (t, ...); t > 0."""
     states: Tensor = _LinearScan.apply(decay.expand_as(u), u, start)  # type: ignore[no-untyped-call]
     return states
+
+
+def recur(decay: Tensor, u: Tensor, start: Tensor) -> None:
+    """u_i += decay_i u_{i-1}, forward in time and in place."""
+    state = start
+    for now, factor in zip(u.unbind(0), decay.unbind(0), strict=True):
+        state = now.addcmul_(factor, state)
+
+
+def recur_back(decay: Tensor, grad: Tensor) -> None:
+    """grad_i += decay_{i+1} grad_{i+1}, backward in time and in place."""
+    steps, factors = grad.unbind(0), decay.unbind(0)
+    for i in range(len(steps) - 2, -1, -1):
+        steps[i].addcmul_(factors[i + 1], steps[i + 1])
 
 
 class _LinearScan(torch.autograd.Function):

@@ -1,0 +1,1 @@
+"""RWKV-4's sum of values weighted by exp(key) and by age, in one state a channel."""

@@ -1,0 +1,96 @@
+"""`rwkv4_attention`: the weighted sum of values of RWKV-4 (arXiv 2305.13048, time mixing as an RNN cell), channel by channel.
+
+        sum_{j < i} exp(-(i - 1 - j) w + k_j) v_j + exp(u + k_i) v_i
+wkv_i = ------------------------------------------------------------        y_i = sigmoid(r_i) wkv_i
+        sum_{j < i} exp(-(i - 1 - j) w + k_j)     + exp(u + k_i)
+
+w = `decay`, u = `bonus`, r = `gate`; without a gate y = wkv.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from recallkit.kernels.choice import Impl, choose
+from recallkit.kernels.linear_recurrence import precision
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NOTHING = -1e38
+"""The exponent of sums without terms: exp(NOTHING - x) is 0 for every x, and NOTHING - NOTHING is no NaN."""
+
+
+class Rwkv4State(NamedTuple):
+    """Both sums over j < i of the next token, divided by exp(exponent); each (b, d), in float32 at least.
+
+    The exponent is the largest in them, so that nothing overflows: sums are the same where all three are moved accordingly.
+    """
+
+    numerator: Tensor
+    denominator: Tensor
+    exponent: Tensor
+
+
+def empty_state(b: int, d: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> Rwkv4State:
+    """The state before the first token."""
+    zeros = torch.zeros(b, d, dtype=dtype, device=device)
+    return Rwkv4State(zeros, zeros.clone(), torch.full_like(zeros, NOTHING))
+
+
+def rwkv4_attention(
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    bonus: Tensor,
+    state: Rwkv4State | None = None,
+    *,
+    gate: Tensor | None = None,
+    impl: Impl = "auto",
+) -> tuple[Tensor, Rwkv4State]:
+    """y (t, b, d) of texts that have the time first, in the type of v, and the state after the last token.
+
+    Shapes: k, v, gate (t, b, d), decay and bonus (d,), any strides, any t, 0 too. decay >= 0 and finite, in float32 at best: all
+    is computed, and the state returned, in the widest of the inputs' types, float32 at least; y is rounded once. A state's
+    exponent may be -inf, which is `NOTHING`. No row and no channel depends on another one.
+    `impl`: "reference" and "torch" are differentiable, but for the state's exponent, a constant in "torch". "triton" computes in
+    float32 and walks through a text in order: what runs at a time are the b d channels, 32 to a warp.
+    Raises ValueError for shapes, types or an implementation that do not fit.
+    """
+    _check(k, v, decay, bonus, state, gate)
+    given = (k, v, decay, bonus, gate, *(state or ()))
+    chosen = choose("rwkv4_attention", impl, *given)
+    if chosen == "triton":
+        from recallkit.kernels.rwkv4.triton_impl import rwkv4_attention_triton
+
+        y, last = rwkv4_attention_triton(k, v, decay, bonus, gate, *(state or (None, None, None)))
+        return y, Rwkv4State(last[0], last[1], last[2])
+    if chosen == "torch":
+        from recallkit.kernels.rwkv4.torch_impl import rwkv4_attention_torch as compute
+    else:
+        from recallkit.kernels.rwkv4.reference import rwkv4_attention_reference as compute
+    wide = precision(*given)
+    begin = empty_state(*k.shape[1:], dtype=wide, device=k.device) if state is None else _finite(state, wide)
+    return compute(k, v, decay, bonus, begin, gate)
+
+
+def _finite(state: Rwkv4State, wide: torch.dtype) -> Rwkv4State:
+    numerator, denominator, exponent = (part.to(wide) for part in state)
+    return Rwkv4State(numerator, denominator, exponent.clamp(min=NOTHING))
+
+
+def _check(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4State | None, gate: Tensor | None) -> None:
+    if k.ndim != 3:
+        raise ValueError(f"k must be (t, b, d), not of shape {tuple(k.shape)}")
+    _, b, d = k.shape
+    wanted: dict[str, tuple[Tensor | None, tuple[int, ...]]]
+    wanted = {"k": (k, k.shape), "v": (v, k.shape), "gate": (gate, k.shape), "decay": (decay, (d,)), "bonus": (bonus, (d,))}
+    if state is not None:
+        wanted |= {f"the state's {name}": (part, (b, d)) for name, part in zip(Rwkv4State._fields, state, strict=True)}
+    for name, (given, shape) in wanted.items():
+        if given is not None and given.shape != shape:
+            raise ValueError(f"{name} must have shape {tuple(shape)}, not {tuple(given.shape)}")
+        if given is not None and not given.is_floating_point():
+            raise ValueError(f"{name} must be a floating-point tensor, not {given.dtype}")
