@@ -559,12 +559,14 @@ def bench(
     """Time this machine: operations beside PyTorch's and public kernels, and scoring, prefill and generation of the zoo's models."""
     from recallkit import console, views
     from recallkit.bench.run import bench as measure
-    from recallkit.bench.run import chosen_options, num_steps, usual_dtype, write_results
+    from recallkit.bench.run import chosen_options, make_folder, num_steps, usual_dtype, write_results
     from recallkit.models.torch_model import choose_device, choose_dtype
 
     chosen = choose_device(device)
     options = chosen_options(chosen, what or [], quick=quick, repeats=repeats, size=size, prompt=prompt, batch=batch, new=new)
     precision = usual_dtype(chosen) if dtype is None else choose_dtype(dtype.value)
+    if out is not None:
+        make_folder(out)
     with console.progress("measuring", total=num_steps(options, chosen, precision), unit="measured") as tell:
         results = measure(options, chosen, precision, tell)
     files = [] if out is None else write_results(results, out)
@@ -629,7 +631,9 @@ def run(arguments: list[str] | None = None) -> None:
             raise
         status = EXIT_INTERRUPTED
     if status == EXIT_INTERRUPTED:  # typer turns Ctrl-C inside a command into this status
-        _stop("interrupted; the same command goes on from here", EXIT_INTERRUPTED)
+        given = sys.argv[1:] if arguments is None else arguments
+        anew = next((word for word in given if not word.startswith("-")), "") == "bench"  # what times itself keeps nothing
+        _stop("interrupted; nothing was written" if anew else "interrupted; the same command goes on from here", EXIT_INTERRUPTED)
     sys.exit(status if isinstance(status, int) else 0)
 
 

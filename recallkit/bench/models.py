@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from recallkit.bench.results import TOKENS, Row
-from recallkit.bench.timing import compare
+from recallkit.bench.timing import OUT_OF_MEMORY, Timing, compare, problem_of
 from recallkit.models import zoo
 from recallkit.models.generation import generate
 from recallkit.models.language_model import LanguageModel
@@ -53,28 +53,27 @@ def measure_models(names: Sequence[str], work: Workload, device: torch.device, d
     One model is in memory at a time.
     """
     for name in names:
-        model = build(name, work, device, dtype)
-        for benchmark, size, num_tokens, call in _tasks(model, work):
-            timing = compare({name: call}, device, repeats=work.repeats)[name]
-            rate = None if timing.problem else num_tokens / timing.median / 1e3
-            yield Row(
-                benchmark,
-                size,
-                model.name,
-                timing.median,
-                timing.fastest,
-                timing.slowest,
-                rate=rate,
-                unit=TOKENS,
-                problem=timing.problem,
-            )
-        del model
+        shown, model = f"{name} {work.size}", None
+        try:
+            model = build(name, work, device, dtype)
+            for benchmark, size, num_tokens, call in _tasks(model, work):
+                timing = compare({name: call}, device, repeats=work.repeats)[name]
+                yield _row(benchmark, size, shown, timing, num_tokens)
+        except (MemoryError, RuntimeError) as error:  # neither weights nor ids may fit, and the models after it may
+            if (problem := problem_of(error)) != OUT_OF_MEMORY:
+                raise
+            yield _row("scoring", {"b": work.batch}, shown, Timing(problem=problem), 0)
+
+
+def _row(benchmark: str, size: dict[str, int], model: str, timing: Timing, num_tokens: int) -> Row:
+    rate = None if timing.problem else num_tokens / timing.median / 1e3
+    return Row(benchmark, size, model, timing.median, timing.fastest, timing.slowest, rate=rate, unit=TOKENS, problem=timing.problem)
 
 
 def _tasks(model: NativeModel, work: Workload) -> Iterator[tuple[str, dict[str, int], int, Callable[[int], Any]]]:
     """Name, size, tokens and work of each measurement."""
     rng = np.random.default_rng(0)
-    ids = rng.integers(0, model.vocab_size, (work.batch, work.prompt + 1)).astype(np.uint32)
+    ids = rng.integers(0, model.vocab_size, (work.batch, work.prompt + 1), dtype=np.uint32)
     length = min(work.prompt, max(128, work.prompt // work.batch))
     texts = np.ascontiguousarray(ids[:, : length + 1])
     offsets = np.arange(work.batch + 1) * (length + 1)

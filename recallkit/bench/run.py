@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -93,15 +94,39 @@ def num_steps(options: BenchOptions, device: torch.device, dtype: torch.dtype) -
     return sum(1 for name in options.operations for _ in OPERATIONS[name](setting)) + len(options.models)
 
 
+_FILES = {"bench.json": b'{\n  "machine"', "bench.parquet": b"PAR1", "bench.svg": b"<?xml"}
+"""What `write_results` writes, and how it begins."""
+
+
+def make_folder(folder: Path) -> None:
+    """The folder of `write_results`, before anything is measured. Raises UserError where its files could not be written."""
+    from recallkit import artifacts
+    from recallkit.errors import UserError
+
+    another = "give another folder with -o"
+    if folder.exists() and not folder.is_dir():
+        raise UserError("a file, where a folder is to be written", where=folder, remedy=another)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder cannot be made ({error.strerror})", where=folder, remedy=another) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError("nothing may be written there", where=folder, remedy=another)
+    for name, beginning in _FILES.items():
+        artifacts.check_replaceable(folder / name, beginning)
+
+
 def write_results(results: Results, folder: Path) -> list[Path]:
-    """bench.json and bench.parquet, and with matplotlib a picture, bench.svg, where a size was varied -> the files."""
+    """bench.json and bench.parquet, and with matplotlib a picture, bench.svg, where a size was varied -> the files.
+
+    `folder` is there: see `make_folder`.
+    """
     import pyarrow as pa
 
     from recallkit import artifacts
     from recallkit.bench.plot import draw
     from recallkit.errors import UserError
 
-    folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "bench.json", folder / "bench.parquet"]
     artifacts.write_json(files[0], results.to_json())
     rows = [{**row.to_json(), "size": row.size_text} for row in results.rows]

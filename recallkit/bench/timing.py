@@ -27,6 +27,7 @@ SAMPLE_SECONDS = {"cpu": 0.05, "cuda": 0.02}
 """What is timed at once takes at least this long: as many calls as are needed."""
 MOST_CALLS = 256
 MOST_COPIES = 16
+OUT_OF_MEMORY = "out of memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +50,25 @@ def compare(calls: Mapping[str, Call], device: torch.device, *, repeats: int, gr
     for name, call in calls.items():
         try:
             ready[name] = _sampler(call, device, graph=graph), []
-        except torch.OutOfMemoryError:
-            found[name] = Timing(problem="out of memory")
-        except ImportError:
-            found[name] = Timing(problem="not installed")
         except Exception as error:  # noqa: BLE001  whatever a library raises is its row, and no reason to lose the others
-            found[name] = Timing(problem=f"failed: {first_line(error)[:120]}")
+            found[name] = Timing(problem=problem_of(error))
     for _ in range(repeats):
-        for sample, seconds in ready.values():
-            seconds.append(sample())
-    found |= {name: Timing(statistics.median(s), min(s), max(s)) for name, (_, s) in ready.items()}
+        for name, (sample, seconds) in ready.items():
+            if name not in found:
+                try:
+                    seconds.append(sample())
+                except Exception as error:  # noqa: BLE001  as above
+                    found[name] = Timing(problem=problem_of(error))
+    found |= {name: Timing(statistics.median(s), min(s), max(s)) for name, (_, s) in ready.items() if name not in found}
     return {name: found[name] for name in calls}
+
+
+def problem_of(error: Exception) -> str:
+    """Why something was not measured, in a few words."""
+    line = first_line(error)
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in line:
+        return OUT_OF_MEMORY
+    return "not installed" if isinstance(error, ImportError) else f"failed: {line[:120]}"
 
 
 def _sampler(call: Call, device: torch.device, *, graph: bool) -> Callable[[], float]:

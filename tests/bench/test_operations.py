@@ -64,6 +64,9 @@ def test_without_our_time_there_is_no_ratio(monkeypatch):
     assert peer.ratio is None
     assert ours.is_ours_and_failed
     assert not peer.is_ours_and_failed
+    ours, peer = made_up({"recallkit (torch)": Timing(problem="out of memory"), "peer": Timing(problem="failed: so")}, monkeypatch)
+    assert not ours.is_ours_and_failed
+    assert not peer.is_ours_and_failed
 
 
 def test_targets_are_met_missed_or_not_measured():

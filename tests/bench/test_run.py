@@ -14,7 +14,7 @@ from recallkit.bench import results as shown
 from recallkit.bench.models import Workload, measure_models
 from recallkit.bench.operations import OPERATIONS
 from recallkit.bench.results import Results, Row
-from recallkit.bench.run import chosen_options, split_names
+from recallkit.bench.run import chosen_options, make_folder, split_names, write_results
 from recallkit.bench.timing import Timing
 from recallkit.errors import UserError
 from recallkit.models import zoo
@@ -56,6 +56,39 @@ def test_an_unknown_name_is_a_mistake_with_a_remedy(run):
     assert done.returncode == 1
     assert "taylor_attention" in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [("file", "a file, where a folder"), ("file/below", "cannot be made (Not a directory)"), ("mine", "will not replace")],
+)
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(run, tmp_path, place, line):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/bench.json").write_text('{"mine": 1}')
+    done = run("bench", "token_nll", "--quick", "-o", tmp_path / place)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert line in done.stderr
+    assert "measuring" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert (tmp_path / "mine/bench.json").read_text() == '{"mine": 1}'
+
+
+def test_results_are_written_again_over_results(tmp_path):
+    for _ in range(2):
+        make_folder(tmp_path / "out")
+        write_results(Results(MACHINE, ROWS), tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"bench.json", "bench.parquet", "bench.svg"}
+
+
+def test_a_model_that_does_not_fit_is_a_row(monkeypatch):
+    def full(name, *_):
+        raise MemoryError
+
+    monkeypatch.setattr(models, "build", full)
+    first, other = measure_models(["based", "mamba"], Workload(), CPU, torch.float32)
+    assert (first.implementation, first.problem, other.implementation) == ("based 2m", "out of memory", "mamba 2m")
+    assert shown.model_lines([first]) == [("based 2m", "out of memory", "", "")]
 
 
 def test_names_are_operations_and_architectures_in_the_order_of_their_tables():
@@ -126,6 +159,14 @@ def test_tables_name_a_size_once_and_show_what_is_missing():
     plain = shown.plain_table(shown.COLUMNS, lines).splitlines()
     assert plain[1] == "scan b=2 n=64"
     assert plain[2].split() == ["·", "recallkit", "(torch)", "128", "ms", "2", "GB/s", "25", "%", "0.06"]
+
+
+def test_a_picture_shows_milliseconds_in_the_order_of_what_varied():
+    ax = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    plot._draw_one(ax, "scan", "n", ROWS[3::-1])
+    drawn = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.get_lines()}
+    # Seconds are 2e-3 n and 4e-3 n.
+    assert drawn == {"recallkit (torch)": ([64, 128], pytest.approx([128, 256])), "peer": ([64, 128], pytest.approx([256, 512]))}
 
 
 def test_a_picture_has_an_axis_for_what_was_varied(tmp_path):

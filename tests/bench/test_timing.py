@@ -73,6 +73,20 @@ def test_what_fails_says_so_and_keeps_its_place(clock):
     assert list(times) == ["missing", "broken", "large", "good"]
 
 
+def test_what_fails_while_it_is_timed_loses_no_other_row(clock):
+    calls = []
+
+    def full(i: int) -> None:
+        calls.append(i)
+        clock.now += 1.0
+        if len(calls) > 3:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried")
+
+    times = compare({"full": full, "good": clock.takes(1.0)}, CPU, repeats=3)
+    assert times["full"].problem == "out of memory"
+    assert (len(calls), times["good"].median, times["good"].problem) == (4, 1.0, None)
+
+
 def test_a_copy_moves_twice_its_bytes_and_a_product_takes_two_operations_a_term(monkeypatch):
     monkeypatch.setattr(timing, "compare", lambda calls, device, repeats: {name: timing.Timing(2.0, 2.0, 2.0) for name in calls})
     found = measure_ceilings(CPU, torch.float32)

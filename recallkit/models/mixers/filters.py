@@ -217,7 +217,7 @@ class FilterConv(nn.Module):
 
     def reference(self, u: Tensor) -> Tensor:
         """The same, written as the sum is."""
-        return long_conv(u, self.filters(u.shape[1]), skip=self.skip, bias=self.bias, impl="reference")
+        return long_conv(u, self.filters(u.shape[1]), skip=self.skip, bias=self.bias, out_dtype=u.dtype, impl="reference")
 
     def initial_state(self, batch: int) -> Tensor:
         """The history before the first input: empty."""

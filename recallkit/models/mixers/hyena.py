@@ -65,7 +65,7 @@ class Hyena(Mixer):
         *gates, z = self._parts(self.short_conv.reference(self.in_proj(u)))
         for gate, taps, skip in zip(reversed(gates[1:]), self._filters(u.shape[1]), self.skip, strict=True):
             z = gate * z
-            z = long_conv(z, taps, impl="reference") + skip * z
+            z = long_conv(z, taps, out_dtype=z.dtype, impl="reference") + skip * z
         y: Tensor = self.out_proj(gates[0] * z)
         return y
 

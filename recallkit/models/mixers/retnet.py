@@ -63,7 +63,7 @@ class RetNet(Mixer):
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.reference`: the recurrence, token by token."""
         z = self._project(u)
-        q, k, v = self._split(z if self.short_conv is None else self.short_conv.reference(z))
+        q, k, v = self._split(widened(z if self.short_conv is None else self.short_conv.reference(z)))
         decays = (1 - 2.0 ** (-DECAY_EXPONENT - torch.arange(self.num_heads, dtype=q.dtype, device=u.device)))[:, None, None]
         state, outputs = q.new_zeros(u.shape[0], self.num_heads, self.key_dim, self.value_dim), []
         for i in range(u.shape[1]):

@@ -8,6 +8,8 @@ import torch
 from recallkit.models.mixers.base_conv import BaseConv, GatedShortConv
 from recallkit.models.mixers.dynamic_conv import AutocorrelationConv, ProgrammaticConv
 from recallkit.models.mixers.hyena import Hyena
+from recallkit.models.mixers.long_conv import LongConv
+from recallkit.models.mixers.retnet import RetNet
 from tests.models.mixers.battery import check_mixer, difference
 
 
@@ -37,6 +39,17 @@ def test_gated_short_conv(options):
 @pytest.mark.parametrize("options", [{}, {"order": 3, "short_kernel": 2}, {"features": 9, "layers": 1, "frequency": 4.0}])
 def test_hyena(options):
     check_mixer(lambda: Hyena(8, max_length=40, **options))
+
+
+@pytest.mark.parametrize("kind", [LongConv, BaseConv, Hyena, RetNet])
+def test_a_reference_takes_half_precision(kind):
+    torch.manual_seed(0)
+    mixer = kind(8, **({} if kind is RetNet else {"max_length": 20})).bfloat16()
+    u = random(2, 17, 8).bfloat16()
+    with torch.no_grad():
+        made, wanted = mixer.reference(u), mixer.double().reference(u.double())
+    assert made.dtype == torch.bfloat16
+    assert difference(made, wanted) < 0.1
 
 
 def test_base_conv_with_a_filter_of_one_is_a_product_of_two_maps():
