@@ -190,16 +190,17 @@ def print_bench(results: Results, files: Sequence[Path]) -> None:
 
     machine = results.machine
     ceilings = f"copies {shown.si(machine['copy_b_s'], 'B/s')}, matrix products {shown.si(machine['matrix_flop_s'], 'FLOP/s')}"
-    title = f"{machine['name']}, {machine['dtype']}, torch {machine['torch']}: {ceilings}"
+    title = f"{machine['name']}, {machine['dtype']}, torch {machine['torch']}"
     operations, models = shown.operation_lines(results.rows), shown.model_lines(results.rows)
     if operations:
         caption = (
             "Medians. Rate: of the work that cannot be left out. Share: of what a large copy\n"
-            "or matrix product reaches. x ours: above 1, recallkit is faster."
+            f"or matrix product reaches ({ceilings}).\n"
+            "x ours: above 1, recallkit is faster."
         )
         console.print_table(title, shown.COLUMNS, operations, caption=caption)
     if models:
-        console.print_table(f"Random weights; {title}", shown.MODEL_COLUMNS, models, caption=shown.model_sizes(results.rows))
+        console.print_table(f"{title}; random weights", shown.MODEL_COLUMNS, models, caption=shown.model_sizes(results.rows))
     for line in (*results.verdicts, *(f"Written: {path}" for path in files)):
         console.stdout().print(line, markup=False, soft_wrap=True)
 

@@ -12,7 +12,7 @@ import torch
 
 from recallkit.bench import peers
 from recallkit.bench.results import OURS, Row
-from recallkit.bench.timing import Ceilings, compare, num_copies
+from recallkit.bench.timing import Ceilings, Timing, compare, num_copies, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,11 +65,15 @@ class Case:
 
 def measure_case(case: Case, setting: Setting, ceilings: Ceilings, repeats: int) -> tuple[list[Row], list[str]]:
     """A row for each implementation, ours first, and a line for each target of a card."""
-    first = case.make()
-    copies = [first, *(case.make() for _ in range(num_copies(_num_bytes(first), setting.device) - 1))]
-    calls = {name: partial(_call, run, copies) for name, run in case.runs.items()}
-    with torch.inference_mode():
-        times = compare(calls, setting.device, repeats=repeats, graph=case.graph)
+    try:
+        first = case.make()
+        copies = [first, *(case.make() for _ in range(num_copies(_num_bytes(first), setting.device) - 1))]
+    except (MemoryError, RuntimeError) as error:  # inputs that do not fit are no reason to lose what was measured
+        times = dict.fromkeys(case.runs, Timing(problem=problem_of(error)))
+    else:
+        calls = {name: partial(_call, run, copies) for name, run in case.runs.items()}
+        with torch.inference_mode():
+            times = compare(calls, setting.device, repeats=repeats, graph=case.graph)
     ours = next(iter(times.values())).median
     bound_by_products = case.flops / ceilings.matrix > case.num_bytes / ceilings.copy
     rows = []

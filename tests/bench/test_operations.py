@@ -69,6 +69,15 @@ def test_without_our_time_there_is_no_ratio(monkeypatch):
     assert not peer.is_ours_and_failed
 
 
+def test_inputs_that_do_not_fit_are_rows():
+    def make():
+        raise torch.OutOfMemoryError
+
+    case = Case("op", {"n": 3}, make, {"recallkit (torch)": print, "peer": print}, 0.0, 1.0)
+    rows, _ = measure_case(case, CPU, Ceilings(1.0, 1.0), 1)
+    assert [(row.implementation, row.problem) for row in rows] == [("recallkit (torch)", "out of memory"), ("peer", "out of memory")]
+
+
 def test_targets_are_met_missed_or_not_measured():
     rows = [
         Row("op", {"n": 3}, "recallkit (triton)", 1.0, 1.0, 1.0, share=0.55, ratio=1.0),

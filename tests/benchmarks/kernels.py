@@ -23,19 +23,39 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
+    return int(text)
+
+
 def main() -> None:
+    from recallkit.errors import UserError
+
+    try:
+        run()
+    except UserError as error:
+        sys.exit(f"kernels.py: {error.line()}")
+
+
+def run() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", help="operations and architectures by name, or `operations`, `models`; everything if none")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--quick", action="store_true")
     for name in ("repeats", "prompt", "batch", "new"):
-        parser.add_argument(f"--{name}", type=int)
+        parser.add_argument(f"--{name}", type=_positive)
     parser.add_argument("--size")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--from", dest="measured", type=Path, help="draw and print what was measured before")
     given = parser.parse_args()
+    for path in (given.json, given.plot):
+        if path and not path.absolute().parent.is_dir():
+            parser.error(f"{path.absolute().parent} is no folder")
+    if given.plot and given.plot.suffix not in (".svg", ".png", ".pdf"):
+        parser.error(f"{given.plot}: use .svg, .png or .pdf")
 
     from recallkit.bench import results as shown
     from recallkit.bench.plot import draw
@@ -43,6 +63,8 @@ def main() -> None:
     from recallkit.models.torch_model import choose_device, choose_dtype
 
     if given.measured:
+        if not given.measured.is_file():
+            parser.error(f"{given.measured} is no file")
         results = shown.Results.from_json(json.loads(given.measured.read_text(encoding="utf-8")))
     else:
         device = choose_device(given.device)

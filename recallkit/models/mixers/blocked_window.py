@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.kernels.window_attention.torch_impl import attend_in_blocks
 from recallkit.models.mixers.attention import Attention
-from recallkit.models.mixers.sliding_window import read_in_pieces
+from recallkit.models.mixers.sliding_window import read_grown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,6 +63,4 @@ class BlockedWindow(Attention):
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
-        if u.shape[1] <= self.window or state["keys"].shape[2] == 0:
-            return super().read(u, state, ids)
-        return read_in_pieces(super().read, u, state, ids, self.window)
+        return read_grown(super().read, u, state, ids, self.window)

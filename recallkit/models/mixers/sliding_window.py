@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from recallkit.models.mixers.api import State
 
 
+WIDEST_RING = 512
+"""Keys that a ring holds at most, since it is copied whole at each step: wider windows keep keys that grow with the text."""
+
+
 class SlidingWindow(Attention):
     """Attention over the latest keys: S(i) = {i - window + 1, ..., i} (Longformer, arXiv 2004.05150, section 3.1, made causal).
 
@@ -26,8 +30,8 @@ class SlidingWindow(Attention):
     (arXiv 2402.18668) of window size w see [i - w//2, i], which is `window=w // 2 + 1`, and Zoology's SlidingAttn of block
     size w sees [i - w, i], which is `window=w + 1`. Other options are those of `Attention`.
 
-    The state is of one size from the start: the latest rotated keys and values in rings (b, h, window, k), the token at position p
-    in slot p % window, and `seen` (b,).
+    The state of a window up to `WIDEST_RING` is of one size from the start: the latest rotated keys and values in rings (b, h,
+    window, k), the token at position p in slot p % window, and `seen` (b,). That of a wider one is `Attention`'s.
     """
 
     def __init__(self, d_model: int, *, window: int = 64, **options: Any) -> None:
@@ -58,13 +62,22 @@ class SlidingWindow(Attention):
         return window_attention(q, k, v, self.window)
 
     def initial_state(self, batch: int) -> State:
-        """See `Mixer.initial_state`: rings of `window` keys and values, the token at position p in slot p % window."""
+        """See `Mixer.initial_state`."""
+        if not self.has_rings:
+            return super().initial_state(batch)
         rings = empty_window(batch, self.num_heads, self.window, self.head_width, like=self.qkv.weight)
         state: State = rings._asdict()
         return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
 
+    @property
+    def has_rings(self) -> bool:
+        """Whether the state is rings."""
+        return self.window <= WIDEST_RING
+
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.step`."""
+        if not self.has_rings:
+            return super().step(u, state, ids)
         z, recent = self.convolved(u.unsqueeze(1), state)
         rings = _rings(state)
         q, k, v = (x.squeeze(2).to(rings.keys.dtype) for x in self.split_heads(z))
@@ -74,6 +87,8 @@ class SlidingWindow(Attention):
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
+        if not self.has_rings:
+            return read_grown(super().read, u, state, ids, self.window)
         t = u.shape[1]
         if t == 1:
             y, state = self.step(u[:, 0], state)
@@ -109,6 +124,15 @@ def _rings(state: State) -> WindowState:
 def _is_fresh(seen: Tensor) -> bool:
     """Whether no row is known to have read anything; on a card, looking would mean waiting for it."""
     return seen.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(seen.any())
+
+
+def read_grown(
+    read: Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]], u: Tensor, state: State, ids: Tensor | None, size: int
+) -> tuple[Tensor, State]:
+    """With a state of keys that grow: a first text is read at once, a long later one in pieces of `size`."""
+    if u.shape[1] <= size or state["keys"].shape[2] == 0:
+        return read(u, state, ids)
+    return read_in_pieces(read, u, state, ids, size)
 
 
 def read_in_pieces(

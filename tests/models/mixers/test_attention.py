@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from recallkit.models.mixers import sliding_window
 from recallkit.models.mixers.api import Mixer
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.blocked_window import BlockedWindow
@@ -239,6 +240,21 @@ def test_the_state_of_blocks_stops_growing(mixer, most):
         sizes.append(sum(state[name][0].numel() for name in ("keys", "values")))
     assert sizes == [2 * D * min(t, most) for t in (1, 5, 7, 20, 30)] == [mixer.state_size(t) for t in (1, 5, 7, 20, 30)]
     assert state["seen"].tolist() == [30, 30]
+
+
+@pytest.mark.parametrize("options", [{"window": 6}, {"window": 20, "short_conv": 3}, {"window": 64, "qk_norm": True}])
+def test_a_window_too_wide_for_rings_keeps_every_promise(options, monkeypatch):
+    monkeypatch.setattr(sliding_window, "WIDEST_RING", 5)
+    check_mixer(lambda: SlidingWindow(D, **options))
+
+
+def test_after_a_few_tokens_a_wide_window_keeps_just_these():
+    mixer = make(SlidingWindow, window=sliding_window.WIDEST_RING + 1)
+    state = mixer.initial_state(2)
+    assert state["keys"].shape[2] == 0
+    for i in range(3):
+        _, state = mixer.step(torch.zeros(2, D, dtype=torch.float64), state)
+        assert state["keys"].shape[2] == state["values"].shape[2] == i + 1
 
 
 @pytest.mark.parametrize("short_conv", [0, 3])
