@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from recallkit import registry
+from recallkit.bench.cases import OPERATIONS
 from recallkit.bench.models import Workload, measure_models
-from recallkit.bench.operations import OPERATIONS, Setting, measure_case
+from recallkit.bench.operations import Setting, measure_case
 from recallkit.bench.results import Results, describe_machine
 from recallkit.bench.timing import measure_ceilings
 from recallkit.models import zoo

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from recallkit.bench import operations
-from recallkit.bench.operations import COPY, MATRIX, MICROSECONDS, OPERATIONS, Case, Setting, measure_case
+from recallkit.bench.cases import OPERATIONS
+from recallkit.bench.operations import COPY, MATRIX, MICROSECONDS, Case, Setting, measure_case
 from recallkit.bench.results import Row
 from recallkit.bench.timing import Ceilings, Timing
 from tests.conftest import ROOT

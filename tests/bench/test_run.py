@@ -11,8 +11,8 @@ import torch
 
 from recallkit.bench import models, plot
 from recallkit.bench import results as shown
+from recallkit.bench.cases import OPERATIONS
 from recallkit.bench.models import Workload, measure_models
-from recallkit.bench.operations import OPERATIONS
 from recallkit.bench.results import Results, Row
 from recallkit.bench.run import chosen_options, make_folder, split_names, write_results
 from recallkit.bench.timing import Timing
