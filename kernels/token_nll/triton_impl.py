@@ -20,6 +20,10 @@ from recallkit.kernels.launch import Launcher, operand_type
 COLUMNS = 128
 """Entries of the vocabulary in a tile of half precision, in every configuration: the number of tiles is known before one is chosen.
 With 256 registers spill, and no second program fits beside the first, whose products would hide the reductions."""
+FLOAT_COLUMNS = 64
+"""The same in float32, whose products take more registers."""
+MOST_PARTS = 1 << 24
+"""Tiles times rows of which the four numbers are kept at once: 256 MB. More rows are done one such part after the other."""
 
 
 @triton.jit
@@ -136,7 +140,7 @@ HALF_TILES = Launcher(
     [_config(rows, COLUMNS, 64, warps, stages) for rows, warps, stages in ((128, 8, 3), (128, 4, 3), (64, 4, 4), (256, 16, 3))],
     _KEY,
 )
-FLOAT_TILES = Launcher(tile_kernel, [_config(64, 64, 32, 8, 2), _config(32, 64, 32, 4, 2)], _KEY)
+FLOAT_TILES = Launcher(tile_kernel, [_config(64, FLOAT_COLUMNS, 32, 8, 2), _config(32, FLOAT_COLUMNS, 32, 4, 2)], _KEY)
 TARGETS = Launcher(target_logits_kernel, [triton.Config({"BLOCK_M": 64, "BLOCK_K": 64}, num_warps=4, num_stages=3)], _KEY)
 FLOAT_TARGETS = Launcher(target_logits_kernel, [triton.Config({"BLOCK_M": 32, "BLOCK_K": 32}, num_warps=4, num_stages=2)], _KEY)
 COMBINE = Launcher(combine_kernel, [triton.Config({"BLOCK": 128}, num_warps=4)], ("vocab",))
@@ -147,34 +151,41 @@ def token_nll_triton(
     hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, config: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Shapes as in `token_nll` -> nll, argmax, rank. `config`: which configuration of the tiles, see `Launcher`."""
-    (n, d), vocab = hidden.shape, weight.shape[0]
     hidden, weight = (x if x.stride(1) == 1 else x.contiguous() for x in (hidden, weight))
     targets = targets.long().contiguous()
     bias = None if bias is None else bias.contiguous()
-    half = hidden.element_size() == 2
-    tiles, first = (HALF_TILES, TARGETS) if half else (FLOAT_TILES, FLOAT_TARGETS)
-    num_tiles = -(-vocab // tiles.configs[config or 0].kwargs["BLOCK_N"])
+    results = _empty_results(hidden)
+    num_tiles = -(-weight.shape[0] // (COLUMNS if hidden.element_size() == 2 else FLOAT_COLUMNS))
+    most_rows = max(128, MOST_PARTS // num_tiles // 128 * 128)
+    for start in range(0, len(hidden), most_rows):
+        rows = slice(start, start + most_rows)
+        _score(hidden[rows], weight, targets[rows], bias, num_tiles, tuple(result[rows] for result in results), config)
+    return results
+
+
+def _score(
+    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, num_tiles: int, results: tuple[Tensor, ...], config: int | None
+) -> None:
+    """Writes nll, argmax and rank of some rows into `results`."""
+    (n, d), vocab = hidden.shape, weight.shape[0]
+    tiles, first = (HALF_TILES, TARGETS) if hidden.element_size() == 2 else (FLOAT_TILES, FLOAT_TARGETS)
     target_logits = hidden.new_empty(n, dtype=torch.float32)
     largest, total = hidden.new_empty(2, num_tiles, n, dtype=torch.float32)
     argmax, ahead = hidden.new_empty(2, num_tiles, n, dtype=torch.int32)
-    nll, best, rank = _empty_results(hidden)
-    if n == 0:
-        return nll, best, rank
     sizes = {"n": n, "vocab": vocab, "d": d, "hidden_stride": hidden.stride(0), "weight_stride": weight.stride(0)}
     kinds = {"HAS_BIAS": bias is not None, "DOT": operand_type(hidden.dtype), "EVEN": d % 64 == 0}
     offset = target_logits if bias is None else bias
     first(lambda meta: (triton.cdiv(n, meta["BLOCK_M"]),), hidden, weight, offset, targets, target_logits, **sizes, **kinds)
     tiles(
-        lambda meta: (triton.cdiv(n, meta["BLOCK_M"]) * triton.cdiv(vocab, meta["BLOCK_N"]),),
+        lambda meta: (triton.cdiv(n, meta["BLOCK_M"]) * num_tiles,),
         *(hidden, weight, offset, targets, target_logits, largest, total, argmax, ahead),
         config=config, **sizes, **kinds,
     )  # fmt: skip
     COMBINE(
         lambda meta: (triton.cdiv(n, meta["BLOCK"]),),
-        *(largest, total, argmax, ahead, targets, target_logits, nll, best, rank),
+        *(largest, total, argmax, ahead, targets, target_logits, *results),
         n=n, vocab=vocab, num_tiles=num_tiles,
     )  # fmt: skip
-    return nll, best, rank
 
 
 @token_nll_triton.register_fake

@@ -123,6 +123,16 @@ def test_a_model_is_measured_in_tokens_a_millisecond(monkeypatch):
     assert [found.rate for found in (scoring, prefill, generation)] == pytest.approx([128 / 2e3, 64 / 2e3, 6 / 2e3])
 
 
+def test_rows_that_are_scored_together_share_a_prompt_s_length(monkeypatch):
+    monkeypatch.setattr(models, "compare", lambda calls, device, repeats: dict.fromkeys(calls, Timing(1.0, 1.0, 1.0)))
+    lengths = {}
+    for prompt, batch in ((1024, 4), (1024, 64), (100, 2)):
+        scoring = next(measure_models(["rwkv"], Workload(prompt=prompt, batch=batch), CPU, torch.float32))
+        lengths[prompt, batch] = scoring.size["n"]
+        assert scoring.rate == batch * scoring.size["n"] / 1e3
+    assert lengths == {(1024, 4): 256, (1024, 64): 128, (100, 2): 100}
+
+
 @pytest.mark.parametrize("size", zoo.SIZES)
 @pytest.mark.parametrize("name", zoo.ARCHITECTURES)
 def test_architectures_of_a_size_have_its_parameters_and_context(name, size):

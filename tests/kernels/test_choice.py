@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -84,3 +85,17 @@ def test_the_environment_turns_kernels_off_and_its_mistakes_are_told():
             [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "RECALLKIT_KERNELS": value}, check=False
         )
         assert told in done.stdout + done.stderr
+
+
+def test_on_a_card_auto_takes_the_kernel_unless_it_cannot_run_or_is_slower():
+    """`choose` asks a tensor for no more than this."""
+    x = SimpleNamespace(device=torch.device("cuda", 0), is_cuda=True, requires_grad=False, dtype=torch.bfloat16)
+    assert choose("op", "auto", x) == "triton"
+    assert choose("op", "auto", x, slower="of something") == "torch"
+    assert choose("op", "auto", x, unsupported="so wide") == "torch"
+    assert choose("op", "triton", x, slower="of something") == "triton"
+    trained = SimpleNamespace(**{**vars(x), "requires_grad": True})
+    assert choose("op", "auto", x, trained) == "torch"
+    elsewhere = SimpleNamespace(**{**vars(x), "device": torch.device("cuda", 1)})
+    with pytest.raises(ValueError, match="several devices: cuda:0, cuda:1"):
+        choose("op", "triton", x, elsewhere)

@@ -235,14 +235,24 @@ def test_triton_equals_reference(n, d, vocab, with_bias):
 
 @pytest.mark.parametrize("config", range(2))
 def test_every_configuration_gives_the_result(config):
-    from recallkit.kernels.token_nll.triton_impl import FLOAT_TILES, HALF_TILES, token_nll_triton
+    from recallkit.kernels.token_nll.triton_impl import COLUMNS, FLOAT_COLUMNS, FLOAT_TILES, HALF_TILES, token_nll_triton
 
     assert len(FLOAT_TILES.configs) == 2
-    for launcher in (FLOAT_TILES, HALF_TILES):
-        assert len({config.kwargs["BLOCK_N"] for config in launcher.configs}) == 1, "the number of tiles is known before one is chosen"
+    for launcher, columns in ((FLOAT_TILES, FLOAT_COLUMNS), (HALF_TILES, COLUMNS)):
+        assert {config.kwargs["BLOCK_N"] for config in launcher.configs} == {columns}, "the number of tiles is known before one is chosen"
     hidden, weight, bias, targets = (tensor.to(DEVICE) for tensor in draw(70, 40, 200))
     scores = TokenNll(*token_nll_triton(hidden, weight, targets, bias, config))
     assert_equal(scores, token_nll(hidden, weight, targets, bias=bias, impl="reference"))
+
+
+def test_triton_does_many_rows_part_by_part_with_the_same_bits(monkeypatch):
+    from recallkit.kernels.token_nll import triton_impl
+
+    hidden, weight, bias, targets = (tensor.to(DEVICE) for tensor in draw(300, 24, 100))
+    whole = token_nll(hidden, weight, targets, bias=bias, impl="triton")
+    monkeypatch.setattr(triton_impl, "MOST_PARTS", 2 * 128)  # 128 rows of two tiles
+    parts = token_nll(hidden, weight, targets, bias=bias, impl="triton")
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(parts, whole, strict=True))
 
 
 def test_triton_leaves_out_rows_that_are_not_asked_for():
