@@ -8,7 +8,8 @@ of Yun et al. 2020 (arXiv 2006.04862, section 3) are such rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import functools
+from collections.abc import Callable, Hashable, Mapping
 
 import torch
 from torch import Tensor
@@ -23,7 +24,15 @@ _NARROWEST = 16
 
 
 def masked_attention(
-    q: Tensor, k: Tensor, v: Tensor, sees: Sees, *, by_head: bool = False, key: Hashable = None, impl: Impl = "auto"
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sees: Sees,
+    *,
+    by_head: bool = False,
+    key: Hashable = None,
+    numbers: Mapping[str, int] | None = None,
+    impl: Impl = "auto",
 ) -> Tensor:
     """Attention of each position to those that `sees` lets through; all (b, h, t, k), of one type, which the result has, too.
 
@@ -32,7 +41,9 @@ def masked_attention(
     (h, 1, 1). It must be a function of these numbers alone, made of operations element by element. (A rule that makes an axis of
     heads itself is understood by "reference" and "torch" alone.) Every query must see a key: where it sees none, nothing is promised.
 
-    `key` names the rule with all its parameters: two rules of the same key must see the same, and a rule that has one must hold no
+    `numbers`, such as a window, are given to the rule by name, on a card as tensors: rules that differ in them alone share a
+    compiled kernel, where a number that the rule holds itself may break it as soon as another value comes.
+    `key` names the rule with all its other parameters: two rules of the same key must see the same, and a rule that has one must hold no
     model, for it is kept. On a card, the table of blocks that hold a seen pair is made once for a key, a length and a device.
     `impl`: "reference" goes query by query, "torch" is PyTorch's attention under a dense mask, one for all heads where they do not
     differ, differentiable, in time and memory of t^2. "triton" is FlexAttention (torch.nn.attention.flex_attention), compiled, which
@@ -45,12 +56,12 @@ def masked_attention(
     if chosen == "triton":
         from recallkit.kernels.masked_attention.triton_impl import masked_attention_triton
 
-        return masked_attention_triton(q, k, v, sees, by_head, key)
+        return masked_attention_triton(q, k, v, sees, by_head, key, numbers or {})
     if chosen == "torch":
         from recallkit.kernels.masked_attention.torch_impl import masked_attention_torch as compute
     else:
         from recallkit.kernels.masked_attention.reference import masked_attention_reference as compute
-    return compute(q, k, v, sees, by_head)
+    return compute(q, k, v, functools.partial(sees, **numbers) if numbers else sees, by_head)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Mapping
 
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -33,24 +34,36 @@ MOST_TABLES = 32
 MOST_VARIANTS = 256
 """Kernels that may be compiled, by pattern, type and width. Beyond them a call raises: the way back would be t x t scores in memory."""
 
+_NO_NUMBERS: Mapping[str, int] = MappingProxyType({})
+
 _tables: OrderedDict[Hashable, BlockMask] = OrderedDict()
 
 
-def masked_attention_triton(q: Tensor, k: Tensor, v: Tensor, sees: Sees, by_head: bool, key: Hashable) -> Tensor:
+def masked_attention_triton(
+    q: Tensor, k: Tensor, v: Tensor, sees: Sees, by_head: bool, key: Hashable, numbers: Mapping[str, int] = _NO_NUMBERS
+) -> Tensor:
     """Shapes as in `masked_attention`."""
-    table = kept_block_mask(sees, by_head, key, q.shape[1], q.shape[2], q.device)
+    table = kept_block_mask(sees, by_head, key, q.shape[1], q.shape[2], q.device, numbers)
     with torch._dynamo.config.patch(recompile_limit=MOST_VARIANTS):
         out: Tensor = _compiled()(q, k, v, block_mask=table)
     return out
 
 
-def kept_block_mask(sees: Sees, by_head: bool, key: Hashable, num_heads: int, t: int, device: torch.device) -> BlockMask:
+def kept_block_mask(
+    sees: Sees, by_head: bool, key: Hashable, num_heads: int, t: int, device: torch.device, numbers: Mapping[str, int] = _NO_NUMBERS
+) -> BlockMask:
     """The table of a rule, from those kept where it is there; `key` None is never kept."""
+
+    def make() -> BlockMask:
+        # The compiler would make a constant of a first number and of a second one a variable, in code that does not expect it.
+        tensors = {name: torch.tensor(number, device=device) for name, number in numbers.items()}
+        return block_mask(functools.partial(sees, **tensors) if tensors else sees, by_head, num_heads, t, device)
+
     if key is None:
-        return block_mask(sees, by_head, num_heads, t, device)
-    full_key = (key, num_heads, t, device)
+        return make()
+    full_key = (key, *sorted(numbers.items()), num_heads, t, device)
     if full_key not in _tables:
-        _tables[full_key] = block_mask(sees, by_head, num_heads, t, device)
+        _tables[full_key] = make()
         if len(_tables) > MOST_TABLES:
             _tables.popitem(last=False)
     _tables.move_to_end(full_key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -21,19 +20,14 @@ from recallkit.kernels.masked_attention.api import masked_attention
 from recallkit.kernels.window_attention.api import WindowState
 from recallkit.kernels.window_attention.rotation import frequencies
 
-if TYPE_CHECKING:
-    from recallkit.kernels.masked_attention.api import Sees
-
 
 def window_attention_triton(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     """Shapes as in `window_attention`."""
-    return masked_attention(q, k, v, _sees(window), key=("window", window), impl="triton")
+    return masked_attention(q, k, v, _sees, key="window", numbers={"window": window}, impl="triton")
 
 
-@functools.lru_cache(maxsize=64)
-def _sees(window: int) -> Sees:
-    """The rule of a window; the same function each time, so that it is compiled once."""
-    return lambda queries, keys: (keys <= queries) & (keys > queries - window)
+def _sees(queries: Tensor, keys: Tensor, window: Tensor | int) -> Tensor:
+    return (keys <= queries) & (keys > queries - window)
 
 
 @triton.jit

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 def rule_of(**options):
     """A sparse pattern as the mixer hands it over, and whether it differs by head."""
     mixer = SparseAttention(8, num_heads=4, **options)
-    return mixer._rule(), options.get("configuration") == "multihead"
+    return functools.partial(mixer._rule(), stride=mixer.stride), options.get("configuration") == "multihead"
 
 
 RULES = {
@@ -218,6 +218,35 @@ def test_compiled_the_rule_is_the_same(name):
     parts = [part.cpu() for part in qkv(300)]
     with torch.no_grad():
         assert_close(triton_impl.masked_attention_triton(*parts, rule, by_head, None), exact(*parts, rule, by_head))
+
+
+@of_the_compiler
+@pytest.mark.slow
+def test_compiled_a_rule_serves_other_numbers_and_lengths():
+    """Numbers that a rule held itself became variables of the compiled code at their second value, and broke it."""
+
+    def latest(queries, keys, window):
+        return (keys <= queries) & (keys > queries - window)
+
+    for t, window in ((300, 64), (300, 100), (200, 33), (513, 64)):
+        parts = [part.cpu() for part in qkv(t)]
+        with torch.no_grad():
+            made = triton_impl.masked_attention_triton(*parts, latest, False, "latest", {"window": window})
+            wanted = exact(*parts, functools.partial(latest, window=window), False)
+        assert_close(made, wanted)
+
+
+def test_numbers_of_a_rule_are_given_by_name():
+    def latest(queries, keys, window):
+        return (keys <= queries) & (keys > queries - window)
+
+    parts = qkv(40)
+    wanted = exact(*parts, functools.partial(latest, window=7), False)
+    for impl in ("torch", "reference"):
+        assert_close(masked_attention(*parts, latest, numbers={"window": 7}, impl=impl), wanted)
+    tables = [triton_impl.kept_block_mask(latest, False, "named", 1, 300, CPU, {"window": window}) for window in (7, 200, 7)]
+    assert tables[0] is tables[2]
+    assert int(tables[0].kv_num_blocks.sum()) < int(tables[1].kv_num_blocks.sum())
 
 
 @of_the_compiler

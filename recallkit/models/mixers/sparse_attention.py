@@ -19,7 +19,14 @@ CONFIGURATIONS = ("sequential", "union", "multihead")
 
 
 def sees_in_pattern(
-    pattern: str, queries: Tensor, keys: Tensor, *, part: int | None = None, stride: int = 16, sparsity: float = 0.875, seed: int = 0
+    pattern: str,
+    queries: Tensor,
+    keys: Tensor,
+    *,
+    part: int | None = None,
+    stride: int | Tensor = 16,
+    sparsity: float = 0.875,
+    seed: int = 0,
 ) -> Tensor:
     """Which keys a query sees, by int64 positions that broadcast -> bool; with l the stride, i a query, j <= i a key:
 
@@ -111,8 +118,8 @@ class SparseAttention(Attention):
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
         """See `Attention.sees`."""
         if self.configuration != "multihead":
-            return self._rule()(queries, keys)
-        return self._rule()(queries, keys, torch.arange(self.num_heads, device=queries.device).view(-1, 1, 1))
+            return self._rule()(queries, keys, stride=self.stride)
+        return self._rule()(queries, keys, torch.arange(self.num_heads, device=queries.device).view(-1, 1, 1), stride=self.stride)
 
     def keys_of(self, query: int, head: int) -> list[int]:
         """See `Attention.keys_of`."""
@@ -131,11 +138,11 @@ class SparseAttention(Attention):
         """See `Attention.attend`."""
         rule = self._rule()
         key = (rule.func, *rule.args, *sorted(rule.keywords.items()))
-        return masked_attention(q, k, v, rule, by_head=self.configuration == "multihead", key=key)
+        return masked_attention(q, k, v, rule, by_head=self.configuration == "multihead", key=key, numbers={"stride": self.stride})
 
     def _rule(self) -> functools.partial[Tensor]:
-        """`sees` without the mixer, so that what is kept of it on a card keeps no parameters."""
-        pattern: dict[str, Any] = {"stride": self.stride, "sparsity": self.sparsity, "seed": self.seed}
+        """`sees` without the mixer and its stride, so that what is kept of it on a card keeps no parameters."""
+        pattern: dict[str, Any] = {"sparsity": self.sparsity, "seed": self.seed}
         if self.configuration == "multihead":
             return functools.partial(_sees_half_by_half, self.pattern, self.num_heads // 2, **pattern)
         part = None if self.configuration == "union" else self.layer % 2
