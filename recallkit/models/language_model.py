@@ -131,7 +131,7 @@ class Block(nn.Module):
 
     def read(self, x: Tensor, state: dict[str, State], ids: Tensor) -> tuple[Tensor, dict[str, State]]:
         """The next t tokens (b, t, d) -> their outputs and a new state."""
-        mixed, mixer_state = self.mixer.read(self.mixer_norm(x), state["mixer"], ids)
+        mixed, mixer_state = self._mixed(self.mixer_norm(x), state["mixer"], ids)
         x = x + mixed
         if self.mlp is None or self.mlp_norm is None:
             return x, {"mixer": mixer_state, "mlp": {}}
@@ -141,6 +141,13 @@ class Block(nn.Module):
     def flops(self, t: int) -> int:
         """Operations on one sequence of t tokens."""
         return self.mixer.flops(t) + (0 if self.mlp is None else self.mlp.flops(t))
+
+    def _mixed(self, u: Tensor, state: State, ids: Tensor) -> tuple[Tensor, State]:
+        """What the mixer makes of the next tokens; of a single one by its step, to which many have a shorter way."""
+        if u.shape[1] > 1:
+            return self.mixer.read(u, state, ids)
+        y, after = self.mixer.step(u[:, 0], state, ids[:, 0])
+        return y.unsqueeze(1), after
 
     def _after_mixer(self, x: Tensor) -> Tensor:
         return x if self.mlp is None or self.mlp_norm is None else x + self.mlp(self.mlp_norm(x))

@@ -1,0 +1,48 @@
+"""Whole models on kernels: every architecture of the zoo, small, at once and in pieces, beside the same in PyTorch."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from recallkit.kernels import choice
+from recallkit.kernels.choice import preferring
+from recallkit.models import zoo
+from recallkit.models.language_model import LanguageModel
+from tests.kernels.checks import DEVICE, relative_error
+
+OPERATIONS = {
+    "attention": {"short_conv"},
+    "based": {"short_conv", "taylor_attention", "taylor_attention_step", "window_attention_step"},
+    "mamba": {"short_conv", "selective_scan", "selective_scan_step"},
+    "hyena": {"short_conv", "long_conv"},
+    "base-conv": {"long_conv"},
+    "base-conv-selective": {"short_conv", "long_conv"},
+    "rwkv": {"rwkv4_attention"},
+    "retnet": {"short_conv"},
+}
+"""What must run on our own kernels; FlexAttention and flash-linear-attention have no interpreter."""
+
+
+@pytest.mark.parametrize("name", zoo.ARCHITECTURES)
+def test_a_model_on_kernels_is_the_model(name, monkeypatch, caplog):
+    monkeypatch.setitem(zoo.SIZES, "tiny", zoo.Size(32, 2, 4, 1, 60_000, 50))
+    torch.manual_seed(0)
+    model = LanguageModel(zoo.architecture(name, "tiny", 16)).to(DEVICE).eval()
+    ids = torch.randint(50, (2, 11), device=DEVICE)
+    choice._say.cache_clear()
+    with torch.no_grad(), preferring("torch"):
+        wanted = model.hidden(ids)
+    with torch.no_grad(), preferring("triton"), caplog.at_level(logging.INFO, logger="recallkit.kernels"):
+        whole = model.hidden(ids)
+        state, pieces = model.initial_state(2), []
+        for part in ids.split([8, 1, 2], dim=1):
+            states, state = model.read(part, state)
+            pieces.append(states)
+    choice._say.cache_clear()
+    assert relative_error(whole, wanted) < 1e-5
+    assert relative_error(torch.cat(pieces, dim=1), wanted) < 1e-5
+    on_kernels = {record.args[0] for record in caplog.records if record.args[1] == "triton"}
+    assert OPERATIONS[name] <= on_kernels
