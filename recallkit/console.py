@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from recallkit.tables import Table
+
 
 @cache
 def stdout() -> Console:
@@ -89,20 +91,41 @@ def percent(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
-def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str | None = None) -> None:
-    """A table on stdout: the first column to the left, figures to the right. Cells are text, never markup."""
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float | None], low: float | None = None, high: float | None = None) -> str:
+    """A curve in a line of text: a block a value, the higher the larger, from `low` to `high` (their own ends if not given).
+
+    A space stands where there is no value. Values that are all the same stand at half height.
+    """
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return " " * len(values)
+    least, most = (min(known) if low is None else low), (max(known) if high is None else high)
+    return "".join(" " if value is None or not math.isfinite(value) else _BLOCKS[_block(value, least, most)] for value in values)
+
+
+def _block(value: float, least: float, most: float) -> int:
+    if most <= least:
+        return len(_BLOCKS) // 2
+    return min(len(_BLOCKS) - 1, max(0, int((value - least) / (most - least) * len(_BLOCKS))))
+
+
+def print_table(table: Table) -> None:
+    """A table on stdout: the first column to the left, figures to the right."""
     from rich import box
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, header in enumerate(headers):
-        table.add_column(
+    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, header in enumerate(table.headers):
+        shown.add_column(
             Text(header), justify="left" if index == 0 else "right", overflow="fold" if index == 0 else "ellipsis", no_wrap=index > 0
         )
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    stdout().print(Text(title, style="bold"), soft_wrap=True)
-    stdout().print(table)
-    if caption is not None:
-        stdout().print(Text(caption))
+    for row in table.rows:
+        shown.add_row(*(Text(printable(cell)) for cell in row))
+    stdout().print(Text(table.title, style="bold"), soft_wrap=True)
+    stdout().print(shown)
+    if table.caption is not None:
+        stdout().print(Text(table.caption))

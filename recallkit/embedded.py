@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from recallkit import __version__, artifacts, config, pipeline
 from recallkit.models import zoo
 from recallkit.stages.tokens import EMBEDDED
+from recallkit.texts import TextOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-TRAINING_TEXT = pipeline.TextOptions(("demo:train",), "train")
-WHOLE_VALIDATION_TEXT = pipeline.TextOptions(("demo:validation",), "validation")
+TRAINING_TEXT = TextOptions(("demo:train",), "train")
+WHOLE_VALIDATION_TEXT = TextOptions(("demo:validation",), "validation")
 VALIDATION_TEXT = replace(WHOLE_VALIDATION_TEXT, limit_tokens=100_000)
 """A sample, for the documents of the demo text come in the order of a hash: soon scored by all models of the zoo."""
 

@@ -59,6 +59,20 @@ def amount(text: str) -> int:
         raise typer.BadParameter(f"{text!r}: give a whole number such as 1250, 10M or 1.5B") from error
 
 
+class Formats(tuple[str, ...]):
+    """Formats of exports, each once."""
+
+
+def formats(text: str) -> Formats:
+    """`csv,tex`, for typer."""
+    from recallkit.exports import parse_formats
+
+    try:
+        return Formats(parse_formats(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 Sources = Annotated[
     list[str] | None,
     typer.Argument(
@@ -69,6 +83,20 @@ Sources = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Redo finished work, discard unfinished work made with other options.")]
+Export = Annotated[
+    Formats | None,
+    typer.Option(
+        "--export",
+        parser=formats,
+        metavar="FORMATS",
+        help="Also write the tables as csv or json, and what is printed as md or tex; joined with commas.",
+        show_default=False,
+    ),
+]
+Figures = Annotated[
+    Path | None,
+    typer.Option("--figures", metavar="DIR", help="Also write the pictures there, as SVG and PNG for a paper.", show_default=False),
+]
 LimitTokens = Annotated[
     int | None,
     typer.Option(metavar="N", parser=amount, help="Stop after N tokens, such as 10M (Zoology) or 16M (Based).", show_default=False),

@@ -17,69 +17,14 @@ from recallkit.counts import CountsTable, open_counts, read_meta
 from recallkit.errors import UserError
 from recallkit.journal import Journal, is_finished
 from recallkit.scoring import ScoringOptions, count_inexact, score, score_path
+from recallkit.texts import OpenText, TextOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from recallkit.joining import Boundary
-    from recallkit.records import EncodedDocuments, Position
-    from recallkit.stages.corpus import Corpus
     from recallkit.stages.gap import GapTables
     from recallkit.stages.tokens import TextTokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class TextOptions:
-    """Which text, and how it becomes a stream of token ids."""
-
-    sources: Sequence[str]
-    default_split: str
-    tokenizer: str | None = None
-    end_token: str | None = None
-    boundary: Boundary = "pack"
-    limit_tokens: int | None = None
-    text_field: str | None = None
-    source_field: str | None = None
-    skip_bad: bool = False
-    fast: bool = True
-
-
-class _Text:
-    """A corpus and a tokenizer, opened: the beginning of every stream."""
-
-    def __init__(self, options: TextOptions) -> None:
-        from recallkit.stages.corpus import CorpusOptions, open_corpus
-        from recallkit.stages.tokens import load_tokenizer
-
-        self.options = options
-        self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer, end_token=options.end_token)
-        fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad)
-        self.corpus: Corpus = open_corpus(options.sources, fields, default_split=options.default_split)
-
-    def identity(self) -> dict[str, Any]:
-        """Everything that decides the stream of ids."""
-        kept = ("boundary", "limit_tokens", "text_field", "source_field", "skip_bad")
-        return {
-            "sources": [[shard.digest(), shard.source] for shard in self.corpus.shards],
-            "tokenizer": self.tokenizer.describe(),
-            **{name: getattr(self.options, name) for name in kept},
-        }
-
-    def names(self) -> list[str]:
-        """The shards as the user named them: for the manifest, not for telling texts apart."""
-        return [summary.name for summary in self.corpus.summaries()]
-
-    def encoded(self, start: Position) -> Iterator[EncodedDocuments]:
-        """The stream of encoded documents from a position on."""
-        from recallkit.stages.tokens import encode_documents
-
-        return encode_documents(self.corpus.documents(start), self.tokenizer, fast=self.options.fast, notify=console.note)
-
-    def report_skipped(self) -> None:
-        """Tells the user of records that were skipped."""
-        report = self.corpus.report
-        if report.num_skipped:
-            console.note(f"skipped {report.num_skipped:,} bad records, the first: {report.first_skipped[0]}")
 
 
 # ---------------------------------------------------------------------------------------------------------------- count
@@ -93,7 +38,7 @@ def count(text: TextOptions, out: Path, *, only: Path | None = None, force: bool
     """
     from recallkit.stages import bigrams, slices
 
-    opened = _Text(text)
+    opened = OpenText(text)
     options = {**opened.identity(), "only": _sequences_digest(only) if only else None}
     _check_output(out, opened)
     if is_finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
@@ -122,7 +67,7 @@ def count(text: TextOptions, out: Path, *, only: Path | None = None, force: bool
     return meta
 
 
-def _check_output(out: Path, opened: _Text) -> None:
+def _check_output(out: Path, opened: OpenText) -> None:
     """Raises UserError where writing `out` would replace the text itself, or a file that is no counts table."""
     if any(Path(name).exists() and Path(name).resolve() == out.resolve() for name in opened.names()):
         raise UserError("the output is one of the inputs", where=out, remedy="give another name with -o")
@@ -206,7 +151,7 @@ def slice_text(
     if seq_len < 1:
         raise UserError("a sequence needs at least one prediction", where=f"--seq-len {seq_len}")
     table = open_counts(counts) if counts else None
-    opened = _Text(text)
+    opened = OpenText(text)
     tokens.check_tokenizer_file(out, opened.tokenizer)
     if table is not None:
         table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
@@ -225,7 +170,7 @@ def slice_text(
     return _make_labels(out, opened.tokenizer, sequences, table, rare, force=force)
 
 
-def _make_sequences(opened: _Text, path: Path, seq_len: int, *, force: bool) -> dict[str, Any]:
+def _make_sequences(opened: OpenText, path: Path, seq_len: int, *, force: bool) -> dict[str, Any]:
     from recallkit.stages import sequences
 
     options = {**opened.identity(), "seq_len": seq_len}

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from recallkit.texts import TextOptions
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on two threads crawl where another job has one of the cores
 
 if shutil.which("nvidia-smi") is None:
@@ -167,8 +169,8 @@ def small_slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     train = write_jsonl(folder / "train.jsonl", made_up_texts(60, 200, seed=1), "books")
     valid = write_jsonl(folder / "valid.jsonl", made_up_texts(40, 200, seed=2), "books")
     other = write_jsonl(folder / "other.jsonl", made_up_texts(20, 60, seed=3), "letters")
-    pipeline.count(pipeline.TextOptions([str(train)], "train"), folder / "counts.duckdb")
-    text = pipeline.TextOptions([str(valid), str(other)], "validation")
+    pipeline.count(TextOptions([str(train)], "train"), folder / "counts.duckdb")
+    text = TextOptions([str(valid), str(other)], "validation")
     pipeline.slice_text(text, folder / "slices", counts=folder / "counts.duckdb", rare=pipeline.RareCount(20), seq_len=64)
     return folder / "slices"
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recallkit import artifacts, console, views
+from recallkit import artifacts, console
 from recallkit.evals.rows import load_rows
 from recallkit.recall import RecallOptions, documents_path, evaluate_recall
 from recallkit.stages.tokens import load_tokenizer
+from recallkit.views.recall import print_recall
 from tests.conftest import ROOT, made_up_texts
 
 CONTROLS = ["control:copy", "control:recall", "control:unigram"]
@@ -257,7 +258,7 @@ def test_tables_fit_a_narrow_terminal(home, rows, tmp_path, monkeypatch, capsys)
         (tmp_path / f"{name}.jsonl").write_bytes(rows.read_bytes())
     models = ["control:unigram", "control:copy", "control:bigram", "control:recall"]
     tables, folder = evaluate_recall(models, ["swde", "fda", "squad", "own"], tmp_path / "out", RecallOptions(data=tmp_path))
-    views.print_recall(tables, folder, tmp_path / "out")
+    print_recall(tables, folder, tmp_path / "out")
     console.stdout.cache_clear()
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines if "/" not in line) <= 80

@@ -28,6 +28,7 @@ from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
 from recallkit.stages import scores
 from recallkit.stages.tokens import load_tokenizer
+from recallkit.texts import TextOptions
 from recallkit.workers import processes
 from tests.conftest import FAMILIES
 from tests.models.test_hf import direct
@@ -412,7 +413,7 @@ def test_an_end_token_that_only_the_user_can_name_is_no_false_alarm(tiny_model, 
     renamed_end(settings)
     (path / "tokenizer.json").write_text(json.dumps(settings))
     (tmp_path / "text.jsonl").write_text(json.dumps({"text": "a text of its own " * 20}) + "\n")
-    text = pipeline.TextOptions([str(tmp_path / "text.jsonl")], "validation", tokenizer=str(path), end_token="<stop>")
+    text = TextOptions([str(tmp_path / "text.jsonl")], "validation", tokenizer=str(path), end_token="<stop>")
     pipeline.slice_text(text, tmp_path / "slices", counts=None, seq_len=32)
     manifest = scoring.score(str(path), tmp_path / "slices", scoring.ScoringOptions(device="cpu"))
     assert manifest["num_rows"] > 0

@@ -40,7 +40,9 @@ def imported(path: Path) -> set[str]:
 
 
 # What each part may import; a part is a folder or a module of recallkit. Leaves import leaves.
-LEAVES = {"errors", "config", "records", "registry", "artifacts", "journal", "joining", "db", "counts", "vocabulary"}
+LEAVES = {"errors", "config", "records", "registry", "artifacts", "journal", "joining", "db", "counts", "vocabulary", "tables"}
+WORK = {"texts", "pipeline", "scoring", "profiling", "recall", "stock_tasks", "mqar", "embedded"}
+"""What commands and the Python interface call: the stages put together."""
 LAYERS: dict[str, set[str]] = {
     "compiled": set(),
     "kernels": {"kernels"},
@@ -48,37 +50,31 @@ LAYERS: dict[str, set[str]] = {
     "sources": LEAVES | {"sources"},
     "attribution": LEAVES | {"attribution"},
     "stages": LEAVES | {"compiled", "models", "sources", "attribution"},
-    "console": {"errors"},
+    "console": {"errors", "tables"},
+    "exports": LEAVES,
+    "charts": LEAVES | {"charts", "attribution"},
+    "comparison": LEAVES | {"stages"},
+    "texts": LEAVES | {"stages", "console"},
     "translation": LEAVES,
     "workers": LEAVES | {"workers", "stages", "models", "translation", "console"},
     "evals": LEAVES | {"evals", "sources", "models"},
     "model_tokenizer": LEAVES | {"models"},
     "scoring": LEAVES | {"workers", "stages", "models", "console", "model_tokenizer"},
-    "pipeline": LEAVES | {"scoring", "stages", "models", "console"},
-    "embedded": LEAVES | {"pipeline", "models", "stages"},
-    "page": LEAVES | {"attribution", "console"},
+    "pipeline": LEAVES | {"texts", "scoring", "stages", "models", "console"},
+    "profiling": LEAVES | {"texts", "pipeline", "stages", "console"},
+    "mqar": LEAVES | {"evaluated", "evals", "stages", "models", "console"},
+    "embedded": LEAVES | {"texts", "pipeline", "models", "stages"},
+    "report": LEAVES | {"report", "comparison", "charts", "views", "attribution", "console", "stages", "scoring"},
     "evaluated": LEAVES | {"evals", "stages", "models", "console", "embedded", "model_tokenizer"},
     "recall": LEAVES | {"evaluated", "stock_tasks", "evals", "stages", "console"},
     "stock_tasks": LEAVES | {"evaluated", "evals", "console"},
-    "options": {"config"},
+    "options": {"config", "exports"},
     "bench": LEAVES | {"bench", "kernels", "models"},
-    "views": LEAVES | {"bench", "stages", "models", "pipeline", "scoring", "console"},
-    "cli": LEAVES
-    | {
-        "options",
-        "bench",
-        "stages",
-        "models",
-        "evals",
-        "pipeline",
-        "scoring",
-        "recall",
-        "stock_tasks",
-        "embedded",
-        "views",
-        "page",
-        "console",
-    },
+    "views": LEAVES | {"views", "bench", "stages", "models", "scoring", "comparison", "console"},
+    "api": LEAVES | {*WORK, "comparison", "report", "stages"},
+    "commands": LEAVES
+    | {*WORK, "commands", "options", "bench", "stages", "models", "evals", "comparison", "exports", "views", "report", "charts", "console"},
+    "cli": {"commands", "errors"},
     **{leaf: LEAVES | {"compiled"} for leaf in LEAVES},
 }
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from recallkit.texts import TextOptions
 from tests.benchmarks import counting
 
 Columns = tuple[np.ndarray, ...]
@@ -217,7 +218,7 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     num_tokens = sum(len(encode(batch)[0]) for batch in batches)
     alone = time.perf_counter() - begin
 
-    options = pipeline.TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", str(tokenizer_path(data)), fast=fast)
+    options = TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", str(tokenizer_path(data)), fast=fast)
     pipeline.slice_text(options, folder / "warm-up", counts=folder / "counts.duckdb", force=True)
     spent: dict[str, float] = defaultdict(float)
     for owner, name in [
@@ -233,7 +234,7 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
         (artifacts, "write_parquet"),
     ]:
         setattr(owner, name, timed(getattr(owner, name), name, spent))
-    options = pipeline.TextOptions([str(shard) for shard in shards], "validation", str(tokenizer_path(data)), fast=fast)
+    options = TextOptions([str(shard) for shard in shards], "validation", str(tokenizer_path(data)), fast=fast)
     begin = time.perf_counter()
     manifest = pipeline.slice_text(options, folder / "slices", counts=folder / "counts.duckdb", force=True)
     seconds = time.perf_counter() - begin
@@ -333,7 +334,7 @@ def write_inputs(folder: Path, tasks: list[str]) -> None:
     if "slice" in tasks:
         data = Path(os.environ["RECALLKIT_TEST_DATA"])
         shards = [str(shard) for shard in sorted((data / "corpus").glob("train-0*.jsonl.zst"))]
-        pipeline.count(pipeline.TextOptions(shards, "train", str(tokenizer_path(data))), folder / "counts.duckdb")
+        pipeline.count(TextOptions(shards, "train", str(tokenizer_path(data))), folder / "counts.duckdb")
     tiled.unlink()
 
 

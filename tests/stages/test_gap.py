@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit import artifacts, views
+from recallkit import artifacts
 from recallkit.artifacts import MANIFEST_KEY, read_manifest, write_parquet
 from recallkit.attribution import aligned, bootstrap, cells, shares
 from recallkit.attribution.buckets import count_class, count_thresholds, log2_bucket, position_bucket
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
 from recallkit.stages.gap import EMPTY_SLICE, ONE_SEQUENCE, SMALL_SOURCE, attribute_gap
+from recallkit.views.gap import gap_json, print_gap
 
 LABELS = pa.schema(
     [
@@ -237,10 +238,10 @@ def test_bits_per_byte_are_printed_where_they_are_known(tmp_path, capsys, monkey
     corpus = small_corpus(tmp_path, num_bytes=num_bytes)
     tables = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20)
     artifacts.write_frames(tables, tmp_path / "out", {"schema_version": SCHEMA_VERSION, "inexact": {}})
-    views.print_gap(tables, read_manifest(corpus.path), tmp_path / "out")
+    print_gap(tables, read_manifest(corpus.path), tmp_path / "out")
     line = "Bits per byte: reference 0.469, behind 0.830"
     assert (line in capsys.readouterr().out.splitlines()) == (num_bytes is not None)
-    row = views.gap_json(tables, tmp_path / "out")["gap"][0]
+    row = gap_json(tables, tmp_path / "out")["gap"][0]
     assert row["bpb_model"] == (None if num_bytes is None else pytest.approx(23 / math.log(2) / 40))
 
 

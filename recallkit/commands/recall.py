@@ -1,0 +1,133 @@
+"""Recall from real documents: `eval-recall` through lm-eval."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recallkit.commands.app import app
+from recallkit.options import (
+    Context,
+    Counts,
+    Cut,
+    CutChoice,
+    Device,
+    DtypeChoice,
+    EvaluatedDtype,
+    EvaluatedTokenizer,
+    Force,
+    Json,
+    Prompt,
+    PromptChoice,
+    TaskVersion,
+    TrustRemoteCode,
+)
+
+
+@app.command(name="eval-recall")
+def eval_recall(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Models to evaluate (see `recallkit models`), the reference first; control models if none.",
+            show_default=False,
+        ),
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Tasks, joined with commas (see `recallkit tasks`).  \\[default: those that --data holds, else metadata]",
+            show_default=False,
+        ),
+    ] = None,
+    lm_eval_task: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run this task of lm-eval, unchanged: its name, or the path of a YAML file; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Local rows (JSONL, Parquet: text, value, key, doc_id, answers) in place of the hub's: a file, or a folder of TASK.jsonl.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="DIR",
+            help="The directory to write.  \\[default: evals; a folder in the cache without MODEL and --data]",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="The first rows of each task only.", show_default=False)] = None,
+    task_version: TaskVersion = 1,
+    prompt: Prompt = PromptChoice.standard,
+    cut: Cut = CutChoice.left,
+    context: Context = None,
+    counts: Counts = None,
+    model_tokenizer: EvaluatedTokenizer = None,
+    device: Device = "auto",
+    dtype: EvaluatedDtype = DtypeChoice.float32,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=4096, help="Prompts that generate together; 8 on CPU, 32 on a card if not given.", show_default=False
+        ),
+    ] = None,
+    trust_remote_code: TrustRemoteCode = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes."""
+    from recallkit import console, embedded, recall
+    from recallkit.evals.rows import tasks_of
+    from recallkit.models.loading import COPY_CONTROL
+    from recallkit.stock_tasks import COMMONSENSE, plan_stock
+    from recallkit.views.recall import print_metrics, print_recall, recall_json
+
+    named = [name.strip() for name in (tasks or "").split(",") if name.strip()]
+    if tasks is None and not lm_eval_task:
+        named = tasks_of(data)
+    stock = [*(lm_eval_task or ()), *(COMMONSENSE if "commonsense" in named else ())]
+    asked = [name for name in named if name != "commonsense"]
+    if not (asked or stock):
+        raise typer.BadParameter("--tasks: name at least one task")
+    compared = models or [name for name in embedded.RECALL_MODELS if not stock or name != COPY_CONTROL]
+    folder = out or (Path("evals") if models or data else embedded.folder() / "evals")
+    options = recall.RecallOptions(
+        limit,
+        context,
+        batch_size,
+        counts,
+        device,
+        dtype.value,
+        model_tokenizer,
+        trust_remote_code,
+        force,
+        version=task_version,
+        prompt=prompt.value,
+        cut=cut.value,
+        data=data,
+    )
+    own_plan = recall.plan_recall(compared, asked, folder, options) if asked else None
+    stock_plan = plan_stock(compared, stock, folder, options) if stock else None
+    recalled = own_plan.run() if own_plan else None
+    if recalled is not None and not as_json:
+        print_recall(*recalled, folder)
+    metrics = stock_plan.run() if stock_plan else None
+    if as_json:
+        found = {**(recall_json(*recalled) if recalled else {}), **({} if metrics is None else {"metrics": metrics.to_dicts()})}
+        console.print_json({"out": str(folder), **found})
+    elif metrics is not None:
+        print_metrics(metrics, folder)

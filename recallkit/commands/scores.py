@@ -1,0 +1,178 @@
+"""Models scored and compared: `score` and `gap`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recallkit.commands.app import EXIT_FAILED, app
+from recallkit.options import (
+    LONGEST,
+    Address,
+    BatchTokens,
+    CarryState,
+    Check,
+    Context,
+    Counts,
+    Device,
+    Dtype,
+    Engine,
+    EngineChoice,
+    Force,
+    Json,
+    ModelTokenizer,
+    Share,
+    Slices,
+    Stride,
+    TrustRemoteCode,
+    Workers,
+)
+
+
+@app.command()
+def score(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...", help="Models to score (see `recallkit models`); the trained ones of the zoo if none.", show_default=False
+        ),
+    ] = None,
+    slices: Slices = None,
+    counts: Counts = None,
+    device: Device = "auto",
+    dtype: Dtype = None,
+    batch_tokens: BatchTokens = None,
+    model_tokenizer: ModelTokenizer = None,
+    context: Context = None,
+    stride: Stride = None,
+    carry_state: CarryState = False,
+    trust_remote_code: TrustRemoteCode = False,
+    workers: Workers = 1,
+    engine: Engine = EngineChoice.local,
+    address: Address = None,
+    share: Share = None,
+    check: Check = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes."""
+    from recallkit import console, embedded, scoring
+    from recallkit.models.loading import is_control
+    from recallkit.views.scores import print_checks, print_scores, print_shares, scores_json
+
+    if stride is not None and carry_state:
+        raise typer.BadParameter("give --stride or --carry-state, not both")
+    if share is not None and (force or check or engine is EngineChoice.ray):
+        raise typer.BadParameter("--share goes with none of --force, --check and --engine ray")
+    if address is not None and engine is not EngineChoice.ray:
+        raise typer.BadParameter("--address needs --engine ray")
+    folder = slices or embedded.slices()
+    options = scoring.ScoringOptions(
+        counts,
+        device,
+        dtype.value if dtype else None,
+        batch_tokens,
+        force,
+        model_tokenizer,
+        context,
+        stride,
+        carry_state,
+        trust_remote_code,
+        workers,
+        engine.value,
+        address,
+        _share(share),
+    )
+    names = models or list(embedded.MODELS)
+    manifests = {name: scoring.score(name, folder, options) for name in names}
+    if share is not None:
+        console.print_json(manifests) if as_json else print_shares(manifests)
+        return
+    checks = {name: scoring.check_scores(name, folder, options) for name in names if check and not is_control(name)}
+    if as_json:
+        console.print_json([scores_json(folder, name, manifests[name], checks.get(name)) for name in names])
+        return
+    print_scores(folder, manifests)
+    if checks:
+        print_checks(checks)
+
+
+@app.command()
+def gap(
+    reference: Annotated[str | None, typer.Argument(help="The reference, usually the attention model.", show_default=False)] = None,
+    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="Models to compare with it.", show_default=False)] = None,
+    slices: Slices = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="DIR", help="Directory of the result tables.  \\[default: a folder in the slices]", show_default=False
+        ),
+    ] = None,
+    counts: Counts = None,
+    device: Device = "auto",
+    dtype: Dtype = None,
+    batch_tokens: BatchTokens = None,
+    trust_remote_code: TrustRemoteCode = False,
+    workers: Workers = 1,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Do the arithmetic on printed perplexities instead: a CSV with columns model, all, ar, other.",
+            show_default=False,
+        ),
+    ] = None,
+    ar_share: Annotated[
+        float | None,
+        typer.Option(help="With --table: the share of AR tokens, if not to be derived from the reference's row.", show_default=False),
+    ] = None,
+    fail_above: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NATS", help="Exit 1 if a model's NLL on AR hits is more than this above the reference's.", show_default=False
+        ),
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals."""
+    from recallkit import console, embedded, pipeline, scoring
+    from recallkit.views.gap import gap_json, print_gap, worst_ar_gap
+    from recallkit.views.published import print_published, published_json
+    from recallkit.views.text import manifest_of
+
+    if table is not None and fail_above is not None:
+        raise typer.BadParameter("--fail-above needs models, not a --table")
+    if table is not None:
+        from recallkit.stages.published import attribute_published
+
+        published = attribute_published(table, reference=reference, ar_share=ar_share)
+        console.print_json(published_json(published)) if as_json else print_published(published)
+        return
+    if reference is not None and not models:
+        raise typer.BadParameter("name at least one model to compare with the reference")
+    compared = (reference, *(models or ())) if reference is not None else embedded.MODELS
+    folder = slices or embedded.slices()
+    target = out or pipeline.gap_path(folder, compared[0], compared[1:])
+    options = scoring.ScoringOptions(
+        counts, device, dtype.value if dtype else None, batch_tokens, force, trust_remote_code=trust_remote_code, workers=workers
+    )
+    tables = pipeline.gap(compared[0], compared[1:], folder, target, options)
+    if as_json:
+        console.print_json(gap_json(tables, target))
+    else:
+        print_gap(tables, manifest_of(folder), target)
+    if fail_above is not None and worst_ar_gap(tables) > fail_above:
+        console.note(f"a model's NLL on AR hits is more than {fail_above} nats above the reference's")
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _share(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    place, _, shares = text.partition("/")
+    if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= LONGEST):
+        raise typer.BadParameter(f"{text!r}: give a share such as 3/16, from 1/16 to 16/16")
+    return int(place), int(shares)

@@ -1,0 +1,108 @@
+"""A comparison read back: the tables that `recallkit gap` wrote, found in their folder, checked to be of one question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from recallkit import artifacts
+from recallkit.errors import UserError
+from recallkit.stages.gap import GapTables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_REMEDY = "make the tables with `recallkit gap REFERENCE MODEL... --slices DIR`"
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Models beside a reference, as `recallkit gap` left them. `models` are sorted by overall perplexity, the best first.
+
+    `slices` is the slice directory that was compared on, where it is at hand: it holds labels, text and scores.
+    """
+
+    folder: Path
+    reference: str
+    models: list[str]
+    tables: GapTables
+    manifest: Mapping[str, Any]
+    slices: Path | None = None
+
+    @property
+    def totals(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """(model, slice) -> row of the gap table, all sources together."""
+        # Of each model the totals stand first: a source that is itself called ALL comes after them.
+        rows = reversed(self.tables.gap.to_dicts())
+        return {(row["model"], row["slice"]): row for row in rows if row["source"] == "ALL"}
+
+
+def find_comparison(folder: Path) -> Path:
+    """The folder of a comparison: `folder` itself, or the only one that the slice directory `folder` holds.
+
+    Raises UserError where there is none, or more than one to choose from.
+    """
+    if (folder / "gap.parquet").is_file():
+        return folder
+    found = sorted(path.parent for path in (folder / "gap").glob("*/gap.parquet"))
+    if not found:
+        raise UserError("no tables of a comparison here (gap.parquet is missing)", where=folder, remedy=_REMEDY)
+    if len(found) > 1:
+        named = ", ".join(path.name for path in found[:_MOST_NAMED]) + (" ..." if len(found) > _MOST_NAMED else "")
+        raise UserError(f"{len(found)} comparisons here ({named})", where=folder / "gap", remedy="name the folder of one of them")
+    return found[0]
+
+
+def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
+    """Reads the comparison in `folder` (see `find_comparison`).
+
+    `slices` names its slice directory; without it the one that `folder` lies in is taken, if it is the right one.
+    Raises UserError where tables are missing, damaged or of different comparisons, and where `slices` are others.
+    """
+    import polars as pl
+
+    folder = find_comparison(folder)
+    files = {field.name: folder / f"{field.name}.parquet" for field in fields(GapTables)}
+    manifest = _common_manifest(folder, list(files.values()))
+    tables = GapTables(**{name: pl.read_parquet(path, glob=False) for name, path in files.items()})
+    totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
+    return Comparison(
+        folder=folder,
+        reference=manifest["reference"],
+        models=totals.sort("nll_model", "model")["model"].to_list(),
+        tables=tables,
+        manifest=manifest,
+        slices=_slices_of(folder, manifest, slices),
+    )
+
+
+def _common_manifest(folder: Path, files: Sequence[Path]) -> dict[str, Any]:
+    """What the manifests of all tables say, which is the same but for their kinds."""
+    missing = [path.name for path in files if not path.is_file()]
+    if missing:
+        raise UserError(f"no tables of a comparison here ({missing[0]} is missing)", where=folder, remedy=_REMEDY)
+    manifests = [{**artifacts.read_manifest(path), "kind": "gap"} for path in files]
+    if any(manifest != manifests[0] for manifest in manifests):
+        raise UserError("tables of different comparisons", where=folder, remedy=_REMEDY)
+    return manifests[0]
+
+
+def _slices_of(folder: Path, manifest: Mapping[str, Any], named: Path | None) -> Path | None:
+    """The slice directory of a comparison: the one that is named, or the one around it; None where that is no such thing."""
+    if named is not None:
+        if not _is_labelled_alike(manifest, artifacts.read_manifest(named / "tokens.parquet")):
+            raise UserError("not the slices that were compared", where=named, remedy="name the directory that `recallkit gap` was given")
+        return named
+    around = folder.resolve().parent.parent
+    try:
+        found = artifacts.read_manifest(around / "tokens.parquet")
+    except UserError:
+        return None
+    return around if _is_labelled_alike(manifest, found) else None
+
+
+def _is_labelled_alike(manifest: Mapping[str, Any], tokens: Mapping[str, Any]) -> bool:
+    """Whether labels are those of a comparison: of the same sequences, counts and threshold."""
+    return all(manifest["slices"][name] == tokens.get(name) for name in ("sequences_digest", "counts", "max_count"))

@@ -1,0 +1,42 @@
+"""What mixers and models cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit import console
+from recallkit.tables import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def print_costs(mixers: Sequence[Mapping[str, Any]], zoo_models: Sequence[Mapping[str, Any]], width: int, length: int) -> None:
+    """What mixers of this width and the zoo's models cost."""
+    from recallkit.models import zoo
+
+    headers = ["parameters", "state", "FLOP a token"]
+    console.print_table(
+        Table(
+            f"Mixers of width {width:,}, sequences of {length:,} tokens",
+            ["mixer", *headers],
+            [[row["mixer"], *_costs(row)] for row in mixers],
+            caption="State: elements that a sequence keeps. FLOP: of the forward pass, two for a multiplication and an addition.",
+        )
+    )
+    console.print_table(
+        Table(
+            f"Models of the zoo, sequences of {zoo.CONTEXT} tokens",
+            ["model", *headers, "trained on"],
+            [[row["model"], *_costs(row), _amount(row["trained_tokens"])] for row in zoo_models],
+            caption=f"Parameters without the embedding, which has {console.abbreviate(zoo_models[0]['embeddings'])}.",
+        )
+    )
+
+
+def _costs(row: Mapping[str, Any]) -> list[str]:
+    return [console.abbreviate(row[name]) for name in ("parameters", "state_elements", "flops_per_token")]
+
+
+def _amount(number: int | None) -> str:
+    return "–" if number is None else console.abbreviate(number)

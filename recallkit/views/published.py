@@ -1,0 +1,37 @@
+"""The arithmetic on printed perplexities."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit import console
+from recallkit.console import percent
+from recallkit.tables import Table
+from recallkit.views.gap import ppl
+
+if TYPE_CHECKING:
+    from recallkit.stages.published import PublishedGap
+
+
+def published_json(published: PublishedGap) -> dict[str, Any]:
+    """The arithmetic on printed perplexities, row by row."""
+    return {"reference": published.reference, "ar_share": published.ar_share, "rows": published.frame.to_dicts()}
+
+
+def print_published(published: PublishedGap) -> None:
+    """Printed perplexities with the share of the gap that they imply."""
+    rows = [
+        [row["model"], ppl(row["all"]), ppl(row["ar"]), ppl(row["other"]), percent(row["gap_share"]), percent(row["gap_share_clipped"])]
+        for row in published.frame.iter_rows(named=True)
+    ]
+    console.print_table(
+        Table(
+            "Share of the gap that is associative recall, from printed perplexities",
+            ["model", "all", "AR hits", "other", "raw share", "clipped"],
+            rows,
+            caption=f"AR hits are {percent(published.ar_share, 2)} of tokens, by the row of {published.reference}.",
+        )
+    )
+    for row in published.frame.iter_rows(named=True):
+        if row["note"]:
+            console.stdout().print(f"{row['model']}: {row['note']}", markup=False)
