@@ -10,7 +10,7 @@ Each implementation's time is the median of samples taken in turn with the other
 or more (50 on CPU). On a card time is between events, inputs go through copies that exceed its second-level cache three times,
 and single steps of decoding are replayed from a graph. Shares are of a large copy and a large matrix product measured in the
 same run. It needs torch and numpy, triton on a card; fla, liger-kernel and cut-cross-entropy are timed where they are
-installed, and pictures want matplotlib.
+installed, and pictures want altair and vl-convert-python.
 """
 
 from __future__ import annotations
