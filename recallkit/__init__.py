@@ -1,3 +1,101 @@
-"""recallkit: how much of the gap between an efficient language model and an attention model is associative recall."""
+"""recallkit: how much of the gap between an efficient language model and an attention model is associative recall.
+
+The stages are functions here, with the names and the options of the command line (docs/python.md):
+
+    import recallkit
+
+    recallkit.slice("valid.jsonl.zst", counts="counts.duckdb", out="slices")
+    tables = recallkit.gap("path/to/attention", ["path/to/mamba"], slices="slices")
+
+Nothing but this file and `errors` is imported before a function is asked for: the command line and every process that
+scores import this package, too.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from recallkit.api import (
+        bigrams,
+        check_scores,
+        count,
+        eval_mqar,
+        eval_recall,
+        eval_stock,
+        figures,
+        gap,
+        gap_of_table,
+        profile,
+        read_comparison,
+        score,
+        token_texts,
+        tokens,
+        write_report,
+        zoo_counts,
+    )
+    from recallkit.api import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
+    from recallkit.comparison import Comparison
+    from recallkit.stages.gap import GapTables
+    from recallkit.stages.mqar import MqarTables
+    from recallkit.stages.profile import ProfileTables
+    from recallkit.stages.published import PublishedGap
+    from recallkit.stages.recall import RecallTables
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Comparison",
+    "GapTables",
+    "MqarTables",
+    "ProfileTables",
+    "PublishedGap",
+    "RecallTables",
+    "UserError",
+    "__version__",
+    "bigrams",
+    "check_scores",
+    "count",
+    "eval_mqar",
+    "eval_recall",
+    "eval_stock",
+    "figures",
+    "gap",
+    "gap_of_table",
+    "profile",
+    "read_comparison",
+    "score",
+    "slice",
+    "token_texts",
+    "tokens",
+    "write_report",
+    "zoo_counts",
+]
+
+_ELSEWHERE = {
+    "Comparison": "recallkit.comparison",
+    "GapTables": "recallkit.stages.gap",
+    "MqarTables": "recallkit.stages.mqar",
+    "ProfileTables": "recallkit.stages.profile",
+    "PublishedGap": "recallkit.stages.published",
+    "RecallTables": "recallkit.stages.recall",
+}
+"""Where what is not in `recallkit.api` is defined."""
+
+
+if not TYPE_CHECKING:  # to a type checker it would say that every name is there
+
+    def __getattr__(name: str) -> object:
+        """What `__all__` names, imported when it is first asked for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found: object = getattr(import_module(_ELSEWHERE.get(name, "recallkit.api")), "slice_" if name == "slice" else name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

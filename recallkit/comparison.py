@@ -10,8 +10,10 @@ from recallkit.errors import UserError
 from recallkit.stages.gap import GapTables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
+
+    import polars as pl
 
 _REMEDY = "make the tables with `recallkit gap REFERENCE MODEL... --slices DIR`"
 _MOST_NAMED = 5
@@ -65,8 +67,8 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
 
     folder = find_comparison(folder)
     files = {field.name: folder / f"{field.name}.parquet" for field in fields(GapTables)}
-    manifest = _common_manifest(folder, list(files.values()))
-    tables = GapTables(**{name: pl.read_parquet(path, glob=False) for name, path in files.items()})
+    manifest = _common_manifest(folder, files)
+    tables = GapTables(**{name: _read_table(path) for name, path in files.items()})
     totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
     return Comparison(
         folder=folder,
@@ -78,15 +80,37 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     )
 
 
-def _common_manifest(folder: Path, files: Sequence[Path]) -> dict[str, Any]:
-    """What the manifests of all tables say, which is the same but for their kinds."""
-    missing = [path.name for path in files if not path.is_file()]
+def _common_manifest(folder: Path, files: Mapping[str, Path]) -> dict[str, Any]:
+    """What the manifests of all tables say, which is the same but for their kinds: the name of each."""
+    missing = [path.name for path in files.values() if not path.is_file()]
     if missing:
         raise UserError(f"no tables of a comparison here ({missing[0]} is missing)", where=folder, remedy=_REMEDY)
-    manifests = [{**artifacts.read_manifest(path), "kind": "gap"} for path in files]
-    if any(manifest != manifests[0] for manifest in manifests):
+    manifests = {name: artifacts.read_manifest(path) for name, path in files.items()}
+    for name, manifest in manifests.items():
+        if manifest.get("kind") != name:
+            raise UserError(f"a table of {manifest.get('kind')}, not {name}", where=files[name], remedy=_REMEDY)
+    common = {**manifests["gap"], "kind": "gap"}
+    if any({**manifest, "kind": "gap"} != common for manifest in manifests.values()):
         raise UserError("tables of different comparisons", where=folder, remedy=_REMEDY)
-    return manifests[0]
+    return common
+
+
+def _read_table(path: Path) -> pl.DataFrame:
+    """A table, every page of it checked. Raises UserError where it is damaged."""
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"damaged ({first_line})", where=path, remedy="run the same `recallkit gap` again with --force") from error
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
 
 
 def _slices_of(folder: Path, manifest: Mapping[str, Any], named: Path | None) -> Path | None:
@@ -95,14 +119,22 @@ def _slices_of(folder: Path, manifest: Mapping[str, Any], named: Path | None) ->
         if not _is_labelled_alike(manifest, artifacts.read_manifest(named / "tokens.parquet")):
             raise UserError("not the slices that were compared", where=named, remedy="name the directory that `recallkit gap` was given")
         return named
-    around = folder.resolve().parent.parent
-    try:
-        found = artifacts.read_manifest(around / "tokens.parquet")
-    except UserError:
-        return None
-    return around if _is_labelled_alike(manifest, found) else None
+    # As the folder is written and as it lies: slices/gap may be a link to another disk, and so may the folder.
+    for around in dict.fromkeys([folder.absolute().parent.parent, folder.resolve().parent.parent]):
+        try:
+            found = artifacts.read_manifest(around / "tokens.parquet")
+        except UserError:
+            continue
+        if _is_labelled_alike(manifest, found):
+            return around
+    return None
 
 
 def _is_labelled_alike(manifest: Mapping[str, Any], tokens: Mapping[str, Any]) -> bool:
-    """Whether labels are those of a comparison: of the same sequences, counts and threshold."""
-    return all(manifest["slices"][name] == tokens.get(name) for name in ("sequences_digest", "counts", "max_count"))
+    """Whether labels are those of a comparison: of the same sequences, counts (wherever they lie) and threshold."""
+    return _labels_identity(manifest["slices"]) == _labels_identity(tokens)
+
+
+def _labels_identity(facts: Mapping[str, Any]) -> list[Any]:
+    counts = facts.get("counts")
+    return [facts.get("sequences_digest"), counts and counts.get("id"), facts.get("max_count")]

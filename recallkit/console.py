@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.console import Console
 
@@ -27,7 +27,7 @@ def stdout() -> Console:
     """The console of results: as wide as the terminal, 80 columns in a pipe or a log."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, emoji=False)
 
 
 @cache
@@ -35,7 +35,7 @@ def stderr() -> Console:
     """The console of progress, notes and errors."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, emoji=False)
 
 
 def note(message: str) -> None:
@@ -112,20 +112,62 @@ def _block(value: float, least: float, most: float) -> int:
     return min(len(_BLOCKS) - 1, max(0, int((value - least) / (most - least) * len(_BLOCKS))))
 
 
+def print_line(text: str, *, is_path: bool = False) -> None:
+    """A line of results, folded at the terminal's width unless it names a path, which people copy."""
+    from rich.text import Text
+
+    stdout().print(Text(printable(text)), soft_wrap=is_path)
+
+
 def print_table(table: Table) -> None:
-    """A table on stdout: the first column to the left, figures to the right."""
+    """A table on stdout, as wide as the terminal at most: the first column to the left, figures to the right, long names folded."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    rows = [[printable(cell) for cell in row] for row in table.rows]
+    headers = ["\n".join(map(printable, header.split("\n"))) for header in table.headers]
     shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, header in enumerate(table.headers):
-        shown.add_column(
-            Text(header), justify="left" if index == 0 else "right", overflow="fold" if index == 0 else "ellipsis", no_wrap=index > 0
-        )
-    for row in table.rows:
-        shown.add_row(*(Text(printable(cell)) for cell in row))
-    stdout().print(Text(table.title, style="bold"), soft_wrap=True)
+    for index, (header, width) in enumerate(zip(headers, _widths(headers, rows, stdout().width), strict=True)):
+        shown.add_column(Text(header), justify="left" if index == 0 else "right", overflow="fold", width=width)
+    for row in rows:
+        shown.add_row(*map(Text, row))
+    stdout().print(Text(printable(table.title), style="bold"))
     stdout().print(shown)
-    if table.caption is not None:
-        stdout().print(Text(table.caption))
+    for line in (table.caption or "").splitlines():
+        print_line(line)
+
+
+def print_tables(tables: Iterable[Table]) -> None:
+    """Tables below each other, a line free between them."""
+    follows_caption = False
+    for table in tables:
+        if follows_caption:
+            print_line("")
+        print_table(table)
+        follows_caption = table.caption is not None  # a table without one ends with a free line
+
+
+_BETWEEN = 3
+"""Columns of a terminal between two of a table; one more stands at either end."""
+_FIGURES = 20
+"""Figures, and names as short as these, are never folded while the terminal has 80 columns."""
+_LEAST_NAME = 12
+
+
+def _widths(headers: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> list[int]:
+    """The width of every column: what it needs, less what names and headers must give up to fit `available`.
+
+    The widest gives up first. Where even that is not enough all columns do, and figures are folded too.
+    """
+    from rich.cells import cell_len
+
+    bodies = [max((cell_len(row[place]) for row in rows), default=0) for place in range(len(headers))]
+    widths = [max(body, *map(cell_len, header.split("\n"))) for header, body in zip(headers, bodies, strict=True)]
+    for least in ([_LEAST_NAME, *(min(body, _FIGURES) for body in bodies[1:])], [1] * len(widths)):
+        while sum(widths) + _BETWEEN * (len(widths) - 1) + 2 > available:
+            widest = max(range(len(widths)), key=lambda place: (widths[place] > least[place], widths[place]))
+            if widths[widest] <= least[widest]:
+                break
+            widths[widest] -= 1
+    return widths

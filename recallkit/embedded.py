@@ -7,17 +7,16 @@ downloaded and nothing prepared. Counts are those of the very tokens that the mo
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import distributions
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 from recallkit import __version__, artifacts, config, pipeline
+from recallkit.errors import UserError
 from recallkit.models import zoo
 from recallkit.stages.tokens import EMBEDDED
 from recallkit.texts import TextOptions
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TRAINING_TEXT = TextOptions(("demo:train",), "train")
 WHOLE_VALIDATION_TEXT = TextOptions(("demo:validation",), "validation")
@@ -29,6 +28,9 @@ MODELS = tuple(f"{zoo.PREFIX}{name}" for name in zoo.ARCHITECTURES)
 
 RECALL_MODELS = ("control:copy", "control:recall", "control:unigram")
 """What `eval-recall` compares when no model is named: one that copies, one that completes bigrams, one that sees no context."""
+
+LIKELIHOOD_MODELS = RECALL_MODELS[1:]
+"""Those of them that give likelihoods, which lm-eval's own tasks need."""
 
 RARE = pipeline.RareCount(5)
 """5 occurrences in the 3 million tokens of the zoo's training, 1,667 a billion. The papers' 125 a billion would be none."""
@@ -55,3 +57,81 @@ def slices(*, force: bool = False) -> Path:
     if force or not (path / "tokens.parquet").exists():
         pipeline.slice_text(VALIDATION_TEXT, path, counts=counts(force=force), rare=RARE, seq_len=config.EMBEDDED_SEQ_LEN, force=force)
     return path
+
+
+def comparison(slices_folder: Path | None = None) -> Path:
+    """The folder of the comparison of the zoo's models, on the embedded slices unless others are given; made as far as it is not there."""
+    compared_on = slices_folder or slices()
+    pipeline.gap(MODELS[0], MODELS[1:], compared_on)
+    return pipeline.gap_path(compared_on, MODELS[0], MODELS[1:])
+
+
+# ------------------------------------------------------------------------------------- what is meant where nothing is said
+
+
+def what_to_count(text: TextOptions, *, only: Path | None = None, out: Path | None = None) -> tuple[TextOptions, Path]:
+    """The text that `count` reads and the file it writes; a text without sources is the embedded one.
+
+    Without `out` the whole embedded text is counted in the cache folder, any other text here.
+    """
+    text = replace(text, sources=tuple(text.sources) or TRAINING_TEXT.sources, default_split=TRAINING_TEXT.default_split)
+    is_embedded = text == TRAINING_TEXT and only is None
+    return text, out or (folder() / "counts.duckdb" if is_embedded else Path("counts.duckdb"))
+
+
+@dataclass(frozen=True, slots=True)
+class Slicing:
+    """What `pipeline.slice_text` takes."""
+
+    text: TextOptions
+    out: Path
+    counts: Path | None
+    rare: pipeline.RareCount
+    seq_len: int
+
+    def run(self, *, force: bool = False) -> dict[str, Any]:
+        """Labels the text; returns the manifest of `tokens.parquet`. Raises UserError for everything a user can mend."""
+        return pipeline.slice_text(self.text, self.out, counts=self.counts, rare=self.rare, seq_len=self.seq_len, force=force)
+
+
+def what_to_slice(
+    text: TextOptions,
+    *,
+    out: Path | None = None,
+    counts_file: Path | None = None,
+    max_count: int | None = None,
+    max_rate: float | None = None,
+    seq_len: int | None = None,
+    name: str = "slices",
+    usual: bool = True,
+) -> Slicing:
+    """What `slice` (and `profile`, by its `name`) reads and writes; a text without sources is the embedded one.
+
+    The embedded text in its own tokens is read as the zoo reads it: its sequences, the counts of its training, what is
+    rare among those. With nothing else given (`usual`: nor any option that is not named here) it is the sample that the
+    zoo is compared on, in the cache folder. Raises UserError where both a count and a rate are given, and for a rate that
+    is no number.
+    """
+    if max_count is not None and max_rate is not None:
+        raise UserError("two thresholds", where="--max-count and --max-rate", remedy="give one of them")
+    if max_rate is not None and not 0 <= max_rate < 2**62:
+        raise UserError(f"{max_rate} occurrences a billion tokens", where="--max-rate", remedy="give a number of occurrences")
+    is_ours = not text.sources and text.tokenizer is None
+    text = replace(text, sources=tuple(text.sources) or VALIDATION_TEXT.sources, default_split=VALIDATION_TEXT.default_split)
+    given = (counts_file, max_count, max_rate, seq_len)
+    is_sample = usual and given == (None,) * len(given) and text == WHOLE_VALIDATION_TEXT
+    rare = pipeline.RareCount(config.MAX_COUNT if max_count is None else max_count, max_rate)
+    if is_ours and given[:3] == (None, None, None):
+        rare = RARE
+    return Slicing(
+        text=VALIDATION_TEXT if is_sample else text,
+        out=out or (folder() / name if is_sample else Path(name)),
+        counts=counts() if counts_file is None and is_ours else counts_file,
+        rare=rare,
+        seq_len=seq_len if seq_len is not None else config.EMBEDDED_SEQ_LEN if is_ours or is_sample else config.SEQ_LEN,
+    )
+
+
+def recall_folder(out: Path | None, *, is_embedded: bool) -> Path:
+    """Where `eval-recall` writes: `out`, else a folder of the cache for the embedded task and models, else one here."""
+    return out or (folder() / "evals" if is_embedded else Path("evals"))

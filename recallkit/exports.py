@@ -1,6 +1,8 @@
 """Results for other programs and for papers: CSV and JSON of every table, Markdown and LaTeX of what is printed.
 
-Parquet is always written; these stand beside it, and hold the same figures.
+Parquet is always written; these stand beside it, and hold the same figures. Spreadsheets run a cell that begins with
+`=`, `+`, `-` or `@` as a formula, and names of models and sources come from data: in CSV such a name stands behind an
+apostrophe, which spreadsheets take for "this is text". The other formats have names as they are.
 """
 
 from __future__ import annotations
@@ -8,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from recallkit import artifacts
 from recallkit.tables import LATEX_HEAD, MARKDOWN_HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import polars as pl
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from recallkit.tables import Table
 
 FORMATS = ("csv", "json", "md", "tex")
+
+_FORMULA = r"^[=+\-@'\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
+"""How a formula may begin, in the wide forms of East Asian keyboards also. A name that begins with an apostrophe gets one
+more, so that to take one off always gives the name."""
 
 
 def parse_formats(text: str) -> list[str]:
@@ -34,30 +41,34 @@ def parse_formats(text: str) -> list[str]:
 
 
 def export(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Writes each frame of the dataclass `tables` as NAME.csv and NAME.json, each of `shown` as NAME.md and NAME.tex.
+    """Writes each frame of `tables` as NAME.csv and NAME.json, each of `shown` as NAME.md and NAME.tex.
 
-    Only the formats asked for; each file whole or not at all. Numbers are written with every digit; JSON has null where a number
-    is not finite. Returns the files. Raises UserError where a file of such a name was not written by this function.
+    `tables` is a dataclass of polars frames, or a mapping of names to them. Only the formats asked for; each file whole or
+    not at all. Numbers are written with every digit; a null is nothing in CSV and null in JSON, and JSON, which has no
+    numbers that are not finite, has null for those also. Returns the files.
+    Raises UserError, before anything is written, where a file of such a name was not written by this function.
     """
-    frames = {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
-    contents = {
-        "csv": {name: (_csv_head(frame), frame.write_csv()) for name, frame in frames.items()} if "csv" in formats else {},
+    if not formats:
+        return []
+    files = dict(_contents(tables, shown, folder, formats))
+    for path, (head, _) in files.items():
+        artifacts.check_replaceable(path, head.encode())
+    for path, (_, text) in files.items():
+        with artifacts.replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8", newline="")
+    return list(files)
+
+
+def _contents(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[tuple[Path, tuple[str, str]]]:
+    """Each file with how it begins and what it holds, format by format."""
+    frames = tables if isinstance(tables, Mapping) else {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
+    made: dict[str, dict[str, tuple[str, str]]] = {
+        "csv": {name: (_csv_head(frame), _csv(frame)) for name, frame in frames.items()} if "csv" in formats else {},
         "json": {name: (_JSON_HEAD, _json(name, frame)) for name, frame in frames.items()} if "json" in formats else {},
         "md": {name: (MARKDOWN_HEAD, table.markdown()) for name, table in shown.items()} if "md" in formats else {},
         "tex": {name: (LATEX_HEAD, table.latex()) for name, table in shown.items()} if "tex" in formats else {},
     }
-    written = []
-    for ending, texts in contents.items():
-        for name, (head, text) in texts.items():
-            path = folder / f"{name}.{ending}"
-            artifacts.check_replaceable(path, head.encode())
-            with artifacts.replacing(path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-            written.append(path)
-    return written
-
-
-_JSON_HEAD = '{"made_by": "recallkit"'
+    return [(folder / f"{name}.{ending}", content) for ending in formats for name, content in made[ending].items()]
 
 
 def _csv_head(frame: pl.DataFrame) -> str:
@@ -65,7 +76,19 @@ def _csv_head(frame: pl.DataFrame) -> str:
     return frame.clear().write_csv()
 
 
+def _csv(frame: pl.DataFrame) -> str:
+    import polars as pl
+
+    names = pl.col(pl.String, pl.Categorical, pl.Enum).cast(pl.String)
+    is_formula = names.str.contains(_FORMULA)
+    return frame.with_columns(pl.when(is_formula).then("'" + names).otherwise(names).name.keep()).write_csv()
+
+
+_JSON_HEAD = '{"made_by": "recallkit"'
+
+
 def _json(name: str, frame: pl.DataFrame) -> str:
+    """One row a line."""
     rows = [{key: _finite(value) for key, value in row.items()} for row in frame.iter_rows(named=True)]
     lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
     return f'{_JSON_HEAD}, "table": {json.dumps(name)}, "rows": [\n{lines}\n]}}\n'

@@ -5,6 +5,7 @@ Cells are finished text, made once from the frames that are written to Parquet, 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,51 +17,85 @@ if TYPE_CHECKING:
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{character: rf"\{character}" for character in "&%$#_{}"},
+    **{character: f"{{{character}}}" for character in "[]*"},  # behind a row's \\ they would be its arguments
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "`": r"\textasciigrave{}",
+    '"': r"\char34{}",  # babel makes it a command
     "–": "--",
+    "…": r"\dots{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
+    "-": "-{}",
+    "'": "'{}",
 }
+_LATEX_SPECIAL = re.compile(r"[\\&%$#_{}\[\]*~^`\"–…<>|]|-(?=-)|'(?=')")
+"""Of two hyphens or apostrophes LaTeX makes one sign, so the first is parted from the next."""
+_LAST_LATIN = "\u017f"
+"""Beyond it pdflatex has no letters of its own."""
+_MARKDOWN_SPECIAL = re.compile(r"[\\`*_\[\]|~^$]|(?<=www)\.|:(?=//)")
+"""What marks up inside a line, in GitHub's Markdown also: mathematics, crossed out text, addresses that become links."""
+_MARKDOWN_START = re.compile(r"^(\d*)(?=[#+=>.)-])")
+"""Where a line would begin a heading, a list, a quotation or a rule."""
 MARKDOWN_HEAD = "<!-- made by recallkit -->\n"
 LATEX_HEAD = "% made by recallkit; needs \\usepackage{booktabs}\n"
 """How an exported file begins, and by what it is known as ours when it is replaced."""
+_OTHER_LETTERS = "% holds letters that XeLaTeX and LuaLaTeX know, and pdfLaTeX does not\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells are text, never markup; the first column names a row and stands to the left, figures stand to the right."""
+    """Cells are text, never markup; the first column names a row and stands to the left, figures stand to the right.
+
+    `groups` are headings above the headers, each with the number of columns that it spans (all of them together); "" is
+    none. LaTeX alone shows them, as the papers do.
+    """
 
     title: str
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str | None = None
+    groups: Sequence[tuple[str, int]] = ()
 
     def markdown(self) -> str:
         """A pipe table with the title above it and the caption below."""
         lines = [[_markdown(cell) for cell in row] for row in (self.headers, *self.rows)]
         rule = [":--", *["--:"] * (len(self.headers) - 1)]
         body = "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
-        caption = f"\n{_markdown(self.caption)}\n" if self.caption else ""
+        below = _MARKDOWN_START.sub(r"\1\\", _markdown(self.caption or ""))
+        caption = f"\n{below}\n" if below else ""
         return f"{MARKDOWN_HEAD}\n**{_markdown(self.title)}**\n\n{body}\n{caption}"
 
     def latex(self) -> str:
         """A `table` of booktabs, as the papers print theirs: rules above, under the head and below, the caption under it."""
         lines = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in (self.headers, *self.rows)]
-        caption = _latex(f"{self.title}. {self.caption or ''}".strip())
-        return (
-            f"{LATEX_HEAD}\\begin{{table}}\n\\centering\n\\begin{{tabular}}{{l{'r' * (len(self.headers) - 1)}}}\n\\toprule\n"
-            + "\n".join((lines[0], r"\midrule", *lines[1:]))
+        caption = _latex(f"{self.title.rstrip('.')}. {self.caption or ''}")
+        body = (
+            f"\\begin{{table}}\n\\centering\n\\begin{{tabular}}{{l{'r' * (len(self.headers) - 1)}}}\n\\toprule\n"
+            + "\n".join((*_latex_groups(self.groups), lines[0], r"\midrule", *lines[1:]))
             + f"\n\\bottomrule\n\\end{{tabular}}\n\\caption{{{caption}}}\n\\end{{table}}\n"
         )
+        return LATEX_HEAD + (_OTHER_LETTERS if any(character > _LAST_LATIN for character in body) else "") + body
 
 
 def _markdown(text: str) -> str:
     """Text without a meaning in Markdown or HTML."""
-    shown = printable(text.replace("\n", " ")).replace("&", "&amp;").replace("<", "&lt;")
-    return "".join(f"\\{character}" if character in "\\`*_[]|" else character for character in shown)
+    escaped = _MARKDOWN_SPECIAL.sub(r"\\\g<0>", printable(text))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in printable(text.replace("\n", " ")))
+    return _LATEX_SPECIAL.sub(lambda found: _LATEX[found[0]], printable(text))
+
+
+def _latex_groups(groups: Sequence[tuple[str, int]]) -> list[str]:
+    """The line of headings over several columns each, and the rules under them."""
+    if not groups:
+        return []
+    cells, rules, first = [], [], 1
+    for name, span in groups:
+        cells.append(rf"\multicolumn{{{span}}}{{c}}{{{_latex(name)}}}")
+        rules += [rf"\cmidrule(lr){{{first}-{first + span - 1}}}"] if name else []
+        first += span
+    return [" & ".join(cells) + r" \\", " ".join(rules)]

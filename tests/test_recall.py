@@ -121,7 +121,7 @@ def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, t
     truncated, lost = sum(number > 0 for number in cut), sum(number > 4 for number in cut)
     assert 0 < lost < 12
     line = f"of 12 prompts {truncated} cut on the left to fit its context, {lost} whose answer stood only in what was cut"
-    assert line in done.stdout
+    assert line in " ".join(done.stdout.split()), "on as many lines as it takes"
 
 
 def test_prompts_read_twice_and_documents_cut_around_the_answer(home, rows, tmp_path):

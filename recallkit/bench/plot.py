@@ -1,51 +1,58 @@
-"""Times drawn against what was varied, as Based's figures 4 to 7 have them: an axis for each operation, a line for each implementation."""
+"""Times drawn against what was varied, as Based's figures 4 to 7 have them: a plot for each operation, a line for each implementation."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from recallkit.bench.results import OURS
-from recallkit.errors import UserError
+from recallkit.charts.lines import (
+    AXIS,
+    CHARACTER,
+    Point,
+    Series,
+    keys,
+    labels,
+    legend,
+    line_panel,
+    rounded,
+    shorten,
+    stacked,
+    text,
+    values,
+)
+from recallkit.charts.theme import PAPER, Figure, check_picture, save_figure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    import altair as alt
+
     from recallkit.bench.results import Results, Row
+    from recallkit.charts.theme import Chart, Palette
 
 _ACROSS = 3
-"""Axes side by side."""
+"""Plots side by side."""
+_WIDTH, _HEIGHT = 300, 200
 _LETTERS = {"b": "rows in the batch", "n": "tokens", "t": "tokens", "d": "width", "vocab": "vocabulary", "keys": "keys a query"}
 
 
 def draw(results: Results, path: Path) -> int:
-    """Writes one picture (`path` ends in .svg, .png or .pdf) of every operation measured at two sizes or more -> how many axes it has.
+    """Writes one picture (`path` ends in .svg or .png) of every operation measured at two sizes or more -> how many plots it has.
 
-    Nothing is written where there is nothing to draw: 0. Raises UserError without matplotlib, or for another kind of file.
+    Nothing is written where there is nothing to draw: 0. Raises UserError for another kind of file, and where `path` is a
+    file that is not one of our pictures.
     """
-    if path.suffix not in (".svg", ".png", ".pdf"):
-        raise UserError(f"no picture is written as {path.suffix or 'that'}", where=path, remedy="use .svg, .png or .pdf")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("drawing needs matplotlib", where=path, remedy="pip install 'recallkit[plots]'") from error
-
-    series = list(_varied(results.rows))
-    if not series:
-        return 0
-    down = math.ceil(len(series) / _ACROSS)
-    figure = Figure(figsize=(4.6 * min(_ACROSS, len(series)), 3.5 * down + 0.4), layout="constrained")
-    axes = figure.subplots(down, min(_ACROSS, len(series)), squeeze=False).ravel()
-    for ax, (title, letter, rows) in zip(axes, series, strict=False):
-        _draw_one(ax, title, letter, rows)
-    for ax in axes[len(series) :]:
-        ax.set_axis_off()
-    machine = results.machine
-    figure.suptitle(f"{machine['name']}, {machine['dtype']}, torch {machine['torch']}", fontsize=10)
-    figure.savefig(path)
-    return len(series)
+    check_picture(path)
+    found = list(_varied(results.rows))
+    if found:
+        machine = results.machine
+        told = f"{machine['name']}, {machine['dtype']}, torch {machine['torch']}"
+        save_figure(Figure(path.stem, "Times of operations", told, partial(_draw, found, told)), path)
+    return len(found)
 
 
 def _varied(rows: list[Row]) -> Iterator[tuple[str, str, list[Row]]]:
@@ -63,18 +70,79 @@ def _varied(rows: list[Row]) -> Iterator[tuple[str, str, list[Row]]]:
                     yield " ".join([operation, *(f"{name}={value:,}" for name, value in rest)]), letter, alike
 
 
-def _draw_one(ax: Any, title: str, letter: str, rows: list[Row]) -> None:
-    names = list(dict.fromkeys(row.implementation for row in rows))
-    for place, name in enumerate(names):
-        mine = sorted((row for row in rows if row.implementation == name), key=lambda row: row.size[letter])
-        places, times = [row.size[letter] for row in mine], [1e3 * row.seconds for row in mine]
-        ours = name.startswith(OURS)
-        ax.plot(places, times, "o-" if ours else "s--", color=f"C{place}", linewidth=2 if ours else 1.2, markersize=4, label=name)
-        ax.fill_between(places, [1e3 * row.fastest for row in mine], [1e3 * row.slowest for row in mine], color=f"C{place}", alpha=0.15)
-    ax.set(xscale="log", yscale="log", title=title, xlabel=_LETTERS.get(letter, letter), ylabel="milliseconds")
+def _draw(found: Sequence[tuple[str, str, list[Row]]], told: str, palette: Palette = PAPER) -> Chart:
+    """All plots in rows of `_ACROSS`, below what they were measured on."""
+    import altair as alt
+
+    plots = [_draw_one(title, letter, rows, palette) for title, letter, rows in found]
+    grid = alt.concat(*plots, columns=_ACROSS, spacing=28).resolve_scale(x="independent", y="independent")
+    return stacked(alt.layer(text(told, -AXIS, 6, colour=palette.soft), width=_WIDTH, height=8), grid)
+
+
+def _draw_one(title: str, letter: str, rows: Sequence[Row], palette: Palette) -> Chart:
+    """Milliseconds of each implementation over one size, both logarithmic: ours solid, others dashed, ranges as bands."""
+    import altair as alt
+
+    looks = _looks(rows, palette)
     ticks = sorted({row.size[letter] for row in rows})
-    ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=8)
-    ax.minorticks_off()
-    ax.title.set_fontsize(9)
-    ax.grid(alpha=0.3)
-    ax.legend(fontsize=7)
+    axes = {"x": _sizes_axis(ticks, _LETTERS.get(letter, letter)), "y": _times_axis(rows)}
+    ordered = sorted(rows, key=lambda row: row.size[letter])
+    points = {look.name: [_point(row, letter) for row in ordered if row.implementation == look.name] for look in looks}
+    ranges = [
+        {"x": row.size[letter], "y": 1e3 * row.fastest, "high": 1e3 * row.slowest, "run": look.label, "fill": look.colour}
+        for look in looks
+        for row in ordered
+        if row.implementation == look.name
+    ]
+    bands = alt.Chart(values(ranges)).mark_area(opacity=0.15, aria=False)
+    below = [bands.encode(**axes, y2="high:Q", detail="run:N", fill=alt.Fill("fill:N", scale=None))]
+    name = text(shorten(title, int((_WIDTH + AXIS) / CHARACTER)), -AXIS, -22, bold=True)
+    above = [name, text("milliseconds", 0, -8, colour=palette.soft)]
+    panel = line_panel(looks, points, axes, palette, below=below, above=above, size=(_WIDTH, _HEIGHT))
+    return stacked(panel, legend(keys(looks), palette, width=_WIDTH + AXIS))
+
+
+def _looks(rows: Sequence[Row], palette: Palette) -> list[Series]:
+    """How implementations look, in the order of their rows."""
+    names = list(dict.fromkeys(row.implementation for row in rows))
+    shown = labels(names)
+    return [
+        Series(
+            name,
+            shown[name],
+            palette.models[place % len(palette.models)],
+            [1, 0] if name.startswith(OURS) else [5, 3],
+            "circle" if name.startswith(OURS) else "square",
+            2.0 if name.startswith(OURS) else 1.2,
+        )
+        for place, name in enumerate(names)
+    ]
+
+
+def _point(row: Row, letter: str) -> Point:
+    shown = f"{shorten(row.implementation, 60)}, {letter}={row.size[letter]:,}"
+    times = f"{1e3 * row.seconds:.4g} ms ({1e3 * row.fastest:.4g} to {1e3 * row.slowest:.4g})"
+    return Point(row.size[letter], 1e3 * row.seconds, f"{shown}: {times}")
+
+
+def _sizes_axis(ticks: Sequence[int], title: str) -> alt.X:
+    """Sizes on a logarithmic axis, a tick at each that was measured as far as there is room."""
+    import altair as alt
+
+    every = math.ceil(len(ticks) / 7)
+    axis = alt.Axis(values=list(ticks)[::every], format=",d", title=title, grid=False, labelFlush=False, labelOverlap=False)
+    return alt.X("x:Q", scale=alt.Scale(type="log", domain=[ticks[0] / 1.15, ticks[-1] * 1.15], nice=False), axis=axis)
+
+
+def _times_axis(rows: Sequence[Row]) -> alt.Y:
+    """Milliseconds on a logarithmic axis, with ticks at 1, 2 and 5 times powers of ten where these are few enough."""
+    import altair as alt
+
+    low, high = 1e3 * min(row.fastest for row in rows) / 1.1, 1e3 * max(row.slowest for row in rows) * 1.1
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if math.log10(high / low) < 2.2 else (1,)
+    ticks = [tick for power in powers for step in steps if low <= (tick := float(f"{step}e{power}")) <= high]
+    names = {f"{tick:g}": rounded(tick) for tick in ticks}
+    shown = " ".join(f"abs(datum.value / {tick!r} - 1) < 1e-9 ? '{names[f'{tick:g}']}' :" for tick in ticks)
+    axis = alt.Axis(values=ticks, labelExpr=f"{shown} ''", title=None, grid=True, domain=False, ticks=False, minExtent=AXIS, maxExtent=AXIS)
+    return alt.Y("y:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)

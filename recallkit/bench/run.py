@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -16,6 +15,7 @@ from recallkit.bench.models import Workload, measure_models
 from recallkit.bench.operations import Setting, measure_case
 from recallkit.bench.results import Results, describe_machine
 from recallkit.bench.timing import measure_ceilings
+from recallkit.charts.theme import SVG_HEAD
 from recallkit.models import zoo
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def num_steps(options: BenchOptions, device: torch.device, dtype: torch.dtype) -
     return sum(1 for name in options.operations for _ in OPERATIONS[name](setting)) + len(options.models)
 
 
-_FILES = {"bench.json": b'{\n  "machine"', "bench.parquet": b"PAR1", "bench.svg": b"<?xml"}
+_FILES = {"bench.json": b'{\n  "machine"', "bench.parquet": b"PAR1", "bench.svg": SVG_HEAD}
 """What `write_results` writes, and how it begins."""
 
 
@@ -118,7 +118,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_results(results: Results, folder: Path) -> list[Path]:
-    """bench.json and bench.parquet, and with matplotlib a picture, bench.svg, where a size was varied -> the files.
+    """bench.json and bench.parquet, and a picture, bench.svg, where a size was varied -> the files.
 
     `folder` is there: see `make_folder`.
     """
@@ -126,7 +126,6 @@ def write_results(results: Results, folder: Path) -> list[Path]:
 
     from recallkit import artifacts
     from recallkit.bench.plot import draw
-    from recallkit.errors import UserError
 
     files = [folder / "bench.json", folder / "bench.parquet"]
     artifacts.write_json(files[0], results.to_json())
@@ -135,6 +134,4 @@ def write_results(results: Results, folder: Path) -> list[Path]:
     schema = pa.schema([*((name, pa.string()) for name in texts), *((name, pa.float64()) for name in numbers)])
     table = pa.Table.from_pylist(rows, schema=schema)
     artifacts.write_parquet(files[1], [table], table.schema, {"kind": "bench", "machine": results.machine})
-    with contextlib.suppress(UserError):  # without matplotlib there is no picture; the tables are there
-        files += [folder / "bench.svg"] if draw(results, folder / "bench.svg") else []
-    return files
+    return [*files, folder / "bench.svg"] if draw(results, folder / "bench.svg") else files

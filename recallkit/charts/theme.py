@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+import zlib
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from recallkit import artifacts
@@ -30,9 +32,18 @@ FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif
 _FILE_FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 _PIXELS_PER_INCH = 300
 _SVG = "http://www.w3.org/2000/svg"
-_DRAWN = {"svg", "g", "path", "line", "rect", "circle", "text", "tspan", "title", "desc", "defs", "clipPath", "linearGradient", "stop"}
+_DRAWN = {"svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath"}
 _REFERRING = re.compile(r"(^|:)href$|^on|^src$|^style$")
-PNG_HEAD, SVG_HEAD = b"\x89PNG", b"<svg"
+_NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What names may hold and XML may not: vl-convert ends the whole program where it meets one."""
+_LINK = re.compile(r"url\((?!#)|javascript:", re.IGNORECASE)
+_PLACES = ("d", "transform", "x", "y", "x1", "y1", "x2", "y2", "width", "height", "r", "points")
+_UNSEEN = {"class", "role", "aria-roledescription", "aria-hidden", "pointer-events", "version", "stroke-miterlimit", "clip-rule"}
+"""What Vega adds for styles, scripts and readers of structure: the picture is the same without it."""
+_INHERITED = ("fill", "stroke", "stroke-width", "stroke-dasharray", "font-family", "font-size", "font-weight", "text-anchor")
+SVG_HEAD = f'<svg xmlns="{_SVG}" data-made-by="recallkit"'.encode()
+PNG_HEAD, PNG_HEAD_AT = b"\x00\x00\x00\x12tEXtSoftware\x00recallkit", 33
+"""How our pictures are known again: the first attribute of an SVG, the chunk behind a PNG's header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,11 @@ PAPER = Palette(
 DASHES = ([1, 0], [5, 3], [2, 2])
 """Lines of models that share a colour: the second seven are dashed, the third dotted."""
 
+SHAPES = ("square", "triangle-up", "diamond", "circle", "triangle-down", "cross", "triangle-right")
+"""Points of models in turn, as many as colours; the reference's is a circle."""
+
+ENDINGS = (".svg", ".png")
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -104,76 +120,190 @@ def model_dashes(models: Sequence[str], reference: str | None = None) -> tuple[l
     return domain, [DASHES[0] if model == reference else dashes[model] for model in domain]
 
 
+def model_shapes(models: Sequence[str], reference: str | None = None) -> tuple[list[str], list[str]]:
+    """Domain and range of a scale of points' shapes, so that colour is never alone in telling models apart."""
+    others = [model for model in models if model != reference]
+    shapes = {model: SHAPES[place % len(SHAPES)] for place, model in enumerate(others)}
+    domain = [*([reference] if reference is not None else []), *others]
+    return domain, ["circle" if model == reference else shapes[model] for model in domain]
+
+
 def themed(chart: Chart, palette: Palette, font: str = FONT) -> dict[str, Any]:
     """The chart's Vega-Lite specification with the palette's colours on everything that is not data."""
-    themed_chart = (
-        chart.configure(background="transparent" if palette is PAGE else palette.page, font=font, padding=4)
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelColor=palette.soft,
-            titleColor=palette.soft,
-            gridColor=palette.rule,
-            domainColor=palette.rule,
-            tickColor=palette.rule,
-            labelFontSize=11,
-            titleFontSize=11,
-            titleFontWeight="normal",
-        )
-        .configure_legend(
-            labelColor=palette.ink, titleColor=palette.soft, labelFontSize=11, titleFontSize=11, orient="bottom", labelLimit=180, columns=2
-        )
-        .configure_header(labelColor=palette.ink, titleColor=palette.soft, labelFontSize=11, titleFontSize=11)
-        .configure_text(color=palette.ink, fontSize=11)
-    )
-    specification: dict[str, Any] = themed_chart.to_dict()
-    return specification
+    specification: dict[str, Any] = chart.to_dict(validate=False)  # a chart of many layers is validated for seconds
+    shown = {"labelColor": palette.soft, "titleColor": palette.soft, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
+    lines = {"gridColor": palette.rule, "domainColor": palette.rule, "tickColor": palette.rule, "tickSize": 3}
+    specification["config"] = {
+        "background": "transparent" if palette is PAGE else palette.page,
+        "font": font,
+        "padding": 4,
+        "view": {"stroke": None, "continuousWidth": WIDTH, "continuousHeight": HEIGHT},
+        "axis": {**shown, **lines, "aria": False},  # a tip on an axis would hide the one of a point
+        "legend": {**shown, "labelColor": palette.ink, "aria": False, "orient": "bottom", "labelLimit": 180, "columns": 2},
+        "header": {**shown, "labelColor": palette.ink},
+        "text": {"color": palette.ink, "fontSize": 11},
+        "concat": {"spacing": 12},
+    }
+    harmless: dict[str, Any] = without_controls(specification)
+    return harmless
+
+
+def without_controls(value: Any) -> Any:
+    """The value, with a sign for a character that cannot be shown in the place of each in its texts."""
+    if isinstance(value, dict):
+        return {without_controls(key): without_controls(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_controls(item) for item in value]
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", value) if isinstance(value, str) else value
 
 
 def svg(figure: Figure, palette: Palette = PAGE) -> str:
     """The picture as an `<svg>` element that runs and fetches nothing, with no width of its own.
 
-    Raises ValueError where a drawing holds anything but shapes and text: a mistake in a chart, not a user's.
+    Its points are named by `aria-label`, itself by the figure's title. Raises ValueError where a drawing holds anything
+    but shapes and text: a mistake in a chart, not a user's.
     """
+    root = _drawn(figure, palette, FONT if palette is PAGE else _FILE_FONT)
+    root.attrib.pop("width", None)
+    root.attrib.pop("height", None)
+    return ET.tostring(root, encoding="unicode")
+
+
+def _drawn(figure: Figure, palette: Palette, font: str) -> ET.Element:
+    """The drawing, parsed, checked and tidied: the same on every run."""
     import vl_convert
 
-    drawn = vl_convert.vegalite_to_svg(themed(figure.draw(palette), palette, FONT if palette is PAGE else _FILE_FONT))
-    return _checked(drawn)
-
-
-def _checked(drawn: str) -> str:
-    """The drawing, parsed and written again: well-formed, of known elements, without links, scripts and styles."""
+    ET.register_namespace("", _SVG)
+    drawn = vl_convert.vegalite_to_svg(themed(figure.draw(palette), palette, font), allowed_base_urls=[])
     root = ET.fromstring(drawn)  # noqa: S314  (vl-convert's own output: no document type, no entities of data)
+    _check(root)
+    _tidy(root, figure.name)
+    attributes = dict(root.attrib)
+    root.attrib.clear()
+    root.attrib.update({"data-made-by": "recallkit", **attributes, "role": "img", "aria-label": figure.title})
+    return root
+
+
+def _check(root: ET.Element) -> None:
+    """Raises ValueError where a drawing holds other than known elements, or links, scripts and styles."""
     for element in root.iter():
         if element.tag.removeprefix(f"{{{_SVG}}}") not in _DRAWN:
             raise ValueError(f"a drawing holds <{element.tag}>")
-        for name in [key for key in element.attrib if _REFERRING.search(key.rpartition("}")[2])]:
-            raise ValueError(f"a drawing holds the attribute {name}")
-    root.attrib.pop("width", None)
-    root.attrib.pop("height", None)
-    ET.register_namespace("", _SVG)
-    return ET.tostring(root, encoding="unicode")
+        for key, value in element.attrib.items():
+            name = key.rpartition("}")[2]
+            if _REFERRING.search(name) or (name != "aria-label" and _LINK.search(value)):
+                raise ValueError(f"a drawing holds the attribute {name}")
+
+
+def _tidy(element: ET.Element, name: str) -> None:
+    """Takes off what is not seen, rounds places to a tenth of a pixel, and says once in a group what all its parts share.
+
+    A page of eight models' points is a third as long so. Identifiers get the figure's name: pages hold many drawings.
+    """
+    for child in list(element):
+        _tidy(child, name)
+        if _is_nothing(child):
+            element.remove(child)
+    element[:] = [part for child in element for part in (child if _is_bare(child) else [child])]
+    for key in [key for key in element.attrib if key in _UNSEEN or (key, element.attrib[key]) in {("opacity", "1"), ("aria-label", "")}]:
+        del element.attrib[key]
+    for key in _PLACES:
+        if key in element.attrib:
+            element.set(key, _DECIMALS.sub(_rounded, element.attrib[key]))
+    if element.get("transform") == "translate(0,0)":
+        del element.attrib["transform"]
+    if "id" in element.attrib:
+        element.set("id", f"{name}-{element.attrib['id']}")
+    for key, value in element.attrib.items():
+        if value.startswith("url(#"):
+            element.set(key, f"url(#{name}-{value.removeprefix('url(#')}")
+    if element.tag == f"{{{_SVG}}}g" and len(element):
+        _share(element)
+
+
+_DECIMALS = re.compile(r"-?\d+\.\d+(e-?\d+)?")
+
+
+def _rounded(found: re.Match[str]) -> str:
+    shown = f"{float(found.group()):.1f}".removesuffix(".0")
+    return "0" if shown == "-0" else shown
+
+
+def _is_nothing(element: ET.Element) -> bool:
+    """Whether an element draws nothing: an empty group, or a shape without paint, as Vega puts around every group."""
+    kind = element.tag.removeprefix(f"{{{_SVG}}}")
+    if kind == "g":
+        return not len(element) and not element.text
+    return kind == "path" and (element.get("display") == "none" or not {"fill", "stroke"} & set(element.attrib))
+
+
+def _is_bare(element: ET.Element) -> bool:
+    """Whether this is a group that says nothing of its parts."""
+    return element.tag == f"{{{_SVG}}}g" and not element.attrib
+
+
+def _share(group: ET.Element) -> None:
+    """Moves paint and font that all children state alike to the group."""
+    for key in _INHERITED:
+        found = {child.get(key) for child in group}
+        if len(found) == 1 and None not in found and key not in group.attrib:
+            group.set(key, found.pop() or "")
+            for child in group:
+                del child.attrib[key]
+    runs = [(key, list(run)) for key, run in groupby(list(group), lambda child: tuple(child.get(name) for name in _INHERITED))]
+    if len(runs) > 1 and len(group) > 2 * len(runs):
+        group[:] = [_wrapped(run) for _, run in runs]
+
+
+def _wrapped(run: list[ET.Element]) -> ET.Element:
+    """A group of neighbours that are painted alike."""
+    group = ET.Element(f"{{{_SVG}}}g")
+    group.extend(run)
+    _share(group)
+    return group
 
 
 def save_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
     """Writes each picture as NAME.svg and NAME.png (300 dots an inch), whole or not at all; returns the files.
 
-    Raises UserError where a file of such a name is no picture: it is not replaced.
+    Raises UserError where a file of such a name is not one of ours: it is not replaced, and nothing else is written.
     """
+    paths = {folder / f"{figure.name}{ending}": figure for figure in figures for ending in ENDINGS}
+    for path in paths:
+        check_picture(path)
+    for path, figure in paths.items():
+        save_figure(figure, path)
+    return list(paths)
+
+
+def check_picture(path: Path) -> None:
+    """Raises UserError where `path` is no place for a picture: of another kind, or taken by a file that is not ours."""
+    if path.suffix not in ENDINGS:
+        raise UserError(f"no picture is written as {path.suffix or 'that'}", where=path, remedy="use .svg or .png")
+    head, at = (SVG_HEAD, 0) if path.suffix == ".svg" else (PNG_HEAD, PNG_HEAD_AT)
+    artifacts.check_replaceable(path, head, at=at)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Writes one picture, by the ending of `path` as SVG or PNG, whole or not at all. Raises UserError as `check_picture` does."""
+    check_picture(path)
+    drawing = _svg_file(figure) if path.suffix == ".svg" else _png_file(figure)
+    with artifacts.replacing(path) as temporary:
+        temporary.write_bytes(drawing)
+
+
+def _svg_file(figure: Figure) -> bytes:
+    drawing: bytes = ET.tostring(_drawn(figure, PAPER, _FILE_FONT), encoding="utf-8")
+    return drawing + b"\n"
+
+
+def _png_file(figure: Figure) -> bytes:
     import vl_convert
 
-    written = []
-    for figure in figures:
-        specification = themed(figure.draw(PAPER), PAPER, _FILE_FONT)
-        drawings = {
-            folder / f"{figure.name}.svg": (SVG_HEAD, vl_convert.vegalite_to_svg(specification).encode()),
-            folder / f"{figure.name}.png": (PNG_HEAD, vl_convert.vegalite_to_png(specification, scale=_PIXELS_PER_INCH / 72)),
-        }
-        for path, (head, drawing) in drawings.items():
-            artifacts.check_replaceable(path, head)
-            with artifacts.replacing(path) as temporary:
-                temporary.write_bytes(drawing)
-            written.append(path)
-    return written
+    specification = themed(figure.draw(PAPER), PAPER, _FILE_FONT)
+    drawing: bytes = vl_convert.vegalite_to_png(specification, ppi=_PIXELS_PER_INCH, allowed_base_urls=[])
+    software = PNG_HEAD + zlib.crc32(PNG_HEAD[4:]).to_bytes(4, "big")
+    return drawing[:PNG_HEAD_AT] + software + drawing[PNG_HEAD_AT:]
 
 
 def check_figures_folder(folder: Path | None) -> None:

@@ -10,7 +10,7 @@ from recallkit.options import Force, Json
 def demo(as_json: Json = False, force: Force = False) -> None:
     """Run the whole way on the embedded text: slice, score and attribute the gaps between the zoo's trained models; a page tells."""
     from recallkit import console, embedded, pipeline, scoring
-    from recallkit.page import write_page
+    from recallkit.report.write import write_report
     from recallkit.views.gap import gap_json, print_gap
     from recallkit.views.text import manifest_of, print_slices, slices_json
 
@@ -20,11 +20,11 @@ def demo(as_json: Json = False, force: Force = False) -> None:
         scoring.score(model, slices, scoring.ScoringOptions(force=force))
     tables = pipeline.gap(reference, models, slices, options=scoring.ScoringOptions(force=force))
     out = pipeline.gap_path(slices, reference, models)
-    page = write_page(out)
+    page = write_report(out).page
     sliced = manifest_of(slices)
     if as_json:
         console.print_json({"slices": slices_json(slices, sliced), "gap": gap_json(tables, out), "page": str(page)})
         return
     print_slices(slices, sliced)
     print_gap(tables, sliced, out)
-    console.stdout().print(f"The same as a page: {page}", markup=False, soft_wrap=True)
+    console.stdout().print(f"The same as a page, with the text token by token: {page}", markup=False, soft_wrap=True)

@@ -17,6 +17,7 @@ from recallkit.options import (
     DtypeChoice,
     EvaluatedDtype,
     EvaluatedTokenizer,
+    Export,
     Force,
     Json,
     Prompt,
@@ -86,15 +87,17 @@ def eval_recall(
         ),
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
+    export: Export = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes."""
-    from recallkit import console, embedded, recall
+    from recallkit import console, embedded, exports, recall
     from recallkit.evals.rows import tasks_of
     from recallkit.models.loading import COPY_CONTROL
     from recallkit.stock_tasks import COMMONSENSE, plan_stock
-    from recallkit.views.recall import print_metrics, print_recall, recall_json
+    from recallkit.views.recall import metrics_table, print_metrics, print_recall, recall_json, recall_tables
+    from recallkit.views.text import print_files
 
     named = [name.strip() for name in (tasks or "").split(",") if name.strip()]
     if tasks is None and not lm_eval_task:
@@ -123,11 +126,18 @@ def eval_recall(
     own_plan = recall.plan_recall(compared, asked, folder, options) if asked else None
     stock_plan = plan_stock(compared, stock, folder, options) if stock else None
     recalled = own_plan.run() if own_plan else None
-    if recalled is not None and not as_json:
-        print_recall(*recalled, folder)
+    written = []
+    if recalled is not None:
+        written = exports.export(recalled[0], recall_tables(recalled[0]), recalled[1], export or ())
+        if not as_json:
+            print_recall(*recalled, folder)
+            print_files(written)
     metrics = stock_plan.run() if stock_plan else None
+    if metrics is not None:
+        written = exports.export({"metrics": metrics}, {"metrics": metrics_table(metrics)}, folder, export or ())
     if as_json:
         found = {**(recall_json(*recalled) if recalled else {}), **({} if metrics is None else {"metrics": metrics.to_dicts()})}
         console.print_json({"out": str(folder), **found})
     elif metrics is not None:
         print_metrics(metrics, folder)
+        print_files(written)

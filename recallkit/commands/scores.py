@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,7 @@ from recallkit.options import (
     Dtype,
     Engine,
     EngineChoice,
+    Export,
     Force,
     Json,
     ModelTokenizer,
@@ -29,6 +30,9 @@ from recallkit.options import (
     TrustRemoteCode,
     Workers,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @app.command()
@@ -134,22 +138,19 @@ def gap(
             metavar="NATS", help="Exit 1 if a model's NLL on AR hits is more than this above the reference's.", show_default=False
         ),
     ] = None,
+    export: Export = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals."""
-    from recallkit import console, embedded, pipeline, scoring
-    from recallkit.views.gap import gap_json, print_gap, worst_ar_gap
-    from recallkit.views.published import print_published, published_json
-    from recallkit.views.text import manifest_of
+    from recallkit import console, embedded, exports, pipeline, scoring
+    from recallkit.views.gap import gap_json, gap_tables, print_gap, worst_ar_gap
+    from recallkit.views.text import manifest_of, print_files
 
     if table is not None and fail_above is not None:
         raise typer.BadParameter("--fail-above needs models, not a --table")
     if table is not None:
-        from recallkit.stages.published import attribute_published
-
-        published = attribute_published(table, reference=reference, ar_share=ar_share)
-        console.print_json(published_json(published)) if as_json else print_published(published)
+        _attribute_printed(table, reference, ar_share, out, export or (), as_json)
         return
     if reference is not None and not models:
         raise typer.BadParameter("name at least one model to compare with the reference")
@@ -160,13 +161,36 @@ def gap(
         counts, device, dtype.value if dtype else None, batch_tokens, force, trust_remote_code=trust_remote_code, workers=workers
     )
     tables = pipeline.gap(compared[0], compared[1:], folder, target, options)
+    written = exports.export(tables, gap_tables(tables, manifest_of(folder)), target, export or ())
     if as_json:
         console.print_json(gap_json(tables, target))
     else:
         print_gap(tables, manifest_of(folder), target)
+        print_files(written)
     if fail_above is not None and worst_ar_gap(tables) > fail_above:
         console.note(f"a model's NLL on AR hits is more than {fail_above} nats above the reference's")
         raise typer.Exit(EXIT_FAILED)
+
+
+def _attribute_printed(
+    table: Path, reference: str | None, ar_share: float | None, out: Path | None, formats: Sequence[str], as_json: bool
+) -> None:
+    """`gap --table`: the arithmetic on printed perplexities."""
+    from recallkit import console, exports
+    from recallkit.stages.published import attribute_published
+    from recallkit.views.published import print_published, published_json, published_table
+    from recallkit.views.text import print_files
+
+    if formats and out is None:
+        raise typer.BadParameter("--export with --table needs a directory to write to: -o DIR")
+    published = attribute_published(table, reference=reference, ar_share=ar_share)
+    shown = {"published": published_table(published)}
+    written = exports.export({"published": published.frame}, shown, out, formats) if out is not None else []
+    if as_json:
+        console.print_json(published_json(published))
+        return
+    print_published(published)
+    print_files(written)
 
 
 def _share(text: str | None) -> tuple[int, int] | None:

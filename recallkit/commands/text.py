@@ -16,6 +16,7 @@ from recallkit.options import (
     BoundaryChoice,
     Counts,
     EndToken,
+    Export,
     Force,
     Json,
     LimitTokens,
@@ -129,12 +130,14 @@ def slice_(
     text_field: TextField = None,
     source_field: SourceField = None,
     skip_bad: SkipBad = False,
+    export: Export = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?"""
-    from recallkit import console, embedded, pipeline
-    from recallkit.views.text import print_slices, slices_json
+    from recallkit import console, embedded, exports, pipeline
+    from recallkit.stages.slices import summarise_slices
+    from recallkit.views.text import print_files, print_slices, slices_json, slices_table
 
     if max_count is not None and max_rate is not None:
         raise typer.BadParameter("give --max-count or --max-rate, not both")
@@ -151,10 +154,15 @@ def slice_(
         rare = embedded.RARE if max_count is None and max_rate is None else rare
     path = out or (embedded.folder() / "slices" if is_embedded else Path("slices"))
     manifest = pipeline.slice_text(text, path, counts=counts, rare=rare, seq_len=seq_len or config.SEQ_LEN, force=force)
+    written = []
+    if export:
+        summary = summarise_slices(path / "tokens.parquet")
+        written = exports.export({"summary": summary}, {"summary": slices_table(summary, manifest)}, path, export)
     if as_json:
         console.print_json(slices_json(path, manifest))
     else:
         print_slices(path, manifest)
+        print_files(written)
 
 
 def _text(

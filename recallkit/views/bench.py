@@ -32,4 +32,4 @@ def print_bench(results: Results, files: Sequence[Path]) -> None:
     if models:
         console.print_table(Table(f"{title}; random weights", shown.MODEL_COLUMNS, models, caption=shown.model_sizes(results.rows)))
     for line in (*results.verdicts, *(f"Written: {path}" for path in files)):
-        console.stdout().print(line, markup=False, soft_wrap=True)
+        console.print_line(line, is_path=True)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit import artifacts, console
-from recallkit.console import percent
+from recallkit.console import percent, sparkline
 from recallkit.errors import UserError
 from recallkit.tables import Table
-from recallkit.views.text import what_is_rare
+from recallkit.views.text import powers_of_two, what_is_rare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    import polars as pl
+
     from recallkit.stages.gap import GapTables
 
 
+_KINDS = ("all", "ar_hit", "other")
 _MOST_ROWS = 20
 _MOST_COLUMNS = 3
 """Sources and models in the table by source: what a terminal shows; the Parquet file has all of them."""
@@ -46,38 +51,122 @@ def worst_ar_gap(tables: GapTables) -> float:
 
 
 def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
-    """Perplexities of every model overall, on AR hits and on other tokens, and the share of the gap with its interval."""
-    cells = {(row["model"], row["source"], row["slice"]): row for row in tables.gap.iter_rows(named=True)}
-    models = list(dict.fromkeys(model for model, _, _ in cells))
-    first = cells[models[0], "ALL", "all"]
-    share = cells[models[0], "ALL", "ar_hit"]["share_of_tokens"]
-    rows = [[first["reference"], *(ppl(cells[models[0], "ALL", s]["ppl_reference"]) for s in ("all", "ar_hit", "other")), "", "reference"]]
-    notes = []
+    """Perplexities of every model overall, on AR hits and on other tokens, and the share of the gap with its interval; then where."""
+    cells = _cells(tables)
+    models = _models(tables)
+    console.print_table(gap_table(tables, slices))
+    notes = [f"{model}: {note}" for model in models if (note := cells[model, "ALL", "ar_hit"]["note"])]
+    for line in [*_bits_per_byte([cells[model, "ALL", "all"] for model in models]), *_inexact(out), *notes]:
+        console.print_line(line)
+    console.print_line("")
+    by_source = by_source_table(tables) if len(models) <= _MOST_COLUMNS else None
+    console.print_tables(table for table in (by_source, curves_table(tables, slices)) if table is not None)
+    console.print_line(f"Tables (Parquet): {out}", is_path=True)
+
+
+def gap_tables(tables: GapTables, slices: Mapping[str, Any]) -> dict[str, Table]:
+    """The tables of an export, by the names of their files: those with figures that are printed."""
+    by_source = by_source_table(tables) if len(_models(tables)) <= _MOST_COLUMNS else None
+    return {"gap": gap_table(tables, slices), **({} if by_source is None else {"by_source": by_source})}
+
+
+def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
+    """The reference and every model in turn: perplexities, and the AR hits' share of the gap; `slices` is the labels' manifest."""
+    cells = _cells(tables)
+    models = _models(tables)
+    first, hits = cells[models[0], "ALL", "all"], cells[models[0], "ALL", "ar_hit"]
+    rows = [[first["reference"], *(ppl(cells[models[0], "ALL", kind]["ppl_reference"]) for kind in _KINDS), "", "reference"]]
     for model in models:
         row = cells[model, "ALL", "ar_hit"]
-        rows.append(
-            [
-                model,
-                *(ppl(cells[model, "ALL", s]["ppl_model"]) for s in ("all", "ar_hit", "other")),
-                percent(row["gap_share"]),
-                interval(row),
-            ]
-        )
-        notes += [f"{model}: {row['note']}"] if row["note"] else []
-    caption = f"AR hits are {percent(share, 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)}"
-    console.print_table(
-        Table(
-            "Perplexity, and the share of the gap to the reference that lies in AR hits",
-            ["model", "all", "AR hits", "other", "AR share", "95 % interval"],
-            rows,
-            caption=caption,
-        )
+        rows.append([model, *(ppl(cells[model, "ALL", kind]["ppl_model"]) for kind in _KINDS), percent(row["gap_share"]), interval(row)])
+    return Table(
+        "Perplexity, and the share of the gap to the reference that lies in AR hits",
+        ["model", "all", "AR hits", "other", "AR share", "95 % interval"],
+        rows,
+        caption=f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)}",
+        groups=[("", 1), ("perplexity", len(_KINDS)), ("gap due to AR hits", 2)],
     )
-    for line in [*_bits_per_byte([cells[model, "ALL", "all"] for model in models]), *_inexact(out), *notes]:
-        console.stdout().print(line, markup=False)
-    if len({source for _, source, _ in cells}) > 2 and len(models) <= _MOST_COLUMNS:
-        _print_by_source(cells, models)
-    console.stdout().print(f"Tables (Parquet): {out}", markup=False, soft_wrap=True)
+
+
+def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | None:
+    """The share of the gap by source, a column a model, the largest sources first; None where there is one source alone."""
+    cells, models = _cells(tables), _models(tables)
+    whole = {source: cell["tokens"] for (model, source, kind), cell in cells.items() if (model, kind) == (models[0], "all")}
+    sources = {source: tokens for source, tokens in whole.items() if source != "ALL"}
+    if len(sources) < 2:
+        return None
+    largest = sorted(sources, key=lambda source: (-sources[source], source))[:most_rows]
+    rows = []
+    for source in largest:
+        shares = [percent(cells[model, source, "ar_hit"]["gap_share"]) for model in models]
+        rows.append([source, f"{sources[source]:,}", percent(cells[models[0], source, "ar_hit"]["share_of_tokens"], 2), *shares])
+    hidden = len(sources) - len(largest)
+    return Table(
+        "AR share of the gap by source",
+        ["source", "tokens", "AR hits", *models],
+        rows,
+        caption=f"{hidden:,} smaller sources: see the Parquet file." if hidden else None,
+    )
+
+
+def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:
+    """NLLs as curves, a block a bucket, drawn to one scale for all models; None where there is nothing to draw a curve through.
+
+    By distance: AR hits. By training count: every repeated token, so that the threshold can be seen (Zoology figure 1).
+    """
+    import polars as pl
+
+    by_distance = _curves(tables.by_distance.filter(pl.col("ar_hit")), "distance")
+    by_count = _curves(tables.by_count.filter(pl.col("repeated")), "training count")
+    curves = [curve for curve in (by_distance, by_count) if curve is not None]
+    if not curves:
+        return None
+    names = [tables.gap["reference"][0], *_models(tables)]
+    scales = "; ".join(f"by {curve.what} {curve.low:.2f} (▁) to {curve.high:.2f} (█)" for curve in curves)
+    threshold = f" Bigrams seen at most {slices['max_count']:,} times are AR hits." if by_count is not None else ""
+    return Table(
+        "NLL of AR hits by distance, and of all repeated tokens by training count",
+        ["model", *(f"{curve.what}\n{curve.first:,} to {curve.last:,}" for curve in curves)],
+        [[name, *(curve.lines[place] for curve in curves)] for place, name in enumerate(names)],
+        caption=f"Nats a token {scales}, in steps of powers of two.{threshold}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Curves:
+    """A sparkline for the reference and each model, from the buckets that begin with `first` to the one that ends with `last`."""
+
+    what: str
+    lines: list[str]
+    first: int
+    last: int
+    low: float
+    high: float
+
+
+def _curves(frame: pl.DataFrame, what: str) -> _Curves | None:
+    """NLL by bucket, from rows that give each model's and the reference's; None where there is one bucket at most."""
+    buckets = powers_of_two(frame["high"].to_list())
+    if len(buckets) < 2:
+        return None
+    sides: dict[str | None, dict[int, float]] = {}
+    for row in frame.iter_rows(named=True):
+        sides.setdefault(None, {})[row["high"]] = row["nll_reference"]
+        sides.setdefault(row["model"], {})[row["high"]] = row["nll_model"]
+    known = [nll for side in sides.values() for nll in side.values() if math.isfinite(nll)]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    lines = [sparkline([side.get(bucket) for bucket in buckets], low, high) for side in sides.values()]
+    return _Curves(what, lines, frame["low"].min(), frame["high"].max(), low, high)  # type: ignore[arg-type]
+
+
+def _cells(tables: GapTables) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """(model, source, slice) -> row of the gap table."""
+    return {(row["model"], row["source"], row["slice"]): row for row in tables.gap.iter_rows(named=True)}
+
+
+def _models(tables: GapTables) -> list[str]:
+    """In the order in which they were named."""
+    return tables.gap["model"].unique(maintain_order=True).to_list()
 
 
 def _bits_per_byte(rows: list[Mapping[str, Any]]) -> list[str]:
@@ -96,26 +185,6 @@ def _inexact(out: Path) -> list[str]:
         "end where its tokens do"
         for model, share in found.items()
     ]
-
-
-def _print_by_source(cells: Mapping[tuple[str, str, str], Mapping[str, Any]], models: list[str]) -> None:
-    """The share of the gap by source, a column a model."""
-    whole = {source: cell["tokens"] for (model, source, kind), cell in cells.items() if (model, kind) == (models[0], "all")}
-    sources = {source: tokens for source, tokens in whole.items() if source != "ALL"}
-    largest = sorted(sources, key=lambda source: (-sources[source], source))[:_MOST_ROWS]
-    rows = []
-    for source in largest:
-        shares = [percent(cells[model, source, "ar_hit"]["gap_share"]) for model in models]
-        rows.append([source, f"{sources[source]:,}", percent(cells[models[0], source, "ar_hit"]["share_of_tokens"], 2), *shares])
-    hidden = len(sources) - len(largest)
-    console.print_table(
-        Table(
-            "AR share of the gap by source",
-            ["source", "tokens", "AR hits", *models],
-            rows,
-            caption=f"{hidden:,} smaller sources: see the Parquet file." if hidden else None,
-        )
-    )
 
 
 def ppl(value: float | None) -> str:

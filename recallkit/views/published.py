@@ -20,18 +20,22 @@ def published_json(published: PublishedGap) -> dict[str, Any]:
 
 def print_published(published: PublishedGap) -> None:
     """Printed perplexities with the share of the gap that they imply."""
+    console.print_table(published_table(published))
+    for row in published.frame.iter_rows(named=True):
+        if row["note"]:
+            console.print_line(f"{row['model']}: {row['note']}")
+
+
+def published_table(published: PublishedGap) -> Table:
+    """A row a model, as in the table that was given."""
     rows = [
         [row["model"], ppl(row["all"]), ppl(row["ar"]), ppl(row["other"]), percent(row["gap_share"]), percent(row["gap_share_clipped"])]
         for row in published.frame.iter_rows(named=True)
     ]
-    console.print_table(
-        Table(
-            "Share of the gap that is associative recall, from printed perplexities",
-            ["model", "all", "AR hits", "other", "raw share", "clipped"],
-            rows,
-            caption=f"AR hits are {percent(published.ar_share, 2)} of tokens, by the row of {published.reference}.",
-        )
+    return Table(
+        "Share of the gap that is associative recall, from printed perplexities",
+        ["model", "all", "AR hits", "other", "raw share", "clipped"],
+        rows,
+        caption=f"AR hits are {percent(published.ar_share, 2)} of tokens, by the row of {published.reference}.",
+        groups=[("", 1), ("perplexity", 3), ("gap due to AR hits", 2)],
     )
-    for row in published.frame.iter_rows(named=True):
-        if row["note"]:
-            console.stdout().print(f"{row['model']}: {row['note']}", markup=False)

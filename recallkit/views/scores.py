@@ -36,7 +36,8 @@ def print_scores(slices: Path, manifests: Mapping[str, Mapping[str, Any]]) -> No
     for model, manifest in manifests.items():
         means = _mean_scores(score_path(slices, model))
         rows.append([model, f"{manifest['num_rows']:,}", f"{means['nll_nats']:.4f}", f"{means['ppl']:.2f}", percent(means["accuracy"])])
-    console.print_table(Table(f"Scores: {slices / 'scores'}", ["model", "tokens", "NLL (nats)", "ppl", "argmax right"], rows))
+    console.print_table(Table("Scores of every predicted token", ["model", "tokens", "NLL (nats)", "ppl", "argmax right"], rows))
+    console.print_line(f"Scores (Parquet): {slices / 'scores'}", is_path=True)
 
 
 def print_shares(manifests: Mapping[str, Mapping[str, Any]]) -> None:
@@ -44,7 +45,7 @@ def print_shares(manifests: Mapping[str, Mapping[str, Any]]) -> None:
     for model, manifest in manifests.items():
         done, total = manifest["parts_done"], manifest["num_parts"]
         rest = "joined" if manifest["joined"] else "run it without --share to join them" if done == total else "other shares are not done"
-        console.stdout().print(f"{model}: {done:,} of {total:,} parts are there, {rest}", markup=False, soft_wrap=True)
+        console.print_line(f"{model}: {done:,} of {total:,} parts are there, {rest}")
 
 
 def print_checks(checks: Mapping[str, Mapping[str, Any]]) -> None:

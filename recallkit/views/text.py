@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit import artifacts, console
-from recallkit.console import percent
+from recallkit.console import percent, sparkline
 from recallkit.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    import polars as pl
 
 
 _MOST_ROWS = 20
@@ -25,11 +28,8 @@ def counts_json(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def print_counts(meta: Mapping[str, Any], path: Path) -> None:
     """One line: how much was counted, and where it lies."""
-    console.stdout().print(
-        f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams\n        {path}",
-        markup=False,
-        soft_wrap=True,
-    )
+    console.print_line(f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams")
+    console.print_line(f"Table (DuckDB): {path}", is_path=True)
 
 
 def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,10 +41,16 @@ def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Tokens, repeated tokens and AR hits by source."""
+    """Tokens, repeated tokens and AR hits by source, and how far back repeated tokens last stood."""
     from recallkit.stages.slices import summarise_slices
 
     summary = summarise_slices(path / "tokens.parquet")
+    console.print_table(with_distances(slices_table(summary, manifest), _bucket_distances(path)))
+    console.print_line(f"Tables (Parquet): {path}", is_path=True)
+
+
+def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any]) -> Table:
+    """Tokens, repeated tokens and AR hits of the largest sources; `summary` as `summarise_slices` gives it."""
     rows = [
         [
             row["source"],
@@ -57,9 +63,51 @@ def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
     ]
     hidden = len(summary) - len(rows)
     rows += [[f"and {hidden:,} more", "", "", "", ""]] if hidden else []
-    console.print_table(
-        Table(f"Slices: {path}", ["source", "tokens", "repeated", "AR hits", "share"], rows, caption=what_is_rare(manifest))
+    headers = ["source", "tokens", "repeated", "AR hits", "share"]
+    return Table("Predicted tokens, and those that repeat a bigram of their context", headers, rows, caption=what_is_rare(manifest))
+
+
+def with_distances(table: Table, distances: pl.DataFrame) -> Table:
+    """The table by source with a curve of distances (query slices/bucket_distances) behind each row; as it is for a single bucket."""
+    shares = {(row["source"], row["high"]): row["share"] for row in distances.iter_rows(named=True)}
+    buckets = powers_of_two(distances["high"].to_list())
+    if len(buckets) < 2:
+        return table
+    shown = {row[0] for row in table.rows}
+    most = max(share for (source, _), share in shares.items() if source in shown)
+    known = {source for source, _ in shares}
+    curves = [sparkline([shares.get((row[0], high), 0.0) for high in buckets], 0.0, most) if row[0] in known else "" for row in table.rows]
+    header = f"distance\n1 to {buckets[-1]:,}"
+    caption = (
+        f"{table.caption}\nDistance: tokens back to where a repeated bigram last stood, in powers of two; █ is {percent(most)} of them."
     )
+    rows = [[*row, curve] for row, curve in zip(table.rows, curves, strict=True)]
+    return replace(table, headers=[*table.headers, header], rows=rows, caption=caption)
+
+
+def powers_of_two(highs: Sequence[int]) -> list[int]:
+    """The largest values of all buckets between the first and the last of `highs`, which are powers of two, or 0."""
+    last, buckets = max(highs, default=0), []
+    power = min(highs, default=1)
+    while power <= last:
+        buckets.append(power)
+        power = 2 * power or 1
+    return buckets
+
+
+def _bucket_distances(slices: Path) -> pl.DataFrame:
+    from recallkit import db
+
+    with db.connect() as connection:
+        db.view_file(connection, "tokens", slices / "tokens.parquet")
+        return db.frame(connection, "slices/bucket_distances")
+
+
+def print_files(files: Sequence[Path]) -> None:
+    """What an export wrote: the folder, then the names of the files in it."""
+    for folder in dict.fromkeys(path.parent for path in files):
+        console.print_line(f"Exported to {folder}:", is_path=True)
+        console.print_line(", ".join(path.name for path in files if path.parent == folder))
 
 
 def manifest_of(slices: Path) -> dict[str, Any]:

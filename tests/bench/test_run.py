@@ -16,8 +16,10 @@ from recallkit.bench.models import Workload, measure_models
 from recallkit.bench.results import Results, Row
 from recallkit.bench.run import chosen_options, make_folder, split_names, write_results
 from recallkit.bench.timing import Timing
+from recallkit.charts.theme import SVG_HEAD
 from recallkit.errors import UserError
 from recallkit.models import zoo
+from tests.charts.drawings import shapes
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
 
@@ -171,23 +173,39 @@ def test_tables_name_a_size_once_and_show_what_is_missing():
     assert plain[2].split() == ["·", "recallkit", "(torch)", "128", "ms", "2", "GB/s", "25", "%", "0.06"]
 
 
-def test_a_picture_shows_milliseconds_in_the_order_of_what_varied():
-    ax = pytest.importorskip("matplotlib.figure").Figure().subplots()
-    plot._draw_one(ax, "scan", "n", ROWS[3::-1])
-    drawn = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.get_lines()}
-    # Seconds are 2e-3 n and 4e-3 n.
-    assert drawn == {"recallkit (torch)": ([64, 128], pytest.approx([128, 256])), "peer": ([64, 128], pytest.approx([256, 512]))}
+def test_a_picture_shows_milliseconds_in_the_order_of_what_varied(tmp_path):
+    assert plot.draw(Results(MACHINE, [*ROWS[3::-1], *ROWS[4:]]), tmp_path / "bench.svg") == 1
+    found = {shape.label: shape for shape in shapes((tmp_path / "bench.svg").read_bytes()) if shape.kind == "path" and shape.label}
+    # Seconds are 2e-3 n and 4e-3 n, the fastest half of it, the slowest twice.
+    expected = {("recallkit (torch)", 64): 128, ("recallkit (torch)", 128): 256, ("peer", 64): 256, ("peer", 128): 512}
+    told = {f"{who}, n={n}: {ms} ms ({ms // 2} to {2 * ms})": (n, ms) for (who, n), ms in expected.items()}
+    assert found.keys() == told.keys()
+    (first, low), (second, high) = ((found[label].y, ms) for label, (n, ms) in told.items() if label.startswith("recall"))
+    scale = (second - first) / math.log(high / low)
+    for label, (n, ms) in told.items():
+        assert found[label].y == pytest.approx(first + scale * math.log(ms / low), abs=0.2)
+        assert (n == 64) is (found[label].x < 100)
 
 
 def test_a_picture_has_an_axis_for_what_was_varied(tmp_path):
     path = tmp_path / "bench.svg"
     assert plot.draw(Results(MACHINE, ROWS), path) == 1
-    text = path.read_text()
-    assert text.startswith("<?xml")
+    text = path.read_bytes()
+    assert text.startswith(SVG_HEAD)
+    words = [shape.text for shape in shapes(text) if shape.text]
+    assert {"scan b=2", "milliseconds", "tokens", "recallkit (torch)", "peer", "a machine, float32, torch 2"} <= set(words)
+    assert "prefill" not in " ".join(words)
+    assert plot.draw(Results(MACHINE, ROWS), tmp_path / "bench.png") == 1
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert plot.draw(Results(MACHINE, ROWS[:2]), tmp_path / "none.svg") == 0
     assert not (tmp_path / "none.svg").exists()
-    with pytest.raises(UserError, match="svg"):
-        plot.draw(Results(MACHINE, ROWS), tmp_path / "bench.txt")
+    for name in ("bench.txt", "bench.pdf"):
+        with pytest.raises(UserError, match=r"use \.svg or \.png"):
+            plot.draw(Results(MACHINE, ROWS), tmp_path / name)
+    path.write_text("<svg>mine</svg>")
+    with pytest.raises(UserError, match="did not write"):
+        plot.draw(Results(MACHINE, ROWS), path)
+    assert path.read_text() == "<svg>mine</svg>"
     ((title, letter, drawn),) = plot._varied(ROWS)
     assert (title, letter) == ("scan b=2", "n")
     assert drawn == ROWS[:4]

@@ -1,0 +1,130 @@
+"""Multi-query associative recall: `mqar`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recallkit.commands.app import app
+from recallkit.options import (
+    LONGEST,
+    MOST,
+    BatchTokens,
+    Counts,
+    Device,
+    DtypeChoice,
+    EvaluatedDtype,
+    EvaluatedTokenizer,
+    Export,
+    Figures,
+    Force,
+    Json,
+    TrustRemoteCode,
+)
+
+
+@app.command()
+def mqar(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Models to ask (see `recallkit models`), the reference first; the trained ones of the zoo if none.",
+            show_default=False,
+        ),
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=4, max=LONGEST, help="Ids of a sequence.  \\[default: 1024; 256 for the zoo]", show_default=False),
+    ] = None,
+    pairs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="Numbers of key-value pairs, joined with commas.  \\[default: 16,32,64,128,256; 4,8,16,32,64 for the zoo]",
+            show_default=False,
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1 << 24,
+            help="Sequences for each number of pairs.  \\[default: 1000; 50 for the zoo]",
+            show_default=False,
+        ),
+    ] = None,
+    power: Annotated[float, typer.Option(help="Of the law by which queries are placed: near the pairs at 0.01, anywhere at 1.")] = 0.01,
+    seed: Annotated[int, typer.Option(min=0, max=MOST, help="Decides keys, values and places.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="DIR",
+            help="The directory to write.  \\[default: mqar; a folder in the cache without MODEL]",
+            show_default=False,
+        ),
+    ] = None,
+    counts: Counts = None,
+    model_tokenizer: EvaluatedTokenizer = None,
+    device: Device = "auto",
+    dtype: EvaluatedDtype = DtypeChoice.float32,
+    batch_tokens: BatchTokens = None,
+    trust_remote_code: TrustRemoteCode = False,
+    figures: Figures = None,
+    export: Export = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Multi-query associative recall in a model's own vocabulary, without training: accuracy and perplexity by number of pairs; resumes."""
+    from recallkit import console, embedded
+    from recallkit.charts.theme import check_figures_folder
+    from recallkit.mqar import EMBEDDED, PAPER, MqarOptions, plan_mqar
+    from recallkit.views.mqar import mqar_json, print_mqar, shown_mqar
+
+    size = PAPER if models else EMBEDDED
+    folder = out or (Path("mqar") if models else embedded.folder() / "mqar")
+    options = MqarOptions(
+        counts=counts,
+        device=device,
+        dtype=dtype.value,
+        tokenizer=model_tokenizer,
+        trust_remote_code=trust_remote_code,
+        force=force,
+        length=length or size.length,
+        samples=samples or size.samples,
+        power=power,
+        seed=seed,
+        batch_tokens=batch_tokens,
+    )
+    check_figures_folder(figures)
+    numbers = list(size.pairs) if pairs is None else _numbers(pairs)
+    tables, compared = plan_mqar(models or embedded.MODELS, numbers, folder, options).run()
+    written = []
+    if figures is not None:
+        from recallkit.charts.mqar import mqar_figures
+        from recallkit.charts.theme import save_figures
+
+        written += save_figures(mqar_figures(tables.mqar, tables.by_distance), figures)
+    if export is not None:
+        from recallkit.exports import export as write_exports
+
+        written += write_exports(tables, shown_mqar(tables), compared, export)
+    if as_json:
+        console.print_json({"out": str(folder), **mqar_json(tables, compared), "files": [str(path) for path in written]})
+        return
+    print_mqar(tables, compared, folder)
+    for path in written:
+        console.stdout().print(f"Written: {path}", markup=False, soft_wrap=True)
+
+
+def _numbers(text: str) -> list[int]:
+    """`16,32,64`, for typer."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isascii() and word.isdigit() and 0 < int(word) <= LONGEST for word in words):
+        raise typer.BadParameter(f"--pairs {text!r}: give whole numbers from 1 on, joined with commas")
+    return sorted(int(word) for word in words)

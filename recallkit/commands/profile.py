@@ -1,0 +1,116 @@
+"""How much a text repeats itself: `profile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recallkit import config
+from recallkit.commands.app import app
+from recallkit.options import (
+    LONGEST,
+    MOST,
+    Boundary,
+    BoundaryChoice,
+    Counts,
+    EndToken,
+    Export,
+    Figures,
+    Force,
+    Json,
+    LimitTokens,
+    SkipBad,
+    SourceField,
+    Sources,
+    TextField,
+    Tokenizer,
+)
+
+
+@app.command()
+def profile(
+    sources: Sources = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="The directory to write.  \\[default: profile]", show_default=False)
+    ] = None,
+    slices: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Profile the labelled tokens of a slice directory instead of text.", show_default=False),
+    ] = None,
+    counts: Counts = None,
+    max_count: Annotated[
+        int | None,
+        typer.Option(min=0, max=MOST, help=f"Largest count of a rare bigram.  \\[default: {config.MAX_COUNT}]", show_default=False),
+    ] = None,
+    max_rate: Annotated[
+        float | None,
+        typer.Option(min=0, help="The same as occurrences a billion training tokens (the papers' 1250 of 10B is 125).", show_default=False),
+    ] = None,
+    seq_len: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=LONGEST,
+            help=f"Predictions in a sequence.  \\[default: {config.SEQ_LEN}; for the embedded text {config.EMBEDDED_SEQ_LEN}]",
+            show_default=False,
+        ),
+    ] = None,
+    stop_words: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST", help="Words whose bigrams are left out: ours, nltk (its data must be there), none, or a file of a word a line."
+        ),
+    ] = "ours",
+    x_min: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=LONGEST, metavar="N", help="Where the power law of distances begins; the best fit if not given.", show_default=False
+        ),
+    ] = None,
+    tokenizer: Tokenizer = None,
+    end_token: EndToken = None,
+    boundary: Boundary = BoundaryChoice.pack,
+    limit_tokens: LimitTokens = None,
+    text_field: TextField = None,
+    source_field: SourceField = None,
+    skip_bad: SkipBad = False,
+    figures: Figures = None,
+    export: Export = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Profile a text by source: repeated bigrams a sequence, their distances and positions, AR hits; in bounded memory, resumes."""
+    from recallkit import artifacts, console, embedded, exports, profiling
+    from recallkit.charts.profile import profile_figures
+    from recallkit.charts.theme import check_figures_folder, save_figures
+    from recallkit.texts import TextOptions
+    from recallkit.views.profile import print_profile, profile_json, profile_tables
+
+    check_figures_folder(figures)
+    text = TextOptions(
+        tuple(sources or ()), "validation", tokenizer, end_token, boundary.value, limit_tokens, text_field, source_field, skip_bad
+    )
+    options = profiling.ProfileOptions(stop_words, x_min, force)
+    if slices is not None:
+        if text != TextOptions((), "validation") or (counts, max_count, max_rate, seq_len) != (None, None, None, None):
+            raise typer.BadParameter("--slices brings its own text, sequences and counts: leave out what decides them")
+        path = out or Path("profile")
+        tables = profiling.profile_slices(slices, path, options)
+    else:
+        asked = embedded.what_to_slice(text, counts_file=counts, max_count=max_count, max_rate=max_rate, seq_len=seq_len)
+        nothing_said = options == profiling.ProfileOptions(force=force) and asked.out == embedded.folder() / "slices"
+        path = out or (embedded.folder() / "profile" if nothing_said else Path("profile"))
+        tables = profiling.profile(asked.text, path, counts=asked.counts, rare=asked.rare, seq_len=asked.seq_len, options=options)
+    manifest = artifacts.read_manifest(path / "profile.parquet")
+    if as_json:
+        console.print_json(profile_json(tables, manifest, path))
+    else:
+        print_profile(tables, manifest, path)
+    if export:
+        for file in exports.export(tables, profile_tables(tables, manifest), path, export):
+            console.note(f"wrote {file}")
+    if figures is not None:
+        for file in save_figures(profile_figures(tables, manifest["seq_len"]), figures):
+            console.note(f"wrote {file}")

@@ -1,0 +1,131 @@
+"""Adding labelled tokens to histograms by source: one pass over the rows, each of which touches a few counters.
+
+As numpy calls, a `bincount` for every table, the same takes several times as long as labelling the tokens did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from recallkit.compiled.labels import NO_DISTANCE
+
+NUM_COUNTS = 6
+TOKENS, CONTENT_TOKENS, REPEATED, CONTENT_REPEATED, DISTINCT_REPEATED, AR_HITS = range(NUM_COUNTS)
+"""What is counted by group. Distinct: a repeated content bigram once a sequence, where it is repeated first."""
+
+NUM_KINDS = 3
+KIND_REPEATED, KIND_CONTENT, KIND_AR_HITS = range(NUM_KINDS)
+"""Whose distances are kept."""
+
+NUM_PLACED = 5
+PLACED_TOKENS, PLACED_CONTENT_TOKENS, PLACED_REPEATED, PLACED_CONTENT_REPEATED, PLACED_AR_HITS = range(NUM_PLACED)
+"""What is counted by position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Histograms:
+    """Sums over tokens: s sources, g groups of sequences, c cuts of distances, p buckets of positions.
+
+    A tail sum is over distances d of cuts[c] <= d < cuts[c + 1]; ln d is added in the order of the tokens, so that the sums
+    are the same bits wherever a stream was cut.
+    """
+
+    counts: np.ndarray  # (s, g, NUM_COUNTS) int64
+    distances: np.ndarray  # (s, NUM_KINDS, x_max + 1) int64
+    cut_counts: np.ndarray  # (s, NUM_KINDS, g, c) int64
+    cut_logs: np.ndarray  # (s, NUM_KINDS, g, c) float64
+    positions: np.ndarray  # (s, p, NUM_PLACED) int64
+
+    @classmethod
+    def zeros(cls, num_sources: int, num_groups: int, x_max: int, num_cuts: int, num_buckets: int) -> Histograms:
+        """Nothing counted yet."""
+        return cls(
+            np.zeros((num_sources, num_groups, NUM_COUNTS), np.int64),
+            np.zeros((num_sources, NUM_KINDS, x_max + 1), np.int64),
+            np.zeros((num_sources, NUM_KINDS, num_groups, num_cuts), np.int64),
+            np.zeros((num_sources, NUM_KINDS, num_groups, num_cuts), np.float64),
+            np.zeros((num_sources, num_buckets, NUM_PLACED), np.int64),
+        )
+
+
+def add_tokens(
+    sums: Histograms,
+    cut_of: np.ndarray,
+    source: np.ndarray,
+    group: np.ndarray,
+    bucket: np.ndarray,
+    content: np.ndarray,
+    distance: np.ndarray,
+    occurrences: np.ndarray,
+    ar_hit: np.ndarray,
+) -> None:
+    """Adds n tokens, an entry of each array (n,) a token: source int32, group and bucket uint8, distance and occurrences int32.
+
+    `content` says whether its bigram counts as content, `distance` is NO_DISTANCE unless the bigram is repeated;
+    `cut_of[d]` (uint8, x_max + 1) is the cut of distance d.
+    """
+    arrays = (source, group, bucket, content, distance, occurrences, ar_hit)
+    assert all(len(array) == len(source) for array in arrays)
+    logs = np.log(np.maximum(np.arange(len(cut_of)), 1))
+    frozen = [np.ascontiguousarray(array).view() for array in (cut_of, logs, *arrays)]
+    for array in frozen:
+        array.flags.writeable = False
+    shape = np.array([sums.counts.shape[1], len(cut_of), sums.cut_counts.shape[3], sums.positions.shape[1]], np.uint64)
+    flat = [array.reshape(-1) for array in (sums.counts, sums.distances, sums.cut_counts, sums.cut_logs, sums.positions)]
+    _add(shape, *flat, *frozen)
+
+
+@njit(cache=True, nogil=True)
+def _add(  # type: ignore[no-untyped-def]
+    shape, counts, distances, cut_counts, cut_logs, positions, cut_of, logs, source, group, bucket, content, distance, occurrences, ar_hit
+):
+    """All tables are flat and all places unsigned: signed indexes would be checked for negative ones each time.
+
+    Tokens come in runs of one source, group and bucket: what needs no distance is counted in registers until a run ends.
+    """
+    num_groups, num_distances, num_cuts, num_buckets = shape
+    to_content, to_hits = np.uint64(KIND_CONTENT), np.uint64(KIND_AR_HITS)
+    row, num_rows = 0, len(source)
+    while row < num_rows:
+        first, s, g, b = row, source[row], group[row], bucket[row]
+        at = np.uint64(s) * np.uint64(NUM_KINDS) * num_distances
+        cut_at = (np.uint64(s) * np.uint64(NUM_KINDS) * num_groups + np.uint64(g)) * num_cuts
+        num_content = num_repeated = num_both = num_distinct = num_hits = 0
+        while row < num_rows and source[row] == s and group[row] == g and bucket[row] == b:
+            is_content = content[row]
+            num_content += is_content
+            if distance[row] != NO_DISTANCE:
+                d = np.uint64(distance[row])
+                log, cut = logs[d], cut_at + np.uint64(cut_of[d])
+                num_repeated += 1
+                distances[at + d] += 1
+                cut_counts[cut] += 1
+                cut_logs[cut] += log
+                if is_content:
+                    num_both += 1
+                    num_distinct += occurrences[row] == 1
+                    distances[at + to_content * num_distances + d] += 1
+                    cut_counts[cut + to_content * num_groups * num_cuts] += 1
+                    cut_logs[cut + to_content * num_groups * num_cuts] += log
+                if ar_hit[row]:
+                    num_hits += 1
+                    distances[at + to_hits * num_distances + d] += 1
+                    cut_counts[cut + to_hits * num_groups * num_cuts] += 1
+                    cut_logs[cut + to_hits * num_groups * num_cuts] += log
+            row += 1
+        of_group = (np.uint64(s) * num_groups + np.uint64(g)) * np.uint64(NUM_COUNTS)
+        counts[of_group + np.uint64(TOKENS)] += row - first
+        counts[of_group + np.uint64(CONTENT_TOKENS)] += num_content
+        counts[of_group + np.uint64(REPEATED)] += num_repeated
+        counts[of_group + np.uint64(CONTENT_REPEATED)] += num_both
+        counts[of_group + np.uint64(DISTINCT_REPEATED)] += num_distinct
+        counts[of_group + np.uint64(AR_HITS)] += num_hits
+        of_place = (np.uint64(s) * num_buckets + np.uint64(b)) * np.uint64(NUM_PLACED)
+        positions[of_place + np.uint64(PLACED_TOKENS)] += row - first
+        positions[of_place + np.uint64(PLACED_CONTENT_TOKENS)] += num_content
+        positions[of_place + np.uint64(PLACED_REPEATED)] += num_repeated
+        positions[of_place + np.uint64(PLACED_CONTENT_REPEATED)] += num_both
+        positions[of_place + np.uint64(PLACED_AR_HITS)] += num_hits

@@ -1,0 +1,397 @@
+// The page's only script: tips on pictures, and the token view. It fetches nothing, and data becomes text alone (textContent).
+"use strict";
+
+const HIDDEN = /[\p{Cc}\p{Cf}\u2028\u2029]/u;  // characters that are not seen, or change how others are
+const MOST_ROWS = 10;
+const number = (value) => value.toLocaleString("en");
+const nats = (hundredths, digits = 2) => (hundredths / 100).toFixed(digits);
+const signed = (hundredths) => (hundredths > 0 ? "+" : hundredths < 0 ? "\u2212" : "") + nats(Math.abs(hundredths), 1);
+const counted = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+
+function make(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+// ------------------------------------------------------------------------------------------------------------- pictures
+
+// A point of a picture has a name that says what it shows: hovering, focusing or tapping it shows that name.
+function tipsOnPictures() {
+  const tip = make("div", { class: "tip small", role: "status", hidden: "" });
+  document.body.append(tip);
+  const hide = () => { tip.hidden = true; };
+  for (const picture of document.querySelectorAll("figure svg")) {
+    const points = [...picture.querySelectorAll("[aria-label]")];
+    if (!points.length) continue;
+    picture.setAttribute("role", "group");  // an image's parts would not be told
+    let current = points[0];
+    const choose = (point) => {
+      current.setAttribute("tabindex", "-1");
+      current = point;
+      current.setAttribute("tabindex", "0");
+    };
+    const show = (point) => {
+      tip.textContent = point.getAttribute("aria-label");
+      tip.hidden = false;
+      place(tip, point.getBoundingClientRect());
+    };
+    for (const point of points) {
+      point.setAttribute("tabindex", "-1");
+      if (!point.hasAttribute("role")) point.setAttribute("role", "img");
+    }
+    choose(current);
+    picture.addEventListener("pointerover", (event) => {
+      const point = event.target.closest("[aria-label]");
+      point && point !== picture ? show(point) : hide();
+    });
+    picture.addEventListener("pointerleave", hide);
+    picture.addEventListener("focusin", (event) => { choose(event.target); show(event.target); });
+    picture.addEventListener("focusout", hide);
+    picture.addEventListener("click", (event) => {
+      const point = event.target.closest("[aria-label]");
+      if (point && point !== picture) point.focus({ preventScroll: true });
+    });
+    picture.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      const at = event.key === "Home" ? 0 : event.key === "End" ? points.length - 1 : step && points.indexOf(current) + step;
+      if (event.key === "Escape") hide();
+      if (at === undefined || isPlain(event) === false || !points[at]) return;
+      event.preventDefault();
+      points[at].focus();
+    });
+  }
+}
+
+const isPlain = (event) => !(event.ctrlKey || event.metaKey || event.altKey);
+
+// Puts a tip below a box of the window, or above it where the window ends.
+function place(tip, box) {
+  const origin = document.documentElement.getBoundingClientRect();
+  const left = Math.max(8, Math.min(box.left - origin.left, window.innerWidth - tip.offsetWidth - 8));
+  const isLow = box.bottom + tip.offsetHeight + 12 > window.innerHeight && box.top > tip.offsetHeight + 12;
+  const top = isLow ? box.top - origin.top - tip.offsetHeight - 6 : box.bottom - origin.top + 6;
+  tip.style.setProperty("--x", `${left}px`);
+  tip.style.setProperty("--y", `${top}px`);
+}
+
+// ----------------------------------------------------------------------------------------------------------- token view
+
+const VERDICTS = {
+  both: "both right",
+  reference: "only the reference right",
+  model: "only the model right",
+  neither: "both wrong",
+  unknown: "cannot be told",
+};
+const SLICES = { hit: "AR hits", repeated: "repeated, no AR hit", other: "not repeated" };
+
+function tokenView(view, data) {
+  const state = { model: farthest(data), excerpt: null, slice: "", verdict: "", current: 0, tokens: [] };
+  const stage = make("div", { class: "stage" });
+  const text = make("div", { class: "text", role: "listbox", "aria-label": "Tokens of the excerpt", "aria-orientation": "horizontal" });
+  const tip = make("div", { class: "tip idle", id: "tip", role: "status" });
+  const summary = make("p", { class: "summary", role: "status" });
+  const controls = make("div", { class: "controls" });
+  const filters = make("div", { class: "filters" });
+  const models = make("select", { id: "model" });
+  const excerpts = make("select", { id: "excerpt" });
+  stage.append(text, tip);
+  view.append(controls, summary, filters, stage);
+
+  const button = (label, title, act) => {
+    const element = make("button", { type: "button", title }, label);
+    element.addEventListener("click", act);
+    return element;
+  };
+  data.models.forEach((name, index) => index && models.append(make("option", { value: index }, name)));
+  models.value = state.model;
+  const labelled = (words, element) => make("label", {}, make("span", {}, words), element);
+  controls.append(labelled("Model", models), labelled("Excerpt", excerpts));
+  controls.append(
+    make("span", { class: "buttons" },
+      button("‹ previous", "The excerpt before this one", () => stepExcerpt(-1)),
+      button("next ›", "The excerpt after this one", () => stepExcerpt(1)),
+      button("next AR hit", "Key n in the text", () => stepHit(1))));
+  models.addEventListener("change", () => { state.model = Number(models.value); listExcerpts(); show(); });
+  excerpts.addEventListener("change", () => { state.excerpt = data.excerpts[Number(excerpts.value)]; state.current = 0; show(); });
+
+  // The list of excerpts, where this model pays most for AR hits first; the same excerpt stays chosen.
+  function listExcerpts() {
+    const gap = (excerpt) => excerpt.gap[state.model - 1];
+    const order = data.excerpts.map((_, index) => index).sort((a, b) => gap(data.excerpts[b]) - gap(data.excerpts[a]) || a - b);
+    excerpts.replaceChildren(...order.map((index) => {
+      const excerpt = data.excerpts[index];
+      const asked = excerpt.asked ? "asked for · " : "";
+      const where = `sequence ${number(excerpt.sequence)}${excerpt.first > 1 ? ` from ${number(excerpt.first)}` : ""}`;
+      const source = data.sources[excerpt.spans[0][2]];
+      return make("option", { value: index }, `${asked}${signed(gap(excerpt))} nats on ${counted(excerpt.hits, "AR hit")} · ${where} · ${source}`);
+    }));
+    if (state.excerpt === null) state.excerpt = data.excerpts[order[0]];
+    excerpts.value = data.excerpts.indexOf(state.excerpt);
+  }
+
+  function stepExcerpt(step) {
+    const options = [...excerpts.options];
+    const at = options.findIndex((option) => option.value === excerpts.value) + step;
+    if (!options[at]) return;
+    excerpts.value = options[at].value;
+    excerpts.dispatchEvent(new Event("change"));
+  }
+
+  function show() {
+    const excerpt = state.excerpt;
+    hideTip();
+    state.tokens = excerpt.tokens.map((_, index) => ({ slice: sliceOf(data, excerpt, index), verdict: verdictOf(excerpt, state.model, index) }));
+    drawSummary();
+    drawFilters();
+    drawText();
+    dim();
+  }
+
+  function drawSummary() {
+    const excerpt = state.excerpt, gap = excerpt.gap[state.model - 1];
+    const name = data.models[state.model], reference = data.models[0];
+    const each = excerpt.hits ? `, ${nats(Math.abs(gap) / excerpt.hits)} each` : "";
+    summary.replaceChildren(
+      `On the ${counted(excerpt.hits, "AR hit")} among these ${counted(excerpt.tokens.length, "token")} `, make("b", {}, name),
+      ` pays ${nats(Math.abs(gap), 1)} nats ${gap < 0 ? "less" : "more"} than `, make("b", {}, reference), `${each}.`);
+  }
+
+  function drawFilters() {
+    const count = (key, value) => state.tokens.filter((token) => token[key] === value).length;
+    const chips = (legend, key, names) => {
+      const group = make("fieldset", {}, make("legend", {}, legend));
+      const entries = [["", "all"], ...Object.entries(names).filter(([value]) => value !== "unknown" || count(key, value))];
+      for (const [value, words] of entries) {
+        const input = make("input", { type: "radio", name: `filter-${key}`, value });
+        input.checked = state[key] === value;
+        input.addEventListener("change", () => { state[key] = value; dim(); });
+        const sample = make("span", { class: value ? `sample ${value}` : "" }, words);
+        const amount = value ? [make("span", { class: "amount" }, number(count(key, value)))] : [];
+        group.append(make("label", { class: "chip" }, input, sample, ...amount));
+      }
+      return group;
+    };
+    if (state.verdict === "unknown" && !count("verdict", "unknown")) state.verdict = "";
+    filters.replaceChildren(chips("Colours", "verdict", VERDICTS), chips("Lines", "slice", SLICES));
+  }
+
+  function drawText() {
+    const excerpt = state.excerpt;
+    const otherwise = new Map(excerpt.shown);
+    const pieceAt = (at, id) => otherwise.get(at) ?? data.pieces[id];
+    const begins = new Map(excerpt.spans.map((span) => [span[0], span]));
+    const parts = [make("span", { class: "t before", "data-at": "-1", title: "context: not predicted" })];
+    appendPiece(parts[0], data, excerpt.before, pieceAt(0, excerpt.before), false);
+    excerpt.tokens.forEach((id, index) => {
+      if (begins.has(index)) {
+        const border = borderOf(begins.get(index));
+        index ? parts.push(border) : parts.unshift(border);
+      }
+      const { slice, verdict } = state.tokens[index];
+      const element = make("span", { class: `t ${verdict} ${slice}`, "data-at": index, role: "option", tabindex: "-1", "aria-selected": "false" });
+      appendPiece(element, data, id, pieceAt(index + 1, id), false);
+      parts.push(element);
+    });
+    text.classList.toggle("spaced", Boolean(data.spaced));
+    text.replaceChildren(...parts);
+    if (elementAt(state.current)) elementAt(state.current).setAttribute("tabindex", "0");
+  }
+
+  function borderOf([, document_, source]) {
+    return make("span", { class: "border", role: "presentation" }, `document ${number(document_)} · ${data.sources[source]}`);
+  }
+
+  function dim() {
+    state.tokens.forEach((token, index) => {
+      const isShown = (!state.slice || token.slice === state.slice) && (!state.verdict || token.verdict === state.verdict);
+      elementAt(index).classList.toggle("dim", !isShown);
+    });
+  }
+
+  const elementAt = (at) => text.querySelector(`[data-at="${at}"]`);
+  const atOf = (target) => {
+    const element = target.closest && target.closest(".t[role]");
+    return element && text.contains(element) ? Number(element.dataset.at) : null;
+  };
+
+  // The tip of a token, its bigram, and the latest earlier occurrence of it.
+  function showTip(at) {
+    const excerpt = state.excerpt, element = elementAt(at);
+    unmark();
+    element.classList.add("now");
+    const marks = [[at - 1, "with"]];
+    const back = excerpt.distance[at];
+    if (back) marks.push([at - back - 1, "earlier"], [at - back, "earlier"]);
+    for (const [where, name] of marks) elementAt(where)?.classList.add(name);
+    tip.replaceChildren(...tipParts(data, excerpt, state, at));
+    tip.classList.remove("idle");
+    element.setAttribute("aria-describedby", "tip");
+  }
+
+  function unmark() {
+    for (const name of ["now", "with", "earlier"]) for (const element of text.querySelectorAll(`.${name}`)) element.classList.remove(name);
+    for (const element of text.querySelectorAll("[aria-describedby]")) element.removeAttribute("aria-describedby");
+  }
+
+  function hideTip() {
+    unmark();
+    tip.classList.add("idle");
+    tip.replaceChildren(make("p", { class: "facts" }, "Point at a token, tap it, or move to it with the keyboard."));
+  }
+
+  function focus(at) {
+    const element = elementAt(at);
+    if (element) element.focus();
+  }
+
+  const focused = () => (text.contains(document.activeElement) ? atOf(document.activeElement) : null);
+
+  function stepHit(step) {
+    const from = focused() ?? (step > 0 ? state.current - 1 : state.current);
+    for (let at = from + step; at >= 0 && at < state.tokens.length; at += step) if (state.tokens[at].slice === "hit") return focus(at);
+  }
+
+  // The token nearest to this one in the line above or below.
+  function stepLine(step) {
+    const boxes = [...text.querySelectorAll(".t[role]")].map((element) => element.getClientRects()[0]);
+    const here = boxes[state.current];
+    if (!here) return;
+    let line = null, best = null;
+    for (let at = state.current + step; boxes[at]; at += step) {
+      if (Math.abs(boxes[at].top - here.top) < here.height / 2) continue;
+      line ??= boxes[at].top;
+      if (Math.abs(boxes[at].top - line) > here.height / 2) break;
+      const apart = Math.abs(boxes[at].left - here.left);
+      if (best === null || apart < best[0]) best = [apart, at];
+    }
+    if (best) focus(best[1]);
+  }
+
+  const KEYS = {
+    ArrowRight: () => focus(state.current + 1),
+    ArrowLeft: () => focus(state.current - 1),
+    ArrowDown: () => stepLine(1),
+    ArrowUp: () => stepLine(-1),
+    Home: () => focus(0),
+    End: () => focus(state.tokens.length - 1),
+    n: () => stepHit(1),
+    p: () => stepHit(-1),
+    e: () => { const back = state.excerpt.distance[state.current]; if (back) focus(state.current - back); },
+    Escape: hideTip,
+  };
+
+  text.addEventListener("keydown", (event) => {
+    const act = KEYS[event.key];
+    if (!act || !isPlain(event)) return;
+    event.preventDefault();
+    act();
+  });
+  text.addEventListener("focusin", (event) => {
+    const at = atOf(event.target);
+    if (at === null) return;
+    const before = elementAt(state.current);
+    before.setAttribute("tabindex", "-1");
+    before.setAttribute("aria-selected", "false");
+    state.current = at;
+    event.target.setAttribute("tabindex", "0");
+    event.target.setAttribute("aria-selected", "true");
+    showTip(at);
+  });
+  text.addEventListener("focusout", hideTip);
+  text.addEventListener("pointerover", (event) => {
+    const at = event.pointerType === "touch" ? null : atOf(event.target);
+    if (at !== null) showTip(at);
+  });
+  text.addEventListener("pointerleave", () => { const at = focused(); at === null ? hideTip() : showTip(at); });
+
+  listExcerpts();
+  show();
+  view.hidden = false;
+}
+
+// The model that pays most for AR hits in these excerpts.
+function farthest(data) {
+  const sums = data.models.slice(1).map((_, model) => data.excerpts.reduce((sum, excerpt) => sum + excerpt.gap[model], 0));
+  return sums.indexOf(Math.max(...sums)) + 1;
+}
+
+function sliceOf(data, excerpt, index) {
+  if (!excerpt.distance[index]) return "other";
+  return excerpt.count[index] <= data.most ? "hit" : "repeated";
+}
+
+function verdictOf(excerpt, model, index) {
+  const [reference, other] = [excerpt.predicted[0][index], excerpt.predicted[model][index]];
+  if (reference === -2 || other === -2) return "unknown";
+  return reference === 0 ? (other === 0 ? "both" : "reference") : other === 0 ? "model" : "neither";
+}
+
+function tipParts(data, excerpt, state, at) {
+  const { slice, verdict } = state.tokens[at];
+  const otherwise = new Map(excerpt.shown);
+  const code = (place_, kind) => {
+    const id = place_ < 0 ? excerpt.before : excerpt.tokens[place_];
+    const element = make("code", { class: kind });
+    appendPiece(element, data, id, otherwise.get(place_ + 1) ?? data.pieces[id], true);
+    return element;
+  };
+  const rows = [0, state.model, ...data.models.keys()].filter((model, place_, every) => every.indexOf(model) === place_);
+  const table = make("table", {}, make("thead", {}, make("tr", {}, ...["", "NLL", "rank", "predicted"].map((head) => make("th", { scope: "col" }, head)))));
+  const body = make("tbody");
+  for (const model of rows.slice(0, MOST_ROWS)) body.append(scoreRow(data, excerpt, model, at, model === 0 || model === state.model));
+  table.append(body);
+  const more = rows.length > MOST_ROWS ? [make("p", { class: "facts" }, `and ${counted(rows.length - MOST_ROWS, "more model")}`)] : [];
+  const back = excerpt.distance[at];
+  const where = back && at - back < 0 ? " (before what is shown)" : "";
+  const span = excerpt.spans.filter(([place_]) => place_ <= at).pop();
+  const words = { hit: "AR hit", repeated: "Repeated, too frequent in training for an AR hit", other: "Not repeated" }[slice];
+  const facts = [
+    back ? `bigram last stood ${counted(back, "token")} back${where}` : "first time that this bigram stands here",
+    ...(back ? [counted(excerpt.occurrences[at], "earlier occurrence")] : []),
+    excerpt.count[at] ? `${counted(excerpt.count[at], "time")} in training` : "never in training",
+  ];
+  return [
+    make("p", { class: "head" }, make("span", {}, code(at - 1, "first"), code(at, "last")), make("span", { class: `sample ${verdict}` }, VERDICTS[verdict])),
+    table,
+    ...more,
+    make("p", { class: "facts" }, make("b", {}, words), `: ${facts.join(", ")}.`),
+    make("p", { class: "facts" }, `Position ${number(excerpt.first + at)} of sequence ${number(excerpt.sequence)}, document ${number(span[1])}, ${data.sources[span[2]]}`),
+  ];
+}
+
+function scoreRow(data, excerpt, model, at, isChosen) {
+  const rank = excerpt.rank[model][at], predicted = excerpt.predicted[model][at];
+  const choice = make("td", {});
+  if (predicted === 0) choice.append("right");
+  else if (predicted > 0) appendPiece(choice.appendChild(make("code", {})), data, predicted - 1, data.pieces[predicted - 1], true);
+  else choice.append(predicted === -2 ? "its tokens end elsewhere" : "another");
+  return make("tr", isChosen ? { class: "chosen" } : {}, make("th", { scope: "row" }, data.models[model]),
+    make("td", {}, nats(excerpt.nll[model][at])), make("td", {}, rank < 0 ? "–" : number(rank)), choice);
+}
+
+// What a piece shows: text, or a list of text and single bytes, or an id without a piece. `isTip`: white space is shown, too.
+function appendPiece(element, data, id, shown, isTip) {
+  const mark = (words, kind = "mark") => make("span", { class: kind }, words);
+  if (id === data.end) return void element.append(mark("end", "end"));
+  if (typeof shown === "number") return void element.append(mark(`id ${shown}`));
+  for (const part of Array.isArray(shown) ? shown : [shown]) {
+    if (typeof part === "number") { element.append(mark(part.toString(16).toUpperCase().padStart(2, "0"), "byte")); continue; }
+    let plain = "";
+    const flush = () => { if (plain) element.append(plain); plain = ""; };
+    for (const character of part) {
+      if (character === "\n") { flush(); element.append(mark("↵"), isTip ? "" : "\n"); }
+      else if (character === "\t") { flush(); element.append(isTip ? mark("⇥") : "\t"); }
+      else if (character === " " && isTip) { flush(); element.append(mark("␣")); }
+      else if (HIDDEN.test(character)) { flush(); element.append(mark(`U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`, "byte")); }
+      else plain += character;
+    }
+    flush();
+  }
+}
+
+tipsOnPictures();
+const view = document.getElementById("view"), packed = document.getElementById("excerpts");
+if (view && packed) tokenView(view, JSON.parse(packed.textContent));

@@ -1,0 +1,253 @@
+"""Multi-query associative recall (MQAR): sequences of keys and values in a model's own vocabulary, and what it makes of them.
+
+Zoology (arXiv 2312.04927), Algorithm 1, for models that were not trained on it (Appendix G). With P pairs a sequence is
+
+    k1 v1 k2 v2 ... kP vP  . . k3 v3 . . . . k1 v1 . . k2 v2 . .
+
+the pairs, then every key once more with its value behind it, and one filler id (.) everywhere else. Keys are of the first half of
+the vocabulary, values of the second, all different within a sequence. The tail is cut into slots of two ids. Pair after pair
+takes one that is still free, slot s with a probability that goes with (s + 1)^(power - 1). So the queries of early pairs stand
+nearer, and nothing overlaps. (The paper says a power law; slots, and values that differ, too, are what its authors' code does.)
+
+Taking free slots one after the other is a race: a clock for each slot rings after an exponential time of that rate, and the
+pairs take the slots in the order of the rings. `place_queries` sorts the times of many sequences at once, `place_plainly` says
+the same a slot at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from recallkit import artifacts
+from recallkit.errors import UserError
+from recallkit.models.api import TokenScores
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from recallkit.models.api import ScoringModel
+    from recallkit.stages.tokens import TextTokenizer
+
+_FILLERS = (" ", "\n", ".", ",", "the")
+"""The filler is the first of these that the tokenizer writes as one plain id: a space, which text repeats, and which ends no document."""
+
+
+# ---------------------------------------------------------------------------------------------------------- vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class MqarVocabulary:
+    """What sequences are made of: ids of keys and of values (int64, ascending), the filler, ids put before every sequence."""
+
+    keys: np.ndarray
+    values: np.ndarray
+    filler: int
+    prefix: tuple[int, ...]
+
+    def digest(self) -> str:
+        """What tells it from others."""
+        return artifacts.digest_json([artifacts.digest_arrays(self.keys, self.values), self.filler, self.prefix])
+
+    def check_room(self, pairs: int, where: str) -> None:
+        """Raises UserError where there are fewer keys or values than a sequence takes."""
+        most = min(len(self.keys), len(self.values))
+        if most < pairs:
+            raise UserError(
+                f"its vocabulary has {len(self.keys):,} keys and {len(self.values):,} values, {pairs:,} pairs are asked for",
+                where=where,
+                remedy=f"give --pairs of {most:,} at most",
+            )
+
+
+def split_vocabulary(tokenizer: TextTokenizer) -> MqarVocabulary:
+    """The ids of a tokenizer that are plain text, but for the filler: the first half keys, the rest values.
+
+    Left out: special and other added tokens, the end and the unknown token, and what is put before a text.
+    """
+    plain = _plain_ids(tokenizer)
+    filler = _choose_filler(tokenizer, plain)
+    ids = np.array(sorted(plain - {filler}), np.int64)
+    half = len(ids) // 2
+    return MqarVocabulary(ids[:half], ids[half:], filler, tuple(tokenizer.prefix_ids))
+
+
+def _plain_ids(tokenizer: TextTokenizer) -> set[int]:
+    backend = tokenizer.backend
+    unknown = getattr(backend.model, "unk_token", None)
+    special = {tokenizer.end_token_id, *tokenizer.prefix_ids, *backend.get_added_tokens_decoder()}
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    return {index for token, index in vocabulary.items() if index not in special and token != unknown}
+
+
+def _choose_filler(tokenizer: TextTokenizer, plain: set[int]) -> int:
+    """Raises UserError where there is no plain id at all."""
+    for text in _FILLERS:
+        ids = tokenizer.continuation.encode([text])[0].tolist()
+        if len(ids) == 1 and ids[0] in plain:
+            return int(ids[0])
+    if not plain:
+        raise UserError("no entry that is plain text", where=tokenizer.name, remedy="give another --model-tokenizer")
+    return min(plain)
+
+
+# ----------------------------------------------------------------------------------------------------------- sequences
+
+
+@dataclass(frozen=True, slots=True)
+class MqarTask:
+    """What a sequence looks like: `length` ids of which the first 2 `pairs` are pairs; `power` of the law of places; `seed`."""
+
+    length: int
+    pairs: int
+    power: float
+    seed: int
+
+    @property
+    def num_slots(self) -> int:
+        """Places of a query and its value in the tail, each of two ids; of an odd number of ids the last is filler."""
+        return (self.length - 2 * self.pairs) // 2
+
+    def check(self) -> None:
+        """Raises UserError where the pairs and their queries do not fit, or the law of places is none."""
+        if self.pairs < 1 or self.num_slots < self.pairs:
+            raise UserError(
+                f"{self.pairs:,} pairs and their queries take {4 * self.pairs:,} ids, a sequence has {self.length:,}",
+                where=f"--pairs {self.pairs}",
+                remedy=f"give 1 to {self.length // 4:,} pairs, or a longer --length",
+            )
+        if not 0 < self.power <= 10:
+            raise UserError("not above 0 and at most 10", where=f"--power {self.power}", remedy="give 0.01 (the paper's) to 1 (uniform)")
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The chance of one sequence: a time for each slot, float64 (num_slots,), and which keys and values its pairs have, (pairs,)."""
+
+    times: np.ndarray
+    keys: np.ndarray
+    values: np.ndarray
+
+
+def draw(task: MqarTask, num_keys: int, num_values: int, sample: int) -> Draws:
+    """What seed, pairs and the number of the sample decide, and nothing else does.
+
+    Times come first: with other vocabularies queries stand at the same places, so that models with different tokenizers are
+    compared on sequences of one shape.
+    """
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([task.seed, task.pairs, sample])))
+    times = rng.exponential(size=task.num_slots)
+    keys, values = (rng.choice(number, task.pairs, replace=False) for number in (num_keys, num_values))
+    return Draws(times, keys, values)
+
+
+def place_plainly(times: Sequence[float], power: float, pairs: int) -> list[int]:
+    """The slot of each pair: the first pair takes the slot whose clock rings first, the second the next ... Slow and plain."""
+
+    def rings(slot: int) -> float:
+        rate: float = (slot + 1) ** (power - 1)
+        return times[slot] / rate
+
+    free = list(range(len(times)))
+    taken = []
+    for _ in range(pairs):
+        first = min(free, key=rings)
+        free.remove(first)
+        taken.append(first)
+    return taken
+
+
+def place_queries(times: np.ndarray, power: float, pairs: int) -> np.ndarray:
+    """`place_plainly` for the times (n, num_slots) of many sequences at once: int64 (n, pairs)."""
+    rates = np.arange(1, times.shape[1] + 1, dtype=np.float64) ** (power - 1)
+    slots: np.ndarray = np.argsort(times / rates, axis=1, kind="stable")[:, :pairs]
+    return slots
+
+
+@dataclass(frozen=True, slots=True)
+class MqarSequences:
+    """Some sequences: `ids` int64 (n, length); `places` int64 (n, pairs) of each pair's key in the tail, its value stands behind it."""
+
+    ids: np.ndarray
+    places: np.ndarray
+
+
+def make_sequences(task: MqarTask, vocabulary: MqarVocabulary, samples: Sequence[int]) -> MqarSequences:
+    """The sequences of these numbers, each the same whatever others are made with it."""
+    draws = [draw(task, len(vocabulary.keys), len(vocabulary.values), sample) for sample in samples]
+    keys = vocabulary.keys[np.stack([one.keys for one in draws])]
+    values = vocabulary.values[np.stack([one.values for one in draws])]
+    tail = 2 * task.pairs
+    places = tail + 2 * place_queries(np.stack([one.times for one in draws]), task.power, task.pairs)
+    ids = np.full((len(draws), task.length), vocabulary.filler, np.int64)
+    ids[:, 0:tail:2], ids[:, 1:tail:2] = keys, values
+    np.put_along_axis(ids, places, keys, axis=1)
+    np.put_along_axis(ids, places + 1, values, axis=1)
+    return MqarSequences(ids, places)
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+
+
+@dataclass(frozen=True, slots=True)
+class MqarAnswers:
+    """What a model makes of n sequences.
+
+    Of the values asked for, (n, pairs) in the order of the pairs: `nll` float32 nats, `rank` int32 (0 is best), `right` bool, whether the
+    value is the model's argmax. Of the filler ids of the tail, (n,): their number, how many are the argmax, the sum of their NLLs.
+    """
+
+    nll: np.ndarray
+    rank: np.ndarray
+    right: np.ndarray
+    filler_tokens: np.ndarray
+    filler_right: np.ndarray
+    filler_nll: np.ndarray
+
+
+def ask(model: ScoringModel, vocabulary: MqarVocabulary, task: MqarTask, made: MqarSequences, batch_tokens: int) -> MqarAnswers:
+    """Asks a model for the values and the filler of some sequences, `batch_tokens` ids of whole sequences at a time.
+
+    Raises UserError where one sequence does not fit in memory.
+    """
+    ids, before = _with_prefix(made.ids, vocabulary.prefix), len(vocabulary.prefix)
+    step = max(1, batch_tokens // ids.shape[1])
+    found = [_score(model, ids[start : start + step]) for start in range(0, len(ids), step)]
+    nll, argmax, rank = (np.concatenate([getattr(scores, name) for scores in found]) for name in ("nll", "argmax", "rank"))
+    is_best = argmax == ids[:, 1:]
+
+    def of_values(array: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(array, made.places + before, axis=1)  # column c predicts id c + 1
+
+    tail = 2 * task.pairs
+    is_filler = made.ids[:, tail:] == vocabulary.filler
+    of_tail = slice(before + tail - 1, None)
+    return MqarAnswers(
+        nll=of_values(nll),
+        rank=of_values(rank),
+        right=of_values(is_best),
+        filler_tokens=is_filler.sum(axis=1),
+        filler_right=(is_best[:, of_tail] & is_filler).sum(axis=1),
+        filler_nll=np.where(is_filler, nll[:, of_tail].astype(np.float64), 0.0).sum(axis=1),
+    )
+
+
+def _with_prefix(ids: np.ndarray, prefix: tuple[int, ...]) -> np.ndarray:
+    return np.hstack([np.tile(np.array(prefix, np.int64), (len(ids), 1)), ids])
+
+
+def _score(model: ScoringModel, ids: np.ndarray) -> TokenScores:
+    """Scores rows of ids (n, t) at once, or in halves where they do not fit in memory: arrays (n, t - 1)."""
+    try:
+        scores = model.score(ids.ravel().astype(np.uint32), np.arange(len(ids) + 1) * ids.shape[1])
+    except MemoryError:
+        if len(ids) == 1:
+            raise UserError(
+                f"out of memory on a sequence of {ids.shape[1]:,} ids", where=model.name, remedy="give a shorter --length"
+            ) from None
+        halves = [_score(model, half) for half in np.array_split(ids, 2)]
+        return TokenScores(*(np.concatenate([getattr(half, name) for half in halves]) for name in ("nll", "argmax", "rank")))
+    shape = (len(ids), ids.shape[1] - 1)
+    return TokenScores(scores.nll.reshape(shape), scores.argmax.reshape(shape), scores.rank.reshape(shape))

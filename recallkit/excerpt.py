@@ -1,0 +1,199 @@
+"""Single sequences as they were labelled and scored: a row a token with its text, its labels, and what models made of it.
+
+What `recallkit tokens` and the report show. Only the row groups that hold the sequence are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from recallkit import artifacts
+from recallkit.attribution.aligned import LabelledTokens, RowReader, batch_ranges, open_scores
+from recallkit.errors import UserError
+from recallkit.scoring import score_path
+from recallkit.stages.tokens import load_slices_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    import polars as pl
+    import pyarrow as pa
+
+    from recallkit.stages.tokens import TextTokenizer
+
+_LABELS = ("position", "document", "source", "prev_token", "token", "repeated", "distance", "occurrences", "train_count", "ar_hit")
+_SCORES = ("position", "nll", "rank", "argmax", "exact")
+_MOST_NAMED = 8
+_REMEDY = "make it again with --force"
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpts:
+    """A slice directory and the score files of some of its models, opened and checked to be of the same sequences."""
+
+    slices: Path
+    models: tuple[str, ...]
+    labelled: LabelledTokens
+    tokenizer: TextTokenizer
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences are numbered from 0 to one less than this."""
+        return int(self.labelled.manifest["num_sequences"])
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether AR hits are told from other repeated tokens."""
+        return self.labelled.manifest["counts"] is not None
+
+    def read(self, sequence: int) -> pl.DataFrame:
+        """One row a predicted token of `sequence`, in order: the columns of `tokens.parquet`, and
+
+        text: what the token stands for, bytes that are no whole character written as `\\xNN`.
+        earlier: position at which the bigram's latest earlier occurrence ends; null where it is not repeated. 0 is the
+        sequence's first token, which is context and no row.
+        nll_i (nats), rank_i, argmax_i, exact_i: as in the score file of `models[i]`.
+        predicted_i: the text of argmax_i; null for a model with a tokenizer of its own, which has no such token.
+        right_i: whether no entry outranks the token; null where such a model's tokens do not begin and end where this one does.
+
+        Raises UserError where there is no such sequence, and for damaged or misplaced scores.
+        """
+        import polars as pl
+
+        if not 0 <= sequence < self.num_sequences:
+            raise UserError(
+                f"no sequence {sequence:,}", where=self.slices, remedy=f"sequences are numbered 0 to {self.num_sequences - 1:,}"
+            )
+        labels = _rows(self.labelled.path, _LABELS, sequence)
+        frame = labels.with_columns(
+            pl.col("source").cast(pl.String),
+            pl.Series("text", self.text_of(labels["token"]), pl.String),
+            (pl.col("position") - pl.col("distance")).alias("earlier"),
+        )
+        columns = [column for place in range(len(self.models)) for column in self._scored(place, sequence, labels["position"])]
+        return frame.with_columns(columns)
+
+    def text_of(self, ids: Iterable[int]) -> list[str]:
+        """What each id stands for. Without bytes of their own (WordPiece ...) pieces are shown as the vocabulary writes them."""
+        pieces, backend = self.tokenizer.token_bytes, self.tokenizer.backend
+        if pieces is None:
+            return [_word_piece(backend.id_to_token(index) or "") for index in ids]
+        return [pieces[index].decode("utf-8", "backslashreplace") if index < len(pieces) else "" for index in ids]
+
+    def sum_hits(self) -> pl.DataFrame:
+        """One row a sequence: `sequence`, `hits`, and nll_i, the NLL (nats) of models[i] summed over them.
+
+        Hits are the AR hits; repeated tokens where nothing was counted. Reads every row once, a batch at a time.
+        """
+        import numpy as np
+        import polars as pl
+
+        column = "ar_hit" if self.has_counts else "repeated"
+        tokens = RowReader(self.labelled.path, ["sequence", column], remedy=_REMEDY)
+        scores = [RowReader(score_path(self.slices, model), ["nll"], remedy=_REMEDY) for model in self.models]
+        sums = np.zeros((1 + len(scores), self.num_sequences))
+        for start, stop in batch_ranges(self.labelled.path):
+            rows = tokens.read(start, stop)
+            at, hits = rows["sequence"].to_numpy(), rows[column].to_numpy()
+            weights = [hits, *(np.where(hits, reader.read(start, stop)["nll"].to_numpy(), 0.0) for reader in scores)]
+            for place, weight in enumerate(weights):
+                sums[place] += np.bincount(at, weights=weight, minlength=self.num_sequences)
+        nlls = {f"nll_{place}": sums[place + 1] for place in range(len(scores))}
+        return pl.DataFrame({"sequence": np.arange(self.num_sequences), "hits": sums[0].astype(np.int64), **nlls})
+
+    def most_telling(self) -> int:
+        """The sequence in which the first two models differ most on hits, NLLs summed; with one model the one whose hits cost most.
+
+        Without models the one with most hits. Of equals the first.
+        """
+        import polars as pl
+
+        sums = {0: pl.col("hits"), 1: pl.col("nll_0")}.get(len(self.models), (pl.col("nll_1") - pl.col("nll_0")).abs())
+        return int(self.sum_hits().select(sums.arg_max()).item())
+
+    def _scored(self, place: int, sequence: int, positions: pl.Series) -> list[pl.Series]:
+        """The columns of one model. Raises UserError where its rows are not those of the labels."""
+        import polars as pl
+
+        path = score_path(self.slices, self.models[place])
+        scores = _rows(path, _SCORES, sequence)
+        if not scores["position"].equals(positions):
+            raise UserError("its rows are not those of the labels", where=path, remedy=_score_again(self.models[place], self.slices))
+        argmax = scores["argmax"].to_list()
+        known = iter(self.text_of(index for index in argmax if index >= 0))
+        right = pl.when((pl.col("rank") >= 0) & pl.col("exact")).then(pl.col("rank") == 0)
+        return [
+            *(scores[name].alias(f"{name}_{place}") for name in _SCORES[1:]),
+            pl.Series(f"predicted_{place}", [next(known) if index >= 0 else None for index in argmax], pl.String),
+            scores.select(right.alias(f"right_{place}")).to_series(),
+        ]
+
+
+def open_excerpts(slices: Path, models: Sequence[str] = ()) -> Excerpts:
+    """Opens a slice directory to look at single sequences, with the scores of `models`, which may be none.
+
+    Raises UserError where labels, tokenizer or scores are missing, or of other sequences; it names the models that are scored.
+    """
+    path = slices / "tokens.parquet"
+    manifest = artifacts.read_manifest(path)
+    if manifest.get("kind") != "tokens":
+        raise UserError(f"a table of {manifest.get('kind')}, not of tokens", where=path, remedy="make one with `recallkit slice`")
+    labelled = LabelledTokens(path, manifest)
+    for model in models:
+        if not score_path(slices, model).is_file():
+            raise UserError("not scored on these slices", where=model, remedy=f"{_scored_names(slices)}{_score_again(model, slices, '')}")
+        open_scores(score_path(slices, model), labelled)
+    return Excerpts(slices, tuple(models), labelled, load_slices_tokenizer(slices, manifest["tokenizer"]))
+
+
+def read_sequence(slices: Path, sequence: int, models: Sequence[str] = ()) -> pl.DataFrame:
+    """One sequence of a slice directory, a row a predicted token: see `Excerpts.read`, which reads several without opening them anew."""
+    return open_excerpts(slices, models).read(sequence)
+
+
+def scored_models(slices: Path) -> list[str]:
+    """Names of the models whose scores lie in a slice directory and can be read, in order."""
+    names = []
+    for path in sorted((slices / "scores").glob("*.parquet")):
+        try:
+            manifest: dict[str, Any] = artifacts.read_manifest(path)
+        except UserError:
+            continue
+        if manifest.get("kind") == "scores":
+            names.append(str(manifest["model"]))
+    return sorted(names)
+
+
+def _scored_names(slices: Path) -> str:
+    names = scored_models(slices)
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"scored are {', '.join(names[:_MOST_NAMED])}{more}; " if names else ""
+
+
+def _score_again(model: str, slices: Path, force: str = " --force") -> str:
+    return f"score it with `recallkit score {model} --slices {slices}{force}`"
+
+
+def _rows(path: Path, columns: Sequence[str], sequence: int) -> pl.DataFrame:
+    """The rows of one sequence. Raises UserError where the file is damaged."""
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    verified = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
+    try:
+        table: pa.Table = ds.dataset(path, format=verified).to_table(columns=list(columns), filter=ds.field("sequence") == sequence)
+        table.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"damaged ({first_line})", where=path, remedy=_REMEDY) from error
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _word_piece(piece: str) -> str:
+    """A piece of a vocabulary without bytes: words begin with a space, and what goes on inside one does not."""
+    return piece.removeprefix("##") if piece.startswith("##") else f" {piece}"

@@ -1,0 +1,1 @@
+"""Results as a page that people look at: one HTML file that runs from disk and fetches nothing."""

@@ -1,0 +1,305 @@
+"""The token view's data: which excerpts of the text a page holds, and their tokens packed small.
+
+An excerpt is a sequence, since a bigram can repeat nowhere but in its context (blocks of LONGEST tokens of sequences that
+are longer). One query a model tells where it pays for AR hits what the reference does not; only the rows of the excerpts
+that are chosen are read then.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from recallkit import artifacts, db
+from recallkit.attribution.aligned import LabelledTokens, RowReader, open_scores, open_tokens
+from recallkit.errors import UserError, printable
+from recallkit.report.markup import compact_json
+from recallkit.report.pieces import Pieces
+from recallkit.scoring import score_path
+from recallkit.stages.tokens import load_slices_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    import polars as pl
+    import pyarrow as pa
+
+    from recallkit.comparison import Comparison
+
+LONGEST = 4096
+"""Tokens of an excerpt at most."""
+
+MOST_BYTES = 3_000_000
+"""Of a page's tokens."""
+
+_TOP_OVERALL, _TOP_OF_MODEL = 32, 12
+_LABELS = ("document", "source", "prev_token", "token", "distance", "occurrences", "train_count")
+_SCORES = ("nll", "argmax", "rank", "exact")
+
+RIGHT, WRONG, UNKNOWN = 0, -1, -2
+"""What stands for a prediction where it is the token itself; where it is not and has no id of these; where it cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Rows [start, stop) of the labels: a sequence, or block number `block` of one that is longer than LONGEST.
+
+    `gaps`: by model, NLL summed over AR hits less the reference's, in nats. `asked`: the reader named it.
+    """
+
+    sequence: int
+    block: int
+    start: int
+    stop: int
+    hits: int
+    gaps: tuple[float, ...]
+    asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TokenView:
+    """`data` for the page's script (see `_Packer`), and how many excerpts it holds of those there are and of those asked for."""
+
+    data: str
+    shown: int
+    excerpts: int
+    asked: int
+    asked_shown: int
+    sequences: int
+    own_tokenizers: Sequence[str]
+    has_bytes: bool
+
+
+def token_view(
+    comparison: Comparison, sequences: Sequence[int] = (), documents: Sequence[int] = (), most_bytes: int = MOST_BYTES
+) -> TokenView:
+    """The excerpts where models differ most from the reference on AR hits, and the sequences and documents asked for.
+
+    `comparison.slices` is known. As many as `most_bytes` of JSON hold, those asked for first.
+    Raises UserError where labels or scores are missing, damaged, or others than those compared, and for numbers that are not there.
+    """
+    assert comparison.slices is not None
+    tokens = open_tokens(comparison.slices / "tokens.parquet")
+    scores = _score_files(comparison, comparison.slices, tokens)
+    every = list_excerpts(tokens, scores)
+    asked = _asked(tokens, every, sequences, documents)
+    own = [name for name in scores if artifacts.read_manifest(scores[name]).get("tokenizer") is not None]
+    pieces = Pieces(load_slices_tokenizer(comparison.slices, tokens.manifest["tokenizer"]))
+    packer = _Packer(tokens, scores, own, pieces)
+    chosen = packer.pack([*asked, *preferred(every, asked)], most_bytes)
+    return TokenView(
+        data=packer.document(chosen, comparison.reference, comparison.models),
+        shown=len(chosen),
+        excerpts=len(every),
+        asked=len(asked),
+        asked_shown=sum(excerpt.asked for excerpt in chosen),
+        sequences=int(tokens.manifest["num_sequences"]),
+        own_tokenizers=own,
+        has_bytes=pieces.has_bytes,
+    )
+
+
+def _score_files(comparison: Comparison, slices: Path, tokens: LabelledTokens) -> dict[str, Path]:
+    """The score file of the reference and each model, checked to be those that were compared."""
+    files = {name: score_path(slices, name) for name in (comparison.reference, *comparison.models)}
+    for name, path in files.items():
+        open_scores(path, tokens)
+        if artifacts.read_manifest(path)["options"] != comparison.manifest["scores"][name]:
+            raise UserError("scored otherwise than when it was compared", where=path, remedy="run the same `recallkit gap` again")
+    return files
+
+
+# ------------------------------------------------------------------------------------------------------------ choosing
+
+
+def list_excerpts(tokens: LabelledTokens, scores: Mapping[str, Path]) -> list[Excerpt]:
+    """All excerpts of the text, in its order. `scores`: the reference's file first, then the models'."""
+    import numpy as np
+
+    reference, *models = scores.values()
+    with db.connect(threads=1) as connection:
+        db.view_file(connection, "tokens", tokens.path)
+        db.view_file(connection, "reference", reference)
+        frames = [_sums(connection, path) for path in models]
+    first = frames[0]
+    stops = np.cumsum(first["tokens"].to_numpy()).tolist()
+    columns = (first["sequence"], first["block"], [0, *stops], stops, first["ar_hits"])
+    gaps = zip(*(frame["hit_nats"] for frame in frames), strict=True)
+    rows = zip(*columns, gaps, strict=False)
+    return [Excerpt(sequence, block, start, stop, hits, gap) for sequence, block, start, stop, hits, gap in rows]
+
+
+def _sums(connection: Any, scores: Path) -> pl.DataFrame:
+    db.view_file(connection, "scores", scores)
+    frame: pl.DataFrame = connection.sql(db.query("report/sum_excerpts"), params={"longest": LONGEST}).pl()
+    return frame
+
+
+def _asked(tokens: LabelledTokens, every: Sequence[Excerpt], sequences: Sequence[int], documents: Sequence[int]) -> list[Excerpt]:
+    """The excerpts asked for, in the order of asking: sequences, then documents. Raises UserError for what is not there."""
+    wanted = [*sequences, *_sequences_of(tokens, documents)]
+    found: dict[int, list[Excerpt]] = {}
+    for excerpt in every:
+        found.setdefault(excerpt.sequence, []).append(excerpt)
+    for number in sequences:
+        if number not in found:
+            raise UserError("no such sequence", where=f"--sequence {number}", remedy=f"give a number from 0 to {every[-1].sequence}")
+    return [replace(excerpt, asked=True) for number in dict.fromkeys(wanted) for excerpt in found[number]]
+
+
+def _sequences_of(tokens: LabelledTokens, documents: Sequence[int]) -> list[int]:
+    """The sequences of each document in turn."""
+    if not documents:
+        return []
+    with db.connect(threads=1) as connection:
+        db.view_file(connection, "tokens", tokens.path)
+        rows = connection.sql(db.query("report/find_documents"), params={"documents": list(documents)}).fetchall()
+    for document in documents:
+        if not any(found == document for found, _ in rows):
+            raise UserError(
+                "no predicted token is of this document", where=f"--document {document}", remedy="give a number of tokens.parquet"
+            )
+    return [sequence for document in documents for found, sequence in rows if found == document]
+
+
+def preferred(every: Sequence[Excerpt], asked: Sequence[Excerpt] = ()) -> list[Excerpt]:
+    """The excerpts with AR hits where NLL is lost most: in turn the next one overall, and the next of each model.
+
+    Overall: by the mean over models. Of equals the first in the text. Those that were asked for are left out.
+    """
+    taken = {(excerpt.sequence, excerpt.block) for excerpt in asked}
+    with_hits = [excerpt for excerpt in every if excerpt.hits and (excerpt.sequence, excerpt.block) not in taken]
+    lists = [_first_by(lambda excerpt: sum(excerpt.gaps), with_hits, _TOP_OVERALL)]
+    lists += [_first_by(lambda excerpt, m=model: excerpt.gaps[m], with_hits, _TOP_OF_MODEL) for model in range(len(every[0].gaps))]
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*lists))
+    return list(dict.fromkeys(excerpt for excerpt in in_turn if excerpt is not None))
+
+
+def _first_by(size: Callable[..., float], found: Sequence[Excerpt], most: int) -> list[Excerpt]:
+    return sorted(found, key=size, reverse=True)[:most]
+
+
+# ------------------------------------------------------------------------------------------------------------- packing
+
+
+class _Packer:
+    """Excerpts as JSON: integers in columns, a value a predicted token; NLLs and gaps in hundredths of a nat.
+
+    Of the whole: `models` (the reference first), `own` (which of them have a tokenizer of their own), `most` (largest training count of
+    an AR hit), `sources`, `end` (id of the end token, -1 where it is text), `spaced` (whether pieces have no bytes of their own),
+    `pieces` (id -> parts, see pieces.py), `excerpts`. Of an excerpt: `sequence`, `first` (position of its first token), `asked`, `hits`,
+    `gap` (a value a model), `before` (the id that the first token follows), `tokens` (ids), `distance` (0: not repeated), `occurrences`,
+    `count` (in training), `spans` ([place, document, source] where a document begins), `shown` ([place, parts] where a token shows
+    otherwise than alone), and a column a model of `nll`, `rank` and `predicted` (RIGHT, WRONG, UNKNOWN, or the id + 1).
+    """
+
+    def __init__(self, tokens: LabelledTokens, scores: Mapping[str, Path], own: Sequence[str], pieces: Pieces) -> None:
+        remedy = "make it again with --force"
+        self._labels = RowReader(tokens.path, _LABELS, remedy=remedy)
+        self._scores = {name: RowReader(path, _SCORES, remedy=remedy) for name, path in scores.items()}
+        self._own, self._pieces, self._tokens = frozenset(own), pieces, tokens
+        self._packed: dict[Excerpt, tuple[str, frozenset[int]]] = {}
+        self._sources: dict[str, int] = {}
+        self._entries: dict[int, str] = {}
+
+    def pack(self, wanted: Sequence[Excerpt], most_bytes: int) -> list[Excerpt]:
+        """Packs the first of `wanted` that `most_bytes` hold, all of their pieces included; returns them."""
+        # Rows are read in the order of the file, so what can never fit is left out before.
+        least = 8 + 6 * len(self._scores)
+        sizes = itertools.accumulate(least * (excerpt.stop - excerpt.start) for excerpt in wanted)
+        hopeful = list(itertools.compress(wanted, (size <= most_bytes for size in sizes)))
+        for excerpt in sorted(hopeful, key=lambda excerpt: excerpt.start):
+            self._packed[excerpt] = self._pack_one(excerpt)
+        chosen, known, size = [], set[int](), 0
+        for excerpt in hopeful:
+            packed, ids = self._packed[excerpt]
+            size += len(packed.encode()) + sum(len(self._entry(index).encode()) + 1 for index in ids - known)
+            if size > most_bytes:
+                break
+            known |= ids
+            chosen.append(excerpt)
+        return chosen
+
+    def document(self, chosen: Sequence[Excerpt], reference: str, models: Sequence[str]) -> str:
+        """The JSON of the chosen excerpts, in the order of the text."""
+        ordered = sorted(chosen, key=lambda excerpt: excerpt.start)
+        ids = sorted(set[int]().union(*(self._packed[excerpt][1] for excerpt in ordered)))
+        names = [reference, *models]
+        facts = {
+            "models": [printable(name) for name in names],
+            "own": [int(name in self._own) for name in names],
+            "most": self._tokens.max_count,
+            "sources": [printable(name) for name in self._sources],
+            "end": self._pieces.end,
+            "spaced": int(not self._pieces.has_bytes),
+        }
+        pieces = ",".join(map(self._entry, ids))
+        excerpts = ",\n".join(self._packed[excerpt][0] for excerpt in ordered)
+        return f'{compact_json(facts)[:-1]},\n"pieces":{{{pieces}}},\n"excerpts":[{excerpts}]}}'
+
+    def _entry(self, index: int) -> str:
+        if index not in self._entries:
+            self._entries[index] = f'"{index}":{compact_json(self._pieces.alone(index))}'
+        return self._entries[index]
+
+    def _pack_one(self, excerpt: Excerpt) -> tuple[str, frozenset[int]]:
+        """An excerpt's JSON, and the ids in it."""
+        labels = self._labels.read(excerpt.start, excerpt.stop)
+        before, tokens = labels["prev_token"][0].as_py(), labels["token"].to_numpy()
+        columns = {
+            name: _Columns.of(reader.read(excerpt.start, excerpt.stop), tokens, name in self._own) for name, reader in self._scores.items()
+        }
+        ids = {before, *tokens.tolist(), *(value - 1 for column in columns.values() for value in column.predicted if value > 0)}
+        packed = {
+            "sequence": excerpt.sequence,
+            "first": excerpt.block * LONGEST + 1,
+            "asked": int(excerpt.asked),
+            "hits": excerpt.hits,
+            "gap": [round(100 * gap) for gap in excerpt.gaps],
+            "before": before,
+            "tokens": tokens.tolist(),
+            "distance": labels["distance"].fill_null(0).to_pylist(),
+            "occurrences": labels["occurrences"].to_pylist(),
+            "count": labels["train_count"].to_pylist(),
+            "spans": self._spans(labels),
+            "shown": self._pieces.otherwise([before, *tokens.tolist()]),
+            **{name: [getattr(column, name) for column in columns.values()] for name in ("nll", "rank", "predicted")},
+        }
+        return compact_json(packed), frozenset(ids)
+
+    def _spans(self, labels: pa.Table) -> list[list[int]]:
+        """Where a document begins among the rows, with its number and its source."""
+        import numpy as np
+
+        documents = labels["document"].to_numpy()
+        sources = labels["source"].combine_chunks().cast("string").to_pylist()
+        starts = [0, *(np.flatnonzero(np.diff(documents)) + 1).tolist()]
+        return [[start, int(documents[start]), self._sources.setdefault(sources[start], len(self._sources))] for start in starts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """One model's scores of an excerpt."""
+
+    nll: list[int]
+    rank: list[int]
+    predicted: list[int]
+
+    @classmethod
+    def of(cls, rows: pa.Table, tokens: np.ndarray, is_own: bool) -> _Columns:
+        """`is_own`: a tokenizer of its own, whose first choices have no ids here.
+
+        Such a model is right where all of its own tokens that end in this one are its first choice; where it has none that begin and
+        end with it, that cannot be told.
+        """
+        import numpy as np
+
+        nll, argmax, rank, exact = (rows[name].to_numpy() for name in _SCORES)
+        if is_own:
+            predicted = np.where(exact & (rank >= 0), np.where(rank == 0, RIGHT, WRONG), UNKNOWN)
+        else:
+            predicted = np.where(argmax == tokens, RIGHT, argmax + 1)
+        return cls(np.rint(nll.astype(np.float64) * 100).astype(np.int64).tolist(), rank.tolist(), predicted.tolist())

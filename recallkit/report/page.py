@@ -1,0 +1,58 @@
+"""The page as a whole: head, policy, heading, sections one below the other, style and script within it."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from recallkit.report import markup
+from recallkit.report.markup import tag, text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from recallkit.report.sections import Section
+
+HEAD = b'<!doctype html>\n<html lang="en" data-made-by="recallkit">\n'
+"""How a page begins, and by what it is known as ours when it is replaced."""
+
+MOST_BYTES = 5_000_000
+"""Of a whole page."""
+
+
+@cache
+def _resource(name: str) -> str:
+    return (files("recallkit") / "data" / name).read_text(encoding="utf-8").strip()
+
+
+def lay_out(title: str, question: str, opening: str, sections: Sequence[Section], version: str) -> bytes:
+    """The page's bytes. `title`, `question` and `version` are text, `opening` is markup."""
+    style, script = _resource("report.css"), _resource("report.js")
+    head = tag(
+        "head",
+        "\n",
+        tag("meta", charset="utf-8"),
+        "\n",
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        "\n",
+        tag("meta", http_equiv="Content-Security-Policy", content=markup.policy(style, script)),
+        "\n",
+        tag("meta", name="referrer", content="no-referrer"),
+        "\n",
+        tag("title", text(title)),
+        "\n",
+        f"<style>{style}</style>\n",
+    )
+    links = [tag("a", text(section.title), href=f"#{section.name}") for section in sections]
+    body = [
+        tag("h1", text(question)),
+        opening,
+        tag("nav", *links, aria_label="Sections") if len(links) > 1 else "",
+        *(tag("section", tag("h2", text(section.title)), "\n", section.body, id=section.name) for section in sections),
+        tag(
+            "footer", text(f"Made by recallkit {version}. This file fetches nothing; the text in it is that of the corpus."), class_="notes"
+        ),
+    ]
+    main = tag("main", *(part + "\n" for part in body if part))
+    return HEAD + f"{head}\n{tag('body', main, chr(10), f'<script>{script}</script>')}\n</html>\n".encode()

@@ -1,0 +1,212 @@
+"""What a page is made of: a comparison's results, its tokens, evaluations, MQAR, a profile, and how all of it was measured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from recallkit import artifacts
+from recallkit.charts import theme
+from recallkit.console import percent
+from recallkit.errors import UserError
+from recallkit.report import markup, words
+from recallkit.report.markup import tag, text
+from recallkit.views.gap import by_source_table, interval, ppl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from recallkit.charts.theme import Figure
+    from recallkit.comparison import Comparison
+    from recallkit.report.excerpts import TokenView
+    from recallkit.report.words import Totals
+
+_KINDS = ("all", "ar_hit", "other")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page under a heading of its own: `body` is markup."""
+
+    name: str
+    title: str
+    body: str
+
+
+def pictures(figures: Sequence[Figure]) -> str:
+    """Figures beside each other where there is room."""
+    return tag("div", *(_picture(figure) + "\n" for figure in figures), class_="pictures")
+
+
+def _picture(figure: Figure) -> str:
+    drawing = re.sub(r' xmlns="[^"]*"', "", theme.svg(figure), count=1)  # in HTML it is needless
+    return tag("figure", tag("h3", text(figure.title)), drawing, tag("figcaption", text(figure.caption)), id=f"figure-{figure.name}")
+
+
+# ------------------------------------------------------------------------------------------------------ the comparison
+
+
+def results(comparison: Comparison, totals: Totals) -> str:
+    """The answer, what is meant by it, and the table: what stands at the top of the page."""
+    return "\n".join(
+        [
+            tag("p", words.answer(comparison, totals), class_="answer"),
+            tag("p", text(words.definition(comparison, totals))),
+            results_table(comparison, totals),
+        ]
+    )
+
+
+def results_table(comparison: Comparison, totals: Totals) -> str:
+    """Perplexities and shares: the reference first, then the models by overall perplexity; below it what to know of a share."""
+    heads = ("model", "perplexity of all tokens", "of AR hits", "of other tokens", "AR share of the gap", "95 % interval", "share, clipped")
+    first = [totals[comparison.models[0], kind] for kind in _KINDS]
+    cells = [tag("td", ppl(row["ppl_reference"])) for row in first] + [tag("td", "reference", colspan=3, class_="soft")]
+    rows, notes = [tag("tr", tag("th", text(comparison.reference), scope="row"), *cells)], []
+    for model in comparison.models:
+        row = totals[model, "ar_hit"]
+        shares = (percent(row["gap_share"]), interval(row), percent(row["gap_share_clipped"]))
+        is_void = words.is_void(row)
+        struck = [tag("s", share) if is_void and share != "–" else share for share in shares]
+        cells = [tag("td", ppl(totals[model, kind]["ppl_model"])) for kind in _KINDS]
+        cells += [tag("td", struck[0], class_="share"), *(tag("td", share) for share in struck[1:])]
+        rows.append(tag("tr", tag("th", text(model), scope="row"), *cells))
+        if row["note"]:
+            notes.append(tag("li", text(f"{model}: {'the share means nothing: ' * is_void}{row['note']}")))
+    table = markup.table("Perplexities and shares of the gap", heads, rows)
+    return table + (tag("ul", *notes, class_="notes") if notes else "")
+
+
+def gap_section(comparison: Comparison, figures: Sequence[Figure]) -> Section:
+    """The pictures of a comparison, and its shares by source."""
+    by_source = by_source_table(comparison.tables)
+    table = [] if by_source is None else [markup.shown_table(by_source)]
+    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures), *table]))
+
+
+def method_section(comparison: Comparison, totals: Totals, labels: Mapping[str, Any] | None) -> Section:
+    """How it was measured, and the commands that make it again."""
+    facts = words.method(comparison, totals)
+    listed = tag("dl", *(tag("dt", text(fact)) + tag("dd", text(value)) + "\n" for fact, value in facts.items()))
+    commands = "\n".join(text(command) for command in words.commands(comparison, labels))
+    again = tag("h3", "Made again by") + tag("pre", tag("code", commands))
+    return Section("method", "How it was measured", f"{listed}\n{again}")
+
+
+# ---------------------------------------------------------------------------------------------------------- the tokens
+
+_KEYS = (
+    ("← →", "token"),
+    ("↑ ↓", "line"),
+    ("Home", "first"),
+    ("End", "last"),
+    ("n", "next AR hit"),
+    ("p", "previous one"),
+    ("e", "earlier occurrence"),
+    ("Esc", "close the tip"),
+)
+
+
+def token_section(view: TokenView, folder: str) -> Section:
+    """The text that models were scored on, token by token. `folder`: what was asked for, as a command would name it."""
+    keys = " · ".join(f"{tag('kbd', text(key))} {text(what)}" for key, what in _KEYS)
+    intro = (
+        "Each token is coloured by who predicts it, that is, whose first choice it is. ",
+        tag("span", "Underlined", class_="sample hit"),
+        " are AR hits, ",
+        tag("span", "dotted", class_="sample repeated"),
+        " are the other tokens of repeated bigrams, which training saw too often. ",
+        "Point at a token, or move to it, and the latest earlier occurrence of its bigram lights up.",
+    )
+    parts = (
+        tag("p", *intro),
+        *(tag("p", text(line), class_="notes") for line in _view_notes(view, folder)),
+        tag("p", "Keys in the text: ", keys, class_="keys"),
+        tag("noscript", tag("p", "The token view needs JavaScript; everything else on this page does not.", class_="notes")),
+        tag("div", id="view", hidden=""),
+        markup.data("excerpts", view.data),
+    )
+    return Section("tokens", "The text, token by token", "\n".join(parts))
+
+
+def no_token_section(reason: str, folder: str) -> Section:
+    """Why there is no token view, and how to get it."""
+    remedy = f"with the slices and scores that were compared, recallkit report {folder} --slices DIR adds it"
+    told = f"The text is not shown here: {reason}; {remedy}."
+    return Section("tokens", "The text, token by token", tag("p", text(told), class_="notes"))
+
+
+def _view_notes(view: TokenView, folder: str) -> list[str]:
+    """What of the text is here and what is not, and what to know of models with other tokenizers."""
+    unit = "sequences" if view.excerpts == view.sequences else f"parts of {view.sequences:,} sequences"
+    lines = [
+        f"{view.shown:,} of {view.excerpts:,} {unit} are on this page: those where the models pay most for AR hits beside the reference"
+        f"{', and those asked for' if view.asked else ''}. Others: recallkit report {folder} --sequence N, or --document N."
+    ]
+    if view.asked_shown < view.asked:
+        lines.append(f"Of {view.asked:,} that were asked for the first {view.asked_shown:,} are here, for a page has room for no more.")
+    lines += [
+        f"{name} has a tokenizer of its own: it counts as right where all of its own tokens that end in a token are its first choice, and "
+        f"where they do not begin and end with it nothing can be told."
+        for name in view.own_tokenizers
+    ]
+    if not view.has_bytes:
+        lines.append("Pieces of this tokenizer have no bytes of their own: they are shown as its vocabulary writes them.")
+    return lines
+
+
+# ------------------------------------------------------------------------------------------------------- other results
+
+
+def read_tables(kind: type[_T], folder: Path) -> _T:
+    """The frames of a dataclass of tables, each from `folder`/NAME.parquet. Raises UserError where they are not of one result."""
+    import polars as pl
+
+    files = {field.name: folder / f"{field.name}.parquet" for field in fields(kind)}  # type: ignore[arg-type]
+    manifests = [{**artifacts.read_manifest(path), "kind": ""} for path in files.values()]
+    if any(manifest != manifests[0] for manifest in manifests):
+        raise UserError("tables of different results", where=folder, remedy="make them again with --force")
+    return kind(**{name: pl.read_parquet(path, glob=False) for name, path in files.items()})
+
+
+def recall_section(folder: Path) -> tuple[Section, list[Figure]]:
+    """Recall evaluations: accuracies, differences, answers, and their pictures."""
+    from recallkit.charts.recall import figures as draw
+    from recallkit.stages.recall import RecallTables
+    from recallkit.views.recall import recall_tables
+
+    tables = read_tables(RecallTables, folder)
+    figures = draw(tables)
+    shown = [markup.shown_table(table) for table in recall_tables(tables).values()]
+    return Section("recall", "Recall in real documents", "\n".join([*shown, pictures(figures)])), figures
+
+
+def mqar_section(folder: Path) -> tuple[Section, list[Figure]]:
+    """Multi-query associative recall."""
+    from recallkit.charts.mqar import mqar_figures
+    from recallkit.stages.mqar import MqarTables
+    from recallkit.views.mqar import shown_mqar
+
+    tables = read_tables(MqarTables, folder)
+    figures = mqar_figures(tables.mqar, tables.by_distance)
+    shown = [markup.shown_table(table) for table in shown_mqar(tables).values()]
+    return Section("mqar", "Recall of made-up pairs (MQAR)", "\n".join([*shown, pictures(figures)])), figures
+
+
+def profile_section(folder: Path) -> tuple[Section, list[Figure]]:
+    """What the text repeats."""
+    from recallkit.charts.profile import profile_figures
+    from recallkit.stages.profile import ProfileTables
+    from recallkit.views.profile import profile_tables
+
+    tables, manifest = read_tables(ProfileTables, folder), artifacts.read_manifest(folder / "profile.parquet")
+    figures = profile_figures(tables, manifest["seq_len"])
+    shown = [markup.shown_table(table) for table in profile_tables(tables, manifest).values()]
+    return Section("profile", "What the text repeats", "\n".join([*shown, pictures(figures)])), figures
+
+
+OTHERS = {"recall": recall_section, "mqar": mqar_section, "profile": profile_section}
+"""Kind of result -> its section."""

@@ -1,0 +1,120 @@
+"""What a comparison says in words: the question, the answer in a sentence or two, what is meant by recall, how it was measured."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
+from recallkit.console import abbreviate, percent
+from recallkit.report.markup import tag, text
+from recallkit.views.gap import interval, ppl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from recallkit.comparison import Comparison
+
+    Totals = Mapping[tuple[str, str], Mapping[str, Any]]
+
+_NUM_SOURCES = 6
+_MOST_NAMED = 4
+
+
+def is_void(row: Mapping[str, Any]) -> bool:
+    """Whether the share in a row means nothing: there is no gap to speak of, or nothing in the slice."""
+    return row["gap_share"] is None or not {NO_GAP, NOT_TOLD_FROM_ZERO}.isdisjoint(row["note"].split("; "))
+
+
+def question(comparison: Comparison) -> str:
+    """The question, as text."""
+    return f"How much of the perplexity gap to {comparison.reference} is associative recall?"
+
+
+def answer(comparison: Comparison, totals: Totals) -> str:
+    """The question's answer, as markup: a sentence on the model nearest to the reference, and one on the farthest."""
+    placed = sorted(comparison.models, key=lambda model: abs(totals[model, "all"]["delta_nll"]))
+    if len(placed) == 1:
+        return _claim(placed[0], totals)
+    places = {placed[0]: "Nearest to", placed[-1]: "Farthest from"}
+    reference = tag("b", text(comparison.reference))
+    return " ".join(f"{place} {reference} is {_claim(model, totals)}" for model, place in places.items())
+
+
+def _claim(model: str, totals: Totals) -> str:
+    """What part of one model's gap is recall, or that no part can be told."""
+    whole, hits = totals[model, "all"], totals[model, "ar_hit"]
+    subject = f"{tag('b', text(model))} (perplexity {ppl(whole['ppl_model'])} against {ppl(whole['ppl_reference'])})"
+    gap = "lead" if whole["delta_nll"] < 0 else "gap"
+    if is_void(hits):
+        return f"{subject}: a share of this {gap} means nothing ({text(hits['note'])})."
+    bounds = f" (95 % interval {interval(hits)})" if hits["ci_low"] is not None else ""
+    note = f" ({text(hits['note'])})" if hits["note"] else ""
+    return f"{subject}: {tag('strong', percent(hits['gap_share']))}{bounds} of this {gap} is recall{note}."
+
+
+def definition(comparison: Comparison, totals: Totals) -> str:
+    """What is meant by recall, as text."""
+    facts, hits = comparison.manifest["slices"], totals[comparison.models[0], "ar_hit"]
+    return (
+        f"Recall is the part of the gap that lies in AR hits: tokens that complete a bigram which stood earlier in the same "
+        f"context and was seen at most {facts['max_count']:,} times in {facts['counts']['num_tokens']:,} training tokens. "
+        f"They are {percent(hits['share_of_tokens'], 2)} of the tokens."
+    )
+
+
+def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
+    """How it was measured, fact by fact."""
+    manifest, facts = comparison.manifest, comparison.manifest["slices"]
+    counts, tokenizer, hits = facts["counts"], facts["tokenizer"], totals[comparison.models[0], "ar_hit"]
+    packing = "documents packed one after the other" if facts["boundary"] == "pack" else "the context reset at each document"
+    inexact = [f"{percent(share['all'])} for {model}" for model, share in manifest["inexact"].items()]
+    return {
+        "Text": f"{facts['num_rows']:,} predicted tokens in {facts['num_sequences']:,} sequences of up to {facts['seq_len']:,}, {packing}",
+        "Sources (tokens)": _sources(comparison),
+        "AR hits": f"{hits['tokens']:,} tokens, p = {percent(hits['share_of_tokens'], 2)}; largest training count {facts['max_count']:,}, "
+        f"that is {abbreviate(facts['max_count'] / max(1, counts['num_tokens']) * 1e9)} a billion training tokens",
+        "Training counts": f"{counts['num_tokens']:,} tokens, {counts['num_bigrams']:,} distinct bigrams; id {counts['id']}",
+        "Tokenizer": f"{tokenizer['name']}, {tokenizer['vocab_size']:,} entries; digest {tokenizer['digest']}",
+        **({"Tokenizers of their own": f"tokens that do not begin and end where theirs do: {', '.join(inexact)}"} if inexact else {}),
+        "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the AR hits, divided by the same over all tokens "
+        "(Zoology, section 3.1); clipped: at most 100 %, as the papers print it",
+        "Interval": "95 %, percentile bootstrap over sequences",
+        "Program": f"recallkit {manifest['recallkit_version']}, table schema {manifest['schema_version']}",
+        "Slices": f"sequences {facts['sequences_digest']}",
+    }
+
+
+def _sources(comparison: Comparison) -> str:
+    """The largest sources with their tokens. A model's totals stand first: what comes after them is by source, whatever it is called."""
+    rows = comparison.tables.gap.to_dicts()[3:]
+    first = comparison.tables.gap["model"][0]
+    tokens = {row["source"]: row["tokens"] for row in rows if (row["model"], row["slice"]) == (first, "all")}
+    largest = sorted(tokens.items(), key=lambda item: (-item[1], item[0]))
+    more = [f"{len(largest) - _NUM_SOURCES:,} smaller ones"] if len(largest) > _NUM_SOURCES else []
+    return ", ".join([*(f"{source} {number:,}" for source, number in largest[:_NUM_SOURCES]), *more])
+
+
+def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[str]:
+    """The commands that make the tables and the page again. `labels`: the slices' manifest, where they are at hand.
+
+    Files are named without their folders: a page that is passed on tells nothing of the machine that it was made on.
+    """
+    facts = comparison.manifest["slices"]
+    names = [] if labels is None else labels["names"]
+    texts = shlex.join(_bare(name) for name in names) if 0 < len(names) <= _MOST_NAMED else "TEXT..."
+    counts = "COUNTS" if labels is None else shlex.quote(_bare(facts["counts"]["path"]))
+    limit = f" --limit-tokens {labels['limit_tokens']}" if labels is not None and labels["limit_tokens"] else ""
+    compared = shlex.join([comparison.reference, *comparison.manifest["models"]])
+    return [
+        f"recallkit slice {texts} --tokenizer {shlex.quote(_bare(facts['tokenizer']['name']))} --counts {counts} --max-count "
+        f"{facts['max_count']} --seq-len {facts['seq_len']} --boundary {facts['boundary']}{limit} -o DIR",
+        f"recallkit gap {compared} --slices DIR",
+        "recallkit report DIR",
+    ]
+
+
+def _bare(name: str) -> str:
+    """A file's name without its folder; a hub id, preset or URL as it is."""
+    return PurePath(name).name if PurePath(name).is_absolute() or name.startswith(("./", "../", "~")) else name

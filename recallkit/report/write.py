@@ -1,0 +1,128 @@
+"""A page from the results that lie in a folder: found, read, drawn, laid out, and written whole or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from recallkit import __version__, artifacts
+from recallkit.charts.theme import check_figures_folder, save_figures
+from recallkit.comparison import Comparison, read_comparison
+from recallkit.errors import UserError
+from recallkit.report import excerpts, page, sections, words
+from recallkit.report.found import find_results
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from recallkit.charts.theme import Figure
+    from recallkit.report.excerpts import TokenView
+    from recallkit.report.sections import Section
+
+_OTHERS_QUESTION = "How much do these models, and this text, recall?"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """What of a page a reader may choose. `slices`: the slice directory that was compared on, where the comparison does not lie in it;
+    `more`: further folders with results; `figures`: where pictures go as files; `sequences`, `documents`: text to show beside the usual."""
+
+    slices: Path | None = None
+    more: Sequence[Path] = ()
+    figures: Path | None = None
+    sequences: Sequence[int] = ()
+    documents: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was written. `results`: kind -> the folder that it was found in; `excerpts` of the text are shown; `pictures`: files."""
+
+    page: Path
+    num_bytes: int
+    results: Mapping[str, Path]
+    excerpts: int
+    pictures: Sequence[Path] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {
+            "page": str(self.page),
+            "bytes": self.num_bytes,
+            "results": {kind: str(folder) for kind, folder in self.results.items()},
+            "excerpts": self.excerpts,
+            "pictures": [str(path) for path in self.pictures],
+        }
+
+
+def write_report(folder: Path, out: Path | None = None, options: ReportOptions = ReportOptions()) -> Report:
+    """Writes the page of the results in `folder`, by default as report.html beside the comparison, whole or not at all.
+
+    Raises UserError where there are no results, too many to choose from, or damaged ones, where text was asked for that is not there,
+    and where a file that is not recallkit's own would be replaced.
+    """
+    check_figures_folder(options.figures)
+    found = find_results(folder, options.more)
+    comparison = read_comparison(found["gap"], options.slices) if "gap" in found else None
+    if comparison is None and (options.slices, tuple(options.sequences), tuple(options.documents)) != (None, (), ()):
+        raise UserError(
+            "no comparison here, so there is no text to show", where=folder, remedy="leave out --slices, --sequence, --document"
+        )
+    target = out or (comparison.folder if comparison else folder) / "report.html"
+    artifacts.check_replaceable(target, page.HEAD)
+    content, figures, num_excerpts = _compose(comparison, found, options)
+    pictures = save_figures(figures, options.figures) if options.figures is not None else []
+    with artifacts.replacing(target) as temporary:
+        temporary.write_bytes(content)
+    return Report(target, len(content), found, num_excerpts, pictures)
+
+
+def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: ReportOptions) -> tuple[bytes, list[Figure], int]:
+    """The page's bytes, its pictures, and how many excerpts of text it shows."""
+    if comparison is None:
+        others, figures = _others(found)
+        return page.lay_out("Recall", _OTHERS_QUESTION, "", others, __version__), figures, 0
+    tokens, num_excerpts = _tokens(comparison, options, excerpts.MOST_BYTES)  # first: what was asked for may not be there
+    from recallkit.charts.gap import figures as draw
+
+    totals, own = comparison.totals, draw(comparison)
+    others, figures = _others(found)
+    before = sections.gap_section(comparison, own)
+    labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
+    after = sections.method_section(comparison, totals, labels)
+
+    def lay_out(text: Section) -> bytes:
+        title, opening = f"Recall in the gap to {comparison.reference}", sections.results(comparison, totals)
+        return page.lay_out(title, words.question(comparison), opening, [before, text, *others, after], __version__)
+
+    content, room = lay_out(tokens), excerpts.MOST_BYTES
+    while num_excerpts and len(content) > page.MOST_BYTES:
+        room -= len(content) - page.MOST_BYTES
+        tokens, num_excerpts = _tokens(comparison, options, room)
+        content = lay_out(tokens)
+    return content, [*own, *figures], num_excerpts
+
+
+def _others(found: Mapping[str, Path]) -> tuple[list[Section], list[Figure]]:
+    """The sections of results other than a comparison, and their pictures."""
+    made = [sections.OTHERS[kind](place) for kind, place in found.items() if kind != "gap"]
+    return [section for section, _ in made], [figure for _, drawn in made for figure in drawn]
+
+
+def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> tuple[Section, int]:
+    """The token view, or why there is none; whoever asked for text is told by an error."""
+    if comparison.slices is None:
+        reason: UserError = UserError("the slices that were compared are not at hand")
+    else:
+        try:
+            view: TokenView = excerpts.token_view(comparison, options.sequences, options.documents, most_bytes)
+        except UserError as error:
+            reason = error
+        else:
+            if view.shown:
+                return sections.token_section(view, "DIR"), view.shown
+            reason = UserError("no excerpt holds AR hits, or none has room on a page")
+    if options.slices is not None or options.sequences or options.documents:
+        raise UserError(reason.problem, where=reason.where or comparison.folder, remedy=reason.remedy or "give --slices DIR")
+    return sections.no_token_section(reason.problem, "DIR"), 0

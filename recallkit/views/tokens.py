@@ -1,0 +1,265 @@
+"""One sequence as text: who predicted each token rightly, which tokens are AR hits, and what models made of those (Zoology D.1.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from recallkit import console
+from recallkit.errors import UserError, printable
+from recallkit.tables import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import polars as pl
+    from rich.text import Text
+
+_MOST_ROWS = 40
+"""Tokens in the table: `--json` has all of them."""
+
+_SIGNS = {"\n": "↵", "\t": "⇥", " ": "·"}
+
+
+class Which(StrEnum):
+    """Tokens that are looked at."""
+
+    ar_hit = "ar_hit"
+    repeated = "repeated"
+    reference_only = "reference_only"
+    model_only = "model_only"
+    both_right = "both_right"
+    both_wrong = "both_wrong"
+    all = "all"
+
+
+_NEED_TWO = (Which.reference_only, Which.model_only, Which.both_right, Which.both_wrong)
+
+# Who was right: the style where there are colours, the sign behind a marked token where there are none.
+_LOOKS = {
+    Which.both_right: ("", "²"),
+    Which.both_wrong: ("bright_black", "⁰"),
+    Which.reference_only: ("black on yellow", "ʳ"),
+    Which.model_only: ("black on cyan", "ᵐ"),
+}
+_ONE_MODEL_LOOKS = {True: ("", "¹"), False: ("bright_black", "⁰")}
+_HIT_STYLE = "bold underline"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSequence:
+    """A sequence to show: its rows (`excerpt.Excerpts.read`), and whose scores they hold.
+
+    With a reference and a model they are number 0 and 1 of the rows' columns; a model alone is number 0.
+    `before` is the text of the first token, which is context for the others and has no row.
+    """
+
+    number: int
+    num_sequences: int
+    rows: pl.DataFrame
+    before: str
+    reference: str | None = None
+    model: str | None = None
+    has_counts: bool = True
+    is_chosen: bool = False
+    """Whether it was chosen because it differs most."""
+
+    @property
+    def hits(self) -> str:
+        """The column of the tokens that are asked about: AR hits, or repeated tokens where nothing was counted."""
+        return "ar_hit" if self.has_counts else "repeated"
+
+    @property
+    def hits_name(self) -> str:
+        """What they are called."""
+        return "AR hits" if self.has_counts else "repeated tokens"
+
+    def select(self, which: Which) -> list[bool]:
+        """For each row, whether it is one of `which`. Raises UserError where that takes two models, or counts."""
+        if which in _NEED_TWO:
+            if self.reference is None:
+                raise UserError("needs a reference and a model", where=f"--filter {which.value}", remedy="give --reference and --model")
+            return [state is which for state in self.states()]
+        if which is Which.ar_hit and not self.has_counts:
+            raise UserError("nothing was counted here", where="--filter ar_hit", remedy="use --filter repeated, or slice with --counts")
+        return [True] * len(self.rows) if which is Which.all else self.rows[which.value].to_list()
+
+    def states(self) -> list[Which | None]:
+        """Who was right on each token; None where that is not known, or there are no two models."""
+        if self.reference is None:
+            return [None] * len(self.rows)
+        by_right = {
+            (True, True): Which.both_right,
+            (False, False): Which.both_wrong,
+            (True, False): Which.reference_only,
+            (False, True): Which.model_only,
+        }
+        return [by_right.get(pair) for pair in zip(self.rows["right_0"], self.rows["right_1"], strict=True)]
+
+
+def tokens_json(shown: ShownSequence, which: Which | None = None) -> dict[str, Any]:
+    """Every token with all that is known of it, or those of `which`."""
+    kept = shown.select(which or Which.all)
+    sides = {"reference": 0, "model": 1} if shown.reference is not None else {"model": 0} if shown.model is not None else {}
+    tokens = []
+    for row, state, keep in zip(shown.rows.iter_rows(named=True), shown.states(), kept, strict=True):
+        if not keep:
+            continue
+        labels = {name: value for name, value in row.items() if not name.endswith(("_0", "_1"))}
+        scores = {side: {name[:-2]: row[name] for name in row if name.endswith(f"_{place}")} for side, place in sides.items()}
+        tokens.append({**labels, "state": state and state.value, **scores})
+    facts = {"sequence": shown.number, "num_sequences": shown.num_sequences, "reference": shown.reference, "model": shown.model}
+    return {**facts, "before": shown.before, "tokens": tokens}
+
+
+def print_tokens(shown: ShownSequence, which: Which | None = None) -> None:
+    """The text, each token in the colour of who was right, what the colours mean, and a table of the AR hits or of `which`.
+
+    Where there are no colours, as in a pipe, the tokens that are looked at stand in brackets.
+    """
+    out = console.stdout()
+    chosen = shown.select(which or (Which.ar_hit if shown.has_counts else Which.repeated))
+    has_colours = out.color_system is not None and not out.no_color
+    for line in _heading(shown):
+        console.print_line(line)
+    console.print_line("")
+    out.print(_text(shown, chosen, has_colours=has_colours, only_chosen=which is not None))
+    console.print_line("")
+    out.print(_legend(shown, which, has_colours=has_colours))
+    if any(chosen):
+        console.print_line("")
+        console.print_table(tokens_table(shown, chosen, which))
+
+
+def _heading(shown: ShownSequence) -> list[str]:
+    """What is shown, and how much the models differ on it."""
+    sources = ", ".join(shown.rows["source"].unique(maintain_order=True))
+    num_hits = int(shown.rows[shown.hits].sum())
+    place = f"Sequence {shown.number:,} (0 to {shown.num_sequences - 1:,}; {sources})"
+    first = f"{place}: {len(shown.rows):,} tokens, {num_hits:,} {shown.hits_name}."
+    if shown.reference is None or not num_hits:
+        return [first]
+    hits = shown.rows.filter(shown.hits)
+    more = sum(hits["nll_1"].to_list()) - sum(hits["nll_0"].to_list())
+    most = f", the most of all {shown.num_sequences:,} sequences" if shown.is_chosen else ""
+    return [first, f"On these {shown.model} needs {abs(more):.1f} nats {'more' if more >= 0 else 'less'} than {shown.reference}{most}."]
+
+
+def _text(shown: ShownSequence, chosen: list[bool], *, has_colours: bool, only_chosen: bool) -> Text:
+    """The text of the sequence, the first token dim: it is not predicted."""
+    from rich.text import Text
+
+    text = Text(_in_text(shown.before), style="")
+    text.stylize("dim")
+    looks = _looks(shown)
+    hits, repeated = shown.rows[shown.hits].to_list(), shown.rows["repeated"].to_list()
+    for place, token in enumerate(shown.rows["text"]):
+        style, sign = looks[place]
+        # A mark that reached over a line's end would colour the margin, or close on the next line.
+        written, end = _in_text(token).removesuffix("\n"), "\n" * token.endswith("\n")
+        if not has_colours:
+            text.append(f"⟦{written}⟧{sign}{end}" if chosen[place] else f"{written}{end}")
+            continue
+        marks = _HIT_STYLE if hits[place] else "underline" if repeated[place] and shown.model is None else ""
+        text.append(written, style="" if only_chosen and not chosen[place] else f"{style} {marks}".strip())
+        text.append(end)
+    return text
+
+
+def _looks(shown: ShownSequence) -> list[tuple[str, str]]:
+    """Style and sign of every token: who was right."""
+    if shown.reference is not None:
+        return [_LOOKS[state] if state is not None else ("italic", "?") for state in shown.states()]
+    if shown.model is not None:
+        return [_ONE_MODEL_LOOKS.get(right, ("italic", "?")) for right in shown.rows["right_0"]]
+    return [("", "")] * len(shown.rows)
+
+
+def _legend(shown: ShownSequence, which: Which | None, *, has_colours: bool) -> Text:
+    """What colours, or brackets and signs, mean."""
+    from rich.text import Text
+
+    names = _meanings(shown)
+    if not has_colours:
+        marked = shown.hits_name if which is None else which.value.replace("_", " ")
+        signs = "".join(f", {sign} {name}" for (_, sign), name in names)
+        return Text(printable(f"⟦ ⟧ {marked}{signs}"))
+    who = Text("   ").join(Text(printable(name), style=style) for (style, _), name in names)
+    marks = [Text(shown.hits_name, style=_HIT_STYLE)]
+    if shown.model is None and shown.has_counts:
+        marks.append(Text("other repeated tokens", style="underline"))
+    return Text("\n").join(filter(None, [who, Text("   ").join(marks)]))
+
+
+def _meanings(shown: ShownSequence) -> list[tuple[tuple[str, str], str]]:
+    """Style and sign, and what they say."""
+    if shown.reference is not None:
+        names = {
+            Which.both_right: "both right",
+            Which.both_wrong: "both wrong",
+            Which.reference_only: f"only {shown.reference} right",
+            Which.model_only: f"only {shown.model} right",
+        }
+        found = [(_LOOKS[state], name) for state, name in names.items()]
+        is_known = None not in shown.states()
+    elif shown.model is not None:
+        found = [(_ONE_MODEL_LOOKS[right], name) for right, name in ((True, "right"), (False, "wrong"))]
+        is_known = shown.rows["right_0"].null_count() == 0
+    else:
+        return []
+    return found if is_known else [*found, (("italic", "?"), "not told: its own tokens end elsewhere")]
+
+
+def tokens_table(shown: ShownSequence, chosen: list[bool], which: Which | None = None) -> Table:
+    """The chosen tokens in order; of many those where the models differ most, or the first of them."""
+    rows = [row for row, keep in zip(shown.rows.iter_rows(named=True), chosen, strict=True) if keep]
+    kept = sorted(sorted(rows, key=lambda row: -_difference(shown, row))[:_MOST_ROWS], key=lambda row: row["position"])
+    headers = ["token", "at", "earlier\nat", "training\ncount"]
+    if shown.reference is not None:
+        headers += ["NLL\nreference", "NLL\nmodel", "model\npredicted"]
+    elif shown.model is not None:
+        headers += ["NLL", "predicted"]
+    name = shown.hits_name if which is None else {Which.all: "tokens"}.get(which, f"tokens: {which.value.replace('_', ' ')}")
+    title = f"{name[0].upper()}{name[1:]}" + (f", {len(kept)} of {len(rows):,}" if len(kept) < len(rows) else "")
+    return Table(title, headers, [_cells(shown, row) for row in kept], caption=_caption(shown, len(kept) < len(rows)))
+
+
+def _caption(shown: ShownSequence, is_cut: bool) -> str:
+    parts = ["At: position in the sequence. Earlier at: where the bigram last ended before (0: the first token, which is not predicted)."]
+    parts += ["NLL in nats; predicted: what the model ranked first where it was wrong."] if shown.model is not None else []
+    which = "Shown are those where the models differ most" if shown.reference is not None else "Shown are the first of them"
+    return " ".join([*parts, *([f"{which}; --json has all."] if is_cut else [])])
+
+
+def _difference(shown: ShownSequence, row: Mapping[str, Any]) -> float:
+    return abs(row["nll_1"] - row["nll_0"]) if shown.reference is not None else 0.0
+
+
+def _cells(shown: ShownSequence, row: Mapping[str, Any]) -> list[str]:
+    cells = [_visible(row["text"]), f"{row['position']:,}", _whole(row["earlier"]), _whole(row["train_count"])]
+    if shown.model is None:
+        return cells
+    place = 0 if shown.reference is None else 1
+    guess = row[f"predicted_{place}"]
+    predicted = "" if row[f"right_{place}"] else "–" if guess is None else _visible(guess)
+    return [*cells, *(f"{row[f'nll_{side}']:.2f}" for side in range(place + 1)), predicted]
+
+
+def _whole(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _visible(token: str) -> str:
+    """A token in a table: spaces and line ends as signs, nothing that a terminal obeys."""
+    return "".join(_SIGNS.get(character) or _harmless(character) for character in token)
+
+
+def _in_text(token: str) -> str:
+    """A token in running text, where spaces are spaces and lines end."""
+    signs = {"\n": "↵\n", "\t": "⇥   ", " ": " "}
+    return "".join(signs.get(character) or _harmless(character) for character in token)
+
+
+def _harmless(character: str) -> str:
+    return character if character.isprintable() else f"\\x{ord(character):02x}"

@@ -1,0 +1,297 @@
+"""Pictures of comparisons: every point is a figure of the tables, to scale, and any name is text."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import fields, replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recallkit import pipeline
+from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
+from recallkit.charts.gap import _POSITIONS, figures
+from recallkit.charts.lines import bucket_edge, labels, rounded, shorten
+from recallkit.charts.theme import PAPER, svg
+from recallkit.comparison import Comparison, read_comparison
+from recallkit.stages.gap import GapTables
+from tests.charts.drawings import Shape, marks, shapes
+
+REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]
+EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
+NAMES = ["perplexities", "gap_parts", "by_count", "by_distance", "by_position", "by_source", "by_threshold"]
+
+
+@pytest.fixture(scope="module")
+def comparison(small_slices, tmp_path_factory) -> Comparison:
+    folder = tmp_path_factory.mktemp("compared")
+    pipeline.gap(REFERENCE, MODELS, small_slices, folder)
+    return read_comparison(folder)
+
+
+@pytest.fixture(scope="module")
+def drawn(comparison) -> dict[str, str]:
+    return {figure.name: svg(figure) for figure in figures(comparison)}
+
+
+def changed(comparison: Comparison, change) -> Comparison:
+    """The comparison with other tables: `change` gets each frame and its name."""
+    frames = {field.name: change(getattr(comparison.tables, field.name), field.name) for field in fields(GapTables)}
+    return replace(comparison, tables=GapTables(**frames))
+
+
+def renamed(comparison: Comparison, names: dict[str, str]) -> Comparison:
+    columns = ("reference", "model", "source")
+    named = changed(comparison, lambda frame, _: frame.with_columns(pl.col(c).replace(names) for c in columns if c in frame.columns))
+    models = [names.get(model, model) for model in comparison.models]
+    return replace(named, reference=names.get(comparison.reference, comparison.reference), models=models)
+
+
+def many(comparison: Comparison, names: list[str]) -> Comparison:
+    """One model's rows under many names."""
+    first = MODELS[0]
+    of = lambda frame, _: pl.concat([frame.filter(model=first).with_columns(model=pl.lit(name)) for name in names])  # noqa: E731
+    return replace(changed(comparison, of), models=names)
+
+
+def tips(found: dict[str, Shape], pattern: str) -> dict[tuple[str, ...], Shape]:
+    """The marks whose whole tip is `pattern`, by its groups; fails where there are others."""
+    matched = {label: re.fullmatch(pattern, label) for label in found}
+    assert all(matched.values()), [label for label, match in matched.items() if not match]
+    return {match.groups(): found[label] for label, match in matched.items()}
+
+
+def check_scale(numbers: list[float], places: list[float], *, falls: bool = False, within: float = 0.15) -> tuple[float, float]:
+    """Places are numbers on a linear axis, to a pixel's fraction; returns slope and start."""
+    slope, start = np.polyfit(numbers, places, 1)
+    assert bool(slope < 0) is falls
+    np.testing.assert_allclose(places, slope * np.array(numbers) + start, atol=within)
+    return slope, start
+
+
+def test_every_picture_is_there_and_small(comparison, drawn):
+    assert list(drawn) == NAMES
+    assert all(len(text) < 60_000 for text in drawn.values())
+    assert drawn == {figure.name: svg(figure) for figure in figures(comparison)}, "not the same every time"
+    for figure in figures(comparison):
+        assert figure.title
+        assert figure.caption.endswith(".")
+
+
+def test_perplexities_stand_at_their_logarithms(comparison, drawn):
+    found = tips(marks(drawn["perplexities"]), r"(\S+), (AR hits|other tokens): perplexity ([\d,.]+) \(([\d.]+) nats\), ([\d,]+) tokens")
+    kinds = {"AR hits": "ar_hit", "other tokens": "other"}
+    expected = {(m, k): comparison.totals[m, k]["nll_model"] for m in MODELS for k in kinds.values()}
+    expected |= {(REFERENCE, k): comparison.totals[MODELS[0], k]["nll_reference"] for k in kinds.values()}
+    by_key = {(model, kinds[kind]): (shape, nll, ppl) for (model, kind, ppl, nll, _), shape in found.items()}
+    assert by_key.keys() == expected.keys()
+    for key, (_, nll, ppl) in by_key.items():
+        assert float(nll) == pytest.approx(expected[key], abs=0.006)
+        assert float(ppl.replace(",", "")) == pytest.approx(np.exp(expected[key]), rel=0.006)
+    check_scale([expected[key] for key in by_key], [shape.x for shape, *_ in by_key.values()])
+    rows = {model: shape.y for (model, _), (shape, *_) in by_key.items()}
+    assert sorted(rows, key=rows.get) == [REFERENCE, *comparison.models], "the reference first, then the best"
+    rules = [s.x for s in shapes(drawn["perplexities"]) if s.kind == "line" and s.paint.get("stroke-dasharray") == "4,3"]
+    for kind in kinds.values():
+        assert min(abs(by_key[REFERENCE, kind][0].x - x) for x in rules) < 1
+
+
+def test_parts_of_a_gap_lie_side_by_side_to_scale(comparison, drawn):
+    found = tips(marks(drawn["gap_parts"]), r"(\S+), (AR hits|other tokens): (-?[\d.]+) of (-?[\d.]+) nats, [\d,]+ tokens")
+    totals, zero, unit = comparison.totals, None, []
+    bars = {(model, {"AR hits": "ar_hit", "other tokens": "other"}[kind]): shape.box for (model, kind, *_), shape in found.items()}
+    assert len(bars) == 2 * len(MODELS)
+    for (model, kind), (left, _, right, _) in bars.items():
+        row = totals[model, kind]
+        unit.append((right - left) / abs(row["delta_nll"] * row["share_of_tokens"]))
+    assert unit == pytest.approx([unit[0]] * len(unit), rel=0.02)
+    for model in MODELS:
+        hits, other = bars[model, "ar_hit"], bars[model, "other"]
+        if totals[model, "ar_hit"]["delta_nll"] > 0 < totals[model, "other"]["delta_nll"]:
+            assert hits[2] == pytest.approx(other[0], abs=0.2)
+            zero = hits[0]
+            row, whole = totals[model, "ar_hit"], totals[model, "all"]["delta_nll"]
+            caps = [s.x for s in shapes(drawn["gap_parts"]) if s.kind == "line" and s.paint.get("stroke-width") == "1.4"]
+            for end in ("ci_low", "ci_high"):
+                assert min(abs(zero + row[end] * whole * unit[0] - cap) for cap in caps) < 1
+    assert zero is not None
+
+
+def test_a_lead_lies_left_of_zero(comparison):
+    def lead(frame, name):
+        return frame.with_columns(delta_nll=-pl.col("delta_nll").abs(), note=pl.lit("")) if name == "gap" else frame
+
+    ahead = svg(next(figure for figure in figures(changed(comparison, lead)) if figure.name == "gap_parts"))
+    boxes = {label: shape.box for label, shape in marks(ahead).items()}
+    for model in MODELS:
+        hits, other = (next(box for label, box in boxes.items() if label.startswith(f"{model}, {kind}")) for kind in ("AR hits", "other"))
+        assert other[2] == pytest.approx(hits[0], abs=0.2)
+        assert hits[0] < hits[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "column", "kinds"),
+    [("by_count", "training count", "repeated", (True, False)), ("by_distance", "distance", "ar_hit", (True,))],
+)
+def test_lines_hold_every_bucket_to_scale(comparison, drawn, name, what, column, kinds):
+    frame = getattr(comparison.tables, name)
+    expected = {}
+    for panel, kind in enumerate(kinds):
+        for row in frame.filter(pl.col(column) == kind).to_dicts():
+            for model, nll in ((row["model"], row["nll_model"]), (REFERENCE, row["nll_reference"])):
+                expected[panel, model, row["low"], row["high"]] = (nll, row["tokens"])
+    every = [s for s in shapes(drawn[name]) if s.label and s.kind == "path"]
+    found = {}
+    for shape in every:
+        model, low, high, nll, tokens = re.fullmatch(
+            rf"(\S+), {what} ([\d,]+)(?: to ([\d,]+))?: ([\d.]+) nats, ([\d,]+) tokens?", shape.label
+        ).groups()
+        key = (model, int(low.replace(",", "")), int((high or low).replace(",", "")))
+        panel = int(shape.y > 235)
+        found[panel, *key] = (float(nll), int(tokens.replace(",", "")), shape)
+    assert {key: value[1] for key, value in found.items()} == {key: value[1] for key, value in expected.items()}
+    for panel in range(len(kinds)):
+        mine = {key: value for key, value in found.items() if key[0] == panel}
+        check_scale([expected[key][0] for key in mine], [shape.y for *_, shape in mine.values()], falls=True)
+        places = [np.ceil(np.log2(key[3])) + 1 if key[3] else 0 for key in mine]
+        check_scale(places, [shape.x for *_, shape in mine.values()])
+        for key, (_, tokens, shape) in mine.items():
+            assert (shape.paint["fill"] == "var(--page)") is (tokens < 100), key
+
+
+def test_the_counts_of_ar_hits_are_shaded_up_to_the_threshold(comparison, drawn):
+    """At most 20: half a bucket beyond the place of 9 to 16, and 4 of the 16 counts of the next bucket."""
+    assert comparison.manifest["slices"]["max_count"] == 20
+    points = {
+        label: shape.x for label, shape in ((s.label, s) for s in shapes(drawn["by_count"])) if f"{REFERENCE}, training count" in label
+    }
+    at = {int(re.search(r"count (?:[\d,]+ to )?([\d,]+):", label).group(1).replace(",", "")): x for label, x in points.items()}
+    slope, start = np.polyfit([np.log2(high) for high in at if high], [at[high] for high in at if high], 1)
+    [region] = [s for s in shapes(drawn["by_count"]) if s.paint.get("fill") == "var(--hits)"]
+    assert region.box[2] == pytest.approx(start + slope * (4 + 0.5 + 4 / 16), abs=0.3)
+    assert region.box[0] < min(at.values())
+
+
+@pytest.mark.parametrize(("largest", "edge"), [(0, 0.5), (1, 1.5), (2, 2.5), (3, 3.0), (4, 3.5), (5, 3.75), (1250, 11.5 + 226 / 1024)])
+def test_edges_of_buckets(largest, edge):
+    assert bucket_edge(largest) == pytest.approx(edge)
+
+
+def test_positions_are_means_of_neighbouring_buckets(comparison, drawn):
+    frame = comparison.tables.by_position
+    high = frame["high"].max()
+    labels_ = [s.label for s in shapes(drawn["by_position"]) if s.label and s.kind == "path"]
+    tokens = frame.filter(model=MODELS[0])["tokens"].sum()
+    mine = [
+        re.fullmatch(r"(\S+), position ([\d,]+)(?: to ([\d,]+))?: ([\d.]+) nats, ([\d,]+) tokens?", label).groups() for label in labels_
+    ]
+    for model in (REFERENCE, *MODELS):
+        of_model = [row for row in mine if row[0] == model]
+        assert len(of_model) <= 2 * _POSITIONS
+        assert sum(int(row[4].replace(",", "")) for row in of_model) == tokens
+        column = "nll_reference" if model == REFERENCE else "nll_model"
+        rows = frame.filter(model=MODELS[0] if model == REFERENCE else model)
+        whole = (rows[column] * rows["tokens"]).sum()
+        assert sum(float(row[3]) * int(row[4].replace(",", "")) for row in of_model) == pytest.approx(whole, rel=0.003)
+        assert max(int((row[2] or row[1]).replace(",", "")) for row in of_model) == high
+
+
+def test_shares_by_source_and_threshold_are_the_tables(comparison, drawn):
+    interval = r"(-?[\d.]+) %(?: \((-?[\d.]+) % to (-?[\d.]+) %\))? of the gap, ([\d,]+) AR hits?"
+    found = tips(marks(drawn["by_source"]), rf"(\S+), (\S+): {interval}")
+    rows = {(r["model"], r["source"]): r for r in comparison.tables.gap.filter(slice="ar_hit").to_dicts() if r["source"] != "ALL"}
+    shown = {
+        key: r for key, r in rows.items() if r["gap_share"] is not None and not {NO_GAP, NOT_TOLD_FROM_ZERO} & set(r["note"].split("; "))
+    }
+    assert {key[:2] for key in found} == set(shown)
+    for model, source, share, low, _, tokens in found:
+        row = shown[model, source]
+        assert float(share) == pytest.approx(100 * row["gap_share"], abs=0.06)
+        assert low is None or float(low) == pytest.approx(100 * row["ci_low"], abs=0.06)
+        assert int(tokens.replace(",", "")) == row["tokens"]
+
+    found = tips(marks(drawn["by_threshold"]), rf"(\S+), up to ([\d,]+): {interval}")
+    sweep = {(r["model"], r["threshold"]): r for r in comparison.tables.by_threshold.to_dicts() if r["gap_share"] is not None}
+    by_key = {(key[0], int(key[1].replace(",", ""))): (float(key[2]), shape) for key, shape in found.items()}
+    assert by_key.keys() == sweep.keys()
+    for key, (share, _) in by_key.items():
+        assert share == pytest.approx(100 * sweep[key]["gap_share"], abs=0.06)
+    for model in MODELS:
+        mine = {key: shape for key, (_, shape) in by_key.items() if key[0] == model}
+        check_scale([sweep[key]["gap_share"] for key in mine], [shape.y for shape in mine.values()], falls=True)
+        check_scale([np.log2(t) + 1 if t else 0 for _, t in mine], [shape.x for shape in mine.values()])
+
+
+HOSTILE = [EVIL, "", "a.b[c]", "line\nbreak", "models/" * 30 + "mamba", "models/" * 30 + "x/mamba", "datum['x']", "{'a': 1}[0]"]
+LONG = [f"organisation/some-model-{number}.3b-instruct" for number in range(4)]
+
+
+@pytest.fixture(scope="module")
+def twelve(comparison) -> dict[str, str]:
+    """Pictures of twelve models, of which most have names that are no names."""
+    hostile = many(renamed(comparison, {REFERENCE: "ref\" & 'x'", "books": EVIL, "letters": "ALL"}), [*HOSTILE, *LONG])
+    return {figure.name: svg(figure, PAPER) for figure in figures(hostile)}
+
+
+def test_any_name_is_text(twelve):
+    assert list(twelve) == NAMES
+    for kind, text in twelve.items():
+        found = shapes(text)
+        assert "<script" not in text
+        assert not [s for s in found if "\x1b" in s.text + s.label or "\n" in s.text + s.label]
+        assert not re.search(r"http(?!://www.w3.org/2000/svg)", text)
+        shown = " ".join(s.text for s in found)
+        for name in ("a.b[c]", "line break", "datum['x']", "{'a': 1}[0]", "(no name)"):
+            assert name in shown, (kind, name)
+        assert all(len(s.text) <= 60 for s in found)
+
+
+def test_short_names_keep_their_ends_and_differ():
+    assert shorten("models/" * 30 + "mamba", 10) == "…els/mamba"
+    found = labels(["models/" * 30 + "mamba", "others/models/" * 30 + "models/models/models/mamba", "mamba", "", "\x1b"], 12)
+    assert len(set(found.values())) == 5
+    assert all(1 <= len(label) <= 12 for label in found.values())
+    assert [rounded(number) for number in (0, 1, 512, 1000, 1024, 1250, 32768, 1 << 20, 10**6)] == "0 1 512 1k 1k 1.25k 32k 1M 1M".split()
+
+
+def test_twelve_models_are_shown_apart(twelve):
+    for kind, text in twelve.items():
+        boxes = []
+        for s in shapes(text):
+            if s.kind != "text" or not s.text or s.paint.get("stroke", "none") != "none":
+                continue
+            wide, anchor = 5.6 * len(s.text), s.paint.get("text-anchor", "start")
+            left = s.x - (wide if anchor == "end" else wide / 2 if anchor == "middle" else 0)
+            boxes.append((left, left + wide, s.y, s.text))
+        width = float(re.search(r'viewBox="0 0 (\d+)', text).group(1))
+        assert width < 420, kind
+        assert [box for box in boxes if box[0] < -6 or box[1] > width + 12] == []
+        for (a, b, y, one), (c, d, z, other) in itertools.combinations(boxes, 2):
+            assert b < c + 2 or d < a + 2 or abs(y - z) > 9, (kind, one, other)
+
+
+def test_what_has_nothing_to_show_is_left_out(comparison):
+    def without_hits(frame, name):
+        if name == "gap":
+            hits = pl.col("slice") == "ar_hit"
+            empty = [
+                pl.when(hits).then(None).otherwise(pl.col(c)).alias(c) for c in ("nll_model", "nll_reference", "delta_nll", "gap_share")
+            ]
+            return frame.with_columns(*empty, tokens=pl.when(hits).then(0).otherwise(pl.col("tokens")))
+        if name == "by_threshold":
+            return frame.with_columns(gap_share=pl.lit(None, pl.Float64))
+        return frame.clear()
+
+    found = figures(changed(comparison, without_hits))
+    assert [figure.name for figure in found] == ["perplexities", "gap_parts"]
+    assert all("AR hits:" not in label for figure in found for label in marks(svg(figure)) if figure.name == "perplexities")
+    void = changed(
+        comparison, lambda frame, name: frame.with_columns(note=pl.lit(NOT_TOLD_FROM_ZERO)) if "note" in frame.columns else frame
+    )
+    names = [figure.name for figure in figures(void)]
+    assert names == NAMES[:5], "shares of a gap that is none"
+    parts = svg(next(figure for figure in figures(void) if figure.name == "gap_parts"))
+    assert sum("share means nothing" in s.text for s in shapes(parts)) == 2 * len(MODELS), "each with its halo"
+    assert not [s for s in shapes(parts) if s.paint.get("stroke-width") == "1.4"], "an interval of nothing"

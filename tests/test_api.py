@@ -1,0 +1,509 @@
+"""`import recallkit`: names and options as on the command line, the same work found again, frames that agree with the files."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+from enum import Enum
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import recallkit
+from recallkit import api, cli
+from recallkit.scoring import score_path
+from tests.conftest import ROOT, made_up_texts, write_jsonl
+
+CONTROLS = ["control:recall", "control:bigram", "control:unigram"]
+
+# ---------------------------------------------------------------------------------------------------------- the package
+
+
+def test_importing_the_package_imports_nothing_else():
+    program = (
+        "import sys; before = set(sys.modules); import recallkit; print(sorted(m for m in set(sys.modules) - before if 'recallkit' in m))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ast.literal_eval(done.stdout) == ["recallkit", "recallkit.errors"]
+
+
+def test_the_interface_loads_no_torch():
+    program = "import sys, recallkit; recallkit.slice; print(sorted({'torch', 'altair', 'lm_eval', 'transformers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_no_name_is_a_modules_name_too():
+    """Whoever imports a module of the package puts it in place of a function of the same name."""
+    modules = {module.name for module in pkgutil.iter_modules(recallkit.__path__)}
+    assert modules & set(recallkit.__all__) == set()
+
+
+def test_every_name_is_there_and_told():
+    for name in recallkit.__all__:
+        found = getattr(recallkit, name)
+        assert name in dir(recallkit)
+        assert name == "__version__" or len(found.__doc__) > 40
+    assert recallkit.slice is api.slice_
+    assert slice is builtins.slice
+    with pytest.raises(AttributeError, match="no_such_stage"):
+        _ = recallkit.no_such_stage
+
+
+def test_what_type_checkers_see_is_what_is_there():
+    tree = ast.parse(Path(recallkit.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.asname or alias.name: node.module for node in block.body for alias in node.names}
+    assert {*seen, "UserError", "__version__"} == set(recallkit.__all__)
+    for name, module in seen.items():
+        original = "slice_" if name == "slice" else name
+        assert getattr(recallkit, name) is getattr(sys.modules[module], original)
+
+
+FUNCTIONS = {name: getattr(recallkit, name) for name in recallkit.__all__ if inspect.isfunction(getattr(recallkit, name))}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_argument_has_a_type(name):
+    signature = inspect.signature(FUNCTIONS[name])
+    assert signature.return_annotation is not inspect.Signature.empty
+    assert [p.name for p in signature.parameters.values() if p.annotation is inspect.Parameter.empty] == []
+
+
+def test_an_editor_sees_the_signatures(tmp_path):
+    """mypy on a script of a user's, without following what the package itself imports."""
+    script = tmp_path / "script.py"
+    wrong = {
+        "recallkit.slice('a', max_cout=5)": "max_count",
+        "recallkit.gap(1, 'b')": "arg-type",
+        "recallkit.no_such_stage": "no_such_stage",
+    }
+    right = ["recallkit.slice('a', 'b', max_count=5)", "recallkit.tokens('s', {'a': 'zoo:mamba'})", "recallkit.UserError('so')"]
+    script.write_text("\n".join(["import recallkit", *right, *wrong]) + "\n", encoding="utf-8")
+    options = ["--follow-imports=skip", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
+    sources = [ROOT / "recallkit" / name for name in ("__init__.py", "api.py", "errors.py")]
+    done = subprocess.run([sys.executable, "-m", "mypy", *options, script, *sources], capture_output=True, text=True, check=False)
+    found = [line for line in done.stdout.splitlines() if line.startswith(str(script)) and ": error:" in line]
+    assert len(found) == len(wrong), done.stdout
+    for line, word in zip(found, wrong.values(), strict=True):
+        assert word in line
+
+
+def test_nothing_exits():
+    tree = ast.parse(Path(api.__file__).read_text(encoding="utf-8"))
+    assert {"exit", "SystemExit", "typer", "print"} & {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(tree)} == set()
+
+
+# ----------------------------------------------------------------------------------------------------- the command line
+
+COMMANDS = typer.main.get_command(cli.app).commands
+FUNCTION_OF = {
+    "count": "count",
+    "slice": "slice",
+    "profile": "profile",
+    "score": "score",
+    "gap": "gap",
+    "eval-recall": "eval_recall",
+    "mqar": "eval_mqar",
+    "report": "write_report",
+}
+WITHOUT_FUNCTION = {
+    "demo": "slice, score and gap without arguments are what it runs",
+    "bench": "measures the machine and keeps nothing",
+    "models": "a list to read",
+    "sources": "a list to read",
+    "tasks": "a list to read",
+    "tokens": "shows one sequence; the function of this name gives the table of all",
+}
+ELSEWHERE = {
+    "as_json": "frames in place of JSON",
+    "export": "frames can be written in any form; of `count` it is the table itself",
+    "figures": "recallkit.figures",
+    "check": "recallkit.check_scores",
+    "share": "one of many jobs, which a scheduler starts by the command line",
+    "table": "recallkit.gap_of_table",
+    "ar_share": "recallkit.gap_of_table",
+    "fail_above": "an exit status",
+    "lm_eval_task": "recallkit.eval_stock",
+}
+"""Options of some command that its function does not take."""
+
+
+def parameters(command):
+    return {p.name: p for p in COMMANDS[command].params if p.name not in ("help", "install_completion", "show_completion")}
+
+
+def test_every_command_has_a_function():
+    assert set(COMMANDS) - set(FUNCTION_OF) - set(WITHOUT_FUNCTION) == set()
+    assert set(WITHOUT_FUNCTION) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", [name for name in FUNCTION_OF if name in COMMANDS])
+def test_a_function_takes_the_options_of_its_command(command):
+    options, arguments = parameters(command), inspect.signature(getattr(recallkit, FUNCTION_OF[command])).parameters
+    assert set(options) - set(arguments) <= set(ELSEWHERE)
+    assert set(arguments) - set(options) == set()
+
+
+@pytest.mark.parametrize("command", [name for name in FUNCTION_OF if name in COMMANDS])
+def test_defaults_are_those_of_the_command_line(command):
+    options = parameters(command)
+    for name, argument in inspect.signature(getattr(recallkit, FUNCTION_OF[command])).parameters.items():
+        default = options[name].default
+        if argument.default is inspect.Parameter.empty:
+            assert options[name].required or default is None, name
+            continue
+        default = default() if callable(default) else default
+        assert (default.value if isinstance(default, Enum) else default or None) == (argument.default or None), name
+
+
+def test_bounds_are_those_of_the_command_line():
+    checked = set()
+    for command in FUNCTION_OF:
+        for name, option in parameters(command).items() if command in COMMANDS else ():
+            if name in api.BOUNDS and name in inspect.signature(getattr(recallkit, FUNCTION_OF[command])).parameters:
+                low, high = api.BOUNDS[name]
+                bounded = getattr(option, "type", option)  # typer before 0.20 has the bounds in the option's type
+                assert bounded.min == low, name
+                assert bounded.max in (high, None), name
+                checked.add(name)
+    assert checked == set(api.BOUNDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("slice", {"seq_len": 0}),
+        ("slice", {"seq_len": 1 << 40}),
+        ("slice", {"max_count": -1}),
+        ("slice", {"max_count": 5, "max_rate": 5.0}),
+        ("slice", {"max_rate": float("inf")}),
+        ("slice", {"max_rate": float("nan")}),
+        ("slice", {"max_rate": -1.0}),
+        ("slice", {"limit_tokens": 0}),
+        ("slice", {"limit_tokens": "many"}),
+        ("slice", {"limit_tokens": float("inf")}),
+        ("slice", {"boundary": "packed"}),
+        ("slice", {"sources": []}),
+        ("profile", {"x_min": 0}),
+        ("profile", {"slices": "s", "seq_len": 64}),
+        ("profile", {"slices": "s", "sources": "a.jsonl"}),
+        ("count", {"sources": "a.jsonl", "import_file": "b.csv"}),
+        ("count", {"import_file": "b.csv", "training_tokens": -5}),
+        ("bigrams", {"limit": 0}),
+        ("score", {"models": "control:bigram", "workers": 0}),
+        ("score", {"models": "control:bigram", "stride": 5, "carry_state": True}),
+        ("score", {"models": "control:bigram", "address": "auto"}),
+        ("score", {"models": "control:bigram", "engine": "slurm"}),
+        ("score", {"models": "control:bigram", "dtype": "float8"}),
+        ("score", {"models": "control:bigram", "batch_tokens": 0}),
+        ("score", {"models": []}),
+        ("gap", {"reference": "control:recall"}),
+        ("gap", {"models": ["control:recall"]}),
+        ("gap", {"reference": "control:recall", "models": ["control:recall"], "slices": "s"}),
+        ("gap_of_table", {"table": "missing.csv"}),
+        ("eval_recall", {"task_version": 2}),
+        ("eval_recall", {"prompt": "thrice"}),
+        ("eval_recall", {"cut": "right"}),
+        ("eval_recall", {"tasks": ","}),
+        ("eval_recall", {"limit": 0}),
+        ("eval_stock", {"tasks": []}),
+        ("eval_mqar", {"length": 3}),
+        ("tokens", {"slices": "missing"}),
+        ("token_texts", {"slices": "missing"}),
+        ("read_comparison", {"folder": "missing"}),
+        ("figures", {"of": "missing"}),
+        ("write_report", {"folder": "missing"}),
+    ],
+)
+def test_a_mistake_is_a_user_error_and_makes_nothing(name, arguments, home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(recallkit.UserError) as caught:
+        getattr(recallkit, name)(**arguments)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------------------ text and labels
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    write_jsonl(folder / "train.jsonl", made_up_texts(40, 100, seed=1), "books")
+    write_jsonl(folder / "valid.jsonl", made_up_texts(10, 100, seed=2), "books")
+    return folder
+
+
+@pytest.fixture
+def command_line(home, capsys):
+    """The command line in this process; what it told on stderr."""
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            cli.run([str(a) for a in arguments])
+        told = capsys.readouterr().err
+        assert not stopped.value.code, told
+        return told
+
+    return call
+
+
+def test_the_command_line_finds_what_a_function_made(corpus, command_line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train, valid = corpus / "train.jsonl", corpus / "valid.jsonl"
+    counted = recallkit.count(train, tokenizer="bytes", limit_tokens="5k")
+    assert counted["path"].to_list() == ["counts.duckdb"]
+    recallkit.slice([str(valid)], counts="counts.duckdb", tokenizer="bytes", seq_len=64, max_count=9)
+    recallkit.profile(valid, tokenizer="bytes", seq_len=64)
+    assert "nothing to do" in command_line("count", train, "--tokenizer", "bytes", "--limit-tokens", "5k")
+    given = ("--counts", "counts.duckdb", "--tokenizer", "bytes", "--seq-len", 64, "--max-count", 9)
+    assert "nothing to do" in command_line("slice", valid, *given)
+    assert "nothing to do" in command_line("profile", valid, "--tokenizer", "bytes", "--seq-len", 64)
+
+
+@pytest.mark.parametrize("name", ["count", "slice", "profile"])
+def test_the_embedded_text_is_the_command_lines(name, command_line, capsys):
+    """Without arguments both mean the same text, counts and threshold, and the same place in the cache."""
+    command_line(name)
+    getattr(recallkit, name)()
+    assert "nothing to do" in capsys.readouterr().err
+
+
+def test_counts_are_those_of_the_table(small_slices):
+    counts = small_slices.parent / "counts.duckdb"
+    with duckdb.connect(str(counts), read_only=True) as connection:
+        wanted = connection.sql("SELECT first, second, count FROM bigrams ORDER BY count DESC, first, second").fetchall()
+    assert recallkit.bigrams(counts).rows() == wanted
+    assert recallkit.bigrams(str(counts), limit=3).rows() == wanted[:3]
+
+
+def test_counting_tells_what_was_counted(corpus, tmp_path):
+    row = recallkit.count(corpus / "train.jsonl", tmp_path / "c.duckdb", tokenizer="bytes", export=tmp_path / "c.parquet").row(
+        0, named=True
+    )
+    found = recallkit.bigrams(row["path"])
+    assert row["num_bigrams"] == len(found) == len(pl.read_parquet(tmp_path / "c.parquet"))
+    assert (row["tokenizer"], row["boundary"], row["num_documents"], row["only"]) == ("bytes", "pack", 40, None)
+    again = recallkit.count(import_file=tmp_path / "c.parquet", out=tmp_path / "d.duckdb", training_tokens="1M")
+    assert again["num_tokens"].item() == 1_000_000
+    assert recallkit.bigrams(tmp_path / "d.duckdb").equals(found)
+    with pytest.raises(recallkit.UserError, match=re.escape(str(tmp_path / "c.parquet"))):
+        recallkit.count(import_file=tmp_path / "c.parquet", out=tmp_path / "c.parquet")
+
+
+def test_a_slices_summary_adds_up(small_slices):
+    path = small_slices / "tokens.parquet"
+    labels = pl.read_parquet(path)
+    given = [small_slices.parent / name for name in ("valid.jsonl", "other.jsonl")]
+    found = recallkit.slice(given, small_slices, counts=small_slices.parent / "counts.duckdb", max_count=20, seq_len=64)
+    assert found["source"].to_list() == ["ALL", "books", "letters"]
+    for row in found.iter_rows(named=True):
+        own = labels.filter((pl.col("source") == row["source"]) | (row["source"] == "ALL"))
+        assert (row["tokens"], row["repeated"], row["ar_hits"]) == (len(own), own["repeated"].sum(), own["ar_hit"].sum())
+
+
+def test_texts_of_ids_make_up_the_text(small_slices):
+    texts = recallkit.token_texts(small_slices)
+    read = recallkit.tokens(small_slices).select("sequence", "token").collect().join(texts, on="token", how="left", maintain_order="left")
+    joined = read.group_by("sequence", maintain_order=True).agg(pl.col("text").str.join()).sort("sequence")["text"].to_list()
+    whole = pq.read_table(small_slices / "sequences.parquet", columns=["text"])["text"].to_pylist()
+    assert all(text.endswith(part) and len(text) - len(part) < 20 for text, part in zip(whole, joined, strict=True))
+
+
+# --------------------------------------------------------------------------------------------------------------- models
+
+
+@pytest.fixture(scope="module")
+def scored(small_slices, tmp_path_factory):
+    """A copy of the small slices with scores of three control models, and what `score` said of them."""
+    folder = tmp_path_factory.mktemp("scored") / "slices"
+    shutil.copytree(small_slices, folder, ignore=shutil.ignore_patterns("scores", "gap"))
+    return folder, recallkit.score(CONTROLS, slices=folder)
+
+
+def test_a_row_of_scores_is_the_mean_of_its_file(scored):
+    folder, summary = scored
+    assert summary["model"].to_list() == CONTROLS
+    for row in summary.iter_rows(named=True):
+        file = pl.read_parquet(row["path"])
+        assert row["tokens"] == len(file)
+        assert row["nll_nats"] == pytest.approx(file["nll"].cast(pl.Float64).mean(), rel=1e-12)
+        assert row["accuracy"] == pytest.approx((file["rank"] == 0).mean())
+    assert recallkit.score("control:bigram", slices=str(folder)).rows() == summary.filter(model="control:bigram").rows()
+
+
+def slow_tokens(folder, models):
+    """The same table by a join on keys, read without our own code."""
+    joined = pl.read_parquet(folder / "tokens.parquet")
+    for name, model in models.items():
+        scores = pl.read_parquet(score_path(folder, model)).select("sequence", "position", "nll", "argmax", "rank")
+        joined = joined.join(
+            scores.rename({kind: f"{kind}_{name}" for kind in ("nll", "argmax", "rank")}), on=["sequence", "position"], how="left"
+        )
+    return joined.sort("sequence", "position")
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    threshold=st.integers(0, 70),
+    columns=st.lists(st.sampled_from(["token", "nll_a", "rank_b", "argmax_a", "source", "ar_hit"]), min_size=1, unique=True),
+    skip=st.integers(0, 400),
+    num=st.integers(0, 300),
+    chosen=st.sampled_from([{"a": CONTROLS[0], "b": CONTROLS[1]}, {"b": CONTROLS[2], "a": CONTROLS[0]}]),
+)
+def test_any_query_of_tokens_is_that_of_a_join(scored, threshold, columns, skip, num, chosen):
+    folder, _ = scored
+    condition = (pl.col("position") > threshold) & (pl.col("nll_a") > pl.col("nll_b"))
+    lazy, slow = recallkit.tokens(folder, chosen), slow_tokens(folder, chosen)
+    assert lazy.filter(condition).select(columns).slice(skip, num).collect().equals(slow.filter(condition).select(columns).slice(skip, num))
+    assert lazy.select(columns).slice(skip, num).collect().equals(slow.select(columns).slice(skip, num))
+
+
+def test_tokens_are_named_for_their_models(scored):
+    folder, _ = scored
+    labels = pl.read_parquet_schema(folder / "tokens.parquet")
+    assert recallkit.tokens(folder).collect_schema().names() == list(labels)
+    named = recallkit.tokens(folder, "control:bigram").collect_schema().names()
+    assert named == [*labels, "nll_control:bigram", "argmax_control:bigram", "rank_control:bigram"]
+    assert recallkit.tokens(str(folder), CONTROLS).collect().equals(slow_tokens(folder, {name: name for name in CONTROLS}))
+
+
+def test_tokens_refuses_what_is_not_scored_or_of_other_sequences(scored, corpus, tmp_path):
+    folder, _ = scored
+    with pytest.raises(recallkit.UserError, match=r"zoo:mamba: not scored yet; recallkit\.score\('zoo:mamba', slices="):
+        recallkit.tokens(folder, ["control:bigram", "zoo:mamba"])
+    recallkit.slice(corpus / "valid.jsonl", tmp_path / "s", seq_len=64, limit_tokens=500)
+    assert recallkit.tokens(tmp_path / "s").select(pl.len()).collect().item() == 500  # without counts, too
+    shutil.copytree(folder / "scores", tmp_path / "s" / "scores")
+    with pytest.raises(recallkit.UserError, match="scores of other sequences"):
+        recallkit.tokens(tmp_path / "s", "control:bigram")
+
+
+def test_a_gap_is_read_back_and_drawn(scored, tmp_path):
+    folder, _ = scored
+    tables = recallkit.gap(CONTROLS[0], CONTROLS[1], slices=folder, out=tmp_path / "out")
+    comparison = recallkit.read_comparison(tmp_path / "out", slices=folder)
+    assert isinstance(tables, recallkit.GapTables)
+    assert comparison.reference == CONTROLS[0]
+    assert comparison.tables.gap.equals(tables.gap)
+    own = recallkit.tokens(folder, {"reference": CONTROLS[0], "model": CONTROLS[1]}).filter("ar_hit")
+    difference = own.select((pl.col("nll_model").cast(pl.Float64) - pl.col("nll_reference")).mean()).collect().item()
+    row = tables.gap.filter(source="ALL", slice="ar_hit", model=CONTROLS[1]).row(0, named=True)
+    assert row["delta_nll"] == pytest.approx(difference, rel=1e-6)
+    charts = recallkit.figures(comparison)
+    assert {"by_count", "by_distance"} <= set(charts)
+    charts["by_count"].save(tmp_path / "chart.svg")
+    drawn = (tmp_path / "chart.svg").read_text(encoding="utf-8")
+    assert drawn.startswith("<svg")
+    assert "var(--" not in drawn  # colours of a page mean nothing in a file
+    page = recallkit.write_report(tmp_path / "out", tmp_path / "page.html", slices=folder)
+    assert page == tmp_path / "page.html"
+    assert CONTROLS[0] in page.read_text(encoding="utf-8")
+
+
+def test_a_gap_without_out_lies_where_the_command_looks(scored, command_line):
+    folder, _ = scored
+    recallkit.gap(CONTROLS[0], CONTROLS[2], slices=folder)
+    before = {path: path.stat().st_mtime_ns for path in (folder / "scores").glob("*.parquet")}
+    command_line("gap", CONTROLS[0], CONTROLS[2], "--slices", folder)
+    assert {path: path.stat().st_mtime_ns for path in (folder / "scores").glob("*.parquet")} == before
+    assert recallkit.read_comparison(folder).models == [CONTROLS[2]]
+
+
+def test_printed_perplexities(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("model,all,ar,other\nattention,12.99,2.41,14.91\nhyena,15.13,9.0,\n")
+    published = recallkit.gap_of_table(str(table), ar_share=0.068)
+    assert isinstance(published, recallkit.PublishedGap)
+    assert published.ar_share == 0.068
+    assert recallkit.gap_of_table(table, reference="attention").reference == "attention"
+
+
+def test_scores_are_checked_against_float64(corpus, home, tmp_path):
+    model = "zoo:attention"
+    recallkit.slice(corpus / "valid.jsonl", tmp_path / "s", seq_len=64, limit_tokens=300)
+    recallkit.score(model, slices=tmp_path / "s")
+    row = recallkit.check_scores(model, slices=tmp_path / "s").row(0, named=True)
+    assert row["model"] == model
+    assert 0 < row["largest"] < 1e-3
+    assert row["mean"] <= row["largest"]
+
+
+def test_recall_of_rows_of_ones_own(home, tmp_path):
+    models = ["control:copy", "control:unigram"]
+    tables = recallkit.eval_recall(models, data=ROOT / "examples" / "04_recall_rows.jsonl", out=tmp_path / "evals", limit=3)
+    assert isinstance(tables, recallkit.RecallTables)
+    assert tables.recall["model"].to_list() == models
+    assert set(tables.recall["task"]) == {"own"}
+    assert (tmp_path / "evals" / "documents").is_dir()
+
+
+def test_mqar_of_a_control_model(home, tmp_path):
+    tables = recallkit.eval_mqar(["control:recall", "control:unigram"], length=64, pairs=[8, 4], samples=4, out=tmp_path / "mqar")
+    assert isinstance(tables, recallkit.MqarTables)
+    assert sorted(set(tables.mqar["pairs"])) == [4, 8]
+
+
+def test_a_profile_of_slices(small_slices, tmp_path):
+    tables = recallkit.profile(slices=small_slices, out=tmp_path / "profile")
+    assert isinstance(tables, recallkit.ProfileTables)
+    assert tables.profile["source"].to_list()[0] == "ALL"
+    assert recallkit.figures(tmp_path / "profile")
+
+
+# ------------------------------------------------------------------------------------------------------------- the page
+
+PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", PAGE, re.DOTALL)
+
+
+def ran(code, names):
+    """What a notebook shows of a cell: what is printed, and the value of its last line."""
+    shown = []
+    tree = ast.parse(code)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    names["print"] = lambda *values: shown.append(" ".join(map(str, values)))
+    exec(compile(tree, "docs/python.md", "exec"), names)
+    value = eval(compile(ast.Expression(last.value), "docs/python.md", "eval"), names) if last else None
+    return "\n".join([*shown, *([] if value is None else [str(value)])])
+
+
+def heads(output):
+    """The lines of an output that do not depend on the text that was read: of tables the columns and their types."""
+    lines = output.strip().splitlines()
+    return [re.sub(r"\s+", " ", line) for line in lines[2:5]] if lines and lines[0].startswith("shape:") else lines
+
+
+def test_the_page_shows_what_happens(home, corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").mkdir()
+    shutil.copy(corpus / "train.jsonl", tmp_path / "train" / "a.jsonl")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    names = {}
+    assert sum("30k" in code for code, _ in BLOCKS) == 1
+    for code, output in BLOCKS:
+        found = ran(code.replace("30k", "2k"), names)  # as much text as is scored in seconds
+        if "gap_of_table" in code:
+            assert found.strip() == output.strip()
+        elif output:
+            assert heads(found) == heads(output), code
+    assert (tmp_path / "occurrences.svg").is_file()
+
+
+def test_the_page_names_every_function_and_no_other():
+    for name in FUNCTIONS:
+        assert re.search(rf"\b{name}\b", PAGE), f"docs/python.md does not name {name}"
+    for name in re.findall(r"recallkit\.(\w+)", PAGE):
+        assert name in recallkit.__all__, f"docs/python.md names recallkit.{name}"

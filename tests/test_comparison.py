@@ -1,0 +1,132 @@
+"""Comparisons read back: the right tables of the right slices, or one line that says what is wrong."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import fields
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from recallkit import artifacts, pipeline
+from recallkit.comparison import find_comparison, read_comparison
+from recallkit.errors import UserError
+from recallkit.stages.gap import GapTables
+
+MODELS = ("control:bigram", "control:unigram")
+TABLES = [field.name for field in fields(GapTables)]
+
+
+@pytest.fixture
+def slices(small_slices, tmp_path) -> Path:
+    """A slice directory of one's own."""
+    kept = ("tokens.parquet", "sequences.parquet", "tokenizer.json")
+    (tmp_path / "slices").mkdir()
+    for name in kept:
+        shutil.copy(small_slices / name, tmp_path / "slices" / name)
+    return tmp_path / "slices"
+
+
+@pytest.fixture
+def compared(slices) -> Path:
+    """The folder of a comparison in it."""
+    pipeline.gap("control:recall", MODELS[::-1], slices)
+    return pipeline.gap_path(slices, "control:recall", MODELS[::-1])
+
+
+def change_manifest(path: Path, **facts: object) -> None:
+    table = pl.read_parquet(path).to_arrow()
+    artifacts.write_parquet(path, [table], table.schema, {**artifacts.read_manifest(path), **facts})
+
+
+def test_a_comparison_is_what_was_written(compared, slices):
+    for folder in (compared, slices):
+        found = read_comparison(folder)
+        assert found.folder == compared
+        assert found.reference == "control:recall"
+        assert found.models == list(MODELS), "the best first, however they were named"
+        assert found.slices == slices
+        for name in TABLES:
+            assert getattr(found.tables, name).equals(pl.read_parquet(compared / f"{name}.parquet"))
+    totals = found.totals
+    assert set(totals) == {(model, kind) for model in MODELS for kind in ("all", "ar_hit", "other")}
+    assert all(row["source"] == "ALL" for row in totals.values())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_missing_and_damaged_tables_are_one_line(compared, name):
+    path = compared / f"{name}.parquet"
+    whole = path.read_bytes()
+    middle = bytearray(whole)
+    middle[30:60] = bytes(30)
+    for content in (whole[:-40], b"", bytes(middle)):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=f"{name}.parquet"):
+            read_comparison(compared)
+    path.unlink()
+    with pytest.raises(UserError, match=r"no tables of a comparison|is missing"):
+        read_comparison(compared)
+
+
+def test_tables_that_do_not_belong_together_are_refused(compared, slices):
+    other = pipeline.gap_path(slices, "control:recall", ["control:bigram"])
+    pipeline.gap("control:recall", ["control:bigram"], slices)
+    whole = (compared / "by_count.parquet").read_bytes()
+    shutil.copy(other / "by_count.parquet", compared / "by_count.parquet")
+    with pytest.raises(UserError, match="different comparisons"):
+        read_comparison(compared)
+    (compared / "by_count.parquet").write_bytes(whole)
+    shutil.copy(compared / "by_distance.parquet", compared / "by_count.parquet")
+    with pytest.raises(UserError, match="a table of by_distance, not by_count"):
+        read_comparison(compared)
+    shutil.copy(slices / "tokens.parquet", compared / "gap.parquet")
+    with pytest.raises(UserError, match="a table of tokens, not gap"):
+        read_comparison(compared)
+
+
+def test_of_several_comparisons_one_is_to_be_named(compared, slices, tmp_path):
+    pipeline.gap("control:recall", ["control:bigram"], slices)
+    with pytest.raises(UserError, match=r"2 comparisons here \(.*control-bigram.*name the folder"):
+        find_comparison(slices)
+    assert find_comparison(compared) == compared
+    for empty in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(UserError, match="recallkit gap REFERENCE"):
+            find_comparison(empty)
+
+
+def test_slices_are_the_ones_around_it_or_those_that_are_named(compared, slices, small_slices, tmp_path):
+    away = Path(shutil.move(compared, tmp_path / "away"))
+    assert read_comparison(away).slices is None
+    assert read_comparison(away, slices).slices == slices
+    assert read_comparison(away, small_slices).slices == small_slices, "the same labels elsewhere"
+    with pytest.raises(UserError, match="no such table"):
+        read_comparison(away, tmp_path / "nowhere")
+
+
+def test_links_lead_to_the_slices(compared, slices, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(compared)
+    assert read_comparison(link).slices == slices, "a link to the folder"
+    disk = tmp_path / "disk/deep"
+    disk.mkdir(parents=True)
+    shutil.move(slices / "gap", disk / "gap")
+    (slices / "gap").symlink_to(disk / "gap")
+    assert read_comparison(slices).slices == slices, "its folder lies on another disk"
+
+
+def test_the_folder_one_stands_in_has_a_name(compared, slices, monkeypatch):
+    monkeypatch.chdir(compared)
+    assert read_comparison(Path()).slices == slices
+
+
+def test_labels_of_another_threshold_are_others(compared, slices):
+    manifest = artifacts.read_manifest(slices / "tokens.parquet")
+    counts = manifest["counts"]
+    change_manifest(slices / "tokens.parquet", counts={**counts, "path": "/moved/elsewhere.duckdb"})
+    assert read_comparison(compared).slices == slices, "counts may move"
+    for facts in ({"max_count": 3}, {"counts": {**counts, "id": "other"}}, {"counts": None}, {"sequences_digest": "other"}):
+        change_manifest(slices / "tokens.parquet", **{**manifest, **facts})
+        assert read_comparison(compared).slices is None
+        with pytest.raises(UserError, match="not the slices that were compared"):
+            read_comparison(compared, slices)

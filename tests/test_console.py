@@ -1,0 +1,124 @@
+"""What is printed: within the terminal's width whatever names are, figures whole, nothing that a terminal obeys."""
+
+from __future__ import annotations
+
+import math
+import string
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from recallkit import console
+from recallkit.console import print_line, print_table, sparkline
+from recallkit.tables import Table
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+VALUES = st.lists(st.one_of(st.none(), st.floats(-1e300, 1e300), st.just(math.inf), st.just(math.nan)), max_size=12)
+
+
+@given(VALUES)
+def test_a_sparkline_has_a_block_a_value_the_higher_the_larger(values):
+    line = sparkline(values)
+    assert len(line) == len(values)
+    known = [(value, block) for value, block in zip(values, line, strict=True) if value is not None and math.isfinite(value)]
+    assert all(block == " " for value, block in zip(values, line, strict=True) if value is None or not math.isfinite(value))
+    heights = [(value, BLOCKS.index(block)) for value, block in known]
+    for value, height in heights:
+        assert all(height <= other for larger, other in heights if larger >= value)
+    if len({value for value, _ in known}) > 1:
+        assert {BLOCKS[0], BLOCKS[-1]} <= {block for _, block in known}
+
+
+def test_curves_with_given_ends_compare():
+    assert sparkline([0.0, 0.5, 1.0], 0.0, 1.0) == "▁▅█"
+    assert sparkline([0.5], 0.0, 1.0) == "▅"
+    assert sparkline([-1.0, 2.0, None], 0.0, 1.0) == "▁█ "
+    assert sparkline([3.0, 3.0]) == "▅▅"
+    assert sparkline([]) == ""
+
+
+@pytest.fixture
+def printed(monkeypatch, capsys):
+    """What a function prints in a pipe, or in a terminal of so many columns."""
+
+    def call(function, *arguments, columns: int = 80, force_color: bool = False) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
+            monkeypatch.delenv(name, raising=False)
+        if force_color:
+            monkeypatch.setenv("FORCE_COLOR", "1")
+            monkeypatch.setenv("TERM", "xterm")
+        console.stdout.cache_clear()
+        capsys.readouterr()
+        function(*arguments)
+        console.stdout.cache_clear()
+        return capsys.readouterr().out.splitlines()
+
+    return call
+
+
+NAMES = st.text(string.ascii_letters + "/-.:[]*界é ", min_size=1, max_size=120)
+FIGURES = st.floats(-9e5, 9e5).map(lambda value: f"{value:,.2f}")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@given(NAMES, st.lists(NAMES, min_size=1, max_size=5), st.data())
+def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut(printed, name, headers, data):
+    figures = data.draw(st.lists(FIGURES, min_size=len(headers), max_size=len(headers)))
+    table = Table(name * 2, ["model", *headers], [[name, *figures], ["short", *figures]], caption=name * 3)
+    lines = printed(print_table, table)
+    assert max(map(cell_len, lines)) <= 80
+    assert not [line for line in lines if "…" in line]
+    row = next(line for line in lines if line.strip().startswith("short"))
+    assert row.split()[1:] == figures
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@given(NAMES)
+def test_long_names_fold_and_none_of_their_letters_is_lost(printed, name):
+    lines = printed(print_table, Table("title", ["model", "other model"], [[name, "1.00"]]))
+    shown = "".join("".join(line.split()) for line in lines[4:]).replace("1.00", "")
+    assert shown == "".join(name.split())
+
+
+def test_a_narrow_terminal_folds_even_figures(printed):
+    row = ["model of a long name", *["1,234,567.89"] * 5]
+    lines = printed(print_table, Table("title", ["model", *"abcde"], [row]), columns=40)
+    assert max(map(cell_len, lines)) <= 40
+
+
+def test_names_are_never_obeyed_nor_replaced(printed):
+    hostile = "\x1b[31m:fire: [bold]x[/bold] \u202e"
+    for lines in (
+        printed(print_table, Table(hostile, ["model", hostile], [[hostile, "1"]], caption=hostile)),
+        printed(print_line, hostile),
+    ):
+        text = "\n".join(lines)
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert ":fire:" in text, "no emoji"
+        assert "[bold]x[/bold]" in text, "no markup"
+    assert printed(lambda: console.stdout().print("a:fire:b", markup=False)) == ["a:fire:b"]
+
+
+def test_paths_are_lines_that_can_be_copied(printed):
+    path = "/a b/" + "c" * 200
+    assert printed(print_line, f"Tables: {path}", columns=80)[0] != f"Tables: {path}"
+    console.stdout.cache_clear()
+    assert printed(lambda: print_line(f"Tables: {path}", is_path=True)) == [f"Tables: {path}"]
+
+
+def test_headers_of_two_lines_stand_above_each_other(printed):
+    lines = printed(print_table, Table("t", ["model", "distance\n1 to 256"], [["a", "▁▂█"]]))
+    assert lines[2].endswith("distance ")
+    assert lines[3].split() == ["model", "1", "to", "256"]
+
+
+def test_one_line_is_free_between_tables(printed):
+    plain, captioned = Table("plain", ["a"], [["x"]]), Table("captioned", ["a"], [["x"]], caption="below")
+    lines = [line.strip() for line in printed(console.print_tables, [captioned, plain, plain])]
+    starts = [number for number, line in enumerate(lines) if line in ("plain", "captioned")]
+    assert len(starts) == 3
+    assert [lines[start - 2 : start] for start in starts[1:]] == [["below", ""], ["x", ""]]

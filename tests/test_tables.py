@@ -1,0 +1,150 @@
+"""Tables as Markdown and LaTeX: a reader of either finds the text of every cell again, whatever it holds."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from recallkit.errors import printable
+from recallkit.tables import LATEX_HEAD, MARKDOWN_HEAD, Table
+
+HOSTILE = [
+    "a|b", "*x*", "_y_", "`z`", "<script>alert(1)</script>", "&amp;", "[a](http://evil.example)", "![x](y)", "\\", "\\|", "~~gone~~",
+    "# heading", "$x^2$", "50 % & more", "a_{b}", "{", "}", "^", "\\input{/etc/passwd}", "[4pt] x", "* star", "a--b", "a---b", "it''s",
+    '"quoted"', "<!-- hidden", "http://example.org", "www.example.org", "line\nbreak", "\x1b[31mred", "\u202egnirts", "Zoë", "",
+]  # fmt: skip
+CELLS = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=12), st.text("\\&%$#_{}[]*~^`\"–…<>|-'!+.():/ a1\n", max_size=16))
+
+
+class Cells(HTMLParser):
+    """The texts of the cells, the tags used, and the text of everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.tags: list[str] = []
+        self.inside = False
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.inside = tag in ("td", "th")
+        if self.inside:
+            self.cells.append("")
+
+    def handle_endtag(self, tag):
+        self.inside = self.inside and tag not in ("td", "th")
+
+    def handle_data(self, data):
+        if self.inside:
+            self.cells[-1] += data
+
+
+def rendered(table: Table) -> Cells:
+    html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(table.markdown())
+    found = Cells()
+    found.feed(html.replace("<!-- made by recallkit -->", ""))
+    return found
+
+
+@given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=3), CELLS, CELLS)
+def test_markdown_shows_every_cell_as_it_is(rows, title, caption):
+    table = Table(title or "t", ["first", "second"], rows, caption=caption or None)
+    found = rendered(table)
+    assert found.cells == [printable(cell) for row in (table.headers, *rows) for cell in row]
+    used = set(found.tags) - {"table", "thead", "tbody", "tr", "th", "td", "p", "strong"}
+    assert not used, "data became markup"
+
+
+@pytest.mark.parametrize("caption", ["1. list", "12) list", "- list", "+ list", "> quote", "# heading", "---", "==="])
+def test_a_caption_begins_nothing(caption):
+    found = rendered(Table("title", ["a", "b"], [["x", "1"]], caption=caption))
+    assert set(found.tags) == {"table", "thead", "tbody", "tr", "th", "td", "p", "strong"}
+
+
+def test_addresses_in_names_are_no_links_on_github():
+    """GitHub links bare addresses; a backslash inside keeps it from seeing one."""
+    shown = Table("t", ["a"], [["http://evil.example"], ["www.evil.example"]]).markdown()
+    assert "http://" not in shown
+    assert "www." not in shown
+
+
+UNESCAPED = re.compile(
+    r"\\textbackslash\{\}|\\textasciitilde\{\}|\\textasciicircum\{\}|\\textasciigrave\{\}|\\textless\{\}|\\textgreater\{\}|\\textbar\{\}"
+    r"|\\char34\{\}|\\dots\{\}|\\[&%$#_{}]|\{[\[\]*]\}|-\{\}|'\{\}|--|[^\\&%$#_{}~^\"`]"
+)
+MEANING = {
+    r"\textbackslash{}": "\\", r"\textasciitilde{}": "~", r"\textasciicircum{}": "^", r"\textasciigrave{}": "`", r"\textless{}": "<",
+    r"\textgreater{}": ">", r"\textbar{}": "|", r"\char34{}": '"', r"\dots{}": "…", "{[}": "[", "{]}": "]", "{*}": "*", "-{}": "-",
+    "'{}": "'", "--": "–",
+}  # fmt: skip
+
+
+def tex_text(source: str) -> str:
+    """What LaTeX prints for text with our escapes. Fails where a character has a meaning that was not taken from it."""
+    position, text = 0, ""
+    while position < len(source):
+        found = UNESCAPED.match(source, position)
+        assert found, f"{source!r} at {position}"
+        assert found[0] not in ("[", "]", "*", "<", ">", "|", "–", "…"), source
+        text += MEANING.get(found[0], found[0][1] if found[0][0] == "\\" else found[0])
+        position = found.end()
+    return text
+
+
+def tex_rows(source: str) -> list[list[str]]:
+    body = source.split("\\toprule\n")[1].split("\n\\bottomrule")[0]
+    lines = [line for line in body.split("\n") if line != "\\midrule"]
+    assert all(line.endswith(r" \\") for line in lines)
+    return [re.split(r"(?<!\\) & ", line.removesuffix(r" \\")) for line in lines]
+
+
+@given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=3), CELLS, CELLS)
+def test_latex_prints_every_cell_as_it_is(rows, title, caption):
+    source = Table(title, ["first", "second"], rows, caption=caption).latex()
+    found = tex_rows(source)
+    assert [[tex_text(cell) for cell in row] for row in found[1:]] == [[printable(cell) for cell in row] for row in rows]
+    for line in source.split("\n"):
+        assert not re.match(r"\s*[\[*(]", line.split(" & ")[0]) or line.startswith("("), "an argument of the row's end before"
+    shown = re.search(r"\\caption\{(.*)\}\n\\end\{table\}\n$", source, re.DOTALL)
+    assert shown
+    assert "\n" not in shown[1]
+    tex_text(shown[1])
+
+
+@given(CELLS)
+def test_braces_and_environments_are_balanced(cell):
+    source = Table(cell, [cell, cell], [[cell, cell]], caption=cell, groups=[("", 1), (cell or "x", 1)]).latex()
+    depth = 0
+    for sign in re.findall(r"(?<!\\)(?:\\\\)*([{}])", source):
+        depth += 1 if sign == "{" else -1
+        assert depth >= 0
+    assert depth == 0
+    for name in ("table", "tabular"):
+        assert source.count(f"\\begin{{{name}}}") == source.count(f"\\end{{{name}}}") == 1
+    assert source.index("\\toprule") < source.index("\\midrule") < source.index("\\bottomrule")
+
+
+def test_headings_span_their_columns_as_the_papers_print_them():
+    table = Table(
+        "Gap", ["model", "all", "AR", "other", "share"], [["a", "1", "2", "3", "4"]], groups=[("", 1), ("perplexity", 3), ("gap", 1)]
+    )
+    lines = table.latex().split("\n")
+    at = lines.index("\\toprule")
+    assert lines[at + 1] == r"\multicolumn{1}{c}{} & \multicolumn{3}{c}{perplexity} & \multicolumn{1}{c}{gap} \\"
+    assert lines[at + 2] == r"\cmidrule(lr){2-4} \cmidrule(lr){5-5}"
+    assert lines[at + 3] == r"model & all & AR & other & share \\"
+    assert "{lrrrr}" in table.latex()
+    assert "perplexity" not in table.markdown()
+
+
+def test_files_begin_as_they_are_known_and_say_what_they_need():
+    table = Table("t", ["a"], [["模型"]])
+    assert table.markdown().startswith(MARKDOWN_HEAD)
+    assert table.latex().startswith(LATEX_HEAD)
+    assert "XeLaTeX" in table.latex()
+    assert "XeLaTeX" not in Table("t", ["a"], [["modèle – 5 %"]]).latex()

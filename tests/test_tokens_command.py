@@ -1,0 +1,353 @@
+"""`recallkit tokens`: what is shown of a sequence is what its tables say, and text never commands a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+
+import polars as pl
+import pytest
+
+from recallkit import artifacts, cli, console, pipeline, scoring
+from recallkit.errors import UserError
+from recallkit.excerpt import open_excerpts, read_sequence, scored_models
+from recallkit.stages.tokens import load_tokenizer
+from recallkit.texts import TextOptions
+from recallkit.views.tokens import ShownSequence, Which, print_tokens, tokens_json
+from tests.conftest import made_up_texts, write_jsonl
+
+REFERENCE, MODEL = "control:recall", "control:bigram"
+
+
+@pytest.fixture(scope="module")
+def slices(tmp_path_factory, small_slices):
+    """Slices with hostile text, two models scored, and their comparison."""
+    folder = tmp_path_factory.mktemp("tokens")
+    texts = made_up_texts(12, 60, seed=5)
+    texts[3] = (
+        "scan \x1b[31mred\x1b[0m \u202etxet\u202c \x07 key \r pair [bold]x[/bold] :fire: 界 Zoë\tkey pair scan \x1b[31m key pair\n" * 3
+    )
+    write_jsonl(folder / "text.jsonl", texts, "books")
+    options = TextOptions([str(folder / "text.jsonl")], "validation")
+    counts = small_slices.parent / "counts.duckdb"
+    pipeline.slice_text(options, folder / "slices", counts=counts, rare=pipeline.RareCount(20), seq_len=64)
+    pipeline.gap(REFERENCE, [MODEL, "control:unigram"], folder / "slices")
+    return folder / "slices"
+
+
+@pytest.fixture(scope="module")
+def bare(slices, tmp_path_factory):
+    """The same text without counts and scores."""
+    out = tmp_path_factory.mktemp("bare") / "slices"
+    pipeline.slice_text(TextOptions([str(slices.parent / "text.jsonl")], "validation"), out, counts=None, seq_len=64)
+    return out
+
+
+@pytest.fixture
+def run(home, capsys, monkeypatch):
+    """Runs the command line in this process, in a pipe of 80 columns."""
+
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.delenv("FORCE_COLOR", raising=False)
+        console.stdout.cache_clear()
+        with pytest.raises(SystemExit) as stopped:
+            cli.run([str(argument) for argument in arguments])
+        console.stdout.cache_clear()
+        captured = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, int(stopped.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+def expected(slices, model, sequence) -> pl.DataFrame:
+    scores = pl.read_parquet(scoring.score_path(slices, model)).filter(sequence=sequence)
+    return pl.read_parquet(slices / "tokens.parquet").filter(sequence=sequence).join(scores, on=["sequence", "position"])
+
+
+def test_a_sequence_is_its_rows_with_its_text(slices):
+    tokenizer = load_tokenizer(None)
+    sequences = pl.read_parquet(slices / "sequences.parquet")
+    excerpts = open_excerpts(slices, [REFERENCE, MODEL])
+    assert excerpts.num_sequences == len(sequences)
+    for number in range(excerpts.num_sequences):
+        rows = excerpts.read(number)
+        assert rows["position"].to_list() == list(range(1, len(sequences["tokens"][number])))
+        for place, model in enumerate((REFERENCE, MODEL)):
+            found = expected(slices, model, number)
+            assert rows["ar_hit"].equals(found["ar_hit"])
+            for name in ("nll", "rank", "argmax"):
+                assert rows[f"{name}_{place}"].to_list() == found[name].to_list()
+            assert rows[f"right_{place}"].to_list() == [rank == 0 for rank in found["rank"]]
+            assert rows[f"predicted_{place}"].to_list() == excerpts.text_of(found["argmax"])
+        pieces = b"".join(tokenizer.token_bytes[index] for index in rows["token"])
+        assert "".join(rows["text"]).encode().decode("unicode_escape" if "\\x" in "".join(rows["text"]) else "utf-8") or not pieces
+        if "\\x" not in "".join(rows["text"]):
+            assert "".join(rows["text"]).encode() == pieces
+        for row in rows.iter_rows(named=True):
+            if row["earlier"] is None:
+                assert not row["repeated"]
+                continue
+            ids = [rows["prev_token"][0], *rows["token"]]
+            assert (ids[row["earlier"] - 1], ids[row["earlier"]]) == (row["prev_token"], row["token"])
+    assert read_sequence(slices, 1, [MODEL])["nll_0"].to_list() == expected(slices, MODEL, 1)["nll"].to_list()
+
+
+def test_bytes_that_are_no_character_are_written_out(slices):
+    excerpts = open_excerpts(slices)
+    tokenizer = load_tokenizer(None)
+    ids = tokenizer.encode(["界"])[0].tolist()
+    assert len(ids) > 1, "the tokenizer parts this character"
+    assert "".join(excerpts.text_of(ids)) == "\\xe7\\x95\\x8c"
+
+
+def test_the_most_telling_sequence_is_where_the_models_differ_most(slices):
+    sums = []
+    excerpts = open_excerpts(slices, [REFERENCE, MODEL])
+    for number in range(excerpts.num_sequences):
+        hits = excerpts.read(number).filter("ar_hit")
+        sums.append(abs(hits["nll_1"].cast(float).sum() - hits["nll_0"].cast(float).sum()))
+    assert excerpts.most_telling() == max(range(len(sums)), key=lambda number: (sums[number], -number))
+    labels = pl.read_parquet(slices / "tokens.parquet")
+    most = labels.group_by("sequence").agg(pl.col("ar_hit").sum()).sort("ar_hit", "sequence", descending=[True, False])
+    assert open_excerpts(slices).most_telling() == most["sequence"][0]
+    totals = labels.join(pl.read_parquet(scoring.score_path(slices, MODEL)), on=["sequence", "position"]).filter("ar_hit")
+    cost = totals.group_by("sequence").agg(pl.col("nll").cast(float).sum()).sort("nll", descending=True)
+    assert open_excerpts(slices, [MODEL]).most_telling() == cost["sequence"][0]
+
+
+def shown_in(monkeypatch, capsys, shown, which=None, *, colours: bool) -> str:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1") if colours else monkeypatch.delenv("FORCE_COLOR", raising=False)
+    console.stdout.cache_clear()
+    capsys.readouterr()
+    print_tokens(shown, which)
+    console.stdout.cache_clear()
+    return capsys.readouterr().out
+
+
+def shown_sequence(slices, number, models=(REFERENCE, MODEL)) -> ShownSequence:
+    excerpts = open_excerpts(slices, models)
+    rows = excerpts.read(number)
+    reference, model = models if len(models) == 2 else (None, *models) if models else (None, None)
+    before = excerpts.text_of(rows["prev_token"].head(1))[0]
+    return ShownSequence(number, excerpts.num_sequences, rows, before, reference, model, has_counts=excerpts.has_counts)
+
+
+def test_brackets_say_in_a_pipe_what_colours_say_in_a_terminal(slices, monkeypatch, capsys):
+    for number in range(3):
+        shown = shown_sequence(slices, number)
+        out = shown_in(monkeypatch, capsys, shown, colours=False)
+        assert "\x1b" not in out
+        signs = dict(zip((Which.both_right, Which.both_wrong, Which.reference_only, Which.model_only), "²⁰ʳᵐ", strict=True))
+        hits = shown.rows["ar_hit"].to_list()
+        text = out.split("\n\n")[1]
+        marked = re.findall(r"⟦([^⟧]*)⟧(.)", text)
+        assert [sign for _, sign in marked] == [signs[state] for state, hit in zip(shown.states(), hits, strict=True) if hit]
+        rights = [(row["right_0"], row["right_1"]) for row in shown.rows.iter_rows(named=True)]
+        assert [state is Which.reference_only for state in shown.states()] == [pair == (True, False) for pair in rights]
+
+
+def test_colours_in_a_terminal(slices, monkeypatch, capsys):
+    from rich.text import Text
+
+    shown = shown_sequence(slices, 0)
+    out = shown_in(monkeypatch, capsys, shown, colours=True)
+    assert "⟦" not in out
+    body = Text.from_ansi(out)
+    underlined = "".join(body.plain[span.start : span.end] for span in body.spans if "underline" in str(span.style))
+    for token, hit in zip(shown.rows["text"], shown.rows["ar_hit"], strict=True):
+        if hit and token.strip():
+            assert token.strip() in underlined
+    states = shown.states()
+    for state, colour in ((Which.reference_only, 3), (Which.model_only, 6)):
+        found = [body.plain[span.start : span.end] for span in body.spans if f"on color({colour})" in str(span.style)]
+        assert any(REFERENCE in text or MODEL in text for text in found), "the legend"
+        assert (len(found) > 1) == (state in states)
+
+
+@pytest.mark.parametrize("colours", [True, False])
+@pytest.mark.parametrize("which", [None, Which.all, Which.repeated])
+def test_text_never_commands_a_terminal_and_fits_it(slices, monkeypatch, capsys, colours, which):
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    total = open_excerpts(slices).num_sequences
+    everything = ""
+    for number in range(total):
+        out = shown_in(monkeypatch, capsys, shown_sequence(slices, number), which, colours=colours)
+        everything += out
+        assert max(cell_len(line) for line in Text.from_ansi(out).plain.split("\n")) <= 80
+    assert not set(re.findall(r"\x1b\[[0-9;]*[^0-9;m]", everything)), "colours are all that is said to the terminal"
+    assert "\x1b[31m" not in everything
+    assert not {"\u202e", "\u202c", "\x07", "\r"} & set(everything)
+    plain = re.sub("[⟦⟧⁰²ʳᵐ]", "", Text.from_ansi(everything).plain)
+    assert "\\x1b" in plain
+    assert "\\x202e" in plain or "\\xe2" in plain
+    assert "fire" in plain
+    assert "🔥" not in plain
+
+
+def test_the_table_lists_the_hits_and_says_what_was_predicted(slices, monkeypatch, capsys):
+    shown = shown_sequence(slices, 0)
+    out = shown_in(monkeypatch, capsys, shown, colours=False)
+    hits = shown.rows.filter("ar_hit")
+    assert 0 < len(hits) <= 40
+    lines = [line.split() for line in out.split("──")[-1].splitlines() if re.search(r"\d\.\d\d ", line)]
+    assert len(lines) == len(hits)
+    for line, row in zip(lines, hits.iter_rows(named=True), strict=True):
+        assert line[1:6] == [
+            str(row["position"]),
+            str(row["earlier"]),
+            str(row["train_count"]),
+            f"{row['nll_0']:.2f}",
+            f"{row['nll_1']:.2f}",
+        ]
+        assert (len(line) == 6) == row["right_1"]
+
+
+def test_json_holds_every_token_with_all_that_is_known(run, slices):
+    done = run("tokens", slices, "--sequence", 1, "--model", MODEL, "--reference", REFERENCE, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    tables = {side: expected(slices, model, 1) for side, model in (("reference", REFERENCE), ("model", MODEL))}
+    assert (found["sequence"], found["reference"], found["model"]) == (1, REFERENCE, MODEL)
+    assert [token["train_count"] for token in found["tokens"]] == tables["model"]["train_count"].to_list()
+    for side, table in tables.items():
+        assert [token[side]["nll"] for token in found["tokens"]] == table["nll"].to_list()
+        assert [token[side]["right"] for token in found["tokens"]] == [rank == 0 for rank in table["rank"]]
+    filtered = json.loads(run("tokens", slices, "--sequence", 1, "--filter", "reference_only", "--json").stdout)
+    [folder] = (slices / "gap").iterdir()
+    hits = pl.read_parquet(folder / "gap.parquet").filter(source="ALL", slice="ar_hit").sort("delta_nll")
+    assert filtered["model"] == hits["model"][-1], "the one farthest behind on AR hits"
+    assert all(token["state"] == "reference_only" for token in filtered["tokens"])
+
+
+def test_the_sequence_that_differs_most_is_shown_and_said(run, slices):
+    done = run("tokens", slices, "--model", MODEL)
+    number = open_excerpts(slices, [REFERENCE, MODEL]).most_telling()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"Sequence {number} (0 to ")
+    assert re.search(rf"{MODEL} needs [\d.]+ nats (more|less) than {REFERENCE}, the most of all", " ".join(done.stdout.split()))
+    [folder] = (slices / "gap").iterdir()
+    assert run("tokens", folder, "--model", MODEL).stdout == done.stdout, "a comparison's folder is as good"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--sequence", "99999"], ["no sequence 99,999", "0 to"]),
+        (["--sequence", "-1"], ["no sequence -1"]),
+        (["--model", "control:copy"], ["control:copy", "not scored", REFERENCE, MODEL, "recallkit score control:copy"]),
+        (["--model", MODEL, "--reference", MODEL], ["twice"]),
+        (["--reference", "nothing"], ["nothing", "not scored"]),
+        (["--filter", "nonsense"], ["nonsense"]),
+    ],
+)
+def test_mistakes_are_told(run, slices, arguments, words):
+    done = run("tokens", slices, *arguments)
+    assert done.returncode in (1, 2)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_a_folder_of_something_else_is_refused(run, slices, tmp_path):
+    assert "neither a comparison nor slices" in run("tokens", tmp_path).stderr
+    assert "neither a comparison nor slices" in run("tokens", tmp_path / "nowhere").stderr
+    [folder] = (slices / "gap").iterdir()
+    away = tmp_path / "away"
+    away.mkdir()
+    for path in folder.glob("*.parquet"):
+        (away / path.name).write_bytes(path.read_bytes())
+    assert "--slices DIR" in run("tokens", away).stderr
+    assert run("tokens", away, "--slices", slices, "--sequence", 0).returncode == 0
+
+
+def test_labels_made_again_are_shown_with_the_names_of_the_comparison_before(run, slices, tmp_path):
+    own = shutil.copytree(slices, tmp_path / "slices")
+    path = own / "tokens.parquet"
+    manifest = artifacts.read_manifest(path)
+    relabelled = pl.read_parquet(path).with_columns(pl.col("repeated").alias("ar_hit")).to_arrow()
+    artifacts.write_parquet(path, [relabelled], relabelled.schema, {**manifest, "max_count": 10**6})
+    done = run("tokens", own, "--sequence", 0, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reference"] == REFERENCE
+    [folder] = (own / "gap").iterdir()
+    assert "--slices DIR" in run("tokens", folder).stderr, "they are not those that were compared"
+
+
+def test_without_scores_and_counts_repeated_tokens_are_marked(run, bare, slices):
+    done = run("tokens", bare)
+    assert done.returncode == 0, done.stderr
+    labels = pl.read_parquet(bare / "tokens.parquet")
+    number = open_excerpts(bare).most_telling()
+    repeated = labels.filter(sequence=number)["repeated"].sum()
+    assert f"{repeated} repeated tokens." in done.stdout
+    assert done.stdout.split("\n\n")[1].count("⟦") == repeated
+    assert (
+        "needs counts" in run("tokens", bare, "--filter", "ar_hit").stderr or "--counts" in run("tokens", bare, "--filter", "ar_hit").stderr
+    )
+    assert "give --reference and --model" in run("tokens", bare, "--filter", "model_only").stderr
+    alone = run("tokens", slices, "--sequence", 0, "--model", MODEL, "--slices", slices)
+    assert alone.returncode == 0
+
+
+def test_one_model_alone_is_right_or_wrong(slices, monkeypatch, capsys):
+    shown = shown_sequence(slices, 0, [MODEL])
+    out = shown_in(monkeypatch, capsys, shown, colours=False)
+    signs = re.findall(r"⟦[^⟧]*⟧(.)", out.split("\n\n")[1])
+    assert signs == ["¹" if right else "⁰" for right in shown.rows.filter("ar_hit")["right_0"]]
+    found = tokens_json(shown)
+    assert found["reference"] is None
+    assert "reference" not in found["tokens"][0]
+    with pytest.raises(UserError, match="needs a reference and a model"):
+        tokens_json(shown, Which.both_wrong)
+
+
+def test_what_a_model_with_its_own_tokenizer_predicted_is_not_told(slices, tmp_path, monkeypatch, capsys):
+    """Its tokens are no tokens of the slices: without an argmax there is no text, where its tokens end elsewhere nobody was right."""
+    own = shutil.copytree(slices, tmp_path / "slices")
+    path = scoring.score_path(own, MODEL)
+    scores = pl.read_parquet(path).with_columns(
+        argmax=pl.lit(-1, pl.Int32),
+        exact=pl.col("position") % 3 > 0,
+        rank=pl.when(pl.col("position") % 5 == 0).then(-1).otherwise(pl.col("rank")).cast(pl.Int32),
+    )
+    table = scores.to_arrow()
+    artifacts.write_parquet(path, [table], table.schema, artifacts.read_manifest(path))
+    shown = shown_sequence(own, 0)
+    positions = shown.rows["position"].to_list()
+    assert [right is None for right in shown.rows["right_1"]] == [p % 3 == 0 or p % 5 == 0 for p in positions]
+    assert shown.rows["predicted_1"].null_count() == len(positions)
+    assert [state is None for state in shown.states()] == [p % 3 == 0 or p % 5 == 0 for p in positions]
+    out = shown_in(monkeypatch, capsys, shown, Which.all, colours=False)
+    assert "? not told: its own tokens end" in " ".join(out.split())
+    signs = re.findall(r"⟦[^⟧]*⟧(.)", out.split("\n\n")[1])
+    assert [sign == "?" for sign in signs] == [p % 3 == 0 or p % 5 == 0 for p in positions]
+    assert "–" in out.split("\n\n")[-1] or not shown.rows.filter("ar_hit").height
+
+
+def test_scores_that_do_not_fit_are_refused(slices, tmp_path):
+    own = shutil.copytree(slices, tmp_path / "slices")
+    path = scoring.score_path(own, MODEL)
+    manifest = artifacts.read_manifest(path)
+    swapped = pl.read_parquet(path).with_columns(pl.col("position").shuffle(seed=1)).to_arrow()
+    artifacts.write_parquet(path, [swapped], swapped.schema, manifest)
+    with pytest.raises(UserError, match=r"not those of the labels.*recallkit score control:bigram"):
+        read_sequence(own, 0, [MODEL])
+    artifacts.write_parquet(path, [swapped], swapped.schema, {**manifest, "sequences_digest": "other"})
+    with pytest.raises(UserError, match="other sequences"):
+        read_sequence(own, 0, [MODEL])
+    whole = (own / "tokens.parquet").read_bytes()
+    (own / "tokens.parquet").write_bytes(whole[:100] + bytes(50) + whole[150:])
+    with pytest.raises(UserError, match=r"tokens.parquet: damaged"):
+        read_sequence(own, 0)
+    assert scored_models(own) == ["control:bigram", "control:recall", "control:unigram"]
+    path.write_bytes(b"no table")
+    assert scored_models(own) == ["control:recall", "control:unigram"]

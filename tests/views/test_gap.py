@@ -1,0 +1,109 @@
+"""The tables of a gap: figures as in the frames, curves that compare, long names within 80 columns."""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+import pytest
+
+from recallkit import artifacts, config, console
+from recallkit.stages.gap import GapTables
+from recallkit.views.gap import by_source_table, curves_table, gap_table, gap_tables, print_gap
+
+SLICES = {"counts": {"num_tokens": 10_000}, "max_count": 4}
+_SLICE_NAMES = ("all", "ar_hit", "other")
+
+
+def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"), reference="ref") -> GapTables:
+    """NLLs of model m: 2 + m on average, 3 + m on AR hits; of the reference 2 and 3."""
+    gap = [
+        {
+            "reference": reference, "model": model, "source": source, "slice": kind, "tokens": 100, "share_of_tokens": 0.25,
+            "nll_model": 2.0 + place + (kind == "ar_hit"), "ppl_reference": math.exp(2 + (kind == "ar_hit")),
+            "ppl_model": math.exp(2 + place + (kind == "ar_hit")), "bpb_reference": 1.0, "bpb_model": 1.5, "delta_nll": float(place),
+            "gap_share": 0.3 + place, "ci_low": 0.2, "ci_high": 0.4, "note": "a note" if place else "",
+        }
+        for place, model in enumerate(models) for source in sources for kind in _SLICE_NAMES
+    ]  # fmt: skip
+    buckets = [(1, 1), (2, 2), (5, 8)]
+    by_distance = [
+        {
+            "model": model, "ar_hit": hit, "low": low, "high": high, "nll_reference": 1.0,
+            "nll_model": 1.0 + place + 6 * (place and high == 8),
+        }
+        for place, model in enumerate(models) for hit in (True, False) for low, high in buckets
+    ]  # fmt: skip
+    by_count = [
+        {"model": model, "repeated": repeated, "low": low, "high": high, "nll_reference": 8.0 - low, "nll_model": 8.0}
+        for model in models for repeated in (True, False) for low, high in [(0, 0), (1, 1), (2, 2), (3, 4), (5, 8)]
+    ]  # fmt: skip
+    frame = pl.DataFrame(gap)
+    return GapTables(frame, pl.DataFrame(by_count), pl.DataFrame(by_distance), frame, frame)
+
+
+def test_the_table_holds_the_reference_and_every_model():
+    table = gap_table(made_tables(), SLICES)
+    assert table.rows == [
+        ["ref", "7.39", "20.09", "7.39", "", "reference"],
+        ["behind", "7.39", "20.09", "7.39", "30.0 %", "20.0 to 40.0 %"],
+        ["ahead", "20.09", "54.60", "20.09", "130.0 %", "20.0 to 40.0 %"],
+    ]
+    assert "25.00 % of 100 tokens" in table.caption
+    assert "at most 4 times" in table.caption
+    assert sum(span for _, span in table.groups) == len(table.headers)
+
+
+def test_curves_of_all_models_have_one_scale():
+    table = curves_table(made_tables(), SLICES)
+    assert table.headers == ["model", "distance\n1 to 8", "training count\n0 to 8"]
+    # By distance from 1 to 8 nats; no AR hit lies 3 or 4 tokens back. By count from 3 to 8 nats: the reference falls.
+    assert table.rows == [["ref", "▁▁ ▁", "█▇▅▄▁"], ["behind", "▁▁ ▁", "█████"], ["ahead", "▂▂ █", "█████"]]
+    assert "distance 1.00 (▁) to 8.00 (█)" in table.caption
+    assert "count 3.00 (▁) to 8.00 (█)" in table.caption
+    assert "at most 4 times" in table.caption
+
+
+def test_a_single_bucket_is_no_curve():
+    tables = made_tables()
+    one = GapTables(
+        tables.gap, tables.by_count.filter(pl.col("high") == 0), tables.by_distance.filter(pl.col("high") == 1), tables.gap, tables.gap
+    )
+    assert curves_table(one, SLICES) is None
+    none = GapTables(tables.gap, tables.by_count.clear(), tables.by_distance.clear(), tables.gap, tables.gap)
+    assert curves_table(none, SLICES) is None
+    by_count = GapTables(tables.gap, tables.by_count, tables.by_distance.clear(), tables.gap, tables.gap)
+    assert curves_table(by_count, SLICES).headers == ["model", "training count\n0 to 8"]
+
+
+def test_sources_stand_beside_each_other_where_there_are_some():
+    table = by_source_table(made_tables())
+    assert table.headers == ["source", "tokens", "AR hits", "behind", "ahead"]
+    assert table.rows[0] == ["books", "100", "25.00 %", "30.0 %", "130.0 %"]
+    assert by_source_table(made_tables(sources=("ALL", "books"))) is None
+    assert len(by_source_table(made_tables(), most_rows=1).rows) == 1
+    assert "1 smaller" in by_source_table(made_tables(), most_rows=1).caption
+    assert list(gap_tables(made_tables(), SLICES)) == ["gap", "by_source"]
+    assert list(gap_tables(made_tables(models=("a", "b", "c", "d")), SLICES)) == ["gap"], "a column a model: not for many"
+
+
+@pytest.mark.parametrize(
+    "models", [("a/very/long/path/to/checkpoints/" + "mamba" * 20, "b" * 150, "short"), tuple(f"model {n}" for n in range(9))]
+)
+def test_long_names_fold_within_80_columns(tmp_path, monkeypatch, capsys, models):
+    monkeypatch.setenv("COLUMNS", "80")
+    tables = made_tables(models=models, sources=("ALL", "s" * 100, "t"), reference="r" * 90)
+    table = tables.gap.to_arrow()
+    facts = {"schema_version": config.SCHEMA_VERSION, "inexact": {models[0]: {"all": 0.1, "ar_hit": 0.2}}}
+    artifacts.write_parquet(tmp_path / "gap.parquet", [table], table.schema, facts)
+    console.stdout.cache_clear()
+    print_gap(tables, SLICES, tmp_path)
+    console.stdout.cache_clear()
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert lines[-1] == f"Tables (Parquet): {tmp_path}"
+    assert max(map(len, lines[:-1])) <= 80
+    assert "…" not in out
+    assert out.count("20.0 to 40.0 %") == len(models), "intervals stay whole"
+    assert sum("█" in line and "▁" in line for line in lines) > 1, "curves"
+    assert "".join(models[0].split()) in "".join(out.split()), "its note, folded"
