@@ -69,6 +69,20 @@ def test_missing_and_damaged_tables_are_one_line(compared, name):
         read_comparison(compared)
 
 
+def test_a_single_turned_bit_is_noticed(compared):
+    """In a column that is not compressed it makes another number, which only the page's checksum tells."""
+    path = compared / "gap.parquet"
+    table, manifest = pl.read_parquet(path).to_arrow(), artifacts.read_manifest(path)
+    artifacts.write_parquet(path, [table], table.schema, manifest, compression="none", use_dictionary=False)
+    assert read_comparison(compared).reference == "control:recall"
+    content = bytearray(path.read_bytes())
+    value = table["delta_ci_low"].to_numpy()[0].tobytes()
+    content[content.index(value)] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"gap.parquet: damaged"):
+        read_comparison(compared)
+
+
 def test_tables_that_do_not_belong_together_are_refused(compared, slices):
     other = pipeline.gap_path(slices, "control:recall", ["control:bigram"])
     pipeline.gap("control:recall", ["control:bigram"], slices)

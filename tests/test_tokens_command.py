@@ -118,6 +118,24 @@ def test_the_most_telling_sequence_is_where_the_models_differ_most(slices):
     assert open_excerpts(slices, [MODEL]).most_telling() == cost["sequence"][0]
 
 
+def test_a_model_that_is_ahead_differs_too(slices, tmp_path):
+    own = shutil.copytree(slices, tmp_path / "slices")
+    path = scoring.score_path(own, REFERENCE)
+    labels = pl.read_parquet(own / "tokens.parquet")
+    number = labels.filter("ar_hit")["sequence"].max()
+    scores = pl.read_parquet(path).with_columns(
+        nll=pl.when(pl.col("sequence") == number).then(1e4).otherwise(pl.col("nll")).cast(pl.Float32)
+    )
+    table = scores.to_arrow()
+    artifacts.write_parquet(path, [table], table.schema, artifacts.read_manifest(path), compression="none", use_dictionary=False)
+    assert open_excerpts(own, [REFERENCE, MODEL]).most_telling() == number
+    content = bytearray(path.read_bytes())
+    content[content.rindex(scores["nll"][0:1].to_numpy().tobytes())] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="damaged"):
+        read_sequence(own, 0, [REFERENCE])
+
+
 def shown_in(monkeypatch, capsys, shown, which=None, *, colours: bool) -> str:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("NO_COLOR", raising=False)

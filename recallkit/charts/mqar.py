@@ -125,7 +125,7 @@ def _by_pairs(
     above: Sequence[alt.Chart],
     palette: Palette,
     size: tuple[float, float],
-) -> alt.LayerChart:
+) -> Chart:
     """A plot of the figure `name` of `rows` over the numbers of pairs of `every` row, each line with its band of intervals."""
     x = _pairs_axis(sorted({row["pairs"] for row in every}))
     points: dict[str, list[Point]] = {look.name: [] for look in looks}

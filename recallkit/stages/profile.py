@@ -130,7 +130,7 @@ class Labeller:
         return LabelledRows(
             names=names,
             source=source,
-            group=np.repeat(group_of(documents[offsets[:-1] + 1]), lengths),
+            group=np.repeat(group_of(documents[offsets[:-1]]), lengths),
             position=position,
             content=(is_content[:-1] & is_content[1:])[inside],
             distance=distance,

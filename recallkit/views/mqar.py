@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _MOST_COLUMNS = 5
 """Numbers of pairs in a table of a terminal, beside names, a label and a curve; others follow in further tables."""
 
+_CURVES_WIDTH = 48
+"""Columns of a terminal that curves by distance may take: names are folded where too few are left."""
+
 _LEAST_QUERIES = 10
 """Of a block by distance: of fewer a share says little."""
 
@@ -118,8 +121,9 @@ def _print_distances(by_distance: pl.DataFrame) -> None:
         return
     cells = {(row["model"], row["pairs"], row["high"]): row["accuracy"] for row in rows if row["num_queries"] >= _LEAST_QUERIES}
     most = max(cells.values(), default=0.0)
-    for start in range(0, len(pairs), _MOST_COLUMNS):
-        shown = pairs[start : start + _MOST_COLUMNS]
+    most_columns = max(1, _CURVES_WIDTH // (len(highs) + 3))
+    for start in range(0, len(pairs), most_columns):
+        shown = pairs[start : start + most_columns]
         curves = [[console.sparkline([cells.get((model, n, high)) for high in highs], 0.0, most) for n in shown] for model in models]
         lines = [[model, *(curve.replace(" ", "·") for curve in of_model)] for model, of_model in zip(models, curves, strict=True)]
         caption = (

@@ -1,0 +1,106 @@
+"""Evaluations, MQAR and a profile beside a comparison, or alone; and the command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from recallkit import artifacts
+from recallkit.comparison import read_comparison
+from recallkit.errors import UserError
+from recallkit.mqar import MqarOptions, evaluate_mqar
+from recallkit.profiling import profile_slices
+from recallkit.report.sections import read_tables
+from recallkit.report.write import ReportOptions, write_report
+from recallkit.stages.mqar import MqarTables
+from recallkit.stages.recall import RecallTables, compare_recall, write_documents
+from recallkit.views.mqar import shown_mqar
+from recallkit.views.profile import profile_tables
+from recallkit.views.recall import recall_tables
+from tests.report.conftest import MODELS, REFERENCE
+from tests.report.reading import Page
+from tests.stages.test_recall import documents, manifest
+
+
+@pytest.fixture(scope="module")
+def evaluations(words, tmp_path_factory):
+    """A folder with recall evaluations, MQAR and a profile, as the commands leave them; and their tables as they are printed."""
+    folder = tmp_path_factory.mktemp("evaluations")
+    contained = {REFERENCE: [True] * 20, MODELS[0]: [number % 3 == 0 for number in range(20)]}
+    files = {}
+    for number, (model, right) in enumerate(contained.items()):
+        files[model, "fda"] = folder / "evals" / "documents" / f"{number}.parquet"
+        write_documents(files[model, "fda"], documents(model, right), manifest(3))
+    recall = compare_recall(files)
+    artifacts.write_frames(recall, folder / "evals" / "compared" / "fda-v1", {"models": list(contained), "kind": "recall"})
+    mqar, _ = evaluate_mqar([REFERENCE, MODELS[0]], [4, 8], folder / "mqar", MqarOptions(length=64, samples=12, batch_tokens=1024))
+    profile = profile_slices(words, folder / "profile")
+    facts = artifacts.read_manifest(folder / "profile" / "profile.parquet")
+    return folder, [*recall_tables(recall).values(), *shown_mqar(mqar).values(), *profile_tables(profile, facts).values()]
+
+
+def test_all_results_stand_on_one_page(words, evaluations, tmp_path):
+    folder, printed = evaluations
+    written = write_report(words, tmp_path / "all.html", ReportOptions(more=[folder], figures=tmp_path / "pictures"))
+    page = Page.read(written.page)
+    assert sorted(written.results) == ["gap", "mqar", "profile", "recall"]
+    assert page.texts("h2") == [
+        "Where the gap lies",
+        "The text, token by token",
+        "Recall in real documents",
+        "Recall of made-up pairs (MQAR)",
+        "What the text repeats",
+        "How it was measured",
+    ]
+    shown = page.tables()
+    for table in printed:
+        assert shown[table.title] == [[" ".join(header.split()) for header in table.headers], *(list(row) for row in table.rows)]
+        for line in (table.caption or "").splitlines():
+            assert any(" ".join(line.split()) in text for text in page.texts("p")), line
+    ids = [attributes["id"] for _, attributes, _, _ in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    drawn = {identifier.removeprefix("figure-") for identifier in ids if identifier.startswith("figure-")}
+    assert {path.stem for path in written.pictures} == drawn
+    assert {path.suffix for path in written.pictures} == {".svg", ".png"}
+    assert len(written.pictures) == 2 * len(drawn)
+    assert all(path.stat().st_size > 500 for path in written.pictures)
+
+
+def test_without_a_comparison_there_is_a_page_of_the_rest(evaluations):
+    folder, _ = evaluations
+    written = write_report(folder / "mqar")
+    page = Page.read(written.page)
+    assert written.page.parent == folder / "mqar"
+    assert page.texts("h2") == ["Recall of made-up pairs (MQAR)"]
+    with pytest.raises(UserError, match="no comparison here, so there is no text to show"):
+        write_report(folder / "mqar", options=ReportOptions(sequences=[1]))
+
+
+def test_tables_of_different_results_are_refused(evaluations, tmp_path):
+    folder, _ = evaluations
+    tables = read_tables(RecallTables, folder / "evals" / "compared" / "fda-v1")
+    artifacts.write_frames(tables, tmp_path, {"models": ["others"]})
+    (tmp_path / "by_length.parquet").write_bytes((folder / "evals" / "compared" / "fda-v1" / "by_length.parquet").read_bytes())
+    with pytest.raises(UserError, match="tables of different results"):
+        read_tables(RecallTables, tmp_path)
+    with pytest.raises(UserError, match="no such table"):
+        read_tables(MqarTables, tmp_path)
+
+
+def test_the_command(run, words, tmp_path):
+    out = tmp_path / "page.html"
+    done = run("report", words, "-o", out, "--sequence", 3, "--sequence", 5, "--figures", tmp_path / "pictures", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["page"] == str(out)
+    assert told["bytes"] == out.stat().st_size
+    assert told["results"] == {"gap": str(read_comparison(words).folder)}
+    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == sorted({path.rpartition("/")[2] for path in told["pictures"]})
+    page = Page.read(out)
+    assert [excerpt["sequence"] for excerpt in page.token_data()["excerpts"] if excerpt["asked"]] == [3, 5]
+
+    failed = run("report", tmp_path / "nowhere")
+    assert failed.returncode == 1
+    assert failed.stderr.count("\n") == 1
+    assert "no such directory" in failed.stderr
