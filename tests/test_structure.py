@@ -69,9 +69,9 @@ LAYERS: dict[str, set[str]] = {
     "recall": LEAVES | {"evaluated", "stock_tasks", "evals", "stages", "console"},
     "stock_tasks": LEAVES | {"evaluated", "evals", "console"},
     "options": {"config", "exports"},
-    "bench": LEAVES | {"bench", "kernels", "models"},
+    "bench": LEAVES | {"bench", "kernels", "models", "charts"},
     "views": LEAVES | {"views", "bench", "stages", "models", "scoring", "comparison", "console"},
-    "api": LEAVES | {*WORK, "comparison", "report", "stages"},
+    "api": LEAVES | {*WORK, "comparison", "report", "stages", "attribution", "charts", "evals"},
     "commands": LEAVES
     | {*WORK, "commands", "options", "bench", "stages", "models", "evals", "comparison", "exports", "views", "report", "charts", "console"},
     "cli": {"commands", "errors"},

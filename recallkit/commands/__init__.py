@@ -1,6 +1,7 @@
 """The commands, in the order in which the help lists them."""
 
-from recallkit.commands import demo, text, scores, tokens, report, recall, lists, bench  # noqa: F401, I001  (to import a module is to register its commands)
+# To import a module is to register its commands.
+from recallkit.commands import demo, text, profile, scores, tokens, recall, mqar, report, lists, bench  # noqa: F401, I001
 from recallkit.commands.app import app
 
 __all__ = ["app"]

@@ -130,7 +130,7 @@ class Labeller:
         return LabelledRows(
             names=names,
             source=source,
-            group=np.repeat(group_of(documents[offsets[:-1]]), lengths),
+            group=np.repeat(group_of(documents[offsets[:-1] + 1]), lengths),
             position=position,
             content=(is_content[:-1] & is_content[1:])[inside],
             distance=distance,
@@ -192,7 +192,7 @@ class ProfileSums:
 
     def _places(self, rows: LabelledRows) -> np.ndarray:
         """Where the sources of `rows.names` stand, int32; new ones in the order of their first tokens, wherever rows are cut."""
-        present = np.flatnonzero(np.bincount(rows.source, minlength=len(rows.names)))
+        present: list[int] = np.flatnonzero(np.bincount(rows.source, minlength=len(rows.names))).tolist()
         new = [code for code in present if rows.names[code] not in self.sources]
         new.sort(key=lambda code: int(np.argmax(rows.source == code)))
         places = np.zeros(len(rows.names), np.int32)
