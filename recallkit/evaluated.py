@@ -107,7 +107,12 @@ class EvaluatedModel:
 
     @cached_property
     def _named_tokenizer(self) -> str | None:
-        return self.options.tokenizer or own_tokenizer(self.spec)
+        """The tokenizer that the user names, or that comes with the model: with the zoo's the embedded one."""
+        from recallkit.models import zoo
+        from recallkit.stages.tokens import EMBEDDED
+
+        own = EMBEDDED if self.spec.startswith(zoo.PREFIX) else own_tokenizer(self.spec)
+        return self.options.tokenizer or own
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -142,7 +147,8 @@ class EvaluatedModel:
         )
 
     @cached_property
-    def _model(self) -> ScoringModel:
+    def model(self) -> ScoringModel:
+        """The model, loaded. Raises UserError where it does not load, or its vocabulary is not its tokenizer's."""
         from recallkit.models.loading import load_model
 
         model = load_model(self._request)
@@ -161,7 +167,7 @@ class EvaluatedModel:
 
     def unload(self) -> None:
         """Gives its memory back, for the next model."""
-        self.__dict__.pop("_model", None)
+        self.__dict__.pop("model", None)
 
     def behind_lm_eval(self, parts: Parts, show: Callable[[int], None]) -> LM:
         """The model as lm-eval sees it; `parts` keeps what it has answered."""
@@ -170,4 +176,4 @@ class EvaluatedModel:
         if self.copies_text:
             return CopyLM(self.tokenizer)
         options = self.options
-        return ModelLM(lambda: self._model, self.tokenizer, parts, max_length=options.context, batch_size=options.batch_size, show=show)
+        return ModelLM(lambda: self.model, self.tokenizer, parts, max_length=options.context, batch_size=options.batch_size, show=show)

@@ -14,8 +14,6 @@ from recallkit import __version__, artifacts, config, console
 from recallkit.errors import UserError
 from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
 from recallkit.journal import PartsJournal, is_finished
-from recallkit.models import zoo
-from recallkit.stages.tokens import EMBEDDED as EMBEDDED_TOKENIZER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,17 +71,6 @@ class AskedModel(EvaluatedModel):
         super().__init__(spec, options)
         if self.copies_text:
             raise UserError("it reads text, and these are sequences of ids", where=spec, remedy="evaluate it with `recallkit eval-recall`")
-
-    @property
-    def model(self) -> ScoringModel:
-        """The model, loaded."""
-        return self._model
-
-    @cached_property
-    def _named_tokenizer(self) -> str | None:
-        """The zoo's models read the embedded tokenizer: that needs no note."""
-        is_of_zoo = self.options.tokenizer is None and self.spec.startswith(zoo.PREFIX)
-        return EMBEDDED_TOKENIZER if is_of_zoo else super()._named_tokenizer
 
     @cached_property
     def vocabulary(self) -> MqarVocabulary:

@@ -99,9 +99,17 @@ def profile(
         path = out or Path("profile")
         tables = profiling.profile_slices(slices, path, options)
     else:
-        asked = embedded.what_to_slice(text, counts_file=counts, max_count=max_count, max_rate=max_rate, seq_len=seq_len)
-        nothing_said = options == profiling.ProfileOptions(force=force) and asked.out == embedded.folder() / "slices"
-        path = out or (embedded.folder() / "profile" if nothing_said else Path("profile"))
+        asked = embedded.what_to_slice(
+            text,
+            out=out,
+            counts_file=counts,
+            max_count=max_count,
+            max_rate=max_rate,
+            seq_len=seq_len,
+            name="profile",
+            usual=stop_words == "ours" and x_min is None,
+        )
+        path = asked.out
         tables = profiling.profile(asked.text, path, counts=asked.counts, rare=asked.rare, seq_len=asked.seq_len, options=options)
     manifest = artifacts.read_manifest(path / "profile.parquet")
     if as_json:
