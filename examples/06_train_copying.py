@@ -274,13 +274,8 @@ def _draw(runs: list[dict[str, Any]], palette: Palette) -> alt.HConcatChart:
         y=alt.Y("pattern:N", sort=patterns, axis=None)
     )
     scale = alt.Scale(domain=[0, 1.2], nice=False)  # room for the figures beside the bars
-    pairs = bars.mark_bar(height=12, color=palette.rest).encode(
-        x=alt.X(
-            "sparsity:Q",
-            scale=scale,
-            axis=alt.Axis(title="sparsity", format="%", orient="top", values=[0, 0.5, 1], grid=False, domain=False),
-        )
-    )
+    axis = alt.Axis(title="sparsity", format="%", orient="top", values=[0, 0.5, 1], grid=False, domain=False)
+    pairs = bars.mark_bar(height=12, color=palette.rest).encode(x=alt.X("sparsity:Q", scale=scale, axis=axis))
     written = bars.mark_text(align="left", dx=4).encode(x=alt.X("sparsity:Q", scale=scale), text=alt.Text("sparsity:Q", format=".0%"))
     right = alt.layer(pairs, written).properties(width=140, height=height)
     return alt.hconcat(left, right, spacing=16)

@@ -29,7 +29,6 @@ from recallkit.options import (
 )
 
 if TYPE_CHECKING:
-    from recallkit.pipeline import RareCount
     from recallkit.texts import TextOptions
 
 
@@ -86,10 +85,8 @@ def count(
             import_file, path, tokenizer=tokenizer, num_tokens=training_tokens, boundary=boundary.value, force=force
         )
     else:
-        named = tuple(sources or embedded.TRAINING_TEXT.sources)
-        text = _text(named, "train", tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
-        is_embedded = text == embedded.TRAINING_TEXT and only is None
-        path = out or (embedded.folder() / "counts.duckdb" if is_embedded else Path("counts.duckdb"))
+        text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
+        text, path = embedded.what_to_count(text, only=only, out=out)
         meta = pipeline.count(text, path, only=only, force=force)
     if export is not None:
         pipeline.export_counts(path, export, force=force)
@@ -135,7 +132,7 @@ def slice_(
     as_json: Json = False,
 ) -> None:
     """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?"""
-    from recallkit import console, embedded, exports, pipeline
+    from recallkit import console, embedded, exports
     from recallkit.stages.slices import summarise_slices
     from recallkit.views.text import print_files, print_slices, slices_json, slices_table
 
@@ -143,17 +140,9 @@ def slice_(
         raise typer.BadParameter("give --max-count or --max-rate, not both")
     if max_rate is not None and not max_rate < MOST:
         raise typer.BadParameter("--max-rate: give a number of occurrences")
-    named = tuple(sources or embedded.VALIDATION_TEXT.sources)
-    text = _text(named, "validation", tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
-    rare = _rare(max_count, max_rate)
-    is_embedded = seq_len is None and (counts, max_count, max_rate) == (None, None, None) and text == embedded.WHOLE_VALIDATION_TEXT
-    if is_embedded:
-        text, seq_len = embedded.VALIDATION_TEXT, config.EMBEDDED_SEQ_LEN
-    if counts is None and not sources and tokenizer is None:
-        counts = embedded.counts()
-        rare = embedded.RARE if max_count is None and max_rate is None else rare
-    path = out or (embedded.folder() / "slices" if is_embedded else Path("slices"))
-    manifest = pipeline.slice_text(text, path, counts=counts, rare=rare, seq_len=seq_len or config.SEQ_LEN, force=force)
+    text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
+    slicing = embedded.what_to_slice(text, out=out, counts_file=counts, max_count=max_count, max_rate=max_rate, seq_len=seq_len)
+    path, manifest = slicing.out, slicing.run(force=force)
     written = []
     if export:
         summary = summarise_slices(path / "tokens.parquet")
@@ -166,22 +155,16 @@ def slice_(
 
 
 def _text(
-    sources: tuple[str, ...],
-    default_split: str,
-    tokenizer: str | None = None,
-    end_token: str | None = None,
-    boundary: BoundaryChoice = BoundaryChoice.pack,
-    limit_tokens: int | None = None,
-    text_field: str | None = None,
-    source_field: str | None = None,
-    skip_bad: bool = False,
+    sources: list[str] | None,
+    tokenizer: str | None,
+    end_token: str | None,
+    boundary: BoundaryChoice,
+    limit_tokens: int | None,
+    text_field: str | None,
+    source_field: str | None,
+    skip_bad: bool,
 ) -> TextOptions:
+    """What is said of the text; its split is the command's."""
     from recallkit.texts import TextOptions
 
-    return TextOptions(sources, default_split, tokenizer, end_token, boundary.value, limit_tokens, text_field, source_field, skip_bad)
-
-
-def _rare(max_count: int | None, max_rate: float | None) -> RareCount:
-    from recallkit.pipeline import RareCount
-
-    return RareCount(config.MAX_COUNT if max_count is None else max_count, max_rate)
+    return TextOptions(tuple(sources or ()), "", tokenizer, end_token, boundary.value, limit_tokens, text_field, source_field, skip_bad)

@@ -91,7 +91,8 @@ def method_section(comparison: Comparison, totals: Totals, labels: Mapping[str, 
     """How it was measured, and the commands that make it again."""
     facts = words.method(comparison, totals)
     listed = tag("dl", *(tag("dt", text(fact)) + tag("dd", text(value)) + "\n" for fact, value in facts.items()))
-    commands = "\n".join(text(command) for command in words.commands(comparison, labels))
+    # A line of a command may end between its words, never in an option.
+    commands = "\n".join(" ".join(tag("span", text(word)) for word in command.split(" ")) for command in words.commands(comparison, labels))
     again = tag("h3", "Made again by") + tag("pre", tag("code", commands))
     return Section("method", "How it was measured", f"{listed}\n{again}")
 
