@@ -42,19 +42,18 @@ File = str | PathLike[str]
 Boundary = Literal["pack", "document"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 
-_LONGEST = 1 << 24
 BOUNDS = {
-    "max_count": (0, 1 << 62),
-    "seq_len": (1, _LONGEST),
-    "x_min": (1, _LONGEST),
-    "context": (1, _LONGEST),
-    "stride": (1, _LONGEST),
+    "max_count": (0, config.MOST),
+    "seq_len": (1, config.LONGEST),
+    "x_min": (1, config.LONGEST),
+    "context": (1, config.LONGEST),
+    "stride": (1, config.LONGEST),
     "workers": (1, 1024),
     "batch_size": (1, 4096),
-    "limit": (1, 1 << 62),
-    "length": (4, _LONGEST),
-    "samples": (1, _LONGEST),
-    "seed": (0, 1 << 62),
+    "limit": (1, config.MOST),
+    "length": (4, config.LONGEST),
+    "samples": (1, config.LONGEST),
+    "seed": (0, config.MOST),
     "task_version": (0, 1),
 }
 """Smallest and largest number that an argument takes, where the work itself does not tell; those of the command line."""

@@ -23,6 +23,10 @@ SEQUENCES_PER_ROW_GROUP = 512
 MAX_RECORD_BYTES = 50_000_000
 """Longest record read (one line, one text): anything longer is a broken file rather than a document."""
 
+MOST = 2**62
+LONGEST = 2**24
+"""Bounds of options: counts and lengths that arithmetic in 64 bits and memory can hold."""
+
 
 def home() -> Path:
     """The cache folder: $RECALLKIT_HOME, or the platform's place for caches."""

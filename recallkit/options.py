@@ -10,10 +10,6 @@ import typer
 
 from recallkit import config
 
-MOST = 2**62
-LONGEST = 2**24
-"""Bounds of options: counts and lengths that arithmetic in 64 bits and memory can hold."""
-
 
 class BoundaryChoice(StrEnum):
     """How documents meet."""
@@ -176,7 +172,7 @@ Context = Annotated[
     typer.Option(
         rich_help_panel="Long sequences",
         min=1,
-        max=LONGEST,
+        max=config.LONGEST,
         metavar="N",
         help="Most ids given at once; the model's own limit if not given.",
         show_default=False,
@@ -187,7 +183,7 @@ Stride = Annotated[
     typer.Option(
         rich_help_panel="Long sequences",
         min=1,
-        max=LONGEST,
+        max=config.LONGEST,
         metavar="N",
         help="Read sequences that are longer than the context in windows, N predictions from each further one.",
         show_default=False,

@@ -44,7 +44,7 @@ LEAVES = {"errors", "config", "records", "registry", "artifacts", "journal", "jo
 WORK = {"texts", "pipeline", "scoring", "profiling", "recall", "stock_tasks", "mqar", "embedded"}
 """What commands and the Python interface call: the stages put together."""
 LAYERS: dict[str, set[str]] = {
-    "compiled": set(),
+    "compiled": {"compiled"},
     "kernels": {"kernels"},
     "models": LEAVES | {"compiled", "kernels", "models"},
     "sources": LEAVES | {"sources"},

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from recallkit import config
 from recallkit.commands.app import EXIT_FAILED, app
-from recallkit.options import LONGEST, Device, DtypeChoice, Json
+from recallkit.options import Device, DtypeChoice, Json
 
 
 @app.command()
@@ -31,15 +32,19 @@ def bench(
     ] = None,
     prompt: Annotated[
         int | None,
-        typer.Option(min=1, max=LONGEST, help="Tokens of the prompt.  \\[default: 4096 on a card, else 1024]", show_default=False),
+        typer.Option(min=1, max=config.LONGEST, help="Tokens of the prompt.  \\[default: 4096 on a card, else 1024]", show_default=False),
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(min=1, max=LONGEST, help="Rows that generate together.  \\[default: 128 on a card, else 8]", show_default=False),
+        typer.Option(
+            min=1, max=config.LONGEST, help="Rows that generate together.  \\[default: 128 on a card, else 8]", show_default=False
+        ),
     ] = None,
     new: Annotated[
         int | None,
-        typer.Option(min=1, max=LONGEST, help="Tokens that each row generates.  \\[default: 128 on a card, else 32]", show_default=False),
+        typer.Option(
+            min=1, max=config.LONGEST, help="Tokens that each row generates.  \\[default: 128 on a card, else 32]", show_default=False
+        ),
     ] = None,
     repeats: Annotated[
         int | None, typer.Option(min=1, max=1000, help="Samples of each.  \\[default: 9 on a card, else 5]", show_default=False)

@@ -6,15 +6,16 @@ from typing import Annotated
 
 import typer
 
+from recallkit import config
 from recallkit.commands.app import app
-from recallkit.options import LONGEST, Json
+from recallkit.options import Json
 
 
 @app.command()
 def models(
     describe: Annotated[bool, typer.Option("--describe", help="What mixers and zoo models cost: parameters, state, operations.")] = False,
     width: Annotated[int, typer.Option(min=64, max=1 << 16, help="With --describe: channels of the mixers, a multiple of 64.")] = 1024,
-    length: Annotated[int, typer.Option(min=1, max=LONGEST, help="With --describe: tokens of the sequence.")] = 2048,
+    length: Annotated[int, typer.Option(min=1, max=config.LONGEST, help="With --describe: tokens of the sequence.")] = 2048,
     as_json: Json = False,
 ) -> None:
     """List the models that can be scored, a line each; with --describe what they and every mixer cost."""

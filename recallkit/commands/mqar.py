@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
+from recallkit import config
 from recallkit.commands.app import app
 from recallkit.options import (
-    LONGEST,
-    MOST,
     BatchTokens,
     Counts,
     Device,
@@ -37,7 +36,9 @@ def mqar(
     ] = None,
     length: Annotated[
         int | None,
-        typer.Option(metavar="N", min=4, max=LONGEST, help="Ids of a sequence.  \\[default: 1024; 256 for the zoo]", show_default=False),
+        typer.Option(
+            metavar="N", min=4, max=config.LONGEST, help="Ids of a sequence.  \\[default: 1024; 256 for the zoo]", show_default=False
+        ),
     ] = None,
     pairs: Annotated[
         str | None,
@@ -58,7 +59,7 @@ def mqar(
         ),
     ] = None,
     power: Annotated[float, typer.Option(help="Of the law by which queries are placed: near the pairs at 0.01, anywhere at 1.")] = 0.01,
-    seed: Annotated[int, typer.Option(min=0, max=MOST, help="Decides keys, values and places.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=config.MOST, help="Decides keys, values and places.")] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -125,6 +126,6 @@ def mqar(
 def _numbers(text: str) -> list[int]:
     """`16,32,64`, for typer."""
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words or not all(word.isascii() and word.isdigit() and 0 < int(word) <= LONGEST for word in words):
+    if not words or not all(word.isascii() and word.isdigit() and 0 < int(word) <= config.LONGEST for word in words):
         raise typer.BadParameter(f"--pairs {text!r}: give whole numbers from 1 on, joined with commas")
     return sorted(int(word) for word in words)

@@ -10,8 +10,6 @@ import typer
 from recallkit import config
 from recallkit.commands.app import app
 from recallkit.options import (
-    LONGEST,
-    MOST,
     Boundary,
     BoundaryChoice,
     Counts,
@@ -42,7 +40,7 @@ def profile(
     counts: Counts = None,
     max_count: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST, help=f"Largest count of a rare bigram.  \\[default: {config.MAX_COUNT}]", show_default=False),
+        typer.Option(min=0, max=config.MOST, help=f"Largest count of a rare bigram.  \\[default: {config.MAX_COUNT}]", show_default=False),
     ] = None,
     max_rate: Annotated[
         float | None,
@@ -52,7 +50,7 @@ def profile(
         int | None,
         typer.Option(
             min=1,
-            max=LONGEST,
+            max=config.LONGEST,
             help=f"Predictions in a sequence.  \\[default: {config.SEQ_LEN}; for the embedded text {config.EMBEDDED_SEQ_LEN}]",
             show_default=False,
         ),
@@ -66,7 +64,11 @@ def profile(
     x_min: Annotated[
         int | None,
         typer.Option(
-            min=1, max=LONGEST, metavar="N", help="Where the power law of distances begins; the best fit if not given.", show_default=False
+            min=1,
+            max=config.LONGEST,
+            metavar="N",
+            help="Where the power law of distances begins; the best fit if not given.",
+            show_default=False,
         ),
     ] = None,
     tokenizer: Tokenizer = None,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recallkit import config
 from recallkit.commands.app import EXIT_FAILED, app
 from recallkit.options import (
-    LONGEST,
     Address,
     BatchTokens,
     CarryState,
@@ -197,6 +197,6 @@ def _share(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     place, _, shares = text.partition("/")
-    if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= LONGEST):
+    if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= config.LONGEST):
         raise typer.BadParameter(f"{text!r}: give a share such as 3/16, from 1/16 to 16/16")
     return int(place), int(shares)

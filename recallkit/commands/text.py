@@ -10,8 +10,6 @@ import typer
 from recallkit import config
 from recallkit.commands.app import app
 from recallkit.options import (
-    LONGEST,
-    MOST,
     Boundary,
     BoundaryChoice,
     Counts,
@@ -105,7 +103,7 @@ def slice_(
     counts: Counts = None,
     max_count: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST, help=f"Largest count of a rare bigram.  \\[default: {config.MAX_COUNT}]", show_default=False),
+        typer.Option(min=0, max=config.MOST, help=f"Largest count of a rare bigram.  \\[default: {config.MAX_COUNT}]", show_default=False),
     ] = None,
     max_rate: Annotated[
         float | None,
@@ -115,7 +113,7 @@ def slice_(
         int | None,
         typer.Option(
             min=1,
-            max=LONGEST,
+            max=config.LONGEST,
             help=f"Predictions in a sequence.  \\[default: {config.SEQ_LEN}; for the embedded text {config.EMBEDDED_SEQ_LEN}]",
             show_default=False,
         ),
@@ -138,7 +136,7 @@ def slice_(
 
     if max_count is not None and max_rate is not None:
         raise typer.BadParameter("give --max-count or --max-rate, not both")
-    if max_rate is not None and not max_rate < MOST:
+    if max_rate is not None and not max_rate < config.MOST:
         raise typer.BadParameter("--max-rate: give a number of occurrences")
     text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
     slicing = embedded.what_to_slice(text, out=out, counts_file=counts, max_count=max_count, max_rate=max_rate, seq_len=seq_len)

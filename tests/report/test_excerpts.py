@@ -8,7 +8,9 @@ import shutil
 from collections import defaultdict
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from recallkit import pipeline
@@ -216,3 +218,14 @@ def test_one_model_alone(words, tmp_path):
     data = json.loads(token_view(read_comparison(folder, words)).data)
     assert data["models"] == [REFERENCE, MODELS[0]]
     assert all(len(excerpt["gap"]) == 1 for excerpt in data["excerpts"])
+
+
+def test_when_a_model_with_a_tokenizer_of_its_own_is_right():
+    """Where all of its tokens that end in the token are its first choice; not to be told where none does, or where they begin elsewhere."""
+    rows = {"nll": [0.5, 0.25, 0.0, 2.0, 1.004], "argmax": [-1] * 5, "rank": [0, 1, -1, 0, 7], "exact": [True, True, True, False, True]}
+    table = pa.table(rows, schema=pa.schema([("nll", pa.float32()), ("argmax", pa.int32()), ("rank", pa.int32()), ("exact", pa.bool_())]))
+    columns = excerpts._Columns.of(table, np.arange(5), is_own=True)
+    assert columns.predicted == [RIGHT, WRONG, UNKNOWN, UNKNOWN, WRONG]
+    assert columns.nll == [50, 25, 0, 200, 100]
+    same = table.set_column(1, "argmax", pa.array([0, 5, 2, 3, 0], pa.int32()))
+    assert excerpts._Columns.of(same, np.arange(5), is_own=False).predicted == [RIGHT, 6, RIGHT, RIGHT, 1]
