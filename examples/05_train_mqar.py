@@ -1,6 +1,6 @@
 """Trains mixers on multi-query associative recall (MQAR) and draws accuracy by width and by size of the state.
 
-    python examples/05_train_mqar.py                              # minutes on two cores
+    python examples/05_train_mqar.py                              # minutes on one core
     python examples/05_train_mqar.py --full --device cuda         # the grid of Zoology's Figure 2, on a card
     python examples/05_train_mqar.py --draw mqar-training/results.json
 

@@ -1,6 +1,6 @@
 """Trains sparse attention on the copying task of Yun et al. and draws accuracy by pattern and number of layers.
 
-    python examples/06_train_copying.py                              # minutes on two cores
+    python examples/06_train_copying.py                              # minutes on one core
     python examples/06_train_copying.py --full --device cuda         # sequences of 256 ids, on a card
     python examples/06_train_copying.py --draw copying/results.json
 

@@ -217,7 +217,7 @@ def machine(device: torch.device) -> str:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor() or "CPU")
-    return f"{name}, {torch.get_num_threads()} threads"
+    return f"{name}, threads: {torch.get_num_threads()}"
 
 
 # -------------------------------------------------------------------------------------------------------------- a sweep
@@ -335,7 +335,7 @@ def parser_of(doc: str | None, out: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="the paper's sizes, for a machine with a card")
     parser.add_argument("--device", help="cuda where there is a card, else cpu")
-    parser.add_argument("--threads", type=int, default=2, help="threads of the CPU")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the CPU: small models gain nothing from more")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rates", type=float, nargs="+")
     parser.add_argument("--batch", type=int, help="sequences a step")

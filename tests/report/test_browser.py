@@ -185,6 +185,13 @@ def test_filters_dim_the_rest(shown, data):
     assert shown.all(".t.dim") == []
 
 
+def test_hits_are_those_of_the_labels(shown, data):
+    assert any(data["most"] in excerpt["count"] for excerpt in data["excerpts"]), "one as frequent as a hit may be"
+    for option in [option.get_attribute("value") for option in shown.all("#excerpt option")]:
+        shown.choose("#excerpt", option)
+        assert len(shown.all(".t.hit")) == shown.excerpt(data)["hits"]
+
+
 def test_another_excerpt_by_list_and_by_button(shown, data):
     options = [option.get_attribute("value") for option in shown.all("#excerpt option")]
     next_one = next(button for button in shown.all("button") if button.text.startswith("next ›"))
