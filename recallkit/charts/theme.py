@@ -30,6 +30,8 @@ WIDTH, HEIGHT = 340, 220
 
 FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 _FILE_FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
+_FILE_PADDING = {"left": 16, "right": 16, "top": 4, "bottom": 4}
+"""Labels may be wider in the font that a reader's machine has than in the one that the drawing was measured with."""
 _PIXELS_PER_INCH = 300
 _SVG = "http://www.w3.org/2000/svg"
 _DRAWN = {"svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath"}
@@ -136,7 +138,7 @@ def themed(chart: Chart, palette: Palette, font: str = FONT) -> dict[str, Any]:
     specification["config"] = {
         "background": "transparent" if palette is PAGE else palette.page,
         "font": font,
-        "padding": 4,
+        "padding": 4 if palette is PAGE else _FILE_PADDING,
         "view": {"stroke": None, "continuousWidth": WIDTH, "continuousHeight": HEIGHT},
         "axis": {**shown, **lines, "aria": False},  # a tip on an axis would hide the one of a point
         "legend": {**shown, "labelColor": palette.ink, "aria": False, "orient": "bottom", "labelLimit": 180, "columns": 2},

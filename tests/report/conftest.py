@@ -44,9 +44,10 @@ def load(request):
 
 @pytest.fixture(scope="session")
 def words(small_slices, tmp_path_factory) -> Path:
-    """A slice directory of its own that holds one comparison of control models."""
-    folder = tmp_path_factory.mktemp("words") / "slices"
-    shutil.copytree(small_slices, folder, ignore=shutil.ignore_patterns("gap", "scores"))
+    """A slice directory of its own that holds one comparison of control models; a part of the repeated tokens are AR hits."""
+    made, folder = small_slices.parent, tmp_path_factory.mktemp("words") / "slices"
+    text = TextOptions([str(made / "valid.jsonl"), str(made / "other.jsonl")], "validation")
+    pipeline.slice_text(text, folder, counts=made / "counts.duckdb", rare=pipeline.RareCount(9), seq_len=64)
     pipeline.gap(REFERENCE, MODELS, folder)
     return folder
 
