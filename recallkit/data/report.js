@@ -89,6 +89,7 @@ const SLICES = { hit: "AR hits", repeated: "repeated, no AR hit", other: "not re
 
 function tokenView(view, data) {
   const state = { model: farthest(data), excerpt: null, slice: "", verdict: "", current: 0, tokens: [] };
+  let elements = [];  // of the context's token, and of every token after it
   const stage = make("div", { class: "stage" });
   const text = make("div", { class: "text", role: "listbox", "aria-label": "Tokens of the excerpt", "aria-orientation": "horizontal" });
   const tip = make("div", { class: "tip idle", id: "tip", role: "status" });
@@ -195,6 +196,7 @@ function tokenView(view, data) {
       appendPiece(element, data, id, pieceAt(index + 1, id), false);
       parts.push(element);
     });
+    elements = parts.filter((part) => part.classList.contains("t"));
     text.classList.toggle("spaced", Boolean(data.spaced));
     text.replaceChildren(...parts);
     if (elementAt(state.current)) elementAt(state.current).setAttribute("tabindex", "0");
@@ -211,7 +213,7 @@ function tokenView(view, data) {
     });
   }
 
-  const elementAt = (at) => text.querySelector(`[data-at="${at}"]`);
+  const elementAt = (at) => elements[at + 1];
   const atOf = (target) => {
     const element = target.closest && target.closest(".t[role]");
     return element && text.contains(element) ? Number(element.dataset.at) : null;

@@ -85,6 +85,7 @@ def browser() -> Iterator[object]:
     chromium, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
     if chromium is None or driver is None:
         pytest.skip("needs a browser: apt-get install chromium chromium-driver")
+    pytest.importorskip("selenium", reason="needs selenium: pip install selenium")
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
