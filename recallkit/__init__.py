@@ -98,4 +98,4 @@ if not TYPE_CHECKING:  # to a type checker it would say that every name is there
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -9,15 +9,16 @@ that need them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import index
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from recallkit import artifacts, config, db, embedded, pipeline, scoring
+from recallkit import artifacts, config, embedded, pipeline, scoring
 from recallkit.comparison import Comparison
 from recallkit.comparison import read_comparison as _read_comparison
 from recallkit.errors import UserError
@@ -77,9 +78,13 @@ def _several(given: File | Sequence[File] | None) -> list[str]:
     return [fspath(given)] if isinstance(given, str | PathLike) else [fspath(each) for each in given]
 
 
-def _numbers(given: int | Sequence[int] | None) -> list[int]:
-    """One number or many as a list of them."""
-    return [] if given is None else [given] if isinstance(given, int) else list(given)
+def _numbers(name: str, given: Any) -> list[int]:
+    """One number or many, of whatever kind, as a list of them. Raises UserError for what is no whole number."""
+    many = [] if given is None else given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    try:
+        return [index(each) for each in many]
+    except TypeError as error:
+        raise UserError(f"{given!r} is no whole number", where=name) from error
 
 
 def _amount(name: str, given: int | str | None) -> int | None:
@@ -95,9 +100,11 @@ def _amount(name: str, given: int | str | None) -> int | None:
 
 
 def _check_bounds(**given: int | None) -> None:
-    """Raises UserError for a number outside its BOUNDS."""
+    """Raises UserError for a number outside its BOUNDS, and for what is no number: these are kept in files as they are."""
     for name, number in given.items():
         low, high = BOUNDS[name]
+        if number is not None and not isinstance(number, int):
+            raise UserError(f"{number!r} is no int", where=name)
         if number is not None and not low <= number <= high:
             raise UserError(f"{number} is out of bounds", where=name, remedy=f"give {low} to {high}")
 
@@ -365,10 +372,6 @@ def score(
     outranks), dtype, path (the Parquet file). The scores themselves: `tokens`.
     """
     _check_choice("engine", engine, ("local", "ray"))
-    if stride is not None and carry_state:
-        raise UserError("stride and carry_state", where="score", remedy="give one of them")
-    if address is not None and engine != "ray":
-        raise UserError("an address of no cluster", where="address", remedy='give engine="ray" as well')
     _check_bounds(context=context, stride=stride)
     options = replace(
         _scoring_options(counts, device, dtype, batch_tokens, trust_remote_code, workers, force),
@@ -405,12 +408,11 @@ def _scoring_options(
 
 def _scored(model: str, path: Path, manifest: Mapping[str, Any]) -> pl.DataFrame:
     """The row of one model."""
-    with db.connect() as connection:
-        db.view_file(connection, "scores", path)
-        means = db.frame(connection, "scores/summarise_scores")
+    from recallkit.stages.scores import summarise_scores
+
     first = pl.DataFrame({"model": [model], "tokens": [manifest["num_rows"]]})
     last = pl.DataFrame({"dtype": [manifest["dtype"]], "path": [str(path)]}, schema={"dtype": pl.String, "path": pl.String})
-    return pl.concat([first, means, last], how="horizontal")
+    return pl.concat([first, summarise_scores(path), last], how="horizontal")
 
 
 def check_scores(
@@ -499,14 +501,15 @@ def eval_recall(
     """
     from recallkit.evals.rows import tasks_of
     from recallkit.recall import plan_recall
+    from recallkit.stock_tasks import task_names
 
     rows = _optional(data)
     options = _recall_options(limit, context, batch_size, counts, device, dtype, model_tokenizer, trust_remote_code, force)
     _check_bounds(task_version=task_version)
     _check_choice("prompt", prompt, ("standard", "twice"))
     _check_choice("cut", cut, ("left", "answer"))
-    named = tasks_of(rows) if tasks is None else _task_names(tasks)
-    folder = embedded.recall_folder(_optional(out), is_embedded=models is None and rows is None)
+    named = tasks_of(rows) if tasks is None else task_names(tasks)
+    folder = embedded.results_folder("evals", _optional(out), is_embedded=models is None and rows is None)
     compared = _named(models, embedded.RECALL_MODELS)
     plan = plan_recall(compared, named, folder, replace(options, version=task_version, prompt=prompt, cut=cut, data=rows))
     return plan.run()[0]
@@ -531,21 +534,12 @@ def eval_stock(
 
     Returns a row a model, task and metric: model, task, version, metric, filter, value, standard_error, num_documents.
     """
-    from recallkit.stock_tasks import COMMONSENSE, plan_stock
+    from recallkit.stock_tasks import lm_eval_names, plan_stock, task_names
 
     options = _recall_options(limit, context, batch_size, counts, device, dtype, model_tokenizer, trust_remote_code, force)
-    named = [each for name in _task_names(tasks) for each in (COMMONSENSE if name == "commonsense" else (name,))]
-    folder = embedded.recall_folder(_optional(out), is_embedded=models is None)
+    named = lm_eval_names(task_names(tasks))
+    folder = embedded.results_folder("evals", _optional(out), is_embedded=models is None)
     return plan_stock(_named(models, embedded.LIKELIHOOD_MODELS), named, folder, options).run()
-
-
-def _task_names(tasks: str | Sequence[str]) -> list[str]:
-    """Names, one or many, also joined with commas as on the command line."""
-    given = tasks.split(",") if isinstance(tasks, str) else list(tasks)
-    names = [name.strip() for name in given if name.strip()]
-    if not names:
-        raise UserError("no task is named", where="tasks", remedy="name one (see `recallkit tasks`)")
-    return names
 
 
 def _recall_options(
@@ -588,12 +582,11 @@ def eval_mqar(
 
     Without `models` those of the zoo, with sizes for them. Writes to `out`, by default `mqar`. Columns: see `MqarTables`.
     """
-    from recallkit.mqar import EMBEDDED, PAPER, MqarOptions, plan_mqar
+    from recallkit.mqar import MqarOptions, choose_size, plan_mqar
 
     _check_bounds(length=length, samples=samples, seed=seed)
     _check_choice("dtype", dtype, ("float32", "bfloat16", "float16"))
-    size = EMBEDDED if models is None else PAPER
-    numbers = list(size.pairs) if pairs is None else _numbers(pairs)
+    size = choose_size(length, None if pairs is None else _numbers("pairs", pairs), samples, is_zoo=models is None)
     options = MqarOptions(
         counts=_optional(counts),
         device=device,
@@ -601,14 +594,14 @@ def eval_mqar(
         tokenizer=model_tokenizer,
         trust_remote_code=trust_remote_code,
         force=force,
-        length=length or size.length,
-        samples=samples or size.samples,
+        length=size.length,
+        samples=size.samples,
         power=power,
         seed=seed,
         batch_tokens=_amount("batch_tokens", batch_tokens),
     )
-    folder = _optional(out) or (embedded.folder() / "mqar" if models is None else Path("mqar"))
-    return plan_mqar(_named(models, embedded.MODELS), sorted(numbers), folder, options).run()[0]
+    folder = embedded.results_folder("mqar", _optional(out), is_embedded=models is None)
+    return plan_mqar(_named(models, embedded.MODELS), size.pairs, folder, options).run()[0]
 
 
 # ------------------------------------------------------------------------------------------------------------- to look at
@@ -658,5 +651,6 @@ def write_report(
     from recallkit.report import write
 
     own = _optional(slices)
-    options = write.ReportOptions(own, [Path(name) for name in _several(more)], _optional(figures), _numbers(sequence), _numbers(document))
+    asked = _numbers("sequence", sequence), _numbers("document", document)
+    options = write.ReportOptions(own, [Path(name) for name in _several(more)], _optional(figures), *asked)
     return write.write_report(embedded.comparison(own) if folder is None else _path(folder), _optional(out), options).page

@@ -155,7 +155,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | None:
-    """The options that made a finished table; None where there is none, or with `force` none that can be read."""
+    """The options that made a finished table; None where there is none, or with `force` none that can be read.
+
+    Raises UserError for a damaged table, and where there can be none, before work for it begins.
+    """
+    _check_folders(path)
     try:
         return read_manifest(path)["options"] if path.exists() else None
     except UserError:
@@ -171,11 +175,19 @@ def check_replaceable(path: Path, magic: bytes, *, at: int = 0) -> None:
     """
     if path.is_dir():
         raise UserError("a directory, where a file is to be written", where=path, remedy="give another name with -o")
+    _check_folders(path)
     if path.exists() and path.stat().st_size:
         with path.open("rb") as handle:
             handle.seek(at)
             if handle.read(len(magic)) != magic:
                 raise UserError("a file that recallkit did not write, and will not replace", where=path, remedy="give another name")
+
+
+def _check_folders(path: Path) -> None:
+    """Raises UserError where a file lies in the place of a folder that `path` is in."""
+    in_the_way = next((folder for folder in path.parents if folder.exists() and not folder.is_dir()), None)
+    if in_the_way is not None:
+        raise UserError("a file, where a directory is to be", where=in_the_way, remedy="give another name with -o")
 
 
 def check_schema_version(manifest: dict[str, Any], path: Path) -> None:

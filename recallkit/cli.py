@@ -14,8 +14,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from recallkit.commands import app
-from recallkit.commands.app import EXIT_FAILED, EXIT_INTERRUPTED
-from recallkit.errors import UserError
+from recallkit.commands.app import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from recallkit.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +93,7 @@ def _explain_os_error(error: OSError) -> str:
 def _explain(error: BaseException) -> None:
     """Ends the program with a line for what a user can mend: our errors, usage errors, the system's, a full disk."""
     if isinstance(error, UserError):
-        _stop(error.line())
+        _stop(error.line(), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
     if isinstance(error, OSError):
         _stop(_explain_os_error(error))
     show = getattr(error, "show", None)

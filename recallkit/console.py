@@ -152,19 +152,24 @@ _BETWEEN = 3
 """Columns of a terminal between two of a table; one more stands at either end."""
 _FIGURES = 20
 """Figures, and names as short as these, are never folded while the terminal has 80 columns."""
-_LEAST_NAME = 12
+_LEAST = ((12, 9), (6, 5), (6, 1))
+"""Letters that a column of names keeps, and of a word of a header, in turn where the one before does not fit."""
 
 
 def _widths(headers: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> list[int]:
     """The width of every column: what it needs, less what names and headers must give up to fit `available`.
 
-    The widest gives up first. Where even that is not enough all columns do, and figures are folded too.
+    The widest gives up first, and words of headers are cut last. Where even that is not enough all columns do, and figures
+    are folded too.
     """
     from rich.cells import cell_len
 
     bodies = [max((cell_len(row[place]) for row in rows), default=0) for place in range(len(headers))]
     widths = [max(body, *map(cell_len, header.split("\n"))) for header, body in zip(headers, bodies, strict=True)]
-    for least in ([_LEAST_NAME, *(min(body, _FIGURES) for body in bodies[1:])], [1] * len(widths)):
+    words = [max(map(cell_len, header.split()), default=1) for header in headers]
+    figures = [min(body, _FIGURES) for body in bodies[1:]]
+    kept = [[name, *(max(body, min(word, most)) for body, word in zip(figures, words[1:], strict=True))] for name, most in _LEAST]
+    for least in (*kept, [1] * len(widths)):
         while sum(widths) + _BETWEEN * (len(widths) - 1) + 2 > available:
             widest = max(range(len(widths)), key=lambda place: (widths[place] > least[place], widths[place]))
             if widths[widest] <= least[widest]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recallkit import __version__, artifacts, config, pipeline
-from recallkit.errors import UserError
+from recallkit.errors import UsageError
 from recallkit.models import zoo
 from recallkit.stages.tokens import EMBEDDED
 from recallkit.texts import TextOptions
@@ -113,9 +113,9 @@ def what_to_slice(
     is no number.
     """
     if max_count is not None and max_rate is not None:
-        raise UserError("two thresholds", where="--max-count and --max-rate", remedy="give one of them")
-    if max_rate is not None and not 0 <= max_rate < 2**62:
-        raise UserError(f"{max_rate} occurrences a billion tokens", where="--max-rate", remedy="give a number of occurrences")
+        raise UsageError("two thresholds", where="--max-count and --max-rate", remedy="give one of them")
+    if max_rate is not None and not 0 <= max_rate < config.MOST:
+        raise UsageError(f"{max_rate} occurrences a billion tokens", where="--max-rate", remedy="give a number of occurrences")
     is_ours = not text.sources and text.tokenizer is None
     text = replace(text, sources=tuple(text.sources) or VALIDATION_TEXT.sources, default_split=VALIDATION_TEXT.default_split)
     given = (counts_file, max_count, max_rate, seq_len)
@@ -132,6 +132,6 @@ def what_to_slice(
     )
 
 
-def recall_folder(out: Path | None, *, is_embedded: bool) -> Path:
-    """Where `eval-recall` writes: `out`, else a folder of the cache for the embedded task and models, else one here."""
-    return out or (folder() / "evals" if is_embedded else Path("evals"))
+def results_folder(name: str, out: Path | None, *, is_embedded: bool) -> Path:
+    """Where an evaluation writes: `out`, else `name` in the cache for the embedded tasks and models, else `name` here."""
+    return out or (folder() / name if is_embedded else Path(name))

@@ -23,6 +23,10 @@ class UserError(Exception):
         return printable(text)
 
 
+class UsageError(UserError):
+    """Options that do not go together, or that no run can take: nothing was tried, and the command line exits 2."""
+
+
 def printable(text: str) -> str:
     """Text from files or data as one line that a terminal shows and never obeys."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in " ".join(text.split()))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LABELS = ("position", "document", "source", "prev_token", "token", "repeated", "distance", "occurrences", "train_count", "ar_hit")
 _SCORES = ("position", "nll", "rank", "argmax", "exact")
 _MOST_NAMED = 8
-_REMEDY = "make it again with --force"
+_SLICE_AGAIN = "slice again with --force"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Excerpts:
             raise UserError(
                 f"no sequence {sequence:,}", where=self.slices, remedy=f"sequences are numbered 0 to {self.num_sequences - 1:,}"
             )
-        labels = _rows(self.labelled.path, _LABELS, sequence)
+        labels = _rows(self.labelled.path, _LABELS, sequence, _SLICE_AGAIN)
         frame = labels.with_columns(
             pl.col("source").cast(pl.String),
             pl.Series("text", self.text_of(labels["token"]), pl.String),
@@ -91,8 +91,8 @@ class Excerpts:
         import polars as pl
 
         column = "ar_hit" if self.has_counts else "repeated"
-        tokens = RowReader(self.labelled.path, ["sequence", column], remedy=_REMEDY)
-        scores = [RowReader(score_path(self.slices, model), ["nll"], remedy=_REMEDY) for model in self.models]
+        tokens = RowReader(self.labelled.path, ["sequence", column], remedy=_SLICE_AGAIN)
+        scores = [RowReader(score_path(self.slices, model), ["nll"], remedy=_score_again(model, self.slices)) for model in self.models]
         sums = np.zeros((1 + len(scores), self.num_sequences))
         for start, stop in batch_ranges(self.labelled.path):
             rows = tokens.read(start, stop)
@@ -117,10 +117,10 @@ class Excerpts:
         """The columns of one model. Raises UserError where its rows are not those of the labels."""
         import polars as pl
 
-        path = score_path(self.slices, self.models[place])
-        scores = _rows(path, _SCORES, sequence)
+        path, remedy = score_path(self.slices, self.models[place]), _score_again(self.models[place], self.slices)
+        scores = _rows(path, _SCORES, sequence, remedy)
         if not scores["position"].equals(positions):
-            raise UserError("its rows are not those of the labels", where=path, remedy=_score_again(self.models[place], self.slices))
+            raise UserError("its rows are not those of the labels", where=path, remedy=remedy)
         argmax = scores["argmax"].to_list()
         known = iter(self.text_of(index for index in argmax if index >= 0))
         right = pl.when((pl.col("rank") >= 0) & pl.col("exact")).then(pl.col("rank") == 0)
@@ -176,7 +176,7 @@ def _score_again(model: str, slices: Path, force: str = " --force") -> str:
     return f"score it with `recallkit score {model} --slices {slices}{force}`"
 
 
-def _rows(path: Path, columns: Sequence[str], sequence: int) -> pl.DataFrame:
+def _rows(path: Path, columns: Sequence[str], sequence: int, remedy: str) -> pl.DataFrame:
     """The rows of one sequence. Raises UserError where the file is damaged."""
     import polars as pl
     import pyarrow as pa
@@ -188,7 +188,7 @@ def _rows(path: Path, columns: Sequence[str], sequence: int) -> pl.DataFrame:
         table.validate(full=True)
     except (pa.ArrowException, OSError) as error:
         first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"damaged ({first_line})", where=path, remedy=_REMEDY) from error
+        raise UserError(f"damaged ({first_line})", where=path, remedy=remedy) from error
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     return frame

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__, artifacts, config, console
-from recallkit.errors import UserError
+from recallkit.errors import UsageError, UserError
 from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
 from recallkit.journal import PartsJournal, is_finished
 
@@ -45,6 +45,15 @@ PAPER = MqarSize(1024, (16, 32, 64, 128, 256), 1000)
 
 EMBEDDED = MqarSize(256, (4, 8, 16, 32, 64), 50)
 """For the zoo, whose models read 256 tokens at once."""
+
+
+def choose_size(length: int | None, pairs: Sequence[int] | None, samples: int | None, *, is_zoo: bool) -> MqarSize:
+    """What is asked, in ascending numbers of pairs: what is not said as for the zoo or in the paper. Raises UserError for no numbers."""
+    usual = EMBEDDED if is_zoo else PAPER
+    numbers = usual.pairs if pairs is None else tuple(sorted(pairs))
+    if not numbers:
+        raise UsageError("no number of pairs", where="--pairs", remedy="give one or more, such as 16,64")
+    return MqarSize(length or usual.length, numbers, samples or usual.samples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,9 +127,8 @@ def _check_lengths(seq_len: int, x_min: int | None) -> None:
     if not 1 <= seq_len <= MAX_SEQ_LEN:
         raise UserError(f"sequences of {seq_len:,}", where="--seq-len", remedy=f"profile sequences of 1 to {MAX_SEQ_LEN:,} predictions")
     if x_min is not None and not 1 <= x_min < max(2, seq_len - 1):
-        raise UserError(
-            f"no tail of distances begins at {x_min}", where="--x-min", remedy=f"give 1 to {seq_len - 2}, as sequences have {seq_len}"
-        )
+        problem, most = f"no tail of distances begins at {x_min}", max(1, seq_len - 2)
+        raise UserError(problem, where="--x-min", remedy=f"give 1 to {most}, as sequences have {seq_len}")
 
 
 def _check_counts(table: CountsTable, tokenizer: TextTokenizer, boundary: str) -> None:
@@ -152,10 +151,15 @@ def _finished(out: Path, key: dict[str, Any], *, force: bool) -> ProfileTables |
     """The tables of finished work with these options, if it stands there. Raises UserError where other work does."""
     from recallkit.stages.profile import ProfileTables
 
+    found = {}
     for field in fields(ProfileTables):
-        artifacts.check_replaceable(out / f"{field.name}.parquet", b"PAR1")
-    if not is_finished(artifacts.manifest_options(out / _LAST, force=force), key, out / _LAST, force=force):
+        path = out / f"{field.name}.parquet"
+        artifacts.check_replaceable(path, b"PAR1")
+        found[path.name] = artifacts.manifest_options(path, force=force)
+    if not is_finished(found[_LAST], key, out / _LAST, force=force):
         return None
+    if any(options != key for options in found.values()):
+        return None  # a table was removed, or a run with --force and other options was killed while it wrote
     console.note(f"{out} is complete, nothing to do (--force profiles again)")
     return read_profile(out)
 

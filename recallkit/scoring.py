@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__, artifacts, console
-from recallkit.errors import UserError
+from recallkit.errors import UsageError, UserError
 from recallkit.journal import Parts, PartsJournal, is_finished
 from recallkit.model_tokenizer import identify_tokenizer, own_tokenizer
 from recallkit.models.api import ModelRequest
@@ -50,6 +50,13 @@ class ScoringOptions:
     engine: str = "local"
     address: str | None = None
     share: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UserError for options that do not go together."""
+        if self.stride is not None and self.carry_state:
+            raise UsageError("two ways to read a long sequence", where="--stride and --carry-state", remedy="give one of them")
+        if self.address is not None and self.engine != "ray":
+            raise UsageError("an address of no cluster", where="--address", remedy="give --engine ray as well")
 
 
 def score_path(slices: Path, model: str) -> Path:

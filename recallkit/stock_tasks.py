@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__, artifacts, config, console
-from recallkit.errors import UserError
+from recallkit.errors import UsageError, UserError
 from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
 from recallkit.journal import PartsJournal, is_finished
 
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 
 COMMONSENSE = ("lambada_openai", "hellaswag", "piqa", "arc_easy", "arc_challenge", "winogrande")
 """lm-eval's names of the tasks of Based, table 1."""
+
+
+def task_names(given: str | Sequence[str]) -> list[str]:
+    """Names of tasks, one or many, also joined with commas. Raises UserError where there is none."""
+    names = [name.strip() for name in (given.split(",") if isinstance(given, str) else given) if name.strip()]
+    if not names:
+        raise UsageError("no task is named", where="--tasks", remedy="name one (see `recallkit tasks`)")
+    return names
+
+
+def lm_eval_names(names: Sequence[str]) -> list[str]:
+    """What lm-eval calls the tasks: `commonsense` is six of them."""
+    return [each for name in names for each in (COMMONSENSE if name == "commonsense" else (name,))]
 
 
 def metrics_path(out: Path, model: str, task: str) -> Path:

@@ -32,6 +32,8 @@ _LATEX = {
 }
 _LATEX_SPECIAL = re.compile(r"[\\&%$#_{}\[\]*~^`\"–…<>|]|-(?=-)|'(?=')")
 """Of two hyphens or apostrophes LaTeX makes one sign, so the first is parted from the next."""
+_LATEX_MINUS = re.compile(r"(?<![^\s(])-(?=\d)")
+"""Before a figure, where LaTeX would print a hyphen."""
 _LAST_LATIN = "\u017f"
 """Beyond it pdflatex has no letters of its own."""
 _MARKDOWN_SPECIAL = re.compile(r"[\\`*_\[\]|~^$]|(?<=www)\.|:(?=//)")
@@ -65,7 +67,9 @@ class Table:
         body = "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
         below = _MARKDOWN_START.sub(r"\1\\", _markdown(self.caption or ""))
         caption = f"\n{below}\n" if below else ""
-        return f"{MARKDOWN_HEAD}\n**{_markdown(self.title)}**\n\n{body}\n{caption}"
+        title = _markdown(self.title)
+        above = f"**{title}**\n\n" if title else ""  # four stars alone are a rule
+        return f"{MARKDOWN_HEAD}\n{above}{body}\n{caption}"
 
     def latex(self) -> str:
         """A `table` of booktabs, as the papers print theirs: rules above, under the head and below, the caption under it."""
@@ -86,7 +90,7 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    return _LATEX_SPECIAL.sub(lambda found: _LATEX[found[0]], printable(text))
+    return _LATEX_MINUS.sub("$-$", _LATEX_SPECIAL.sub(lambda found: _LATEX[found[0]], printable(text)))
 
 
 def _latex_groups(groups: Sequence[tuple[str, int]]) -> list[str]:

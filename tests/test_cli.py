@@ -190,6 +190,9 @@ def test_wrong_names_are_one_line(invoke, arguments, words, monkeypatch, tmp_pat
     "arguments",
     [
         ["slice", "--max-count", "5", "--max-rate", "5"],
+        ["score", "control:bigram", "--stride", "5", "--carry-state"],
+        ["score", "control:bigram", "--address", "auto"],
+        ["eval-recall", "control:bigram", "--tasks", ","],
         ["count", "--limit-tokens", "many"],
         ["nonsense"],
         ["gap", "x"],

@@ -83,6 +83,13 @@ def test_long_names_fold_and_none_of_their_letters_is_lost(printed, name):
     assert shown == "".join(name.split())
 
 
+def test_words_of_headers_are_kept_where_names_can_give_up_more(printed):
+    rows = [["./[red]x[/red] of a long name", "4,146.79", "3,975.97", "4,153.67", "–", "reference"]]
+    lines = printed(print_table, Table("t", ["model", "all", "AR hits", "other", "AR share", "95 % interval"], rows), columns=62)
+    assert "share" in " ".join(lines).split()
+    assert max(map(cell_len, lines)) <= 62
+
+
 def test_a_narrow_terminal_folds_even_figures(printed):
     row = ["model of a long name", *["1,234,567.89"] * 5]
     lines = printed(print_table, Table("title", ["model", *"abcde"], [row]), columns=40)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Callable
 from dataclasses import fields
@@ -97,6 +96,23 @@ def test_a_foreign_file_is_not_replaced(text, tmp_path):
     (tmp_path / "fits.parquet").write_text("a letter")
     with pytest.raises(UserError, match="did not write"):
         profile(text, tmp_path, seq_len=64, options=ProfileOptions(force=True))
+    (tmp_path / "fits.parquet").unlink()
+    theirs = pl.DataFrame({"a": [1]})
+    theirs.write_parquet(tmp_path / "distances.parquet")
+    with pytest.raises(UserError, match="without recallkit's manifest"):
+        profile(text, tmp_path, seq_len=64)
+    assert pl.read_parquet(tmp_path / "distances.parquet").equals(theirs)
+
+
+def test_tables_of_two_runs_are_not_taken_for_one(text, tmp_path):
+    """A table was removed, or a run with --force was killed between two of them: what is missing or of other options is made anew."""
+    first, other = profile(text, tmp_path / "out", seq_len=64), profile(text, tmp_path / "other", seq_len=32)
+    (tmp_path / "out" / "fits.parquet").unlink()
+    assert_same(profile(text, tmp_path / "out", seq_len=64), first)
+    (tmp_path / "other" / "distances.parquet").replace(tmp_path / "out" / "distances.parquet")
+    assert not other.distances.equals(first.distances)
+    assert_same(profile(text, tmp_path / "out", seq_len=64), first)
+    assert_same(read_profile(tmp_path / "out"), first)
 
 
 def commit_often() -> None:
@@ -107,32 +123,35 @@ def commit_often() -> None:
     sequences.SEQUENCES_PER_ROW_GROUP = 16
 
 
-@pytest.mark.parametrize("boundary", ["pack", "document"])
-def test_a_killed_run_ends_in_the_same_bytes(start, tmp_path, boundary):
+def newest_part(folder: Path) -> int:
+    """The number of the last part of unfinished work, -1 where there is none."""
+    return max((int(path.name.split("-")[1]) for path in folder.glob("part-??????")), default=-1)
+
+
+@pytest.mark.parametrize(("boundary", "kills"), [("pack", 2), ("document", 1)])
+def test_a_killed_run_ends_in_the_same_bytes(start, tmp_path, boundary, kills):
     source = write_jsonl(tmp_path / "t.jsonl", made_up_texts(300, 300, seed=5))
-    rng, killed = random.Random(7), 0
+    folder = tmp_path / "cut" / ".profile.parquet.partial"
 
     def begin(name: str):
         return start("profile", source, "-o", tmp_path / name, "--seq-len", 128, "--boundary", boundary, prepared=commit_often)
 
-    begun, process = time.monotonic(), begin("whole")
-    process.join(120)
-    assert process.exitcode == 0, process.err.read_text()
-    seconds = time.monotonic() - begun
-    while killed < (3 if boundary == "pack" else 2):
-        begun, process = time.monotonic(), begin("cut")
-        process.join(rng.uniform(0.3, 1.0) * seconds)
-        if process.exitcode is None:
-            killed += 1
-            process.kill()
-            process.join()
-        else:  # it was faster: from nothing again
-            assert process.exitcode == 0, process.err.read_text()
-            seconds = time.monotonic() - begun
-            artifacts.remove(tmp_path / "cut")
+    def end(process) -> None:
+        process.join(120)
+        assert process.exitcode == 0, process.err.read_text()
+
+    end(begin("whole"))
+    for number_of_kill in range(kills):
+        before, process = newest_part(folder), begin("cut")
+        deadline = time.monotonic() + 120
+        while newest_part(folder) <= before + number_of_kill and process.exitcode is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        process.kill()
+        process.join()
+        assert folder.exists(), "it was killed on its way"
     process = begin("cut")
-    process.join(120)
-    assert process.exitcode == 0, process.err.read_text()
+    end(process)
+    assert "going on after" in process.err.read_text()
     for name in FILES:
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == sorted(FILES)
@@ -192,14 +211,16 @@ def test_unfinished_work_with_other_options_is_kept(text, tmp_path, monkeypatch)
     [
         ({"seq_len": 0}, "sequences of 0"),
         ({"seq_len": 1 << 19}, "sequences of 524,288"),
-        ({"seq_len": 64, "options": ProfileOptions(x_min=63)}, "no tail"),
+        ({"seq_len": 64, "options": ProfileOptions(x_min=63)}, "no tail of distances begins at 63; give 1 to 62"),
+        ({"seq_len": 2, "options": ProfileOptions(x_min=2)}, "give 1 to 1,"),
         ({"rare": pipeline.RareCount(max_rate=5.0)}, "a rate needs"),
         ({"options": ProfileOptions("no/such/file")}, "no such list"),
     ],
 )
 def test_mistakes_are_told_before_the_work(text, tmp_path, arguments, problem):
-    with pytest.raises(UserError, match=problem):
+    with pytest.raises(UserError) as told:
         profile(text, tmp_path / "out", **arguments)
+    assert problem in told.value.line()
     assert not (tmp_path / "out").exists()
 
 
@@ -320,6 +341,15 @@ def test_command_fits_80_columns(run: Callable, small_slices, tmp_path, monkeypa
     assert max(map(len, lines)) <= 80
     assert sum(line.strip().startswith("Gutenberg (PG-19) ") for line in lines) == 2
     assert "…" not in written.getvalue()
+
+
+def test_no_curve_is_drawn_of_no_distances(tmp_path):
+    from recallkit.views.profile import distances_table
+
+    write_jsonl(tmp_path / "t.jsonl", ["hello world"])
+    tables = profile(TextOptions([str(tmp_path / "t.jsonl")], "validation"), tmp_path / "out", seq_len=2)
+    assert tables.profile["repeated"].to_list() == [0, 0]
+    assert [list(row[1:]) for row in distances_table(tables).rows] == [["–", "–", "–", "–", ""]] * 2
 
 
 def test_command_needs_no_arguments(run: Callable, home):

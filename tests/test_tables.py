@@ -53,7 +53,7 @@ def rendered(table: Table) -> Cells:
 
 @given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=3), CELLS, CELLS)
 def test_markdown_shows_every_cell_as_it_is(rows, title, caption):
-    table = Table(title or "t", ["first", "second"], rows, caption=caption or None)
+    table = Table(title, ["first", "second"], rows, caption=caption or None)
     found = rendered(table)
     assert found.cells == [printable(cell) for row in (table.headers, *rows) for cell in row]
     used = set(found.tags) - {"table", "thead", "tbody", "tr", "th", "td", "p", "strong"}
@@ -75,12 +75,12 @@ def test_addresses_in_names_are_no_links_on_github():
 
 UNESCAPED = re.compile(
     r"\\textbackslash\{\}|\\textasciitilde\{\}|\\textasciicircum\{\}|\\textasciigrave\{\}|\\textless\{\}|\\textgreater\{\}|\\textbar\{\}"
-    r"|\\char34\{\}|\\dots\{\}|\\[&%$#_{}]|\{[\[\]*]\}|-\{\}|'\{\}|--|[^\\&%$#_{}~^\"`]"
+    r"|\\char34\{\}|\\dots\{\}|\\[&%$#_{}]|\{[\[\]*]\}|-\{\}|'\{\}|--|\$-\$|[^\\&%$#_{}~^\"`]"
 )
 MEANING = {
     r"\textbackslash{}": "\\", r"\textasciitilde{}": "~", r"\textasciicircum{}": "^", r"\textasciigrave{}": "`", r"\textless{}": "<",
     r"\textgreater{}": ">", r"\textbar{}": "|", r"\char34{}": '"', r"\dots{}": "…", "{[}": "[", "{]}": "]", "{*}": "*", "-{}": "-",
-    "'{}": "'", "--": "–",
+    "'{}": "'", "--": "–", "$-$": "-",
 }  # fmt: skip
 
 
@@ -114,6 +114,11 @@ def test_latex_prints_every_cell_as_it_is(rows, title, caption):
     assert shown
     assert "\n" not in shown[1]
     tex_text(shown[1])
+
+
+def test_figures_below_nothing_have_a_minus_and_names_a_hyphen():
+    row = ["zoo:base-conv-2", "-0.7 %", "-2.0 to -0.6 %", "1e-05", "(-3)", "–"]
+    assert r"zoo:base-conv-2 & $-$0.7 \% & $-$2.0 to $-$0.6 \% & 1e-05 & ($-$3) & -- \\" in Table("t", list("abcdef"), [row]).latex()
 
 
 @given(CELLS)

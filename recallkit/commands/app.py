@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 

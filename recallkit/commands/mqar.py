@@ -84,11 +84,11 @@ def mqar(
     """Multi-query associative recall in a model's own vocabulary, without training: accuracy and perplexity by number of pairs; resumes."""
     from recallkit import console, embedded
     from recallkit.charts.theme import check_figures_folder
-    from recallkit.mqar import EMBEDDED, PAPER, MqarOptions, plan_mqar
+    from recallkit.mqar import MqarOptions, choose_size, plan_mqar
     from recallkit.views.mqar import mqar_json, print_mqar, shown_mqar
 
-    size = PAPER if models else EMBEDDED
-    folder = out or (Path("mqar") if models else embedded.folder() / "mqar")
+    size = choose_size(length, None if pairs is None else _numbers(pairs), samples, is_zoo=not models)
+    folder = embedded.results_folder("mqar", out, is_embedded=not models)
     options = MqarOptions(
         counts=counts,
         device=device,
@@ -96,15 +96,14 @@ def mqar(
         tokenizer=model_tokenizer,
         trust_remote_code=trust_remote_code,
         force=force,
-        length=length or size.length,
-        samples=samples or size.samples,
+        length=size.length,
+        samples=size.samples,
         power=power,
         seed=seed,
         batch_tokens=batch_tokens,
     )
     check_figures_folder(figures)
-    numbers = list(size.pairs) if pairs is None else _numbers(pairs)
-    tables, compared = plan_mqar(models or embedded.MODELS, numbers, folder, options).run()
+    tables, compared = plan_mqar(models or embedded.MODELS, size.pairs, folder, options).run()
     written = []
     if figures is not None:
         from recallkit.charts.mqar import mqar_figures
@@ -128,4 +127,4 @@ def _numbers(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words or not all(word.isascii() and word.isdigit() and 0 < int(word) <= config.LONGEST for word in words):
         raise typer.BadParameter(f"--pairs {text!r}: give whole numbers from 1 on, joined with commas")
-    return sorted(int(word) for word in words)
+    return [int(word) for word in words]

@@ -94,20 +94,15 @@ def eval_recall(
     """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes."""
     from recallkit import console, embedded, exports, recall
     from recallkit.evals.rows import tasks_of
-    from recallkit.models.loading import COPY_CONTROL
-    from recallkit.stock_tasks import COMMONSENSE, plan_stock
+    from recallkit.stock_tasks import lm_eval_names, plan_stock, task_names
     from recallkit.views.recall import metrics_table, print_metrics, print_recall, recall_json, recall_tables
     from recallkit.views.text import print_files
 
-    named = [name.strip() for name in (tasks or "").split(",") if name.strip()]
-    if tasks is None and not lm_eval_task:
-        named = tasks_of(data)
-    stock = [*(lm_eval_task or ()), *(COMMONSENSE if "commonsense" in named else ())]
+    named = task_names(tasks) if tasks is not None else [] if lm_eval_task else tasks_of(data)
+    stock = lm_eval_names([*(lm_eval_task or ()), *(name for name in named if name == "commonsense")])
     asked = [name for name in named if name != "commonsense"]
-    if not (asked or stock):
-        raise typer.BadParameter("--tasks: name at least one task")
-    compared = models or [name for name in embedded.RECALL_MODELS if not stock or name != COPY_CONTROL]
-    folder = out or (Path("evals") if models or data else embedded.folder() / "evals")
+    compared = models or (embedded.LIKELIHOOD_MODELS if stock else embedded.RECALL_MODELS)
+    folder = embedded.results_folder("evals", out, is_embedded=not (models or data))
     options = recall.RecallOptions(
         limit,
         context,

@@ -66,13 +66,8 @@ def score(
     from recallkit.models.loading import is_control
     from recallkit.views.scores import print_checks, print_scores, print_shares, scores_json
 
-    if stride is not None and carry_state:
-        raise typer.BadParameter("give --stride or --carry-state, not both")
     if share is not None and (force or check or engine is EngineChoice.ray):
         raise typer.BadParameter("--share goes with none of --force, --check and --engine ray")
-    if address is not None and engine is not EngineChoice.ray:
-        raise typer.BadParameter("--address needs --engine ray")
-    folder = slices or embedded.slices()
     options = scoring.ScoringOptions(
         counts,
         device,
@@ -89,6 +84,7 @@ def score(
         address,
         _share(share),
     )
+    folder = slices or embedded.slices()
     names = models or list(embedded.MODELS)
     manifests = {name: scoring.score(name, folder, options) for name in names}
     if share is not None:

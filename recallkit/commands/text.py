@@ -134,10 +134,6 @@ def slice_(
     from recallkit.stages.slices import summarise_slices
     from recallkit.views.text import print_files, print_slices, slices_json, slices_table
 
-    if max_count is not None and max_rate is not None:
-        raise typer.BadParameter("give --max-count or --max-rate, not both")
-    if max_rate is not None and not max_rate < config.MOST:
-        raise typer.BadParameter("--max-rate: give a number of occurrences")
     text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
     slicing = embedded.what_to_slice(text, out=out, counts_file=counts, max_count=max_count, max_rate=max_rate, seq_len=seq_len)
     path, manifest = slicing.out, slicing.run(force=force)

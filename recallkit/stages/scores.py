@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from recallkit import artifacts
+from recallkit import artifacts, db
 from recallkit.config import SEQUENCES_PER_ROW_GROUP
 from recallkit.errors import UserError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    import polars as pl
     import pyarrow as pa
 
     from recallkit.models.api import CarryingModel, ScoringModel
@@ -300,6 +301,13 @@ def check_finite(name: str, nll: np.ndarray, first: int, offsets: np.ndarray) ->
 def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]) -> None:
     """Writes the scores of the sequences from number `first` on as a part, `facts` in its manifest."""
     artifacts.write_parquet(path, [_scores_table(first, offsets, scores)], scores_schema(), facts, **PARQUET_OPTIONS)
+
+
+def summarise_scores(path: Path) -> pl.DataFrame:
+    """One row of a score file: nll_nats (mean, a token), ppl, accuracy (share of tokens that no vocabulary entry outranks)."""
+    with db.connect() as connection:
+        db.view_file(connection, "scores", path)
+        return db.frame(connection, "scores/summarise_scores")
 
 
 def _scores_table(first: int, offsets: np.ndarray, scores: SequenceScores) -> pa.Table:

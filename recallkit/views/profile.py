@@ -127,10 +127,10 @@ def _curves(tables: ProfileTables) -> dict[str, str]:
     sums = tables.distances.group_by("source", block.alias("block")).agg(pl.col("content").sum())
     counted = {(source, place): number for source, place, number in sums.iter_rows()}
     last = max((place for _, place in counted), default=0)
-    return {
-        source: sparkline([counted.get((source, place), 0) for place in range(last + 1)], low=0)
-        for source in tables.profile["source"].head(_MOST_ROWS + 1)
+    curves = {
+        source: [counted.get((source, place), 0) for place in range(last + 1)] for source in tables.profile["source"].head(_MOST_ROWS + 1)
     }
+    return {source: sparkline(curve, low=0) for source, curve in curves.items() if any(curve)}
 
 
 def _caption(manifest: Mapping[str, Any]) -> str:

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 def scores_json(slices: Path, model: str, manifest: Mapping[str, Any], check: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What was scored, where it lies, the mean NLL, and the comparison with float64 where one was made."""
     from recallkit.scoring import score_path
+    from recallkit.stages.scores import summarise_scores
 
     path = score_path(slices, model)
     return {
         "model": model,
         "path": str(path),
-        **_mean_scores(path),
+        **summarise_scores(path).row(0, named=True),
         **{k: manifest[k] for k in ("num_rows", "model_digest", "dtype", "batch_tokens")},
         **{k: manifest[k] for k in ("tokenizer", "context", "stride", "carry_state", "num_inexact") if manifest.get(k) is not None},
         **({} if check is None else {"check": dict(check)}),
@@ -31,10 +32,11 @@ def scores_json(slices: Path, model: str, manifest: Mapping[str, Any], check: Ma
 def print_scores(slices: Path, manifests: Mapping[str, Mapping[str, Any]]) -> None:
     """One row a model."""
     from recallkit.scoring import score_path
+    from recallkit.stages.scores import summarise_scores
 
     rows = []
     for model, manifest in manifests.items():
-        means = _mean_scores(score_path(slices, model))
+        means = summarise_scores(score_path(slices, model)).row(0, named=True)
         rows.append([model, f"{manifest['num_rows']:,}", f"{means['nll_nats']:.4f}", f"{means['ppl']:.2f}", percent(means["accuracy"])])
     console.print_table(Table("Scores of every predicted token", ["model", "tokens", "NLL (nats)", "ppl", "argmax right"], rows))
     console.print_line(f"Scores (Parquet): {slices / 'scores'}", is_path=True)
@@ -69,12 +71,3 @@ def print_checks(checks: Mapping[str, Mapping[str, Any]]) -> None:
             + ", ".join(f"sequence {check['sequence']}, position {check['position']} ({model})" for model, check in checks.items()),
         )
     )
-
-
-def _mean_scores(path: Path) -> dict[str, float]:
-    """Mean NLL (nats a token), perplexity and share of tokens ranked first."""
-    from recallkit import db
-
-    with db.connect() as connection:
-        db.view_file(connection, "scores", path)
-        return db.frame(connection, "scores/summarise_scores").row(0, named=True)
