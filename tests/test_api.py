@@ -55,6 +55,7 @@ def test_every_name_is_there_and_told():
         found = getattr(recallkit, name)
         assert name in dir(recallkit)
         assert name == "__version__" or len(found.__doc__) > 40
+    assert dir(recallkit) == sorted(recallkit.__all__), "what a notebook completes"
     assert recallkit.slice is api.slice_
     assert slice is builtins.slice
     with pytest.raises(AttributeError, match="no_such_stage"):
@@ -194,6 +195,8 @@ def test_bounds_are_those_of_the_command_line():
         ("slice", {"limit_tokens": 0}),
         ("slice", {"limit_tokens": "many"}),
         ("slice", {"limit_tokens": float("inf")}),
+        ("slice", {"max_count": 2.5}),
+        ("slice", {"seq_len": "64"}),
         ("slice", {"boundary": "packed"}),
         ("slice", {"sources": []}),
         ("profile", {"x_min": 0}),
@@ -220,6 +223,9 @@ def test_bounds_are_those_of_the_command_line():
         ("eval_recall", {"limit": 0}),
         ("eval_stock", {"tasks": []}),
         ("eval_mqar", {"length": 3}),
+        ("eval_mqar", {"pairs": []}),
+        ("eval_mqar", {"pairs": "4,8"}),
+        ("eval_mqar", {"pairs": 4.5}),
         ("tokens", {"slices": "missing"}),
         ("token_texts", {"slices": "missing"}),
         ("read_comparison", {"folder": "missing"}),
@@ -233,6 +239,21 @@ def test_a_mistake_is_a_user_error_and_makes_nothing(name, arguments, home, tmp_
         getattr(recallkit, name)(**arguments)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["slice", "count", "profile", "gap", "eval_recall", "eval_mqar"])
+def test_a_file_in_the_place_of_a_folder_is_named(name, small_slices, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    text, counts = {"sources": small_slices.parent / "valid.jsonl", "seq_len": 64}, {"counts": small_slices.parent / "counts.duckdb"}
+    asked = {
+        "count": {"sources": text["sources"]},
+        "gap": {"reference": "control:recall", "models": "control:unigram", "slices": small_slices, **counts},
+        "eval_recall": {"models": "control:unigram", "limit": 1, **counts},
+        "eval_mqar": {"models": "control:unigram", "pairs": 2, "length": 16, "samples": 1, **counts},
+    }.get(name, text)
+    with pytest.raises(recallkit.UserError, match=r"file: a file, where a directory is to be; give another name"):
+        getattr(recallkit, name)(**asked, out=tmp_path / "file" / "out")
+    assert [(tmp_path / "file").read_text(), *tmp_path.iterdir()] == ["mine", tmp_path / "file"]
 
 
 # ------------------------------------------------------------------------------------------------------ text and labels

@@ -15,7 +15,7 @@ import pytest
 
 from recallkit import artifacts, console
 from recallkit.errors import UserError
-from recallkit.evals.mqar import make_sequences, split_vocabulary
+from recallkit.evals.mqar import ask, make_sequences, split_vocabulary
 from recallkit.mqar import AskedModel, MqarOptions, evaluate_mqar, files_of, plan_mqar
 from recallkit.stages.tokens import load_tokenizer
 from recallkit.views.mqar import mqar_json, print_mqar, shown_mqar
@@ -288,6 +288,25 @@ def test_attention_recalls_more_than_hyena(home, tmp_path, monkeypatch, capsys):
     assert shown[1:3] == [f"{100 * row['accuracy']:.1f}" for row in rows_of(tables, "zoo:attention")]
     assert "Sequences: keys are 2,047 ids, values 2,047, the filler is ' '" in " ".join(lines)
     assert mqar_json(tables, folder)["mqar"] == tables.mqar.to_dicts()
+
+
+def test_low_figures_are_the_models_own(home):
+    """The same pairs twice: attention completes them in the same order, less when shuffled, and hardly among filler (docs/mqar.md)."""
+    asked = AskedModel("zoo:attention", MqarOptions(length=256))
+    task, vocabulary, rng = MqarOptions(length=256).task(16), asked.vocabulary, np.random.default_rng(0)
+    made = make_sequences(task, vocabulary, range(50))
+    pairs = made.ids[:, :32].reshape(50, 16, 2)
+
+    def completed(second: np.ndarray) -> float:
+        """Share of the values of `second` (50, 16, 2), read behind the pairs, that are the argmax."""
+        ids = np.hstack([pairs.reshape(50, 32), second.reshape(50, 32)])
+        argmax = asked.model.score(ids.astype(np.uint32).ravel(), np.arange(51) * 64).argmax.reshape(50, 63)
+        return float(np.mean(argmax[:, 32::2] == ids[:, 33::2]))
+
+    order = rng.permuted(np.tile(np.arange(16), (50, 1)), axis=1)
+    in_order, shuffled = completed(pairs), completed(np.take_along_axis(pairs, order[:, :, None], axis=1))
+    among_filler = ask(asked.model, vocabulary, task, made, 4096).right.mean()
+    assert in_order > 0.4 > 0.25 > shuffled > 0.12 > among_filler > 0.04
 
 
 def test_many_numbers_of_pairs_fit_a_terminal_and_one_table_of_a_paper(home, tmp_path, monkeypatch, capsys):

@@ -364,8 +364,19 @@ def test_scores_that_do_not_fit_are_refused(slices, tmp_path):
         read_sequence(own, 0, [MODEL])
     whole = (own / "tokens.parquet").read_bytes()
     (own / "tokens.parquet").write_bytes(whole[:100] + bytes(50) + whole[150:])
-    with pytest.raises(UserError, match=r"tokens.parquet: damaged"):
+    with pytest.raises(UserError, match=r"tokens.parquet: damaged.*; slice again with --force"):
         read_sequence(own, 0)
     assert scored_models(own) == ["control:bigram", "control:recall", "control:unigram"]
     path.write_bytes(b"no table")
     assert scored_models(own) == ["control:recall", "control:unigram"]
+
+
+def test_damaged_scores_are_told_with_the_command_that_makes_them_again(slices, tmp_path):
+    own = shutil.copytree(slices, tmp_path / "slices")
+    path = scoring.score_path(own, MODEL)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + bytes(len(whole) // 2) + whole[100 + len(whole) // 2 :])
+    excerpts = open_excerpts(own, [MODEL])
+    for look in (lambda: excerpts.read(0), excerpts.most_telling):
+        with pytest.raises(UserError, match=r"damaged.*recallkit score control:bigram --slices .*slices --force"):
+            look()

@@ -183,6 +183,17 @@ def test_what_is_no_text_is_left_out():
     assert split_vocabulary(with_special("begin")).prefix == (13,)
 
 
+def test_what_stands_before_every_text_is_neither_key_nor_value():
+    """Here it is a word like others, and no added token."""
+    from tokenizers import processors
+
+    tokenizer = with_special()
+    tokenizer.backend.post_processor = processors.TemplateProcessing(single="d $A", special_tokens=[("d", 5)])
+    vocabulary = split_vocabulary(TextTokenizer(tokenizer.backend, "made"))
+    assert vocabulary.prefix == (5,)
+    assert 5 not in {*vocabulary.keys.tolist(), *vocabulary.values.tolist(), vocabulary.filler}
+
+
 def test_too_small_a_vocabulary_and_too_short_a_sequence():
     with pytest.raises(UserError, match="50 keys and 60 values, 51 pairs are asked for; give --pairs of 50"):
         SMALL.check_room(51, "m")

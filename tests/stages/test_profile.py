@@ -200,6 +200,17 @@ def test_intervals_cover():
     assert all(number < num_trials for number in covered.values()), covered
 
 
+def test_intervals_of_few_groups_are_a_little_narrow():
+    """What docs/profile.md says of 8 groups: nine in ten or so."""
+    rng, covered, num_trials = np.random.default_rng(4), 0, 120
+    for _ in range(num_trials):
+        sums = ProfileSums(16)
+        sums.add(synthetic(rng, 8, 15, seq_len=16))
+        row = make_tables(sums, knows_hits=False).profile.row(0, named=True)
+        covered += row["repeated_share_ci_low"] <= 0.25 <= row["repeated_share_ci_high"]
+    assert 0.8 < covered / num_trials < 0.96
+
+
 def test_documents_not_tokens_are_resampled():
     """Tokens that a document shares its rate with are no independent draws: the interval must be that of documents."""
     sums = ProfileSums(128)
@@ -210,6 +221,17 @@ def test_documents_not_tokens_are_resampled():
     between_tokens = 2 * 1.96 * math.sqrt(0.25 * 0.75 / (256 * 120))
     assert width == pytest.approx(between_documents, rel=0.35)
     assert width > 3 * between_tokens
+
+
+def test_groups_that_hold_nothing_are_not_drawn():
+    """Of 20 documents 20 groups are drawn, as a plain bootstrap draws them, and not 64 of which most are empty."""
+    sums, rows = ProfileSums(128), synthetic(np.random.default_rng(10), 20, 30)
+    sums.add(rows)
+    row = make_tables(sums, knows_hits=False).profile.row(0, named=True)
+    repeated = (rows.distance > 0).reshape(20, 30).sum(axis=1)
+    draws = np.random.Generator(np.random.PCG64(0)).integers(0, 20, size=(stage._NUM_RESAMPLES, 20))
+    bounds = np.percentile(repeated[draws].sum(axis=1) / (20 * 30), [2.5, 97.5])
+    assert (row["repeated_share_ci_low"], row["repeated_share_ci_high"]) == pytest.approx(tuple(bounds))
 
 
 def test_few_documents_have_no_interval():
