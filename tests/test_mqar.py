@@ -138,7 +138,7 @@ def test_batches_change_no_number_beyond_rounding(home, tiny_model, tmp_path):
         np.testing.assert_allclose(other["nll"].to_numpy(), found[0]["nll"].to_numpy(), rtol=0, atol=2e-5)
 
 
-def test_what_stands_before_every_text_stands_before_sequences(home, tmp_path):
+def test_what_stands_before_every_text_stands_before_sequences(home, tiny_model, tmp_path):
     """A tokenizer that begins texts with a token of its own: it is context, and moves no place."""
     from tokenizers import Tokenizer, processors
 
@@ -162,6 +162,10 @@ def test_what_stands_before_every_text_stands_before_sequences(home, tmp_path):
     assert manifest["vocabulary"]["prefix"] == [index]
     assert artifacts.read_manifest(folder / "mqar.parquet")["of_models"][model]["vocabulary"]["prefix"] == [index]
     assert tables.mqar["accuracy"][0] == 0
+    with pytest.raises(UserError, match="give --length 256 or less"):
+        evaluate_mqar(
+            [str(tiny_model("llama"))], [8], tmp_path, MqarOptions(length=257, samples=2, tokenizer=str(tmp_path / "begins.json"))
+        )
 
 
 # ---------------------------------------------------------------------------------------------------- found again, gone on
@@ -207,6 +211,14 @@ def test_finished_work_is_found_again(home, tmp_path, monkeypatch):
     assert again.mqar.equals(tables.mqar)
     assert contents(tmp_path) == before
     assert evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)[1] != folder, "another question, another folder"
+
+
+def test_a_table_that_is_gone_is_made_again(home, tmp_path):
+    evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)
+    before = contents(tmp_path)
+    files_of(tmp_path, "control:unigram", 64, 4).fillers.unlink()
+    evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)
+    assert contents(tmp_path) == before
 
 
 def test_other_options_are_told_apart(home, tmp_path):

@@ -52,7 +52,9 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="One small size of each operation, few samples.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="DIR", help="Also write bench.parquet, bench.json and, of several sizes, a picture there.", show_default=False),
+        typer.Option(
+            "-o", "--out", metavar="DIR", help="Also write bench.parquet, bench.json and a picture (of several sizes).", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

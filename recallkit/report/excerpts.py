@@ -36,6 +36,7 @@ MOST_BYTES = 3_000_000
 """Of a page's tokens."""
 
 _TOP_OVERALL, _TOP_OF_MODEL = 32, 12
+_REMEDY = "make it again with --force"
 _LABELS = ("document", "source", "prev_token", "token", "distance", "occurrences", "train_count")
 _SCORES = ("nll", "argmax", "rank", "exact")
 
@@ -107,7 +108,7 @@ def _score_files(comparison: Comparison, slices: Path, tokens: LabelledTokens) -
     files = {name: score_path(slices, name) for name in (comparison.reference, *comparison.models)}
     for name, path in files.items():
         open_scores(path, tokens)
-        if artifacts.read_manifest(path)["options"] != comparison.manifest["scores"][name]:
+        if artifacts.read_manifest(path).get("options") != comparison.manifest["scores"].get(name):
             raise UserError("scored otherwise than when it was compared", where=path, remedy="run the same `recallkit gap` again")
     return files
 
@@ -127,6 +128,9 @@ def list_excerpts(tokens: LabelledTokens, scores: Mapping[str, Path]) -> list[Ex
     first = frames[0]
     stops = np.cumsum(first["tokens"].to_numpy()).tolist()
     columns = (first["sequence"], first["block"], [0, *stops], stops, first["ar_hits"])
+    for path, frame in zip(models, frames, strict=True):
+        if not np.isfinite(frame["hit_nats"].to_numpy()).all():
+            raise UserError("holds NLLs that are not finite numbers, or its reference does", where=path, remedy=_REMEDY)
     gaps = zip(*(frame["hit_nats"] for frame in frames), strict=True)
     rows = zip(*columns, gaps, strict=False)
     return [Excerpt(sequence, block, start, stop, hits, gap) for sequence, block, start, stop, hits, gap in rows]
@@ -197,9 +201,8 @@ class _Packer:
     """
 
     def __init__(self, tokens: LabelledTokens, scores: Mapping[str, Path], own: Sequence[str], pieces: Pieces) -> None:
-        remedy = "make it again with --force"
-        self._labels = RowReader(tokens.path, _LABELS, remedy=remedy)
-        self._scores = {name: RowReader(path, _SCORES, remedy=remedy) for name, path in scores.items()}
+        self._labels = RowReader(tokens.path, _LABELS, remedy=_REMEDY)
+        self._scores = {name: RowReader(path, _SCORES, remedy=_REMEDY) for name, path in scores.items()}
         self._own, self._pieces, self._tokens = frozenset(own), pieces, tokens
         self._packed: dict[Excerpt, tuple[str, frozenset[int]]] = {}
         self._sources: dict[str, int] = {}
@@ -298,6 +301,8 @@ class _Columns:
         import numpy as np
 
         nll, argmax, rank, exact = (rows[name].to_numpy() for name in _SCORES)
+        if not np.isfinite(nll).all():
+            raise UserError("holds NLLs that are not finite numbers", where="scores", remedy=_REMEDY)
         if is_own:
             predicted = np.where(exact & (rank >= 0), np.where(rank == 0, RIGHT, WRONG), UNKNOWN)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recallkit import artifacts
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from recallkit.comparison import Comparison
     from recallkit.report.excerpts import TokenView
     from recallkit.report.words import Totals
+    from recallkit.tables import Table
 
 _KINDS = ("all", "ar_hit", "other")
+_NUM_OWN_COLUMNS, _MOST_COLUMNS = 3, 8
+"""Of the table by source: columns that are no model's, and models beside each other."""
 _T = TypeVar("_T")
 
 
@@ -83,8 +86,26 @@ def results_table(comparison: Comparison, totals: Totals) -> str:
 def gap_section(comparison: Comparison, figures: Sequence[Figure]) -> Section:
     """The pictures of a comparison, and its shares by source."""
     by_source = by_source_table(comparison.tables)
-    table = [] if by_source is None else [markup.shown_table(by_source)]
-    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures), *table]))
+    tables = [] if by_source is None else [markup.shown_table(part) for part in _side_by_side(by_source, _NUM_OWN_COLUMNS)]
+    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures), *tables]))
+
+
+def _side_by_side(table: Table, own: int) -> list[Table]:
+    """A table with a column a model in parts that paper is wide enough for; the first `own` columns stand in each."""
+    places = range(own, len(table.headers))
+    parts = [[*range(own), *places[start : start + _MOST_COLUMNS]] for start in range(0, len(places), _MOST_COLUMNS)]
+    if len(parts) == 1:
+        return [table]
+    return [
+        replace(
+            table,
+            title=f"{table.title} ({number} of {len(parts)})",
+            headers=[table.headers[place] for place in part],
+            rows=[[row[place] for place in part] for row in table.rows],
+            caption=table.caption if number == len(parts) else None,
+        )
+        for number, part in enumerate(parts, 1)
+    ]
 
 
 def method_section(comparison: Comparison, totals: Totals, labels: Mapping[str, Any] | None) -> Section:
@@ -119,8 +140,9 @@ def token_section(view: TokenView, folder: str) -> Section:
         tag("span", "Underlined", class_="sample hit"),
         " are AR hits, ",
         tag("span", "dotted", class_="sample repeated"),
-        " are the other tokens of repeated bigrams, which training saw too often. ",
-        "Point at a token, or move to it, and the latest earlier occurrence of its bigram lights up.",
+        " are the other tokens of repeated bigrams, which training saw too often to count. ",
+        "Point at a token, or move to it, and the latest earlier occurrence of its bigram lights up; beside it stand the token's NLL "
+        "(negative log-likelihood, in nats) and its rank among a model's choices, 0 for the first.",
     )
     parts = (
         tag("p", *intro),

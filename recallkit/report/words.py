@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.console import abbreviate, percent
+from recallkit.errors import UserError
 from recallkit.report.markup import tag, text
 from recallkit.views.gap import interval, ppl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from recallkit.comparison import Comparison
 
@@ -20,11 +22,64 @@ if TYPE_CHECKING:
 
 _NUM_SOURCES = 6
 _MOST_NAMED = 4
+_REMEDY = "make it again with --force"
 
 
 def is_void(row: Mapping[str, Any]) -> bool:
     """Whether the share in a row means nothing: there is no gap to speak of, or nothing in the slice."""
     return row["gap_share"] is None or not {NO_GAP, NOT_TOLD_FROM_ZERO}.isdisjoint(row["note"].split("; "))
+
+
+_SLICES_FACTS = {
+    "boundary": str,
+    "max_count": int,
+    "num_rows": int,
+    "num_sequences": int,
+    "seq_len": int,
+    "sequences_digest": str,
+    "counts.id": str,
+    "counts.num_bigrams": int,
+    "counts.num_tokens": int,
+    "tokenizer.digest": str,
+    "tokenizer.name": str,
+    "tokenizer.vocab_size": int,
+}
+_FACTS = {
+    "inexact": dict,
+    "models": list,
+    "recallkit_version": str,
+    "reference": str,
+    "scores": dict,
+    **{f"slices.{name}": kind for name, kind in _SLICES_FACTS.items()},
+}
+_LABELS_FACTS = {**_SLICES_FACTS, "counts.path": str, "names": list}
+"""What is told of a comparison and of its text, by its place in a manifest."""
+
+
+def check_facts(comparison: Comparison, labels: Mapping[str, Any] | None) -> None:
+    """Raises UserError where a manifest lacks what a page tells, or the table a model's rows. `labels`: the slices' manifest."""
+    _check_told(comparison.manifest, _FACTS, comparison.folder)
+    if labels is not None:
+        _check_told(labels, _LABELS_FACTS, comparison.slices)
+    names, totals = comparison.manifest["models"], comparison.totals
+    is_sound = bool(names) and all(isinstance(name, str) for name in names) and set(comparison.models) <= set(names)
+    inexact = [share.get("all") if isinstance(share, dict) else None for share in comparison.manifest["inexact"].values()]
+    if not (is_sound and comparison.models and all(isinstance(share, (int, float)) for share in inexact)):
+        raise UserError("its manifest tells of other models than its table", where=comparison.folder, remedy=_REMEDY)
+    for model in comparison.models:
+        for kind in ("all", "ar_hit", "other"):
+            if (model, kind) not in totals:
+                raise UserError(f"its table has no row of {kind} tokens for {model}", where=comparison.folder, remedy=_REMEDY)
+
+
+def _check_told(manifest: Mapping[str, Any], facts: Mapping[str, type], where: Path | None) -> None:
+    """`facts`: place in the manifest, a dot before the key of an object within -> its type."""
+    for path, kind in facts.items():
+        value: Any = manifest
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(value, kind):
+            raise UserError(f"its manifest tells no {path}", where=where, remedy=_REMEDY)
 
 
 def question(comparison: Comparison) -> str:
@@ -48,18 +103,36 @@ def _claim(model: str, totals: Totals) -> str:
     subject = f"{tag('b', text(model))} (perplexity {ppl(whole['ppl_model'])} against {ppl(whole['ppl_reference'])})"
     gap = "lead" if whole["delta_nll"] < 0 else "gap"
     if is_void(hits):
-        return f"{subject}: a share of this {gap} means nothing ({text(hits['note'])})."
-    bounds = f" (95 % interval {interval(hits)})" if hits["ci_low"] is not None else ""
-    note = f" ({text(hits['note'])})" if hits["note"] else ""
-    return f"{subject}: {tag('strong', percent(hits['gap_share']))}{bounds} of this {gap} is recall{note}."
+        return f"{subject}: a share of this {gap} means nothing ({text('; '.join(_void_notes(hits)))})."
+    share, bounds = tag("strong", percent(hits["gap_share"])), f"95 % interval {interval(hits)}" if hits["ci_low"] is not None else ""
+    if 0 <= hits["gap_share"] <= 1:
+        return f"{subject}: {share}{bounds and f' ({bounds})'} of this {gap} is recall."
+    return f"{subject}: {_beyond(hits, gap)} (share {share}{bounds and f', {bounds}'})."
+
+
+def _beyond(hits: Mapping[str, Any], gap: str) -> str:
+    """What a share below 0 or above 1 means: the model and the reference change places from one slice to the other."""
+    low, high = (hits["gap_share"] if hits[name] is None else hits[name] for name in ("ci_low", "ci_high"))
+    is_told = high < 0 or low > 1
+    place = "better" if gap == "gap" else "worse"
+    side = f"it is {place} than the reference" if is_told else f"it cannot be told to be {'worse' if gap == 'gap' else 'better'}"
+    if hits["gap_share"] < 0:
+        return f"none of this {gap} is recall: on AR hits {side}"
+    return f"all of this {gap} is recall: on the other tokens {side}"
+
+
+def _void_notes(hits: Mapping[str, Any]) -> list[str]:
+    """Of the notes those that say why a share means nothing; what the share would say is left out."""
+    every: list[str] = hits["note"].split("; ")
+    return [note for note in every if note in (NO_GAP, NOT_TOLD_FROM_ZERO)] or every
 
 
 def definition(comparison: Comparison, totals: Totals) -> str:
     """What is meant by recall, as text."""
     facts, hits = comparison.manifest["slices"], totals[comparison.models[0], "ar_hit"]
     return (
-        f"Recall is the part of the gap that lies in AR hits: tokens that complete a bigram which stood earlier in the same "
-        f"context and was seen at most {facts['max_count']:,} times in {facts['counts']['num_tokens']:,} training tokens. "
+        f"Associative recall (AR) is the part of the gap that lies in AR hits: tokens that complete a bigram which stood earlier in the "
+        f"same context and was seen at most {facts['max_count']:,} times in {facts['counts']['num_tokens']:,} training tokens. "
         f"They are {percent(hits['share_of_tokens'], 2)} of the tokens."
     )
 
@@ -73,8 +146,8 @@ def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
     return {
         "Text": f"{facts['num_rows']:,} predicted tokens in {facts['num_sequences']:,} sequences of up to {facts['seq_len']:,}, {packing}",
         "Sources (tokens)": _sources(comparison),
-        "AR hits": f"{hits['tokens']:,} tokens, p = {percent(hits['share_of_tokens'], 2)}; largest training count {facts['max_count']:,}, "
-        f"that is {abbreviate(facts['max_count'] / max(1, counts['num_tokens']) * 1e9)} a billion training tokens",
+        "AR hits": f"{hits['tokens']:,} tokens, {percent(hits['share_of_tokens'], 2)} of all; largest training count "
+        f"{facts['max_count']:,}, that is {abbreviate(facts['max_count'] / max(1, counts['num_tokens']) * 1e9)} in a billion tokens",
         "Training counts": f"{counts['num_tokens']:,} tokens, {counts['num_bigrams']:,} distinct bigrams; id {counts['id']}",
         "Tokenizer": f"{tokenizer['name']}, {tokenizer['vocab_size']:,} entries; digest {tokenizer['digest']}",
         **({"Tokenizers of their own": f"tokens that do not begin and end where theirs do: {', '.join(inexact)}"} if inexact else {}),

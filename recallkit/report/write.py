@@ -83,13 +83,14 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
     if comparison is None:
         others, figures = _others(found)
         return page.lay_out("Recall", _OTHERS_QUESTION, "", others, __version__), figures, 0
+    labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
+    words.check_facts(comparison, labels)
     tokens, num_excerpts = _tokens(comparison, options, excerpts.MOST_BYTES)  # first: what was asked for may not be there
     from recallkit.charts.gap import figures as draw
 
     totals, own = comparison.totals, draw(comparison)
     others, figures = _others(found)
     before = sections.gap_section(comparison, own)
-    labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
     after = sections.method_section(comparison, totals, labels)
 
     def lay_out(text: Section) -> bytes:

@@ -258,7 +258,7 @@ def test_points_of_pictures_have_tips(shown):
     assert not shown.one(".tip.small").is_displayed()
 
 
-@pytest.mark.parametrize("width", [390, 700, 1600])
+@pytest.mark.parametrize("width", [320, 390, 700, 1600])
 def test_nothing_is_wider_than_the_window(shown, width):
     shown.browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride", {"width": width, "height": 844, "deviceScaleFactor": 2, "mobile": width < 500}
@@ -268,6 +268,7 @@ def test_nothing_is_wider_than_the_window(shown, width):
     tip = shown.js("(b => [b.left, b.right])(document.getElementById('tip').getBoundingClientRect())")
     assert tip[0] >= -1
     assert tip[1] <= width + 1
+    assert shown.js("(t => t.scrollWidth - t.clientWidth)(document.getElementById('tip'))") <= 1, "what is cut there cannot be reached"
 
 
 def test_dark_and_light(shown):
@@ -282,6 +283,44 @@ def test_dark_and_light(shown):
     dark = [brightness(colour) for colour in colours()]
     assert light[0] > 0.9 > 0.3 > light[1]
     assert dark[1] > 0.7 > 0.2 > dark[0]
+
+
+CONTRASTS = """(() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => numbers(colour).slice(0, 3).map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const below = (element) => { const colour = getComputedStyle(element).backgroundColor; const [, , , alpha = 1] = numbers(colour);
+    return alpha ? colour : element.parentElement ? below(element.parentElement) : "rgb(255, 255, 255)"; };
+  const found = {};
+  const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || element.closest("svg, script, noscript")) continue;
+    const [a, b] = [light(getComputedStyle(element).color), light(below(element))].sort((x, y) => y - x);
+    const name = `${element.tagName} ${element.className} in ${element.parentElement.className}`;
+    found[name] = Math.min(found[name] ?? 99, (a + 0.05) / (b + 0.05));
+  }
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_on_every_colour(shown, data, scheme):
+    """Contrasts of at least 4.5 to 1 (WCAG 2.2, 1.4.3)."""
+    shown.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    hits = [
+        at
+        for at, (d, c) in enumerate(zip(*(shown.excerpt(data)[key] for key in ("distance", "count")), strict=True))
+        if d and c <= data["most"]
+    ]
+    for kind in ("neither", "both", "reference", "model"):
+        shown.js(
+            "document.querySelectorAll('.text .t').forEach(e => { e.classList.remove('both', 'neither', 'reference', 'model'); e.classList.add(arguments[0]); })",
+            kind,
+        )
+        shown.focus(hits[-1])
+        low = {name: ratio for name, ratio in shown.js(CONTRASTS).items() if ratio < 4.5}
+        assert not low, kind
 
 
 def test_in_print_there_is_nothing_to_press(shown):

@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from recallkit import pipeline
+from recallkit import artifacts, pipeline
 from recallkit.comparison import read_comparison
 from recallkit.errors import UserError
 from recallkit.report import excerpts
@@ -210,6 +211,24 @@ def test_scores_of_another_reading_are_not_shown(words, tmp_path):
     score_path(folder, MODELS[0]).unlink()
     with pytest.raises(UserError, match="no such table"):
         token_view(compared)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("is_hit", [True, False])
+def test_scores_that_are_no_numbers_are_refused(comparison, words, tmp_path, value, is_hit):
+    """Someone edited them: the options in the manifest are still those that were compared."""
+    folder = tmp_path / "slices"
+    shutil.copytree(words, folder)
+    path = score_path(folder, MODELS[0])
+    at = next(place for place, row in enumerate(rows_of(comparison)) if row["ar_hit"] == is_hit)
+    table, manifest = pq.read_table(path), artifacts.read_manifest(path)
+    nlls = table["nll"].to_numpy().copy()
+    nlls[at] = value
+    table = table.set_column(table.schema.get_field_index("nll"), "nll", pa.array(nlls, table.schema.field("nll").type))
+    artifacts.write_parquet(path, [table], table.schema, manifest)
+    sequence = rows_of(comparison)[at]["sequence"]
+    with pytest.raises(UserError, match=r"NLLs that are not finite numbers.*make it again with --force"):
+        token_view(read_comparison(folder), sequences=[sequence])
 
 
 def test_one_model_alone(words, tmp_path):

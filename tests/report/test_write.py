@@ -26,6 +26,7 @@ from recallkit.report import words as told
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.scoring import score_path
 from recallkit.stages.gap import EMPTY_SLICE, GapTables, attribute_gap
+from recallkit.tables import Table
 from tests.report.conftest import HOSTILE, MODELS, REFERENCE
 from tests.report.reading import Page
 from tests.stages.test_gap import Corpus
@@ -159,8 +160,33 @@ def test_a_share_without_meaning_is_said_so(doubtful):
     assert notes["better"] == "model is better than the reference overall: shares are of its lead"
     ppl = doubtful.tables()[TABLE][1][1]
     assert f"same (perplexity {ppl} against {ppl}): a share of this gap means nothing" in doubtful.texts("p")[0]
-    assert "of this lead is recall (model is better" in doubtful.texts("p")[0]
+    assert re.search(r"better \(perplexity .*\): [\d.]+ % \(95 % interval [^)]*\) of this lead is recall\.", doubtful.texts("p")[0])
     assert len(doubtful.texts("s")) == 3, "the share of `noise`, its interval and the clipped one are struck out; `same` has none"
+
+
+@pytest.mark.parametrize(
+    ("delta", "share", "bounds", "said"),
+    [
+        (
+            0.3,
+            -0.007,
+            (-0.02, 0.006),
+            "none of this gap is recall: on AR hits it cannot be told to be worse (share -0.7 %, 95 % interval -2.0",
+        ),
+        (0.3, -0.2, (-0.3, -0.1), "none of this gap is recall: on AR hits it is better than the reference (share -20.0 %, 95 % interval"),
+        (0.3, 1.2, (1.1, 1.3), "all of this gap is recall: on the other tokens it is better than the reference (share 120.0 %, 95 %"),
+        (0.3, 1.01, (0.9, 1.1), "all of this gap is recall: on the other tokens it cannot be told to be worse (share 101.0 %"),
+        (-0.3, 0.25, (0.2, 0.3), "25.0 % (95 % interval 20.0 to 30.0 %) of this lead is recall."),
+        (-0.3, -0.2, (-0.3, -0.1), "none of this lead is recall: on AR hits it is worse than the reference (share -20.0 %"),
+        (-0.3, 1.5, (0.8, 1.9), "all of this lead is recall: on the other tokens it cannot be told to be better (share 150.0 %"),
+        (0.3, 1.2, (None, None), "all of this gap is recall: on the other tokens it is better than the reference (share 120.0 %)."),
+        (0.3, 0.5, (None, None), "perplexity 2.00 against 3.00): 50.0 % of this gap is recall."),
+    ],
+)
+def test_a_share_below_nothing_or_above_all_is_put_in_words(comparison, delta, share, bounds, said):
+    hits = {"gap_share": share, "ci_low": bounds[0], "ci_high": bounds[1], "note": "what the table says"}
+    totals = {("m", "all"): {"delta_nll": delta, "ppl_model": 2, "ppl_reference": 3}, ("m", "ar_hit"): hits}
+    assert said in re.sub("<[^>]*>", "", told.answer(replace(comparison, models=["m"]), totals))
 
 
 def test_a_comparison_without_ar_hits_has_a_page(comparison, tmp_path):
@@ -342,6 +368,42 @@ def test_commands_of_a_text_in_many_files(comparison):
     hub = {**labels, "names": ["owner/name:split", "/data/a b.txt"]}
     assert "recallkit slice owner/name:split 'a b.txt' " in told.commands(comparison, hub)[0]
     assert told.commands(comparison, None)[0].startswith("recallkit slice TEXT... --tokenizer recallkit-4k --counts COUNTS ")
+
+
+EDITS = ["reference", "models", "inexact", "recallkit_version", "slices.counts.num_tokens", "slices.tokenizer.name", "slices.max_count"]
+
+
+@pytest.mark.parametrize("path", EDITS)
+@pytest.mark.parametrize("value", [None, [], {"a": 1}])
+def test_a_manifest_that_was_edited_is_told_in_a_line(comparison, path, value):
+    manifest = json.loads(json.dumps(comparison.manifest))
+    *above, last = path.split(".")
+    of = manifest
+    for key in above:
+        of = of[key]
+    of[last] = value
+    with pytest.raises(UserError, match=r"its manifest tells (no |of other models)"):
+        told.check_facts(replace(comparison, manifest=manifest), None)
+    told.check_facts(comparison, artifacts.read_manifest(comparison.slices / "tokens.parquet"))
+
+
+def test_a_table_without_a_models_rows_is_told(comparison):
+    gap = comparison.tables.gap.filter((pl.col("model") != MODELS[0]) | (pl.col("slice") != "other"))
+    with pytest.raises(UserError, match=f"no row of other tokens for {MODELS[0]}; make it again with --force"):
+        told.check_facts(replace(comparison, tables=replace(comparison.tables, gap=gap)), None)
+
+
+def test_many_models_by_source_stand_in_several_tables():
+    models = [f"m{number}" for number in range(17)]
+    table = Table("By source", ["source", "tokens", "AR hits", *models], [["s", "1", "2", *map(str, range(17))]], caption="more")
+    parts = sections._side_by_side(table, 3)
+    assert [part.title for part in parts] == ["By source (1 of 3)", "By source (2 of 3)", "By source (3 of 3)"]
+    assert [name for part in parts for name in part.headers[3:]] == models
+    assert [cell for part in parts for cell in part.rows[0][3:]] == [str(number) for number in range(17)]
+    assert all(list(part.rows[0][:3]) == ["s", "1", "2"] and len(part.headers) <= 11 for part in parts)
+    assert [part.caption for part in parts] == [None, None, "more"]
+    narrow = replace(table, headers=table.headers[:11], rows=[table.rows[0][:11]])
+    assert sections._side_by_side(narrow, 3) == [narrow]
 
 
 def test_a_damaged_comparison_is_said_to_be_one(comparison, tmp_path):

@@ -107,3 +107,12 @@ def test_long_names_fold_within_80_columns(tmp_path, monkeypatch, capsys, models
     assert out.count("20.0 to 40.0 %") == len(models), "intervals stay whole"
     assert sum("█" in line and "▁" in line for line in lines) > 1, "curves"
     assert "".join(models[0].split()) in "".join(out.split()), "its note, folded"
+
+
+def test_the_largest_source_stands_first_and_shares_are_those_of_ar_hits():
+    made = made_tables(sources=("ALL", "a", "b", "c"))
+    tokens = pl.col("source").replace_strict({"ALL": 60, "a": 10, "b": 30, "c": 20})
+    gap = made.gap.with_columns(tokens=tokens, share_of_tokens=pl.when(slice="all").then(1.0).otherwise(0.25))
+    tables = GapTables(gap, made.by_count, made.by_distance, gap, gap)
+    assert [row[:3] for row in by_source_table(tables).rows] == [["b", "30", "25.00 %"], ["c", "20", "25.00 %"], ["a", "10", "25.00 %"]]
+    assert gap_table(tables, SLICES).caption.startswith("AR hits are 25.00 % of 60 tokens.")
