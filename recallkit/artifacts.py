@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MANIFEST_KEY = b"recallkit"
+PARQUET_MAGIC = b"PAR1"
 PARTIAL = ".partial"
 """Ending of the folders that hold unfinished work."""
 
@@ -171,7 +172,7 @@ def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | Non
 def check_replaceable(path: Path, magic: bytes, *, at: int = 0) -> None:
     """Raises UserError where `path` is a file or folder that no table of ours could be: it is not replaced, ever.
 
-    `magic` are the bytes that such a table holds at byte `at`.
+    `magic` are the bytes that such a table holds at byte `at`. A Parquet file must hold a manifest besides, if it can be read.
     """
     if path.is_dir():
         raise UserError("a directory, where a file is to be written", where=path, remedy="give another name with -o")
@@ -179,8 +180,20 @@ def check_replaceable(path: Path, magic: bytes, *, at: int = 0) -> None:
     if path.exists() and path.stat().st_size:
         with path.open("rb") as handle:
             handle.seek(at)
-            if handle.read(len(magic)) != magic:
-                raise UserError("a file that recallkit did not write, and will not replace", where=path, remedy="give another name")
+            is_ours = handle.read(len(magic)) == magic
+        if not is_ours or (magic == PARQUET_MAGIC and _is_foreign_parquet(path)):
+            raise UserError("a file that recallkit did not write, and will not replace", where=path, remedy="give another name")
+
+
+def _is_foreign_parquet(path: Path) -> bool:
+    """Whether this is a whole Parquet file of someone else's. A damaged one may have been ours."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return MANIFEST_KEY not in (pq.read_metadata(path).metadata or {})
+    except (pa.ArrowException, OSError):
+        return False
 
 
 def _check_folders(path: Path) -> None:

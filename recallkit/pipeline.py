@@ -78,7 +78,7 @@ def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
     """Writes the bigrams of a counts table to Parquet; a file that is there and holds others is replaced with `force` alone."""
     from recallkit.stages import bigrams
 
-    artifacts.check_replaceable(parquet, b"PAR1")
+    artifacts.check_replaceable(parquet, artifacts.PARQUET_MAGIC)
     table = open_counts(counts)
     if parquet.exists() and not force:
         if artifacts.read_manifest(parquet).get("counts_id") == table.meta["id"]:
@@ -158,7 +158,7 @@ def slice_text(
         if table.meta.get("boundary") != text.boundary:
             console.note(f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}")
     for name in ("sequences.parquet", "tokens.parquet"):
-        artifacts.check_replaceable(out / name, b"PAR1")
+        artifacts.check_replaceable(out / name, artifacts.PARQUET_MAGIC)
     sequences = _make_sequences(opened, out / "sequences.parquet", seq_len, force=force)
     tokens.keep_tokenizer(out, opened.tokenizer)
     if table is not None and table.meta.get("only") not in (None, sequences["sequences_digest"]):
@@ -257,6 +257,7 @@ def gap(
 
     Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can mend.
     """
+    from recallkit.attribution.aligned import open_tokens
     from recallkit.stages.gap import attribute_gap
 
     names = [reference, *models]
@@ -264,8 +265,9 @@ def gap(
         raise UserError("a model is named twice", where=" ".join(names), remedy="compare different models")
     out = out or gap_path(slices, reference, models)
     question = {"reference": reference, "models": list(models)}
-    artifacts.check_replaceable(out / "gap.parquet", b"PAR1")
+    artifacts.check_replaceable(out / "gap.parquet", artifacts.PARQUET_MAGIC)
     is_finished(artifacts.manifest_options(out / "gap.parquet", force=options.force), question, out, force=options.force)
+    open_tokens(slices / "tokens.parquet")  # labels without AR hits are told before hours of scoring
     # --force is about the tables here: scores may have taken days, and are made again by `score --force` alone.
     manifests = {name: score(name, slices, replace(options, force=False)) for name in names}
     _note_other_readings(manifests)

@@ -154,7 +154,7 @@ def _finished(out: Path, key: dict[str, Any], *, force: bool) -> ProfileTables |
     found = {}
     for field in fields(ProfileTables):
         path = out / f"{field.name}.parquet"
-        artifacts.check_replaceable(path, b"PAR1")
+        artifacts.check_replaceable(path, artifacts.PARQUET_MAGIC)
         found[path.name] = artifacts.manifest_options(path, force=force)
     if not is_finished(found[_LAST], key, out / _LAST, force=force):
         return None

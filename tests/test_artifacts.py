@@ -184,6 +184,16 @@ def test_files_that_are_not_ours_are_never_replaced(tmp_path):
 # -------------------------------------------------------------------------------------------------- digests of weights
 
 
+def test_a_whole_parquet_file_of_someone_else_is_not_replaced(tmp_path):
+    """Damaged ones may have been ours: --force is how they are made again."""
+    theirs, damaged = tmp_path / "theirs.parquet", tmp_path / "damaged.parquet"
+    pq.write_table(pa.table({"a": [1]}), theirs)
+    damaged.write_bytes(b"PAR1" + b"\0" * 64)
+    with pytest.raises(UserError, match="did not write"):
+        artifacts.check_replaceable(theirs, artifacts.PARQUET_MAGIC)
+    artifacts.check_replaceable(damaged, artifacts.PARQUET_MAGIC)
+
+
 @pytest.fixture
 def digest_home(tmp_path, monkeypatch):
     """A cache folder of its own, and files that count as large and settled as soon as they are written."""

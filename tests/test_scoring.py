@@ -30,7 +30,7 @@ from recallkit.stages import scores
 from recallkit.stages.tokens import load_tokenizer
 from recallkit.texts import TextOptions
 from recallkit.workers import processes
-from tests.conftest import FAMILIES
+from tests.conftest import FAMILIES, made_up_texts, write_jsonl
 from tests.models.test_hf import direct
 
 
@@ -424,3 +424,11 @@ def test_names_never_leave_the_folder(small_slices):
         assert scoring.score_path(small_slices, name).parent == small_slices / "scores"
     assert scoring.score_path(small_slices, "a/b") != scoring.score_path(small_slices, "a-b")
     assert artifacts.file_slug("plain-name_1") == "plain-name_1"
+
+
+def test_labels_without_ar_hits_are_told_before_anything_is_scored(tmp_path):
+    text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(2, 40), "books")
+    pipeline.slice_text(TextOptions([str(text)], "validation"), tmp_path / "slices", counts=None, seq_len=64)
+    with pytest.raises(UserError, match="without training counts"):
+        pipeline.gap("zoo:attention", ["zoo:hyena"], tmp_path / "slices")
+    assert not (tmp_path / "slices" / "scores").exists()

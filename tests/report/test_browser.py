@@ -287,7 +287,8 @@ def test_dark_and_light(shown):
 
 CONTRASTS = """(() => {
   const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const light = (colour) => numbers(colour).slice(0, 3).map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = (colour) => numbers(colour).slice(0, 3).map((v) => linear(v / 255))
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
   const below = (element) => { const colour = getComputedStyle(element).backgroundColor; const [, , , alpha = 1] = numbers(colour);
     return alpha ? colour : element.parentElement ? below(element.parentElement) : "rgb(255, 255, 255)"; };
@@ -315,7 +316,7 @@ def test_text_stands_out_on_every_colour(shown, data, scheme):
     ]
     for kind in ("neither", "both", "reference", "model"):
         shown.js(
-            "document.querySelectorAll('.text .t').forEach(e => { e.classList.remove('both', 'neither', 'reference', 'model'); e.classList.add(arguments[0]); })",
+            "document.querySelectorAll('.text .t[role]').forEach(e => { e.className = `t hit ${arguments[0]}`; })",
             kind,
         )
         shown.focus(hits[-1])
