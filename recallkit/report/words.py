@@ -117,8 +117,8 @@ def _beyond(hits: Mapping[str, Any], gap: str) -> str:
     place = "better" if gap == "gap" else "worse"
     side = f"it is {place} than the reference" if is_told else f"it cannot be told to be {'worse' if gap == 'gap' else 'better'}"
     if hits["gap_share"] < 0:
-        return f"none of this {gap} is recall: on AR hits {side}"
-    return f"all of this {gap} is recall: on the other tokens {side}"
+        return f"none of this {gap} is recall; on AR hits {side}"
+    return f"all of this {gap} is recall; on the other tokens {side}"
 
 
 def _void_notes(hits: Mapping[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -54,8 +55,10 @@ def run() -> None:
     for path in (given.json, given.plot):
         if path and not path.absolute().parent.is_dir():
             parser.error(f"{path.absolute().parent} is no folder")
-    if given.plot and given.plot.suffix not in (".svg", ".png", ".pdf"):
-        parser.error(f"{given.plot}: use .svg, .png or .pdf")
+    if given.plot and given.plot.suffix not in (".svg", ".png"):
+        parser.error(f"{given.plot}: use .svg or .png")
+    if given.plot and not all(find_spec(name) for name in ("altair", "vl_convert")):
+        parser.error("--plot needs altair and vl-convert-python: write --json here, and draw it where they are with --from")
 
     from recallkit.bench import results as shown
     from recallkit.bench.plot import draw

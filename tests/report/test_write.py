@@ -103,7 +103,7 @@ def test_the_question_and_its_answer(comparison, page):
         if row["gap_share"] >= 0:
             assert f"{share} (95 % interval {interval}) of this gap is recall." in answer
         else:
-            assert re.search(rf"none of this (gap|lead) is recall: on AR hits it .* \(share {share}, 95 % interval {interval}\)\.", answer)
+            assert re.search(rf"none of this (gap|lead) is recall; on AR hits it .* \(share {share}, 95 % interval {interval}\)\.", answer)
 
 
 def test_the_method_says_what_makes_it_again(comparison, page):
@@ -175,15 +175,15 @@ def test_a_share_without_meaning_is_said_so(doubtful):
             0.3,
             -0.007,
             (-0.02, 0.006),
-            "none of this gap is recall: on AR hits it cannot be told to be worse (share -0.7 %, 95 % interval -2.0",
+            "none of this gap is recall; on AR hits it cannot be told to be worse (share -0.7 %, 95 % interval -2.0",
         ),
-        (0.3, -0.2, (-0.3, -0.1), "none of this gap is recall: on AR hits it is better than the reference (share -20.0 %, 95 % interval"),
-        (0.3, 1.2, (1.1, 1.3), "all of this gap is recall: on the other tokens it is better than the reference (share 120.0 %, 95 %"),
-        (0.3, 1.01, (0.9, 1.1), "all of this gap is recall: on the other tokens it cannot be told to be worse (share 101.0 %"),
+        (0.3, -0.2, (-0.3, -0.1), "none of this gap is recall; on AR hits it is better than the reference (share -20.0 %, 95 % interval"),
+        (0.3, 1.2, (1.1, 1.3), "all of this gap is recall; on the other tokens it is better than the reference (share 120.0 %, 95 %"),
+        (0.3, 1.01, (0.9, 1.1), "all of this gap is recall; on the other tokens it cannot be told to be worse (share 101.0 %"),
         (-0.3, 0.25, (0.2, 0.3), "25.0 % (95 % interval 20.0 to 30.0 %) of this lead is recall."),
-        (-0.3, -0.2, (-0.3, -0.1), "none of this lead is recall: on AR hits it is worse than the reference (share -20.0 %"),
-        (-0.3, 1.5, (0.8, 1.9), "all of this lead is recall: on the other tokens it cannot be told to be better (share 150.0 %"),
-        (0.3, 1.2, (None, None), "all of this gap is recall: on the other tokens it is better than the reference (share 120.0 %)."),
+        (-0.3, -0.2, (-0.3, -0.1), "none of this lead is recall; on AR hits it is worse than the reference (share -20.0 %"),
+        (-0.3, 1.5, (0.8, 1.9), "all of this lead is recall; on the other tokens it cannot be told to be better (share 150.0 %"),
+        (0.3, 1.2, (None, None), "all of this gap is recall; on the other tokens it is better than the reference (share 120.0 %)."),
         (0.3, 0.5, (None, None), "perplexity 2.00 against 3.00): 50.0 % of this gap is recall."),
     ],
 )
