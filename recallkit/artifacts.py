@@ -150,7 +150,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise UserError(f"not a readable Parquet file ({error})", where=path, remedy="make it again with --force") from error
     if MANIFEST_KEY not in metadata:
         raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
-    manifest: dict[str, Any] = json.loads(metadata[MANIFEST_KEY])
+    try:
+        manifest = json.loads(metadata[MANIFEST_KEY])
+    except (ValueError, RecursionError) as error:
+        raise UserError("its manifest is damaged", where=path, remedy="make it again with --force") from error
+    if not isinstance(manifest, dict):
+        raise UserError("its manifest is damaged", where=path, remedy="make it again with --force")
     check_schema_version(manifest, path)
     return manifest
 

@@ -92,6 +92,8 @@ def _common_manifest(folder: Path, files: Mapping[str, Path]) -> dict[str, Any]:
     common = {**manifests["gap"], "kind": "gap"}
     if any({**manifest, "kind": "gap"} != common for manifest in manifests.values()):
         raise UserError("tables of different comparisons", where=folder, remedy=_REMEDY)
+    if not (isinstance(common.get("reference"), str) and isinstance(common.get("slices"), dict)):
+        raise UserError("its manifest is not that of a comparison", where=files["gap"], remedy=_REMEDY)
     return common
 
 

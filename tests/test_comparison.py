@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
 from recallkit import artifacts, pipeline
@@ -144,3 +145,20 @@ def test_labels_of_another_threshold_are_others(compared, slices):
         assert read_comparison(compared).slices is None
         with pytest.raises(UserError, match="not the slices that were compared"):
             read_comparison(compared, slices)
+
+
+@pytest.mark.parametrize("facts", [{"reference": None}, {"reference": 3}, {"slices": None}, {"slices": "x"}])
+def test_a_manifest_that_is_none_of_a_comparison_is_told(compared, facts):
+    for name in TABLES:
+        change_manifest(compared / f"{name}.parquet", **facts)
+    with pytest.raises(UserError, match="not that of a comparison"):
+        read_comparison(compared)
+
+
+@pytest.mark.parametrize("written", [b"", b"{", b"[1]", b"[" * 100_000, b"\xff"])
+def test_a_manifest_that_cannot_be_read_is_told(compared, written):
+    path = compared / "gap.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({artifacts.MANIFEST_KEY: written}), path)
+    with pytest.raises(UserError, match="its manifest is damaged"):
+        read_comparison(compared)

@@ -61,7 +61,7 @@ LAYERS: dict[str, set[str]] = {
     "evals": LEAVES | {"evals", "sources", "models"},
     "model_tokenizer": LEAVES | {"models"},
     "scoring": LEAVES | {"workers", "stages", "models", "console", "model_tokenizer"},
-    "pipeline": LEAVES | {"texts", "scoring", "stages", "models", "console"},
+    "pipeline": LEAVES | {"texts", "scoring", "stages", "attribution", "models", "console"},
     "profiling": LEAVES | {"texts", "pipeline", "stages", "console"},
     "mqar": LEAVES | {"evaluated", "evals", "stages", "models", "console"},
     "embedded": LEAVES | {"texts", "pipeline", "models", "stages"},
