@@ -120,6 +120,23 @@ Slices = Annotated[
     ),
 ]
 Counts = Annotated[Path | None, typer.Option("--counts", metavar="FILE", help="A table made by `recallkit count`.", show_default=False)]
+MaxCount = Annotated[
+    int | None,
+    typer.Option(min=0, max=config.MOST, help=f"Largest count of a rare bigram.  \\[default: {config.MAX_COUNT}]", show_default=False),
+]
+MaxRate = Annotated[
+    float | None,
+    typer.Option(min=0, help="The same as occurrences a billion training tokens (the papers' 1250 of 10B is 125).", show_default=False),
+]
+SeqLen = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=config.LONGEST,
+        help=f"Predictions in a sequence.  \\[default: {config.SEQ_LEN}; for the embedded text {config.EMBEDDED_SEQ_LEN}]",
+        show_default=False,
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[
     DtypeChoice | None,

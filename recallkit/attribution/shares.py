@@ -6,6 +6,11 @@ overall gap that lies in a slice, below 0 and above 1 as it comes.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 NO_GAP = "no gap overall"
 NOT_TOLD_FROM_ZERO = "overall gap cannot be told from zero"
 MODEL_BETTER = "model is better than the reference overall: shares are of its lead"
@@ -43,3 +48,8 @@ def describe_gap(gap: float, hits_share: float | None, interval: tuple[float, fl
     elif opposed_on_other:
         notes.append(BETTER_ON_OTHER)
     return notes
+
+
+def is_void(row: Mapping[str, Any]) -> bool:
+    """Whether the share in a row of the gap table means nothing: there is no gap to speak of, or nothing in the slice."""
+    return row["gap_share"] is None or not {NO_GAP, NOT_TOLD_FROM_ZERO}.isdisjoint(row["note"].split("; "))

@@ -19,6 +19,9 @@ from recallkit.options import (
     Force,
     Json,
     LimitTokens,
+    MaxCount,
+    MaxRate,
+    SeqLen,
     SkipBad,
     SourceField,
     Sources,
@@ -38,23 +41,9 @@ def profile(
         typer.Option(metavar="DIR", help="Profile the labelled tokens of a slice directory instead of text.", show_default=False),
     ] = None,
     counts: Counts = None,
-    max_count: Annotated[
-        int | None,
-        typer.Option(min=0, max=config.MOST, help=f"Largest count of a rare bigram.  \\[default: {config.MAX_COUNT}]", show_default=False),
-    ] = None,
-    max_rate: Annotated[
-        float | None,
-        typer.Option(min=0, help="The same as occurrences a billion training tokens (the papers' 1250 of 10B is 125).", show_default=False),
-    ] = None,
-    seq_len: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=config.LONGEST,
-            help=f"Predictions in a sequence.  \\[default: {config.SEQ_LEN}; for the embedded text {config.EMBEDDED_SEQ_LEN}]",
-            show_default=False,
-        ),
-    ] = None,
+    max_count: MaxCount = None,
+    max_rate: MaxRate = None,
+    seq_len: SeqLen = None,
     stop_words: Annotated[
         str,
         typer.Option(

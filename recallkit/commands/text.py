@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recallkit import config
 from recallkit.commands.app import app
 from recallkit.options import (
     Boundary,
@@ -18,6 +17,9 @@ from recallkit.options import (
     Force,
     Json,
     LimitTokens,
+    MaxCount,
+    MaxRate,
+    SeqLen,
     SkipBad,
     SourceField,
     Sources,
@@ -101,23 +103,9 @@ def slice_(
         Path | None, typer.Option("-o", "--out", metavar="DIR", help="The directory to write.  \\[default: slices]", show_default=False)
     ] = None,
     counts: Counts = None,
-    max_count: Annotated[
-        int | None,
-        typer.Option(min=0, max=config.MOST, help=f"Largest count of a rare bigram.  \\[default: {config.MAX_COUNT}]", show_default=False),
-    ] = None,
-    max_rate: Annotated[
-        float | None,
-        typer.Option(min=0, help="The same as occurrences a billion training tokens (the papers' 1250 of 10B is 125).", show_default=False),
-    ] = None,
-    seq_len: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=config.LONGEST,
-            help=f"Predictions in a sequence.  \\[default: {config.SEQ_LEN}; for the embedded text {config.EMBEDDED_SEQ_LEN}]",
-            show_default=False,
-        ),
-    ] = None,
+    max_count: MaxCount = None,
+    max_rate: MaxRate = None,
+    seq_len: SeqLen = None,
     tokenizer: Tokenizer = None,
     end_token: EndToken = None,
     boundary: Boundary = BoundaryChoice.pack,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recallkit import artifacts
+from recallkit.attribution.shares import is_void
 from recallkit.charts import theme
 from recallkit.console import percent
 from recallkit.errors import UserError
@@ -72,13 +73,13 @@ def results_table(comparison: Comparison, totals: Totals) -> str:
     for model in comparison.models:
         row = totals[model, "ar_hit"]
         shares = (percent(row["gap_share"]), interval(row), percent(row["gap_share_clipped"]))
-        is_void = words.is_void(row)
-        struck = [tag("s", share) if is_void and share != "–" else share for share in shares]
+        void = is_void(row)
+        struck = [tag("s", share) if void and share != "–" else share for share in shares]
         cells = [tag("td", ppl(totals[model, kind]["ppl_model"])) for kind in _KINDS]
         cells += [tag("td", struck[0], class_="share"), *(tag("td", share) for share in struck[1:])]
         rows.append(tag("tr", tag("th", text(model), scope="row"), *cells))
         if row["note"]:
-            notes.append(tag("li", text(f"{model}: {'the share means nothing: ' * is_void}{row['note']}")))
+            notes.append(tag("li", text(f"{model}: {'the share means nothing: ' * void}{row['note']}")))
     table = markup.table("Perplexities and shares of the gap", heads, rows)
     return table + (tag("ul", *notes, class_="notes") if notes else "")
 

@@ -6,7 +6,7 @@ import shlex
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
+from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO, is_void
 from recallkit.console import abbreviate, percent
 from recallkit.errors import UserError
 from recallkit.report.markup import tag, text
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 _NUM_SOURCES = 6
 _MOST_NAMED = 4
 _REMEDY = "make it again with --force"
-
-
-def is_void(row: Mapping[str, Any]) -> bool:
-    """Whether the share in a row means nothing: there is no gap to speak of, or nothing in the slice."""
-    return row["gap_share"] is None or not {NO_GAP, NOT_TOLD_FROM_ZERO}.isdisjoint(row["note"].split("; "))
 
 
 _SLICES_FACTS = {

@@ -12,7 +12,8 @@ import pytest
 
 from recallkit import pipeline
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
-from recallkit.charts.gap import _POSITIONS, figures
+from recallkit.charts.gap import figures
+from recallkit.charts.gap_lines import _POSITIONS
 from recallkit.charts.lines import bucket_edge, labels, rounded, shorten
 from recallkit.charts.theme import PAPER, svg
 from recallkit.comparison import Comparison, read_comparison

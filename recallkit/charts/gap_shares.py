@@ -1,0 +1,266 @@
+"""Pictures of a comparison with a small plot a model: the AR hits' share of the gap by source and by threshold."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from recallkit.attribution.shares import is_void
+from recallkit.charts.lines import (
+    AXIS,
+    CHARACTER,
+    FULL,
+    Key,
+    bucket_axis,
+    counted,
+    head,
+    labels,
+    legend,
+    place,
+    rounded,
+    series,
+    share,
+    shorten,
+    stacked,
+    upright,
+    values,
+)
+from recallkit.charts.theme import WIDTH, Figure
+from recallkit.config import MAX_COUNT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import altair as alt
+
+    from recallkit.charts.lines import Series
+    from recallkit.charts.theme import Chart, Palette
+    from recallkit.comparison import Comparison
+
+    Row = Mapping[str, Any]
+
+_HITS, _OTHER = "ar_hit", "other"
+_MOST_SOURCES = 12
+_LEAST_SHARE, _LARGEST_SHARE = -1.0, 2.0
+"""Shares beyond are drawn at the edge: where the gap of a source is next to nothing they can be of any size."""
+
+
+def by_source(comparison: Comparison) -> Figure | None:
+    """The AR hits' share of each source's gap, the largest sources alone. None where there is nothing to draw."""
+    of_models = {model: _source_rows(comparison, model) for model in comparison.models}
+    tokens = {row["source"]: row["tokens"] for row in of_models[comparison.models[0]]["all"]}
+    sources = sorted(tokens, key=lambda source: (-tokens[source], source))[:_MOST_SOURCES]
+    shares = {
+        model: {row["source"]: row for row in rows[_HITS] if row["source"] in sources and not is_void(row)}
+        for model, rows in of_models.items()
+    }
+    shown = [model for model in comparison.models if shares[model]]
+    if not shown or len(tokens) < 2:
+        return None
+    rest = f" The {_MOST_SOURCES} largest of {len(tokens):,} sources." if len(tokens) > _MOST_SOURCES else ""
+    caption = (
+        f"The AR hits' share of each source's gap, with its 95 % interval; the dashed line is the share of all sources together.{rest} "
+        "A share that means nothing, because the gap cannot be told from zero, is left out."
+    )
+    whole = {model: comparison.totals[model, _HITS] for model in shown}
+    draw = partial(_draw_sources, comparison, shown, sources, shares, whole)
+    return Figure("by_source", "By source", caption, draw)
+
+
+def _source_rows(comparison: Comparison, model: str) -> dict[str, list[Row]]:
+    """Rows of one model by slice, without the three of all sources together, which come first."""
+    rows = [row for row in comparison.tables.gap.to_dicts() if row["model"] == model][3:]
+    return {kind: [row for row in rows if row["slice"] == kind] for kind in ("all", _HITS)}
+
+
+def _draw_sources(
+    comparison: Comparison,
+    models: Sequence[str],
+    sources: Sequence[str],
+    shares: Mapping[str, Mapping[str, Row]],
+    whole: Mapping[str, Row],
+    palette: Palette,
+) -> Chart:
+    import altair as alt
+
+    looks = {look.name: look for look in series(comparison.models, palette, comparison.reference)}
+    names = labels(sources, 16)
+    columns, left = (1 if len(models) == 1 else 2), min(110, 10 + CHARACTER * max(len(name) for name in names.values()))
+    width, height = (FULL - left - 18 * (columns - 1)) / columns, 18 * len(sources)
+    ends = [
+        end
+        for rows in shares.values()
+        for row in rows.values()
+        for end in (row["gap_share"], row["ci_low"], row["ci_high"])
+        if end is not None
+    ]
+    domain = _share_domain([*ends, *(row["gap_share"] for row in whole.values() if not is_void(row))])
+    axis = alt.X("x:Q", scale=alt.Scale(domain=domain, nice=False), axis=_share_axis(domain, width))
+    plots = []
+    for index, model in enumerate(models):
+        rows = _source_axis(names, sources, height, left, is_named=index % columns == 0)
+        plots.append(
+            _source_plot(looks[model], names, sources, shares[model], whole[model], (axis, rows, domain), (width, height), palette)
+        )
+    return _grid(plots, columns, palette, [Key("all sources", palette.soft, [4, 3], None, 1)], left)
+
+
+def _source_axis(names: Mapping[str, str], sources: Sequence[str], height: float, left: float, *, is_named: bool) -> alt.Y:
+    """A line a source, named at the left of the first column. The names are data of the scale, not of an expression."""
+    import altair as alt
+
+    scale = alt.Scale(domain=[names[source] for source in sources], range=[0, height])
+    named: dict[str, Any] = {"minExtent": left, "maxExtent": left, "labelLimit": left} if is_named else {"labels": False}
+    axis = alt.Axis(title=None, grid=True, domain=False, ticks=False, labelPadding=6, **named)
+    return alt.Y("source:N", scale=scale, axis=axis, sort=None)
+
+
+def _source_plot(
+    look: Series,
+    names: Mapping[str, str],
+    sources: Sequence[str],
+    shares: Mapping[str, Row],
+    whole: Row,
+    axes: tuple[alt.X, alt.Y, tuple[float, float]],
+    size: tuple[float, float],
+    palette: Palette,
+) -> Chart:
+    import altair as alt
+
+    x, y, (low, high) = axes
+    rows = []
+    for source in (source for source in sources if source in shares):
+        row = shares[source]
+        told = f"{shorten(look.name, 60)}, {shorten(source, 60)}: {_share_told(row)}"
+        ends = (row["ci_low"], row["ci_high"]) if row["ci_low"] is not None else (row["gap_share"],) * 2
+        cut = [min(max(value, low), high) for value in (row["gap_share"], *ends)]
+        rows.append({"source": names[source], "x": cut[0], "low": cut[1], "high": cut[2], "text": told})
+    lines = alt.Chart(values(rows)).mark_rule(color=look.colour, strokeWidth=1.6, aria=False).encode(x=_other(x, "low"), x2="high:Q", y=y)
+    dots = alt.Chart(values(rows)).mark_point(shape=look.shape, size=40, fill=look.colour, stroke=look.colour, strokeWidth=1, opacity=1)
+    marks = [] if is_void(whole) else [upright(palette, whole["gap_share"], x, size[1], [4, 3])]
+    zero = upright(palette, 0.0, x, size[1], [1, 0], palette.rule)
+    layers = [
+        zero,
+        *marks,
+        lines,
+        dots.encode(x=x, y=y, description="text:N"),
+        *head(palette, shorten(look.label, int(size[0] / CHARACTER))),
+    ]
+    return alt.layer(*layers, width=size[0], height=size[1])
+
+
+def _share_told(row: Row) -> str:
+    interval = "" if row["ci_low"] is None else f" ({share(row['ci_low'])} to {share(row['ci_high'])})"
+    return f"{share(row['gap_share'])}{interval} of the gap, {counted(row['tokens'], 'AR hit')}"
+
+
+def _other(axis: alt.X, field: str) -> alt.X:
+    """The same axis for another column."""
+    import altair as alt
+
+    return alt.X(f"{field}:Q", scale=axis["scale"], axis=axis["axis"])
+
+
+def _share_domain(shares: Sequence[float]) -> tuple[float, float]:
+    """From 0, or what is below it, to what is highest; cut where shares are out of all proportion."""
+    low, high = max(_LEAST_SHARE, min([0.0, *shares])), min(_LARGEST_SHARE, max([0.1, *shares]))
+    room = 0.04 * (high - low)
+    return (low - room if low < 0 else low - room / 2, high + room)
+
+
+def _share_axis(domain: tuple[float, float], width: float) -> alt.Axis:
+    import altair as alt
+
+    return alt.Axis(title=None, format=".0%", grid=True, tickCount=max(2, int(width // 45)), labelFlush=False, domain=False, ticks=False)
+
+
+def _grid(plots: Sequence[Chart], columns: int, palette: Palette, entries: Sequence[Key], left: float = AXIS) -> Chart:
+    """Small plots in `columns`, row by row, and what their lines mean below."""
+    import altair as alt
+
+    grid = alt.concat(*plots, columns=columns, spacing={"row": 10, "column": 18}).resolve_scale(x="independent", y="independent")
+    return stacked(grid, *([legend(entries, palette, start=-left)] if entries else []))
+
+
+def by_threshold(comparison: Comparison) -> Figure | None:
+    """The AR hits' share of the gap at every threshold on the training count. None where there is nothing to draw."""
+    rows = comparison.tables.by_threshold.to_dicts()
+    shown = [model for model in comparison.models if not is_void(comparison.totals[model, _HITS]) or _has_share(comparison, model)]
+    of_models = {model: [row for row in rows if row["model"] == model and row["gap_share"] is not None] for model in shown}
+    of_models = {model: found for model, found in of_models.items() if len(found) > 1}
+    if not of_models:
+        return None
+    used = comparison.manifest["slices"]["max_count"]
+    caption = (
+        "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval; "
+        "in grey the other models."
+    )
+    draw = partial(_draw_thresholds, comparison, of_models, used)
+    return Figure("by_threshold", "By threshold", caption, draw)
+
+
+def _has_share(comparison: Comparison, model: str) -> bool:
+    """Whether the model's gap is one to take shares of, though no token is an AR hit at the threshold that was used."""
+    whole = comparison.totals[model, "all"]
+    return whole["gap_share"] is not None and not is_void(whole)
+
+
+def _draw_thresholds(comparison: Comparison, of_models: Mapping[str, Sequence[Row]], used: int, palette: Palette) -> Chart:
+    import altair as alt
+
+    looks = {look.name: look for look in series(comparison.models, palette, comparison.reference)}
+    columns = 1 if len(of_models) == 1 else 2
+    width = WIDTH if columns == 1 else (FULL - AXIS - 18) / 2
+    height = 200 if columns == 1 else 100
+    ends = [
+        end for rows in of_models.values() for row in rows for end in (row["gap_share"], row["ci_low"], row["ci_high"]) if end is not None
+    ]
+    domain = _share_domain(ends)
+    last = max(place(row["threshold"]) for rows in of_models.values() for row in rows)
+    x = bucket_axis([0, last], None, most=9 if columns == 1 else 5)
+    known = dict.fromkeys(row["threshold"] for rows in of_models.values() for row in rows)
+    entries = [Key(f"AR hits here: up to {rounded(used)}", palette.ink, [4, 3], None, 1)] if used in known else []
+    entries += (
+        [Key(f"Zoology's {MAX_COUNT:,} of 10B tokens", palette.soft, [1.5, 2.5], None, 1.2)]
+        if used != MAX_COUNT and MAX_COUNT in known
+        else []
+    )
+    plots = []
+    for index, model in enumerate(of_models):
+        named: dict[str, Any] = {"minExtent": AXIS, "maxExtent": AXIS} if index % columns == 0 else {"labels": False}
+        axis = alt.Axis(title=None, format=".0%", grid=True, tickCount=4 if columns == 2 else 6, domain=False, ticks=False, **named)
+        y = alt.Y("y:Q", scale=alt.Scale(domain=domain, nice=False), axis=axis)
+        rules = [upright(palette, place(used), x, height, [4, 3], palette.ink)] if used in known else []
+        rules += [upright(palette, place(MAX_COUNT), x, height, [1.5, 2.5])] if used != MAX_COUNT and MAX_COUNT in known else []
+        others = [_share_lines([rows for name, rows in of_models.items() if name != model], x, y, palette)] if len(of_models) > 1 else []
+        mine = _share_band(looks[model], of_models[model], x, y, domain)
+        top = head(palette, shorten(looks[model].label, int(width / CHARACTER)))
+        plots.append(alt.layer(*others, *rules, *mine, *top, width=width, height=height))
+    return _grid(plots, columns, palette, entries)
+
+
+def _share_lines(of_others: Sequence[Sequence[Row]], x: alt.X, y: alt.Y, palette: Palette) -> alt.Chart:
+    """The lines of the other models, for comparison."""
+    import altair as alt
+
+    rows = [{"x": place(row["threshold"]), "y": row["gap_share"], "run": run} for run, found in enumerate(of_others) for row in found]
+    lines = alt.Chart(values(rows)).mark_line(color=palette.rest, opacity=0.4, strokeWidth=0.9, aria=False)
+    drawn: alt.Chart = lines.encode(x=x, y=y, detail="run:N")
+    return drawn
+
+
+def _share_band(look: Series, rows: Sequence[Row], x: alt.X, y: alt.Y, domain: tuple[float, float]) -> list[alt.Chart]:
+    """The share of one model with its interval, and a dot at every threshold that says what it is."""
+    import altair as alt
+
+    found = []
+    for row in rows:
+        told = f"{shorten(look.name, 60)}, up to {row['threshold']:,}: {_share_told(row)}"
+        found.append({"x": place(row["threshold"]), "y": row["gap_share"], "low": row["ci_low"], "high": row["ci_high"], "text": told})
+    band = alt.Chart(values(row for row in found if row["low"] is not None))
+    area = band.mark_area(color=look.colour, opacity=0.2, aria=False).encode(
+        x=x, y=alt.Y("low:Q", scale=y["scale"], axis=y["axis"]), y2="high:Q"
+    )
+    line = alt.Chart(values(found)).mark_line(color=look.colour, strokeWidth=1.6, aria=False).encode(x=x, y=y)
+    dots = alt.Chart(values(found)).mark_point(shape=look.shape, size=9, fill=look.colour, stroke=look.colour, strokeWidth=1, opacity=1)
+    return [area, line, dots.encode(x=x, y=y, description="text:N")]
