@@ -131,8 +131,8 @@ def test_commands_export_beside_their_tables(run, small_slices, tmp_path):
     tables = ("gap", "by_count", "by_distance", "by_position", "by_threshold")
     assert {f"{name}.{ending}" for name in tables for ending in ("parquet", "csv", "json")} <= names
     assert {"gap.md", "gap.tex", "by_source.md", "by_source.tex"} <= names
-    assert f"Exported to {out}:\n" in done.stdout
-    assert "gap.tex" in done.stdout.split("Exported to")[1]
+    assert f"Written to {out}:\n" in done.stdout
+    assert "gap.tex" in done.stdout.split("Written to")[1]
     for name in tables:
         table = pl.read_parquet(out / f"{name}.parquet")
         assert json.loads((out / f"{name}.json").read_text())["rows"] == table.to_dicts()

@@ -94,8 +94,12 @@ def _draw_distances(tables: ProfileTables, sources: list[str], palette: Palette)
     names = [_ALL, *sources]
     points = [point for name in names for point in _points(tables.distances, name)]
     lines = [point for name in names for point in _line(tables.fits, name)]
-    x = alt.X("distance:Q", scale=alt.Scale(type="log", base=2, nice=False), axis=_powers("tokens back to the latest occurrence", points))
-    y = alt.Y("share:Q", scale=alt.Scale(type="log", nice=False), axis=_decades("share at each distance", points))
+    x = alt.X(
+        "distance:Q",
+        scale=alt.Scale(type="log", base=2, nice=False, padding=6),
+        axis=_powers("tokens back to the latest occurrence", points),
+    )
+    y = alt.Y("share:Q", scale=alt.Scale(type="log", nice=False, padding=6), axis=_decades("share at each distance", points))
     colour = _colours(names, palette)
     dots = alt.Chart(pl.DataFrame(points)).mark_circle(size=22, opacity=0.85).encode(x=x, y=y, color=colour)
     fitted = (

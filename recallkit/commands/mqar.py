@@ -85,6 +85,7 @@ def mqar(
     from recallkit import console, embedded
     from recallkit.charts.theme import check_figures_folder
     from recallkit.mqar import MqarOptions, choose_size, plan_mqar
+    from recallkit.views.files import print_files
     from recallkit.views.mqar import mqar_json, print_mqar, shown_mqar
 
     size = choose_size(length, None if pairs is None else _numbers(pairs), samples, is_zoo=not models)
@@ -118,8 +119,7 @@ def mqar(
         console.print_json({"out": str(folder), **mqar_json(tables, compared), "files": [str(path) for path in written]})
         return
     print_mqar(tables, compared, folder)
-    for path in written:
-        console.stdout().print(f"Written: {path}", markup=False, soft_wrap=True)
+    print_files(written)
 
 
 def _numbers(text: str) -> list[int]:

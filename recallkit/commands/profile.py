@@ -77,6 +77,7 @@ def profile(
     from recallkit.charts.profile import profile_figures
     from recallkit.charts.theme import check_figures_folder, save_figures
     from recallkit.texts import TextOptions
+    from recallkit.views.files import print_files
     from recallkit.views.profile import print_profile, profile_json, profile_tables
 
     check_figures_folder(figures)
@@ -103,13 +104,10 @@ def profile(
         path = asked.out
         tables = profiling.profile(asked.text, path, counts=asked.counts, rare=asked.rare, seq_len=asked.seq_len, options=options)
     manifest = artifacts.read_manifest(path / "profile.parquet")
+    written = exports.export(tables, profile_tables(tables, manifest), path, export) if export else []
+    written += save_figures(profile_figures(tables, manifest["seq_len"]), figures) if figures is not None else []
     if as_json:
-        console.print_json(profile_json(tables, manifest, path))
-    else:
-        print_profile(tables, manifest, path)
-    if export:
-        for file in exports.export(tables, profile_tables(tables, manifest), path, export):
-            console.note(f"wrote {file}")
-    if figures is not None:
-        for file in save_figures(profile_figures(tables, manifest["seq_len"]), figures):
-            console.note(f"wrote {file}")
+        console.print_json({**profile_json(tables, manifest, path), "files": [str(file) for file in written]})
+        return
+    print_profile(tables, manifest, path)
+    print_files(written)

@@ -95,8 +95,8 @@ def eval_recall(
     from recallkit import console, embedded, exports, recall
     from recallkit.evals.rows import tasks_of
     from recallkit.stock_tasks import lm_eval_names, plan_stock, task_names
+    from recallkit.views.files import print_files
     from recallkit.views.recall import metrics_table, print_metrics, print_recall, recall_json, recall_tables
-    from recallkit.views.text import print_files
 
     named = task_names(tasks) if tasks is not None else [] if lm_eval_task else tasks_of(data)
     stock = lm_eval_names([*(lm_eval_task or ()), *(name for name in named if name == "commonsense")])

@@ -56,18 +56,13 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write one HTML page: the gap and what it is made of, pictures, and the text token by token. It needs no network; text is in it."""
-    from recallkit import console, embedded, pipeline
+    from recallkit import console, embedded
     from recallkit.report.write import ReportOptions, write_report
 
-    if folder is None:
-        reference, *models = embedded.MODELS
-        compared_on = slices or embedded.slices()
-        pipeline.gap(reference, models, compared_on)
-        folder = pipeline.gap_path(compared_on, reference, models)
     options = ReportOptions(
         slices=slices, more=tuple(more or ()), figures=figures, sequences=tuple(sequence or ()), documents=tuple(document or ())
     )
-    written = write_report(folder, out, options)
+    written = write_report(folder or embedded.comparison(slices), out, options)
     if as_json:
         console.print_json(written.to_json())
         return
@@ -77,9 +72,9 @@ def report(
 def print_report(written: Report) -> None:
     """Where the page lies, what it holds, and where the pictures are."""
     from recallkit import console
+    from recallkit.views.files import print_files
 
     excerpts = f", {written.excerpts:,} excerpts of the text" if written.excerpts else ", no text"
     console.stdout().print(f"Page: {written.page}", markup=False, soft_wrap=True)
     console.stdout().print(f"      {written.num_bytes / 1e6:.1f} MB{excerpts}; open it in a browser", markup=False, soft_wrap=True)
-    for path in written.pictures:
-        console.stdout().print(f"Picture: {path}", markup=False, soft_wrap=True)
+    print_files(written.pictures)

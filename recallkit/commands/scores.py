@@ -140,8 +140,9 @@ def gap(
 ) -> None:
     """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals."""
     from recallkit import console, embedded, exports, pipeline, scoring
+    from recallkit.views.files import print_files
     from recallkit.views.gap import gap_json, gap_tables, print_gap, worst_ar_gap
-    from recallkit.views.text import manifest_of, print_files
+    from recallkit.views.text import manifest_of
 
     if table is not None and fail_above is not None:
         raise typer.BadParameter("--fail-above needs models, not a --table")
@@ -174,8 +175,8 @@ def _attribute_printed(
     """`gap --table`: the arithmetic on printed perplexities."""
     from recallkit import console, exports
     from recallkit.stages.published import attribute_published
+    from recallkit.views.files import print_files
     from recallkit.views.published import print_published, published_json, published_table
-    from recallkit.views.text import print_files
 
     if formats and out is None:
         raise typer.BadParameter("--export with --table needs a directory to write to: -o DIR")

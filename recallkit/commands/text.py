@@ -120,7 +120,8 @@ def slice_(
     """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?"""
     from recallkit import console, embedded, exports
     from recallkit.stages.slices import summarise_slices
-    from recallkit.views.text import print_files, print_slices, slices_json, slices_table
+    from recallkit.views.files import print_files
+    from recallkit.views.text import print_slices, slices_json, slices_table
 
     text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
     slicing = embedded.what_to_slice(text, out=out, counts_file=counts, max_count=max_count, max_rate=max_rate, seq_len=seq_len)

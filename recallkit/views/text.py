@@ -103,13 +103,6 @@ def _bucket_distances(slices: Path) -> pl.DataFrame:
         return db.frame(connection, "slices/bucket_distances")
 
 
-def print_files(files: Sequence[Path]) -> None:
-    """What an export wrote: the folder, then the names of the files in it."""
-    for folder in dict.fromkeys(path.parent for path in files):
-        console.print_line(f"Exported to {folder}:", is_path=True)
-        console.print_line(", ".join(path.name for path in files if path.parent == folder))
-
-
 def manifest_of(slices: Path) -> dict[str, Any]:
     """The manifest of a slice directory's labelled tokens."""
     return artifacts.read_manifest(slices / "tokens.parquet")
