@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.power_law import power_law_masses
+from recallkit.charts.lines import AXIS, CHARACTER
 from recallkit.charts.theme import HEIGHT, WIDTH, Figure, model_colours
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ MOST_SOURCES = 7
 """As many as there are colours, so that none stands for two."""
 _ALL = "ALL"
 _BUCKETS_AN_OCTAVE = 2
+_LABEL = 130
+"""Most pixels of a source's name: with its bars it is as wide as other pictures."""
 _ROW_HEIGHT = 24
 
 
@@ -72,14 +75,19 @@ def _draw_bigrams(tables: ProfileTables, sources: list[str], palette: Palette) -
 
     rows = [row for row in tables.profile.to_dicts() if row["source"] in (_ALL, *sources)]
     base = alt.Chart(pl.DataFrame([_bar(row) for row in rows]))
-    names = alt.Y("source:N", sort=[row["source"] for row in rows], axis=alt.Axis(title=None, labelLimit=130, ticks=False, domain=False))
+    names = alt.Y(
+        "source:N",
+        sort=[row["source"] for row in rows],
+        axis=alt.Axis(title=None, labelLimit=_LABEL, ticks=False, domain=False),
+    )
     scale = alt.X("repeated:Q", axis=alt.Axis(title="repeated bigrams a sequence", tickCount=4, format="~s"))
     colour = alt.condition(alt.datum.source == _ALL, alt.value(palette.rest), alt.value(palette.hits))
     bars = base.mark_bar(height=13).encode(y=names, x=scale, color=colour)
     known = alt.datum.low != None  # noqa: E711  (an expression of Vega, not of Python)
     whiskers = base.transform_filter(known).mark_rule(color=palette.ink, strokeWidth=1.5).encode(y=names, x="low:Q", x2="high:Q")
     distinct = base.mark_tick(color=palette.ink, thickness=2, height=13).encode(y=names, x="distinct:Q")
-    return alt.layer(bars, whiskers, distinct).properties(width=WIDTH - 100, height=max(2, len(rows)) * _ROW_HEIGHT)
+    room = min(_LABEL, CHARACTER * max(len(row["source"]) for row in rows))
+    return alt.layer(bars, whiskers, distinct).properties(width=WIDTH + AXIS - room, height=max(2, len(rows)) * _ROW_HEIGHT)
 
 
 def _bar(row: dict[str, Any]) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def distances_table(tables: ProfileTables) -> Table:
         ]
         for row in fits
     ]
-    caption = "Blocks: distances of 1, 2-3, 4-7 ... tokens. alpha: exponent of a power law from `from` on."
+    caption = 'Blocks: distances of 1, 2-3, 4-7 ... tokens. alpha: exponent of a power law of distances at and beyond "from".'
     headers = ["source", "median", "alpha", "95 % interval", "from", "distances"]
     return Table("How far back they last stood", headers, cells, caption=caption)
 
@@ -101,7 +101,7 @@ def fits_table(tables: ProfileTables) -> Table:
     ]
     headers = ["source", "distances of", "number", "alpha", "95 % interval", "from", "in tail", "KS", "gain", "beta"]
     caption = (
-        "alpha: exponent of a power law of the distances from `from` on. KS: its Kolmogorov-Smirnov distance. Gain: nats a distance by "
+        'alpha: exponent of a power law of distances at and beyond "from". KS: its Kolmogorov-Smirnov distance. Gain: nats a distance by '
         "which a power law with the exponent beta fits better that knows how few tokens of a sequence have so many before them."
     )
     return Table("Power laws of distances", headers, cells, caption=caption)
