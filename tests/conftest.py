@@ -43,7 +43,7 @@ def test_data() -> Path:
     return Path(folder)
 
 
-LONGEST = ("test_mqar.py", "test_profiling.py", "test_kill.py", "test_slices.py", "test_cli.py", "test_scoring.py", "test_recall.py")
+LONGEST = ("test_mqar.py", "test_kill.py", "test_slices.py", "test_cli.py", "test_scoring.py", "test_recall.py")
 """Files whose tests take minutes: they come first, so that processes that share the files out end together."""
 
 
