@@ -153,3 +153,10 @@ def test_files_begin_as_they_are_known_and_say_what_they_need():
     assert table.latex().startswith(LATEX_HEAD)
     assert "XeLaTeX" in table.latex()
     assert "XeLaTeX" not in Table("t", ["a"], [["modèle – 5 %"]]).latex()
+
+
+def test_the_heads_of_files_are_remarks():
+    """What says who made them is not printed with them."""
+    assert all(line.startswith("%") for line in LATEX_HEAD.splitlines())
+    assert MARKDOWN_HEAD.startswith("<!--")
+    assert MARKDOWN_HEAD.rstrip().endswith("-->")

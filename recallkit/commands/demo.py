@@ -27,4 +27,4 @@ def demo(as_json: Json = False, force: Force = False) -> None:
         return
     print_slices(slices, sliced)
     print_gap(tables, sliced, out)
-    console.stdout().print(f"The same as a page, with the text token by token: {page}", markup=False, soft_wrap=True)
+    console.print_line(f"The same as a page, with the text token by token: {page}", is_path=True)

@@ -75,6 +75,6 @@ def print_report(written: Report) -> None:
     from recallkit.views.files import print_files
 
     excerpts = f", {written.excerpts:,} excerpts of the text" if written.excerpts else ", no text"
-    console.stdout().print(f"Page: {written.page}", markup=False, soft_wrap=True)
-    console.stdout().print(f"      {written.num_bytes / 1e6:.1f} MB{excerpts}; open it in a browser", markup=False, soft_wrap=True)
+    console.print_line(f"Page: {written.page}", is_path=True)
+    console.print_line(f"      {written.num_bytes / 1e6:.1f} MB{excerpts}; open it in a browser")
     print_files(written.pictures)
