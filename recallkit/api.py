@@ -21,6 +21,7 @@ import polars as pl
 from recallkit import artifacts, config, embedded, pipeline, scoring
 from recallkit.comparison import Comparison
 from recallkit.comparison import read_comparison as _read_comparison
+from recallkit.counting import CountingOptions
 from recallkit.errors import UserError
 from recallkit.texts import TextOptions
 
@@ -50,6 +51,7 @@ BOUNDS = {
     "context": (1, config.LONGEST),
     "stride": (1, config.LONGEST),
     "workers": (1, 1024),
+    "order": (2, 5),
     "batch_size": (1, 4096),
     "limit": (1, config.MOST),
     "length": (4, config.LONGEST),
@@ -149,15 +151,21 @@ def count(
     source_field: str | None = None,
     skip_bad: bool = False,
     only: File | None = None,
+    order: int = 2,
     import_file: File | None = None,
     training_tokens: int | str | None = None,
+    workers: int = 1,
+    engine: Literal["local", "ray"] = "local",
+    address: str | None = None,
     export: File | None = None,
     force: bool = False,
 ) -> pl.DataFrame:
     """Counts training bigrams exactly into the DuckDB file `out`, by default `counts.duckdb`; `recallkit count`.
 
     Without `sources` it reads the embedded training text. `only` names a slice directory: other bigrams than its own
-    are left out. `import_file` makes the table of a Parquet or CSV file (first, second, count) instead.
+    are left out. `order` 3 to 5 counts n-grams of that length too, into the table `ngrams`. `workers` processes share the
+    work, or with `engine` "ray" actors of the cluster at `address`. `import_file` makes the table of a Parquet or CSV file
+    (first, second, count) instead.
 
     Returns one row: path, id, num_tokens, num_documents, num_bigrams, boundary, tokenizer (its name), only.
     """
@@ -171,7 +179,10 @@ def count(
     else:
         text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
         text, path = embedded.what_to_count(text, only=_optional(only), out=_optional(out))
-        meta = pipeline.count(text, path, only=_optional(only), force=force)
+        _check_bounds(order=order, workers=workers)
+        _check_choice("engine", engine, ("local", "ray"))
+        options = CountingOptions(order, engine, workers, address)
+        meta = pipeline.count(text, path, only=_optional(only), force=force, options=options)
     if export is not None:
         pipeline.export_counts(path, _path(export), force=force)
     numbers = {name: meta.get(name) for name in ("num_tokens", "num_documents", "num_bigrams")}

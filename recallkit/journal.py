@@ -34,8 +34,9 @@ class Journal:
 
     _lock_kind = fcntl.LOCK_EX
 
-    def __init__(self, target: Path, key: dict[str, Any], *, force: bool = False) -> None:
+    def __init__(self, target: Path, key: dict[str, Any], *, force: bool = False, patient: bool = False) -> None:
         self.target = target
+        self.patient = patient
         self.folder = target.with_name(f".{target.name}{artifacts.PARTIAL}")
         self.key = key
         self.force = force
@@ -44,21 +45,32 @@ class Journal:
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock, self._lock_kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise UserError(
-                "another recallkit process is writing this", where=self.target, remedy="wait for it, or choose another output"
-            ) from None
+        self._lock = self._take_lock()
         try:
             self._load()
         except BaseException:
             os.close(self._lock)
             raise
         return self
+
+    def _take_lock(self) -> int:
+        """The lock, held; taken anew where the one before removed its folder meanwhile."""
+        while True:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / "lock"
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(lock, self._lock_kind | (0 if self.patient else fcntl.LOCK_NB))
+                if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
+                    return lock
+            except BlockingIOError:
+                os.close(lock)
+                remedy = "wait for it, or choose another output"
+                raise UserError("another recallkit process is writing this", where=self.target, remedy=remedy) from None
+            except BaseException:
+                os.close(lock)
+                raise
+            os.close(lock)
 
     def __exit__(self, *exception: object) -> None:
         if self.num_parts == 0:
@@ -127,6 +139,18 @@ class Parts:
         """The numbers of the parts that are whole."""
         return {int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"part-{self.mark}-*")}
 
+    def begun(self) -> bool:
+        """Whether there is work that could be lost: a part that is whole, or the journal of one that is not."""
+        return bool(self.done()) or any(self.folder.glob(f".part-{self.mark}-*{artifacts.PARTIAL}/{_STATE}"))
+
+    def begun_state(self, index: int) -> dict[str, Any]:
+        """The state of the journal of a part that is not whole yet; empty where there is none that can be read."""
+        try:
+            state: dict[str, Any] = artifacts.read_json(Journal(self.path(index), {}).folder / _STATE)["state"]
+        except UserError:
+            return {}
+        return state
+
     def settle(self, name: str, propose: Callable[[], Any]) -> Any:
         """The value that the first of all processes proposed for `name`: all of them go on with the same."""
         path = self.folder / f"settled-{self.mark}-{name}"
@@ -170,12 +194,12 @@ class PartsJournal(Journal):
         super()._load()
 
     def _may_replace(self, path: Path) -> bool:
-        """Whether the state is of another run that made no part yet, and that nobody else is at."""
+        """Whether the state is of another run that did no work yet, and that nobody else is at."""
         try:
             key = artifacts.read_json(path)["key"]
         except UserError:
             return self.force
-        if key == self.key or (Parts(self.folder, _mark(key)).done() and not self.force):
+        if key == self.key or (Parts(self.folder, _mark(key)).begun() and not self.force):
             return False
         return not self.shared or self._is_alone()
 
@@ -196,7 +220,7 @@ class PartsJournal(Journal):
         fcntl.flock(self._lock, self._lock_kind)
 
     def __exit__(self, *exception: object) -> None:
-        if not self.shared and not self.parts.done():
+        if not self.shared and not self.parts.begun():
             self.finish()
         if self._lock is not None:
             os.close(self._lock)

@@ -19,7 +19,7 @@ class BoundaryChoice(StrEnum):
 
 
 class EngineChoice(StrEnum):
-    """Who scores."""
+    """Who does the work."""
 
     local = "local"
     ray = "ray"
@@ -152,12 +152,12 @@ Workers = Annotated[
         rich_help_panel="Many devices",
         min=1,
         max=1024,
-        help="Processes that score, one a card in turn; with --engine ray, actors. The bytes are the same.",
+        help="Processes that share the work, when scoring one a card in turn; with --engine ray, actors. The bytes are the same.",
     ),
 ]
 Engine = Annotated[
     EngineChoice,
-    typer.Option(rich_help_panel="Many devices", help="local: this machine; ray: a Ray cluster (extra `ray`) that shares the directory."),
+    typer.Option(rich_help_panel="Many devices", help="local: this machine; ray: a Ray cluster (extra `ray`) that shares the storage."),
 ]
 Address = Annotated[
     str | None,

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__, artifacts, config, console
+from recallkit.counting import CountingOptions, count_text
 from recallkit.counts import CountsTable, open_counts, read_meta
 from recallkit.errors import UserError
-from recallkit.journal import Journal, is_finished
+from recallkit.journal import Journal, PartsJournal, is_finished
 from recallkit.scoring import ScoringOptions, count_inexact, score, score_path
 from recallkit.texts import OpenText, TextOptions
 
@@ -30,39 +31,36 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------------------------------------------------------- count
 
 
-def count(text: TextOptions, out: Path, *, only: Path | None = None, force: bool = False) -> dict[str, Any]:
-    """Counts training bigrams into `out` (DuckDB); returns the table's meta.
+def count(
+    text: TextOptions,
+    out: Path,
+    *,
+    only: Path | None = None,
+    force: bool = False,
+    options: CountingOptions = CountingOptions(),
+) -> dict[str, Any]:
+    """Counts training bigrams into `out` (DuckDB), with `options.order` longer n-grams too; returns the table's meta.
 
     `only` names a slice directory: bigrams that its sequences do not hold are left out, to save memory and disk.
     Raises UserError for everything a user can mend.
     """
-    from recallkit.stages import bigrams, slices
+    from recallkit.stages import counts, slices
 
+    options.check(only)
     opened = OpenText(text)
-    options = {**opened.identity(), "only": _sequences_digest(only) if only else None}
+    identity = {**opened.identity(), "only": _sequences_digest(only) if only else None}
+    if options.order > 2:
+        identity["order"] = options.order
     _check_output(out, opened)
-    if is_finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
+    if is_finished(read_meta(out).get("options") if out.exists() and not force else None, identity, out, force=force):
         console.note(f"{out} is complete, nothing to do (--force counts again)")
         return read_meta(out)
     needed = slices.needed_bigrams(only / "sequences.parquet") if only else None
-    with Journal(out, options, force=force) as journal:
-        state = bigrams.counting_state(journal)
-        _note_resumed(journal, state.num_tokens)
-        with console.progress("counting", total=text.limit_tokens) as show:
-            counted = bigrams.count_stream(
-                opened.encoded(state.position),
-                journal,
-                end_token_id=opened.tokenizer.end_token_id,
-                vocab_size=opened.tokenizer.vocab_size,
-                boundary=text.boundary,
-                limit_tokens=text.limit_tokens,
-                only=needed,
-                progress=show,
-            )
-        opened.report_skipped()
+    with PartsJournal(out, identity, force=force) as journal:
+        counted = count_text(opened, journal, options, only=needed)
         if not counted.num_tokens:
             raise UserError("no text to count", where=", ".join(text.sources))
-        meta = bigrams.write_counts(out, counted, {**_stamp(), "options": options, **options, "names": opened.names()})
+        meta = counts.write_counts(out, counted, {**_stamp(), "options": identity, **identity, "names": opened.names()})
         journal.finish()
     return meta
 
@@ -76,7 +74,7 @@ def _check_output(out: Path, opened: OpenText) -> None:
 
 def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
     """Writes the bigrams of a counts table to Parquet; a file that is there and holds others is replaced with `force` alone."""
-    from recallkit.stages import bigrams
+    from recallkit.stages import counts as tables
 
     artifacts.check_replaceable(parquet, artifacts.PARQUET_MAGIC)
     table = open_counts(counts)
@@ -84,14 +82,14 @@ def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
         if artifacts.read_manifest(parquet).get("counts_id") == table.meta["id"]:
             return
         raise UserError("holds other counts", where=parquet, remedy="give another --export, or replace it with --force")
-    bigrams.export_counts(table, parquet)
+    tables.export_counts(table, parquet)
 
 
 def import_counts(
     file: Path, out: Path, *, tokenizer: str | None, num_tokens: int | None, boundary: Boundary, force: bool
 ) -> dict[str, Any]:
     """Makes a counts database of a table (Parquet or CSV: first, second, count) that was counted elsewhere."""
-    from recallkit.stages import bigrams
+    from recallkit.stages import counts as tables
     from recallkit.stages.tokens import load_tokenizer
 
     described = load_tokenizer(tokenizer).describe() if tokenizer else None
@@ -104,10 +102,10 @@ def import_counts(
     artifacts.check_replaceable(out, b"DUCK", at=8)
     if is_finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
         return read_meta(out)
-    counted = bigrams.read_foreign_counts(file)
+    counted = tables.read_foreign_counts(file)
     if num_tokens is not None:
         counted = replace(counted, num_tokens=num_tokens)
-    return bigrams.write_counts(out, counted, {**_stamp(), "options": options, "tokenizer": described, "boundary": boundary, "only": None})
+    return tables.write_counts(out, counted, {**_stamp(), "options": options, "tokenizer": described, "boundary": boundary, "only": None})
 
 
 def _stamp() -> dict[str, Any]:
@@ -196,7 +194,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, *, force: bool) 
                 )
                 journal.commit(block.state.to_json())
                 show(block.state.num_predictions)
-        opened.report_skipped()
+        opened.conclude()
         if not journal.num_parts:
             raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
         facts = {**_stamp(), "kind": "sequences", "options": options, **options, "names": opened.names()}

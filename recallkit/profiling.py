@@ -80,7 +80,7 @@ def profile(
     labeller = Labeller(token_mask(opened.tokenizer, words), table, max_count)
     with Journal(out / _LAST, key, force=options.force) as journal:
         num_sequences = _count_text(opened, labeller, sums, journal)
-        opened.report_skipped()
+        opened.conclude()
         if not sums.num_tokens:
             raise UserError("the text is too short for a single prediction", where=", ".join(text.sources))
         facts = {

@@ -18,13 +18,13 @@ from recallkit.model_tokenizer import identify_tokenizer, own_tokenizer
 from recallkit.models.api import ModelRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
 
     from recallkit.stages.scores import SequenceReader
     from recallkit.stages.tokens import TextTokenizer
-    from recallkit.workers.job import Scorer, ScoringJob
+    from recallkit.workers.scoring_job import Scorer, ScoringJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, An
 def _job(request: ModelRequest, slices: Path, sequences: Mapping[str, Any], options: ScoringOptions, parts: Parts) -> ScoringJob:
     from recallkit.models.loading import identify_model
     from recallkit.stages.scores import SEQUENCES_PER_PART, Reading
-    from recallkit.workers.job import ScoringJob
+    from recallkit.workers.scoring_job import ScoringJob
 
     model_digest = identify_model(request)
     other = _other_tokenizer(request.spec, options.tokenizer, slices, sequences["tokenizer"])
@@ -270,6 +270,7 @@ def _wanted(num_parts: int, options: ScoringOptions) -> Sequence[int]:
 def _score_parts(job: ScoringJob, wanted: Sequence[int], journal: PartsJournal, num_rows: int, options: ScoringOptions) -> None:
     """Scores those of the `wanted` parts that are not there yet."""
     from recallkit.stages.scores import part_rows
+    from recallkit.workers.api import work
 
     there = journal.parts.done()
     missing = [number for number in wanted if number not in there]
@@ -278,24 +279,9 @@ def _score_parts(job: ScoringJob, wanted: Sequence[int], journal: PartsJournal, 
     done = sum(part_rows(journal.parts.path(number)) for number in there)
     with console.progress(f"scoring {job.request.spec}", total=num_rows) as show:
         show(done)
-        for num_tokens in _run(job, missing, options):
-            done += num_tokens
+        for part in work(job, missing, engine=options.engine, workers=options.workers, address=options.address):
+            done += part.num_tokens
             show(done)
-
-
-def _run(job: ScoringJob, numbers: Sequence[int], options: ScoringOptions) -> Iterator[int]:
-    """The chosen engine at work: gives the tokens of each part as it is done."""
-    if options.engine == "ray":
-        from recallkit.workers.ray_cluster import score_on_cluster
-
-        return score_on_cluster(job, numbers, options.workers, options.address)
-    if options.workers > 1:
-        from recallkit.workers.processes import score_in_processes
-
-        return score_in_processes(job, numbers, options.workers)
-    from recallkit.workers.job import score_here
-
-    return score_here(job, numbers)
 
 
 def _join(job: ScoringJob, num_parts: int, path: Path, identity: Mapping[str, Any], sequences: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,7 +316,7 @@ def check_scores(model_spec: str, slices: Path, options: ScoringOptions = Scorin
     """
     import polars as pl
 
-    from recallkit.workers.job import Scorer
+    from recallkit.workers.scoring_job import Scorer
 
     path = score_path(slices, model_spec)
     manifest = artifacts.read_manifest(path)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from recallkit import console
+from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from recallkit.joining import Boundary
     from recallkit.records import EncodedDocuments, Position
-    from recallkit.stages.corpus import Corpus
+    from recallkit.sources.readers import Shard
     from recallkit.stages.tokens import TextTokenizer
 
 
@@ -35,36 +37,62 @@ class TextOptions:
 class OpenText:
     """A corpus and a tokenizer, opened: the beginning of every stream."""
 
-    def __init__(self, options: TextOptions) -> None:
-        from recallkit.stages.corpus import CorpusOptions, open_corpus
+    def __init__(self, options: TextOptions, *, shards: Sequence[Shard] | None = None) -> None:
+        """`shards` are those that the sources were found to be before, by another process."""
+        from recallkit.stages.corpus import Corpus, CorpusOptions, open_corpus
         from recallkit.stages.tokens import load_tokenizer
 
         self.options = options
         self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer, end_token=options.end_token)
-        fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad)
-        self.corpus: Corpus = open_corpus(options.sources, fields, default_split=options.default_split)
+        if shards is None:
+            fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad)
+            self.corpus = open_corpus(options.sources, fields, default_split=options.default_split)
+        else:
+            self.corpus = Corpus(shards, skip_bad=options.skip_bad)
+
+    @cached_property
+    def digests(self) -> list[str]:
+        """The digest of every shard, when it was first asked for. Raises UserError for one that cannot be read."""
+        return [summary.digest for summary in self.corpus.summaries()]
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides the stream of ids."""
         kept = ("boundary", "limit_tokens", "text_field", "source_field", "skip_bad")
         return {
-            "sources": [[shard.digest(), shard.source] for shard in self.corpus.shards],
+            "sources": [[digest, shard.source] for digest, shard in zip(self.digests, self.corpus.shards, strict=True)],
             "tokenizer": self.tokenizer.describe(),
             **{name: getattr(self.options, name) for name in kept},
         }
 
     def names(self) -> list[str]:
         """The shards as the user named them: for the manifest, not for telling texts apart."""
-        return [summary.name for summary in self.corpus.summaries()]
+        return [shard.name for shard in self.corpus.shards]
 
-    def encoded(self, start: Position) -> Iterator[EncodedDocuments]:
-        """The stream of encoded documents from a position on."""
+    def encoded(self, start: Position, stop: int | None = None) -> Iterator[EncodedDocuments]:
+        """The stream of encoded documents from a position on, up to shard `stop`."""
         from recallkit.stages.tokens import encode_documents
 
-        return encode_documents(self.corpus.documents(start), self.tokenizer, fast=self.options.fast, notify=console.note)
+        return encode_documents(self.corpus.documents(start, stop), self.tokenizer, fast=self.options.fast, notify=console.note)
 
-    def report_skipped(self) -> None:
-        """Tells the user of records that were skipped."""
+    def check_unchanged(self, shards: Iterable[int] | None = None, digests: Sequence[str] | None = None) -> None:
+        """Raises UserError where a shard is no longer what it was when `digests`, of all shards, were taken.
+
+        All shards are looked at, and compared with what `digests` gave before, unless others are given.
+        """
+        known = self.digests if digests is None else digests
+        for number in range(len(known)) if shards is None else shards:
+            if self.corpus.digest(number) != known[number]:
+                remedy = "let nothing write to it, and begin again with --force"
+                raise UserError("changed while it was read", where=self.corpus.shards[number].name, remedy=remedy)
+
+    def conclude(self) -> None:
+        """Ends a reading: tells the user of records that were skipped. Raises UserError where a shard changed meanwhile."""
+        self.check_unchanged()
         report = self.corpus.report
-        if report.num_skipped:
-            console.note(f"skipped {report.num_skipped:,} bad records, the first: {report.first_skipped[0]}")
+        note_skipped(report.num_skipped, report.first_skipped)
+
+
+def note_skipped(num_skipped: int, first_skipped: Sequence[str]) -> None:
+    """Tells the user of records that were skipped, if there were some."""
+    if num_skipped:
+        console.note(f"skipped {num_skipped:,} bad records, the first: {first_skipped[0]}")

@@ -9,10 +9,13 @@ import typer
 
 from recallkit.commands.app import app
 from recallkit.options import (
+    Address,
     Boundary,
     BoundaryChoice,
     Counts,
     EndToken,
+    Engine,
+    EngineChoice,
     Export,
     Force,
     Json,
@@ -25,6 +28,7 @@ from recallkit.options import (
     Sources,
     TextField,
     Tokenizer,
+    Workers,
     amount,
 )
 
@@ -49,6 +53,9 @@ def count(
     only: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep only the bigrams that this slice directory holds.", show_default=False)
     ] = None,
+    order: Annotated[
+        int, typer.Option(min=2, max=5, help="Also count longer n-grams: 3, 4 or 5 ids, into the table `ngrams` of the same file.")
+    ] = 2,
     import_file: Annotated[
         Path | None,
         typer.Option(
@@ -67,6 +74,9 @@ def count(
             show_default=False,
         ),
     ] = None,
+    workers: Workers = 1,
+    engine: Engine = EngineChoice.local,
+    address: Address = None,
     export: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the bigrams to this Parquet file.", show_default=False)
     ] = None,
@@ -75,6 +85,7 @@ def count(
 ) -> None:
     """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes."""
     from recallkit import console, embedded, pipeline
+    from recallkit.counting import CountingOptions
     from recallkit.views.text import counts_json, print_counts
 
     if import_file is not None and sources:
@@ -87,7 +98,8 @@ def count(
     else:
         text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
         text, path = embedded.what_to_count(text, only=only, out=out)
-        meta = pipeline.count(text, path, only=only, force=force)
+        options = CountingOptions(order, engine.value, workers, address)
+        meta = pipeline.count(text, path, only=only, force=force, options=options)
     if export is not None:
         pipeline.export_counts(path, export, force=force)
     if as_json:

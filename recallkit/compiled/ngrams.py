@@ -25,7 +25,7 @@ from numba import njit
 from recallkit.compiled.counting import _blocks, _checked, _frozen, _run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 MIN_ORDER = 3
 """Bigrams have `recallkit.compiled.counting`, which is faster at them."""

@@ -175,6 +175,9 @@ class DemoShard:
         digests = (artifacts.digest_bytes(text.id.encode(), text.text().encode()) for text in demo_texts(self.split))
         return artifacts.digest_json(list(digests))
 
+    def size(self) -> None:
+        """Not known."""
+
     def place(self, record: int) -> str:
         """Preset and document, from 0."""
         return f"{self.name}, document {record}"

@@ -31,6 +31,9 @@ class HubShard:
         """The digest of id, split and revision: content is not looked at, and an unnamed revision can move on."""
         return artifacts.digest_json([self.repo, self.split, self.revision])
 
+    def size(self) -> None:
+        """Not known."""
+
     def place(self, record: int) -> str:
         """Data set and row, from 0."""
         return f"{self.name}, row {record}"

@@ -51,6 +51,9 @@ class Shard(Protocol):
     def digest(self) -> str:
         """A digest that changes when the content does."""
 
+    def size(self) -> int | None:
+        """Bytes on disk; None where that is not known."""
+
     def place(self, record: int) -> str:
         """Where a record stands, for messages: as an editor or a table's reader numbers it."""
 
@@ -74,6 +77,10 @@ class FileShard:
     def digest(self) -> str:
         """The digest of length and samples of the file."""
         return artifacts.digest_sample(self.path)
+
+    def size(self) -> int | None:
+        """The length of the file."""
+        return self.path.stat().st_size
 
     def _damaged(self, error: Exception, record: int) -> UserError:
         remedy = "the file is cut off or damaged: copy it again"

@@ -1,392 +1,415 @@
-"""Training bigrams counted exactly, in bounded memory: chunks to sorted runs, runs merged, one DuckDB table.
+"""Training bigrams counted exactly, in bounded memory: a stretch of the text at a time, chunks to sorted runs, runs merged.
 
-A chunk of ids is counted in memory and becomes a sorted run on disk; runs of similar size are merged two by two, so
-that a stream of any length leaves a few of them. After every run the place in the stream is committed, and a killed
-count goes on from there. Totals do not depend on where the chunks were cut.
+A stretch is some neighbouring shards of the text. Stretches do not depend on each other: any number of processes and
+machines count them in any order, each into a run, and what spans two of them is found from their first and last ids.
+Within a stretch a chunk of ids is counted in memory and becomes a sorted run on disk; runs of similar size are merged
+two by two, so that a stretch of any length leaves a few of them. After every run the place in the text is committed,
+and a killed count goes on from there. Totals do not depend on where stretches and chunks were cut.
+
+Longer n-grams (`order` 3 to 5) are counted beside the bigrams in the same way.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit import artifacts, db
-from recallkit.config import SCHEMA_VERSION
-from recallkit.errors import UserError
+from recallkit import artifacts
 from recallkit.joining import Boundary, join_documents
-from recallkit.records import Position
+from recallkit.records import CountedStream, Position
+from recallkit.runs import RunFiles, SavedRun, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Generator, Iterable, Sequence
     from pathlib import Path
 
-    import duckdb
-
-    from recallkit.compiled.counting import BigramCounter, BigramRun
-    from recallkit.counts import CountsTable
+    from recallkit.compiled.counting import BigramRun
     from recallkit.journal import Journal
     from recallkit.records import EncodedDocuments
+    from recallkit.runs import Run
 
 CHUNK_TOKENS = 1 << 27
-"""Tokens counted in memory at a time: 256 MB of uint16 ids and about twice that of work space."""
+"""Tokens counted in memory at a time: 256 MB of uint16 ids and about twice that of work space. Processes share them."""
+
+NGRAM_CHUNK_TOKENS = 1 << 25
+"""The same where longer n-grams are counted, which takes more memory a token."""
 
 SECONDS_A_CHUNK = 120.0
 """A slow stream commits what it has after this time, so that a kill costs at most two minutes."""
 
-_ROWS_AN_INSERT = 1 << 22
+STRETCH_BYTES = 1 << 26
+"""Neighbouring shards are counted together up to this size on disk: some seconds of work."""
+
+MOST_STRETCHES = 256
+"""Of a large text stretches are larger, for each keeps a run on disk until all are merged: 0.3 bytes a token at 300B tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """How ids become counts: what decides the table beside the text.
+
+    `order` 3 to 5 asks for n-grams of that length beside the bigrams. `only`, sorted bigram keys, keeps these bigrams alone.
+    """
+
+    end_token_id: int
+    vocab_size: int
+    boundary: Boundary
+    order: int = 2
+    only: np.ndarray | None = None
+
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of runs that chunks are counted into."""
+        return ("bigrams",) if self.order == 2 else ("bigrams", "ngrams")
+
+    def length(self, kind: str) -> int:
+        """Ids in an n-gram of a kind."""
+        return 2 if kind == "bigrams" else self.order
+
+    @property
+    def overlap(self) -> int:
+        """Ids that a later part of the same text must know of an earlier one."""
+        return self.order - 1 if self.boundary == "pack" else 0
+
+
+def plan_stretches(sizes: Sequence[int | None]) -> list[range]:
+    """Cuts shards (sizes in bytes) into stretches, by nothing but sizes; a shard of unknown size is one of its own."""
+    stretches: list[range] = []
+    wanted, room = max(STRETCH_BYTES, sum(filter(None, sizes)) // MOST_STRETCHES), 0
+    for shard, size in enumerate(sizes):
+        if stretches and size is not None and size <= room:
+            stretches[-1] = range(stretches[-1].start, shard + 1)
+            room -= size
+        else:
+            stretches.append(range(shard, shard + 1))
+            room = 0 if size is None else wanted - size
+    return stretches
+
+
+# ----------------------------------------------------------------------------------------------------------- a stretch
 
 
 @dataclass(frozen=True, slots=True)
 class CountingState:
-    """Where counting goes on: the next record, the last id before it (packed text), and the tokens so far."""
+    """Where counting a stretch goes on: the next record, the tokens so far, the first and the last ids (packed text)."""
 
     position: Position = Position()
-    last_id: int | None = None
     num_tokens: int = 0
     num_documents: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return asdict(self)
+    head: tuple[int, ...] = ()
+    tail: tuple[int, ...] = ()
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> CountingState:
-        """The inverse of `to_json`."""
-        return cls(**{**saved, "position": Position(**saved["position"])})
+        """The inverse of `dataclasses.asdict`."""
+        ends = {name: tuple(saved[name]) for name in ("head", "tail")}
+        return cls(**{**saved, **ends, "position": Position(**saved["position"])})
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """A sorted run on disk: two flat files of `num_rows` little-endian uint64."""
+class CountedStretch:
+    """A stretch that is counted: its runs (kind -> run, in the folder of the parts), its totals and its ends.
 
-    number: int
-    num_rows: int
+    `limit` is the number of tokens after which it was to end, if any; skipped records are those of `StreamReport`.
+    """
+
+    runs: dict[str, SavedRun]
+    num_tokens: int
+    num_documents: int
+    head: tuple[int, ...]
+    tail: tuple[int, ...]
+    limit: int | None = None
+    num_skipped: int = 0
+    first_skipped: tuple[str, ...] = ()
+
+    def fits(self, limit: int | None) -> bool:
+        """Whether counting with this limit would give the same."""
+        was_cut = self.limit is not None and self.num_tokens >= self.limit
+        return self.limit == limit if was_cut else limit is None or self.num_tokens <= limit
+
+    def save(self, path: Path) -> None:
+        """Writes the stretch's part: from now on it is done."""
+        artifacts.write_json(path, asdict(self))
+
+    @classmethod
+    def load(cls, path: Path) -> CountedStretch | None:
+        """A stretch that is done; None where its part or one of its files is missing or cut short."""
+        if not path.is_file():
+            return None
+        saved = artifacts.read_json(path)
+        runs = {kind: SavedRun(**run) for kind, run in saved["runs"].items()}
+        if not all(RunFiles(path.parent, kind).is_whole(run) for kind, run in runs.items()):
+            return None
+        lists = {name: tuple(saved[name]) for name in ("head", "tail", "first_skipped")}
+        return cls(**{**saved, **lists, "runs": runs})
 
 
-class _Runs:
-    """The sorted runs of a count, kept few by merging neighbours of similar size."""
+def counting_state(journal: Journal) -> CountingState | None:
+    """Where the journal's last commit stands in the text; None where there is none, or not all of its runs are whole."""
+    saved = journal.state.get("stream")
+    runs = journal.state.get("runs", {})
+    is_whole = all(RunFiles(journal.folder, kind).is_whole(SavedRun(**run)) for kind in runs for run in runs[kind])
+    return CountingState.from_json(saved) if saved and is_whole else None
 
-    def __init__(self, journal: Journal) -> None:
-        self.journal = journal
-        self.runs = [_Run(**saved) for saved in journal.state.get("runs", [])]
-        self.next_number = max((run.number for run in self.runs), default=-1) + 1
-        self._remove_leftovers()
 
-    def _paths(self, number: int) -> tuple[Path, Path]:
-        part = self.journal.part(number)
-        return part.with_suffix(".keys"), part.with_suffix(".counts")
+def count_stretch(
+    batches: Iterable[EncodedDocuments],
+    journal: Journal,
+    counting: Counting,
+    *,
+    limit_tokens: int | None = None,
+    chunk_tokens: int = CHUNK_TOKENS,
+    num_threads: int = 2,
+) -> Generator[int, None, CountedStretch]:
+    """Counts a stretch of the text, committing runs to `journal`; goes on where the journal stands.
 
-    def _remove_leftovers(self) -> None:
-        """Files of runs that were merged or never committed when the last process was killed."""
-        live = {path for run in self.runs for path in self._paths(run.number)}
-        for path in self.journal.folder.glob("*part-*"):
-            if path not in live:
-                path.unlink()
-
-    def load(self, run: _Run) -> BigramRun:
-        """A run's arrays, memory-mapped."""
-        from recallkit.compiled.counting import BigramRun
-
-        return BigramRun(*(np.memmap(path, "<u8", "r", shape=(run.num_rows,)) for path in self._paths(run.number)))
-
-    def add(self, counted: BigramRun) -> None:
-        """Writes a run, unless it is empty; the caller commits."""
-        if not len(counted.keys):
-            return
-        for path, array in zip(self._paths(self.next_number), counted, strict=True):
-            with artifacts.replacing(path) as temporary:
-                array.astype("<u8", copy=False).tofile(temporary)
-        self.runs.append(_Run(self.next_number, len(counted.keys)))
-        self.next_number += 1
-
-    def merge_similar(self, *, everything: bool = False) -> list[_Run]:
-        """Merges the last two runs while they are of similar size (or until one is left); returns those replaced."""
-        replaced = []
-        while len(self.runs) > 1 and (everything or self.runs[-2].num_rows < 2 * self.runs[-1].num_rows):
-            a, b = self.runs[-2:]
-            self.runs[-2:] = [self._merge(a, b)]
-            replaced += [a, b]
-        return replaced
-
-    def _merge(self, a: _Run, b: _Run) -> _Run:
-        from recallkit.compiled.counting import merge_two
-
-        keys_path, counts_path = self._paths(self.next_number)
-        with artifacts.replacing(keys_path) as keys_at, artifacts.replacing(counts_path) as counts_at:
-            shape = (a.num_rows + b.num_rows,)
-            keys, counts = np.memmap(keys_at, "<u8", "w+", shape=shape), np.memmap(counts_at, "<u8", "w+", shape=shape)
-            num_rows = merge_two(self.load(a), self.load(b), keys, counts)
-            for path, array in ((keys_at, keys), (counts_at, counts)):
-                array.flush()
-                os.truncate(path, 8 * num_rows)
-        self.next_number += 1
-        return _Run(self.next_number - 1, num_rows)
-
-    def discard(self, runs: list[_Run]) -> None:
-        """Deletes the files of runs that a committed state no longer names."""
-        for run in runs:
-            for path in self._paths(run.number):
-                path.unlink(missing_ok=True)
+    `batches` must begin at the position of `counting_state(journal)`. `limit_tokens` ends the stretch after exactly that
+    many ids, end tokens included. Gives the tokens so far after every batch; its value is the counted stretch, whose runs
+    stand in the folder of `journal.target`.
+    """
+    return (yield from _Stretch(journal, counting, limit_tokens, chunk_tokens, num_threads).run(batches))
 
 
 class _Chunk:
     """Ids waiting to be counted, and where segments (documents, or the whole packed text) begin among them."""
 
-    def __init__(self, dtype: np.dtype[Any], capacity: int, last_id: int | None) -> None:
-        self.ids = np.empty(capacity + 1, dtype)
-        self.restart(last_id)
+    def __init__(self, dtype: np.dtype[Any], capacity: int, context: Sequence[int]) -> None:
+        self.ids = np.empty(capacity + len(context), dtype)
+        self.restart(context)
 
-    def restart(self, last_id: int | None) -> None:
-        """Empties the chunk; packed text goes on from `last_id`, whose bigram with the next id is still to count."""
-        self.length = 0
+    def restart(self, context: Sequence[int]) -> None:
+        """Empties the chunk; packed text goes on from `context`, whose n-grams with the next ids are still to count."""
+        self.num_context = self.length = len(context)
+        self.ids[: self.length] = context
         self.segments: list[np.ndarray] = [np.zeros(1, np.int64)]
-        if last_id is not None:
-            self.ids[0] = last_id
-            self.length = 1
 
     def has_room(self, count: int) -> bool:
         """Whether `count` more ids fit."""
         return self.length + count <= len(self.ids)
 
     def append(self, ids: np.ndarray, segment_starts: np.ndarray) -> None:
-        """Adds ids; no bigram reaches back over one of `segment_starts`, places among them."""
+        """Adds ids; no n-gram reaches back over one of `segment_starts`, places among them."""
         self.segments.append(segment_starts + self.length)
         self.ids[self.length : self.length + len(ids)] = ids
         self.length += len(ids)
 
-    def count(self, counter: BigramCounter) -> BigramRun:
-        """The sorted run of what the chunk holds."""
-        return counter.count(self.ids[: self.length], np.unique(np.concatenate(self.segments)))
+    def view(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """The ids that n-grams of a length are counted in, each of them once, and where segments begin in them."""
+        first = max(0, self.num_context - (length - 1))
+        starts = np.unique(np.concatenate(self.segments))
+        return self.ids[first : self.length], np.unique(np.maximum(starts - first, 0))
+
+    def first_ids(self) -> np.ndarray:
+        """The ids that end no bigram: the first of every segment, but for context that was counted before."""
+        starts = np.unique(np.concatenate(self.segments))
+        first: np.ndarray = self.ids[starts[(starts < self.length) & (starts >= self.num_context)]]
+        return first
 
 
-def count_stream(
-    batches: Iterable[EncodedDocuments],
-    journal: Journal,
-    *,
-    end_token_id: int,
-    vocab_size: int,
-    boundary: Boundary,
-    limit_tokens: int | None = None,
-    only: np.ndarray | None = None,
-    chunk_tokens: int = CHUNK_TOKENS,
-    progress: Callable[[int], None] = lambda _: None,
-) -> CountedStream:
-    """Counts the bigrams and unigrams of a stream, committing runs to `journal`; goes on where the journal stands.
+class _Runs:
+    """The sorted runs of one kind of a stretch, kept few by merging neighbours of similar size."""
 
-    `batches` must begin at the position of `counting_state(journal)`. `limit_tokens` ends the stream after exactly that
-    many ids, end tokens included. `only`, sorted bigram keys, keeps these bigrams alone. `progress` is told the
-    tokens so far. Returns the merged run, still in the journal's folder, and the totals.
-    """
-    return _Counting(journal, end_token_id, vocab_size, boundary, limit_tokens, only, chunk_tokens, progress).run(batches)
+    def __init__(self, folder: Path, kind: str, saved: Sequence[dict[str, Any]]) -> None:
+        self.files = RunFiles(folder, kind)
+        self.runs = [SavedRun(**run) for run in saved]
+        self.files.remove_others(self.runs)
 
+    def add(self, counted: Run) -> None:
+        """Writes a run, unless it is empty; the caller commits."""
+        if len(counted[0]):
+            self.runs.append(self.files.add(counted))
 
-def counting_state(journal: Journal) -> CountingState:
-    """Where the journal's last commit stands in the stream."""
-    saved = journal.state.get("stream")
-    return CountingState.from_json(saved) if saved else CountingState()
+    def merge_similar(self) -> list[SavedRun]:
+        """Merges the last two runs while they are of similar size; returns those replaced."""
+        replaced = []
+        while len(self.runs) > 1 and self.runs[-2].num_rows < 2 * self.runs[-1].num_rows:
+            a, b = self.runs[-2:]
+            self.runs[-2:] = [self.files.merge_two(a, b)]
+            replaced += [a, b]
+        return replaced
 
+    def discard(self, runs: Sequence[SavedRun]) -> None:
+        """Deletes the files of runs that a committed state no longer names."""
+        for run in runs:
+            self.files.remove(run)
 
-@dataclass(frozen=True, slots=True)
-class CountedStream:
-    """A finished count: the sorted run, the tokens that occur (uint32, sorted) with their counts (uint64), and the totals."""
-
-    bigrams: BigramRun
-    tokens: np.ndarray
-    token_counts: np.ndarray
-    num_tokens: int
-    num_documents: int
+    def finish(self, files: RunFiles, num_threads: int) -> SavedRun:
+        """All runs as one, among `files`."""
+        if len(self.runs) == 1:
+            return files.link(self.runs[0], self.files)
+        return files.merge_all([self.files.load(run) for run in self.runs], num_threads=num_threads)
 
 
-class _Counting:
-    """The state of `count_stream` between batches."""
+class _Stretch:
+    """The state of `count_stretch` between batches."""
 
     def __init__(
         self,
         journal: Journal,
-        end_token_id: int,
-        vocab_size: int,
-        boundary: Boundary,
-        limit_tokens: int | None,
-        only: np.ndarray | None,
+        counting: Counting,
+        limit: int | None,
         chunk_tokens: int,
-        progress: Callable[[int], None],
+        num_threads: int,
     ) -> None:
-        from recallkit.compiled.counting import BigramCounter
-
-        self.journal, self.end_token_id, self.boundary, self.only = journal, end_token_id, boundary, only
-        self.limit, self.chunk_tokens, self.progress = limit_tokens, chunk_tokens, progress
-        self.state = counting_state(journal)
-        self.runs = _Runs(journal)
-        self.unigrams = np.array(journal.state.get("unigrams", []), np.uint64)
-        self.unigrams = np.concatenate([self.unigrams, np.zeros(max(0, vocab_size - len(self.unigrams)), np.uint64)])
+        self.journal, self.counting, self.limit = journal, counting, limit
+        self.chunk_tokens, self.num_threads = chunk_tokens, num_threads
+        found = counting_state(journal)
+        self.state, saved = (CountingState(), {}) if found is None else (found, journal.state)
+        self.runs = {kind: _Runs(journal.folder, kind, saved.get("runs", {}).get(kind, [])) for kind in counting.kinds()}
+        self.counters = {kind: _counter(kind, counting.order, num_threads) for kind in counting.kinds()}
+        known = np.array(saved.get("unigrams", []), np.uint64)
+        self.unigrams = np.concatenate([known, np.zeros(max(0, counting.vocab_size - len(known)), np.uint64)])
         self.chunk: _Chunk | None = None
-        self.counter = BigramCounter()
         self.committed_at = time.monotonic()
 
-    def run(self, batches: Iterable[EncodedDocuments]) -> CountedStream:
-        from recallkit.compiled.counting import BigramRun
-
+    def run(self, batches: Iterable[EncodedDocuments]) -> Generator[int, None, CountedStretch]:
         for encoded in batches:
             if self._at_limit():
                 break
             self._add(encoded)
-            self.progress(self.state.num_tokens)
+            yield self.state.num_tokens
         self._commit()
-        replaced = self.runs.merge_similar(everything=True)
-        if replaced:
-            self._save()
-            self.runs.discard(replaced)
-        empty = np.empty(0, np.uint64)
-        merged = self.runs.load(self.runs.runs[0]) if self.runs.runs else BigramRun(empty, empty)
-        seen = np.flatnonzero(self.unigrams).astype(np.uint32)
-        return CountedStream(merged, seen, self.unigrams[seen], self.state.num_tokens, self.state.num_documents)
+        return self._finish()
 
     def _at_limit(self) -> bool:
         return self.limit is not None and self.state.num_tokens >= self.limit
 
     def _add(self, encoded: EncodedDocuments) -> None:
-        ids, starts = join_documents(encoded, self.end_token_id, self.boundary)
+        ids, starts = join_documents(encoded, self.counting.end_token_id, self.counting.boundary)
         if self.limit is not None:
             ids = ids[: self.limit - self.state.num_tokens]
             starts = starts[starts < len(ids)]
         if self.chunk is None:
-            self.chunk = _Chunk(ids.dtype, max(self.chunk_tokens, len(ids)), self._context())
+            self.chunk = _Chunk(ids.dtype, max(self.chunk_tokens, len(ids)), self.state.tail)
         if not self.chunk.has_room(len(ids)) or time.monotonic() - self.committed_at > SECONDS_A_CHUNK:
             self._commit()
         if not self.chunk.has_room(len(ids)):
-            self.chunk = _Chunk(ids.dtype, len(ids), self._context())
-        self.chunk.append(ids, starts if self.boundary == "document" else starts[:0])
-        self._count_unigrams(ids)
+            self.chunk = _Chunk(ids.dtype, len(ids), self.state.tail)
+        self.chunk.append(ids, starts if self.counting.boundary == "document" else starts[:0])
         last = encoded.positions[-1]
         self.state = CountingState(
             position=Position(last.shard, last.record + 1),
-            last_id=int(ids[-1]),
             num_tokens=self.state.num_tokens + len(ids),
             num_documents=self.state.num_documents + len(starts),
+            head=(self.state.head + _listed(ids[: self.counting.overlap]))[: self.counting.overlap],
+            tail=last_ids(self.state.tail + _listed(ids[max(0, len(ids) - self.counting.overlap) :]), self.counting.overlap),
         )
 
-    def _context(self) -> int | None:
-        return self.state.last_id if self.boundary == "pack" else None
-
-    def _count_unigrams(self, ids: np.ndarray) -> None:
-        counted = np.bincount(ids, minlength=len(self.unigrams)).astype(np.uint64)
-        counted[: len(self.unigrams)] += self.unigrams
-        self.unigrams = counted
+    def _count_unigrams(self, chunk: _Chunk, counted: BigramRun) -> None:
+        """Every id ends a bigram or begins a segment: to add up distinct bigrams is quicker than to look at every id."""
+        seconds, begun = (counted.keys & np.uint64(0xFFFFFFFF)).astype(np.int64), chunk.first_ids()
+        length = max(len(self.unigrams), int(seconds.max(initial=0)) + 1, int(begun.max(initial=0)) + 1)
+        sums = np.bincount(seconds, counted.counts, length).astype(np.uint64) + np.bincount(begun, minlength=length).astype(np.uint64)
+        sums[: len(self.unigrams)] += self.unigrams
+        self.unigrams = sums
 
     def _commit(self) -> None:
-        """Turns the chunk into a run and records the place in the stream."""
-        if self.chunk is not None and self.chunk.length > 1:
-            counted = self.chunk.count(self.counter)
-            self.runs.add(_keep_only(counted, self.only) if self.only is not None else counted)
-            replaced = self.runs.merge_similar()
+        """Turns the chunk into runs and records the place in the text."""
+        if self.chunk is not None and self.chunk.length > self.chunk.num_context:
+            for kind, runs in self.runs.items():
+                counted = self.counters[kind].count(*self.chunk.view(self.counting.length(kind)))
+                if kind == "bigrams":
+                    self._count_unigrams(self.chunk, counted)
+                    counted = keep_only(counted, self.counting.only)
+                runs.add(counted)
+            replaced = {kind: runs.merge_similar() for kind, runs in self.runs.items()}
             self._save()
-            self.runs.discard(replaced)
-            self.chunk.restart(self._context())
+            for kind, old in replaced.items():
+                self.runs[kind].discard(old)
+            self.chunk.restart(self.state.tail)
         self.committed_at = time.monotonic()
 
     def _save(self) -> None:
-        self.journal.commit(
-            {"stream": self.state.to_json(), "runs": [asdict(run) for run in self.runs.runs], "unigrams": self.unigrams.tolist()}
-        )
+        runs = {kind: [asdict(run) for run in runs.runs] for kind, runs in self.runs.items()}
+        self.journal.commit({"stream": asdict(self.state), "runs": runs, "unigrams": self.unigrams.tolist()})
+
+    def _finish(self) -> CountedStretch:
+        """The runs merged into one a kind, the tokens as one more."""
+        folder = self.journal.target.parent
+        self.chunk = None
+        runs = {kind: runs.finish(RunFiles(folder, kind), self.num_threads) for kind, runs in self.runs.items()}
+        seen = np.flatnonzero(self.unigrams).astype(np.uint64)
+        tokens = RunFiles(folder, "tokens")
+        runs["tokens"] = tokens.add(tokens.kind.make(seen, self.unigrams[seen]))
+        state = self.state
+        return CountedStretch(runs, state.num_tokens, state.num_documents, state.head, state.tail, self.limit)
 
 
-def _keep_only(counted: BigramRun, needed: np.ndarray) -> BigramRun:
-    """The rows of a run whose key is in `needed` (sorted)."""
+def _listed(ids: np.ndarray) -> tuple[int, ...]:
+    return tuple(ids.tolist())
+
+
+def last_ids(ids: tuple[int, ...], number: int) -> tuple[int, ...]:
+    """The last `number` of some ids, or all of fewer."""
+    return ids[len(ids) - number :] if len(ids) > number else ids
+
+
+def _counter(kind: str, order: int, num_threads: int) -> Any:
+    from recallkit.compiled.counting import BigramCounter
+    from recallkit.compiled.ngrams import NgramCounter
+
+    return BigramCounter(num_threads=num_threads) if kind == "bigrams" else NgramCounter(order, num_threads=num_threads)
+
+
+def keep_only(counted: Any, needed: np.ndarray | None) -> Any:
+    """The rows of a run of bigrams whose key is in `needed` (sorted); all of them where it is None."""
+    if needed is None:
+        return counted
     at = np.searchsorted(needed, counted.keys)
     kept = needed[np.minimum(at, len(needed) - 1)] == counted.keys if len(needed) else np.zeros(len(counted.keys), bool)
     return type(counted)(counted.keys[kept], counted.counts[kept])
 
 
-def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any]) -> dict[str, Any]:
-    """Writes `counts.duckdb`, whole or not at all; returns `meta` with the table's totals and its id.
+# ------------------------------------------------------------------------------------------------------- all stretches
 
-    The id is a digest of the counts, the tokenizer and the boundary: equal for equal tables, however they were made.
+
+def join_stretches(stretches: Sequence[CountedStretch], folder: Path, counting: Counting, *, num_threads: int = 2) -> CountedStream:
+    """The counts of the whole text: the runs of its stretches, whose files lie in `folder`, merged by ranges of keys.
+
+    In packed text n-grams span stretches: they are found from the stretches' first and last ids.
     """
-    keys, counts = counted.bigrams
-    identity = artifacts.digest_json([meta.get("tokenizer"), meta.get("boundary"), meta.get("only")])
-    meta = {
-        **meta,
-        "schema_version": SCHEMA_VERSION,
-        "num_tokens": counted.num_tokens,
-        "num_documents": counted.num_documents,
-        "num_bigrams": len(keys),
-        "id": artifacts.digest_bytes(
-            identity.encode(), artifacts.digest_arrays(keys, counts, counted.tokens, counted.token_counts).encode()
-        ),
-    }
-    with artifacts.replacing(path) as temporary, db.connect(temporary) as connection:
-        connection.execute(db.query("counts/create_tables"))
-        for start in range(0, len(keys), _ROWS_AN_INSERT):
-            part = slice(start, start + _ROWS_AN_INSERT)
-            _insert(
-                connection,
-                "counts/insert_bigrams",
-                first=(keys[part] >> 32).astype(np.uint32),
-                second=keys[part].astype(np.uint32),
-                count=counts[part],
-            )
-        _insert(connection, "counts/insert_unigrams", token=counted.tokens, count=counted.token_counts)
-        connection.executemany(db.query("counts/insert_fact"), [{"key": k, "value": json.dumps(v)} for k, v in meta.items()])
-        connection.execute("CHECKPOINT")
-    return meta
+    merged: dict[str, Any] = {}
+    for kind in (*counting.kinds(), "tokens"):
+        files = RunFiles(folder, kind)
+        runs = [files.load(stretch.runs[kind]) for stretch in stretches]
+        if kind != "tokens":
+            spanning = spanning_ngrams(stretches, counting.length(kind)) if counting.boundary == "pack" else []
+            runs.append(_as_run(spanning, kind, counting))
+        runs = [run for run in runs if len(run[0])]
+        merged[kind] = runs[0] if len(runs) == 1 else files.load(files.merge_all(runs, num_threads=num_threads))
+    return CountedStream(
+        merged["bigrams"],
+        merged["tokens"].keys.astype(np.uint32),
+        np.asarray(merged["tokens"].counts),
+        sum(stretch.num_tokens for stretch in stretches),
+        sum(stretch.num_documents for stretch in stretches),
+        ngrams=merged.get("ngrams"),
+    )
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, query: str, **columns: np.ndarray) -> None:
-    import pyarrow as pa
-
-    connection.register("batch", pa.table({name: np.asarray(values) for name, values in columns.items()}))
-    connection.execute(db.query(query))
-    connection.unregister("batch")
-
-
-def read_foreign_counts(path: Path) -> CountedStream:
-    """Reads a table of bigram counts made elsewhere: Parquet or CSV with columns first, second, count.
-
-    Unigram counts are those of the second tokens, exact but for the text's first one. Raises UserError where a column
-    is missing or a value is not a whole number from 0 to 2^32 - 1.
-    """
-    import duckdb
-    import pyarrow as pa
-
-    from recallkit.compiled.counting import BigramRun
-
-    if not path.is_file():
-        raise UserError("no such file", where=path)
-    try:
-        with db.connect() as connection:
-            db.view_file(connection, "foreign_counts", path)
-            columns = connection.execute(db.query("counts/import_table")).fetchnumpy()
-    except (duckdb.Error, pa.ArrowException, OSError) as error:
-        raise UserError(
-            f"not a table of bigram counts ({str(error).strip().splitlines()[0]})",
-            where=path,
-            remedy="give Parquet or CSV with whole-number columns first, second, count",
-        ) from error
-    first, second, counts = (np.asarray(columns[name]) for name in ("first", "second", "count"))
-    if not len(first):
-        raise UserError("a table without rows", where=path, remedy="give Parquet or CSV with columns first, second, count")
-    order = np.argsort(second, kind="stable")
-    tokens, starts = np.unique(second[order], return_index=True)
-    token_counts = np.add.reduceat(counts[order].astype(np.uint64), starts)
-    keys = (first.astype(np.uint64) << np.uint64(32)) | second
-    return CountedStream(BigramRun(keys, counts.astype(np.uint64)), tokens.astype(np.uint32), token_counts, int(counts.sum()), 0)
+def spanning_ngrams(stretches: Sequence[CountedStretch], length: int) -> list[tuple[int, ...]]:
+    """The n-grams of packed text that begin in one stretch and end in a later one, in the order of the text."""
+    found: list[tuple[int, ...]] = []
+    tail: tuple[int, ...] = ()
+    for stretch in stretches:
+        ids = last_ids(tail, length - 1) + stretch.head[: length - 1]
+        found += [ids[end - length : end] for end in range(length, len(ids) + 1)]
+        # A stretch of fewer ids has all of them in its tail, and the one before it is still in reach.
+        tail = last_ids(tail + stretch.tail, length - 1)
+    return found
 
 
-def export_counts(table: CountsTable, path: Path) -> None:
-    """Writes the bigrams of a counts table to Parquet (first, second, count), sorted, whole or not at all."""
-    import pyarrow as pa
+def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) -> Any:
+    """Counts a few n-grams."""
+    from recallkit.compiled.ngrams import pack_ngrams
 
-    schema = pa.schema([("first", pa.uint32()), ("second", pa.uint32()), ("count", pa.uint64())])
-
-    def groups() -> Iterator[pa.Table]:
-        for start in range(0, len(table.keys), _ROWS_AN_INSERT):
-            part = slice(start, start + _ROWS_AN_INSERT)
-            keys = table.keys[part]
-            yield pa.table([(keys >> np.uint64(32)).astype(np.uint32), keys.astype(np.uint32), table.counts[part]], schema=schema)
-
-    artifacts.write_parquet(path, groups(), schema, {"kind": "bigrams", "counts_id": table.meta["id"]})
+    counted = Counter(ngrams)
+    columns = np.array(sorted(counted), np.uint32).reshape(-1, counting.length(kind)).T
+    counts = np.array([counted[tuple(row)] for row in columns.T.tolist()], np.uint64)
+    if kind == "ngrams":
+        return kind_of(kind).make(*pack_ngrams(list(columns)), counts)
+    keys = (columns[0].astype(np.uint64) << np.uint64(32)) | columns[1]
+    return keep_only(kind_of(kind).make(keys, counts), counting.only)

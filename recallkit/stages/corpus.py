@@ -12,7 +12,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from recallkit.errors import UserError
 from recallkit.records import Document, Position, ShardSummary, StreamReport
@@ -23,9 +23,11 @@ from recallkit.sources.hub import HubShard
 from recallkit.sources.readers import COMPRESSION, JsonLinesShard, ParquetShard, TextShard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from recallkit.sources.readers import Shard
+
+Answer = TypeVar("Answer")
 
 SUFFIXES = (*COMPRESSION, ".parquet", ".txt")
 _MAX_SKIPPED_LISTED = 5
@@ -70,10 +72,19 @@ class Corpus:
 
     def summaries(self) -> list[ShardSummary]:
         """Name and digest of each shard, in stream order."""
-        return [ShardSummary(shard.name, _digest(shard)) for shard in self.shards]
+        return [ShardSummary(shard.name, self.digest(number)) for number, shard in enumerate(self.shards)]
 
-    def documents(self, start: Position = _START) -> Iterator[Document]:
-        """The documents at `start` and after it; shards before it are not opened.
+    def digest(self, number: int) -> str:
+        """The digest of a shard. Raises UserError where it cannot be read."""
+        shard = self.shards[number]
+        return _asked(shard, shard.digest)
+
+    def sizes(self) -> list[int | None]:
+        """Bytes of each shard on disk, in stream order; None where that is not known. Raises UserError for one that is gone."""
+        return [_asked(shard, shard.size) for shard in self.shards]
+
+    def documents(self, start: Position = _START, stop: int | None = None) -> Iterator[Document]:
+        """The documents at `start` and after it, up to shard `stop`; shards before and from there on are not opened.
 
         `position.record` counts a shard's records: lines of a JSON lines file from 0 (bad and blank ones included),
         rows, documents of the demo text. A text may be empty. Raises UserError for a damaged or empty shard and,
@@ -81,7 +92,7 @@ class Corpus:
         """
         self.report.num_documents = self.report.num_skipped = 0
         self.report.first_skipped.clear()
-        for index in range(start.shard, len(self.shards)):
+        for index in range(start.shard, len(self.shards) if stop is None else stop):
             yield from self._documents_of(index, start.record if index == start.shard else 0)
 
     def _documents_of(self, index: int, first: int) -> Iterator[Document]:
@@ -105,9 +116,9 @@ class Corpus:
             yield Document(text, source or default_source, document_id or f"{name}:{record}", Position(index, record))
 
 
-def _digest(shard: Shard) -> str:
+def _asked(shard: Shard, question: Callable[[], Answer]) -> Answer:
     try:
-        return shard.digest()
+        return question()
     except OSError as error:
         raise UserError(f"cannot be read ({error.strerror})", where=shard.name, remedy="check that it is still there") from error
 

@@ -23,12 +23,14 @@ _MOST_ROWS = 20
 def counts_json(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Facts of a counts table."""
     kept = ("id", "num_tokens", "num_documents", "num_bigrams", "boundary", "tokenizer", "only", "sources")
-    return {"path": str(path), **{key: meta.get(key) for key in kept}}
+    longer = {key: meta[key] for key in ("order", "num_ngrams") if key in meta}
+    return {"path": str(path), **{key: meta.get(key) for key in kept}, **longer}
 
 
 def print_counts(meta: Mapping[str, Any], path: Path) -> None:
     """One line: how much was counted, and where it lies."""
-    console.print_line(f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams")
+    longer = f", {meta['num_ngrams']:,} distinct {meta['order']}-grams" if "num_ngrams" in meta else ""
+    console.print_line(f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams{longer}")
     console.print_line(f"Table (DuckDB): {path}", is_path=True)
 
 

@@ -1,14 +1,13 @@
-"""Scoring by several processes of this machine, one a device; one that dies is replaced.
+"""Work done by several processes of this machine; one that dies is replaced.
 
-Each process gets a few parts at a time and answers once for every part that is whole on disk, so that nothing but the
-parts in hand is lost with it.
+Each process gets a few items at a time and tells of every item that is whole on disk, so that nothing but the items in
+hand is lost with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import multiprocessing
 import os
 import signal
@@ -21,24 +20,24 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import console
 from recallkit.errors import UserError
+from recallkit.workers.api import Done, Seat, make_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from multiprocessing.context import SpawnContext
 
-    from recallkit.workers.job import ScoringJob
+    from recallkit.workers.api import Job, Runner
 
-_MOST_PARTS_A_TASK = 8
 _MOST_DEATHS = 3
-"""In a row, without a part done between: the next process would die as well."""
+"""In a row, without an item done between: the next process would die as well."""
 
 
-def score_in_processes(job: ScoringJob, numbers: Sequence[int], num_workers: int) -> Iterator[int]:
-    """Scores parts in `num_workers` processes; gives the predicted tokens of each part that is done.
+def work_in_processes(job: Job, items: Sequence[Any], num_workers: int) -> Iterator[Done]:
+    """Does items in `num_workers` processes.
 
     Raises UserError what a process raised, and where processes keep dying.
     """
-    tasks = deque(make_tasks(numbers, num_workers))
+    tasks = deque(make_tasks(job, items, num_workers))
     context = multiprocessing.get_context("spawn")
     workers = [_Worker(context, job, place, num_workers) for place in range(min(num_workers, len(tasks)))]
     deaths = 0
@@ -61,42 +60,36 @@ def score_in_processes(job: ScoringJob, numbers: Sequence[int], num_workers: int
                     raise message
                 if isinstance(message, str):
                     raise RuntimeError(  # noqa: TRY004 - it is the message that is text
-                        f"a scoring process failed:\n{message}"
+                        f"a {job.doing} process failed:\n{message}"
                     )
-                deaths = 0
-                worker.waiting_for = worker.waiting_for[1:]
-                if not worker.waiting_for:
-                    worker.give(tasks)
+                if message.is_whole:
+                    deaths = 0
+                    worker.waiting_for = worker.waiting_for[1:]
+                    if not worker.waiting_for:
+                        worker.give(tasks)
                 yield message
     finally:
         for worker in workers:
             worker.stop()
 
 
-def make_tasks(numbers: Sequence[int], num_workers: int) -> list[list[int]]:
-    """Cuts parts into runs of neighbours, some for every worker: few enough to lose, enough to read and write beside."""
-    size = max(1, min(_MOST_PARTS_A_TASK, len(numbers) // (4 * num_workers)))
-    return [list(numbers[start : start + size]) for start in range(0, len(numbers), size)]
-
-
-def _check_deaths(deaths: int, job: ScoringJob, worker: _Worker) -> None:
+def _check_deaths(deaths: int, job: Job, worker: _Worker) -> None:
     status = worker.status()
     if deaths >= _MOST_DEATHS:
-        memory = "memory may be short: give fewer --workers or a smaller --batch-tokens"
-        remedy = memory if status == "SIGKILL" else "try it with one worker, which says why"
-        raise UserError(f"scoring processes keep dying ({status})", where=job.request.spec, remedy=remedy)
-    console.note(f"a scoring process died ({status}), another one goes on with its work")
+        remedy = f"memory may be short: {job.remedy}" if status == "SIGKILL" else "try it with one worker, which says why"
+        raise UserError(f"{job.doing} processes keep dying ({status})", where=job.where, remedy=remedy)
+    console.note(f"a {job.doing} process died ({status}), another one goes on with its work")
 
 
 class _Worker:
-    """A process with a model, and the parts that it is at."""
+    """A process, and the items that it is at."""
 
-    def __init__(self, context: SpawnContext, job: ScoringJob, place: int, num_workers: int) -> None:
+    def __init__(self, context: SpawnContext, job: Job, place: int, num_workers: int) -> None:
         self.place = place
-        self.waiting_for: list[int] = []
+        self.waiting_for: list[Any] = []
         self.start(context, job, num_workers)
 
-    def start(self, context: SpawnContext, job: ScoringJob, num_workers: int) -> None:
+    def start(self, context: SpawnContext, job: Job, num_workers: int) -> None:
         """Starts the process, or another one in its place."""
         self.connection, theirs = context.Pipe()
         self.process: Any = context.Process(target=_serve, args=(job, self.place, num_workers, theirs), daemon=True)
@@ -105,7 +98,7 @@ class _Worker:
         theirs.close()
         self.waiting_for = []
 
-    def give(self, tasks: deque[list[int]]) -> None:
+    def give(self, tasks: deque[list[Any]]) -> None:
         """Hands over the next task, if there is one."""
         if tasks:
             self.waiting_for = tasks.popleft()
@@ -119,7 +112,7 @@ class _Worker:
         return signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
 
     def stop(self) -> None:
-        """Ends the process, whatever it is at: its finished parts are on disk."""
+        """Ends the process, whatever it is at: its finished items are on disk."""
         self.connection.close()
         self.process.terminate()
         self.process.join()
@@ -138,7 +131,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _die_with_parent() -> None:
-    """Asks Linux to end this process when its parent is gone, however it went: parts on disk are whole, a card is free again."""
+    """Asks Linux to end this process when its parent is gone, however it went: items on disk are whole, a card is free again."""
     parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -146,7 +139,7 @@ def _die_with_parent() -> None:
             os._exit(1)
 
 
-def _serve(job: ScoringJob, place: int, num_workers: int, connection: Connection) -> None:
+def _serve(job: Job, place: int, num_workers: int, connection: Connection) -> None:
     """What a process does: takes tasks until there are no more. Ctrl-C is its parent's to hear."""
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -154,19 +147,17 @@ def _serve(job: ScoringJob, place: int, num_workers: int, connection: Connection
         _take_tasks(job, place, num_workers, connection)
 
 
-def _take_tasks(job: ScoringJob, place: int, num_workers: int, connection: Connection) -> None:
-    from recallkit.workers.job import Scorer
-
-    scorer: Scorer | None = None
+def _take_tasks(job: Job, place: int, num_workers: int, connection: Connection) -> None:
+    runner: Runner | None = None
     while True:
         try:
-            numbers = connection.recv()
+            items = connection.recv()
         except (EOFError, OSError):
             return
         try:
-            scorer = scorer or Scorer(dataclasses.replace(job, request=on_its_device(job.request, place, num_workers)))
-            for num_tokens in scorer.run(numbers):
-                connection.send(num_tokens)
+            runner = runner or job.open(Seat(place, max(1, num_cores() // num_workers)))
+            for done in runner.run(items):
+                connection.send(done)
         except (BrokenPipeError, ConnectionResetError):
             raise
         except (UserError, OSError) as error:
@@ -175,12 +166,6 @@ def _take_tasks(job: ScoringJob, place: int, num_workers: int, connection: Conne
             connection.send(traceback.format_exc())
 
 
-def on_its_device(request: Any, place: int, num_workers: int) -> Any:
-    """The request with a card for this process, the cards dealt in turn; on CPU its share of the threads."""
-    import torch
-
-    if request.device in ("auto", "cuda") and torch.cuda.is_available():
-        return dataclasses.replace(request, device=f"cuda:{place % torch.cuda.device_count()}")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // num_workers)))
-    return request
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

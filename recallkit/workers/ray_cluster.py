@@ -1,6 +1,6 @@
-"""Scoring by the machines of a Ray cluster: actors hold the model, tasks are runs of parts, a lost actor is replaced.
+"""Work done by the machines of a Ray cluster: an actor a worker, tasks are runs of items, a lost actor is replaced.
 
-The slice directory must lie on storage that all machines share: parts are written there, whole or not at all, and
+What is read and written must lie on storage that all machines share: items are written there, whole or not at all, and
 joined by the one who asked.
 """
 
@@ -14,48 +14,43 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import console
 from recallkit.errors import UserError
-from recallkit.workers.job import Scorer
-from recallkit.workers.processes import make_tasks
+from recallkit.workers.api import Seat, make_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from recallkit.workers.job import ScoringJob
+    from recallkit.workers.api import Done, Job, Runner
 
 _MOST_DEATHS = 3
 """In a row, without a task done between."""
 
 
 class _Actor:
-    """Holds a model; made into a Ray actor."""
+    """Holds an opened job; made into a Ray actor."""
 
-    def __init__(self, job: ScoringJob, num_threads: int) -> None:
+    def __init__(self, job: Job, num_threads: int) -> None:
         self.job = job
-        self.num_threads = num_threads
-        self.scorer: Scorer | None = None
+        self.seat = Seat(0, num_threads)
+        self.runner: Runner | None = None
 
-    def score(self, numbers: Sequence[int]) -> list[int] | UserError:
-        """Predicted tokens of each part, all of them whole on disk; an error of the user's as it is."""
-        import torch
-
-        if not torch.cuda.is_available():
-            torch.set_num_threads(self.num_threads)
+    def work(self, items: Sequence[Any]) -> list[Done] | UserError:
+        """What is told of the items, all of them whole on disk; an error of the user's as it is."""
         try:
-            self.scorer = self.scorer or Scorer(self.job)
-            return list(self.scorer.run(numbers))
+            self.runner = self.runner or self.job.open(self.seat)
+            return list(self.runner.run(items))
         except UserError as error:
             return error
 
 
-def score_on_cluster(job: ScoringJob, numbers: Sequence[int], num_workers: int, address: str | None = None) -> Iterator[int]:
-    """Scores parts with `num_workers` actors; gives the predicted tokens of each part that is done.
+def work_on_cluster(job: Job, items: Sequence[Any], num_workers: int, address: str | None = None) -> Iterator[Done]:
+    """Does items with `num_workers` actors.
 
     `address` is that of a running cluster (`auto`, `ray://host:10001`); without it Ray starts one on this machine.
     Raises UserError without Ray or the cluster, for what an actor raised, and where actors keep dying.
     """
     ray = _connect(address)
     try:
-        yield from _Schedule(ray, job, numbers, num_workers).run()
+        yield from _Schedule(ray, job, items, num_workers).run()
     finally:
         ray.shutdown()
 
@@ -85,35 +80,34 @@ def _knock(address: str | None) -> None:
 class _Schedule:
     """Tasks handed to actors as these become free."""
 
-    def __init__(self, ray: Any, job: ScoringJob, numbers: Sequence[int], num_workers: int) -> None:
+    def __init__(self, ray: Any, job: Job, items: Sequence[Any], num_workers: int) -> None:
         self.ray = ray
         self.job = job
-        self.tasks = deque(make_tasks(numbers, num_workers))
+        self.tasks = deque(make_tasks(job, items, num_workers))
         self.num_workers = min(num_workers, len(self.tasks))
-        self.running: dict[Any, tuple[Any, list[int]]] = {}
-        on_cards = job.request.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
+        self.running: dict[Any, tuple[Any, list[Any]]] = {}
+        on_cards = job.wants_card and ray.cluster_resources().get("GPU", 0) >= 1
         self.threads = max(1, int(ray.cluster_resources().get("CPU", 1)) // num_workers)
         needs = {"num_gpus": 1} if on_cards else {"num_cpus": self.threads}
         self.actor_class = ray.remote(**needs)(_Actor)
 
-    def run(self) -> Iterator[int]:
-        """See `score_on_cluster`."""
+    def run(self) -> Iterator[Done]:
+        """See `work_on_cluster`."""
         deaths = 0
         for _ in range(self.num_workers):
             self._give(self._new_actor())
         while self.running:
             [finished], _ = self.ray.wait(list(self.running), num_returns=1)
-            actor, numbers = self.running.pop(finished)
+            actor, items = self.running.pop(finished)
             try:
                 answer = self.ray.get(finished)
             except self.ray.exceptions.RayActorError as error:
                 deaths += 1
                 if deaths >= _MOST_DEATHS:
-                    raise UserError(
-                        "scoring actors keep dying", where=self.job.request.spec, remedy="see Ray's logs; memory may be short"
-                    ) from error
-                console.note("a scoring actor died, another one goes on with its work")
-                self.tasks.appendleft(numbers)
+                    remedy = "see Ray's logs; memory may be short"
+                    raise UserError(f"{self.job.doing} actors keep dying", where=self.job.where, remedy=remedy) from error
+                console.note(f"a {self.job.doing} actor died, another one goes on with its work")
+                self.tasks.appendleft(items)
                 self._give(self._new_actor())
                 continue
             if isinstance(answer, UserError):
@@ -127,5 +121,5 @@ class _Schedule:
 
     def _give(self, actor: Any) -> None:
         if self.tasks:
-            numbers = self.tasks.popleft()
-            self.running[actor.score.remote(numbers)] = (actor, numbers)
+            items = self.tasks.popleft()
+            self.running[actor.work.remote(items)] = (actor, items)

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recallkit import db
+from recallkit.compiled.ngrams import unpack_ngrams
 from recallkit.counts import open_counts
 from recallkit.errors import UserError
 from recallkit.journal import Journal
-from recallkit.records import EncodedDocuments, Position
+from recallkit.records import CountedStream, Position
 from recallkit.stages import bigrams
-from recallkit.stages.bigrams import count_stream, counting_state, export_counts, read_foreign_counts, write_counts
+from recallkit.stages.bigrams import CountedStretch, Counting, count_stretch, counting_state, join_stretches, plan_stretches
+from recallkit.stages.counts import export_counts, read_foreign_counts, write_counts
 from tests.stages.test_sequences import END, batches, documents_strategy
 
 VOCAB = END + 1
 
 
-def expected(documents: list[list[int]], boundary: str, limit: int | None = None) -> tuple[Counter, Counter]:
-    """Bigrams and unigrams by the definition."""
+def expected(documents: list[list[int]], boundary: str, limit: int | None = None, order: int = 2) -> tuple[Counter, Counter]:
+    """N-grams and unigrams by the definition."""
     streams = [[i for d in documents for i in [*d, END]]] if boundary == "pack" else [[END, *d] for d in documents]
     left, pairs, singles = (limit if limit is not None else 10**9), Counter(), Counter()
     for stream in streams:
         kept = stream[:left]
         left -= len(kept)
-        pairs.update(itertools.pairwise(kept))
+        pairs.update(tuple(kept[i : i + order]) for i in range(len(kept) - order + 1))
         singles.update(kept)
     return pairs, singles
 
@@ -39,28 +43,76 @@ def as_counters(counted) -> tuple[Counter, Counter]:
     return Counter(pairs), Counter({int(i): int(c) for i, c in zip(counted.tokens, counted.token_counts, strict=True)})
 
 
-OPTIONS = {"end_token_id": END, "vocab_size": VOCAB}
+def counted_by(documents: list[list[int]], parts: Path, number: int, counting: Counting, limit: int | None, chunk: int) -> CountedStretch:
+    with Journal(parts / f"part-{number}", {}) as journal:
+        return ended(count_stretch(batches(documents, [2, 1]), journal, counting, limit_tokens=limit, chunk_tokens=chunk))
+
+
+def ended(counting) -> CountedStretch:
+    """What the count of a stretch ends with."""
+    while True:
+        try:
+            next(counting)
+        except StopIteration as end:
+            return end.value
+
+
+def counted_in(
+    folder: Path,
+    stretches: list[list[list[int]]],
+    *,
+    boundary: str = "pack",
+    order: int = 2,
+    only: np.ndarray | None = None,
+    limit: int | None = None,
+    chunk: int = 1000,
+) -> CountedStream:
+    """The count of documents, given stretch by stretch."""
+    counting = Counting(END, VOCAB, boundary, order, only)
+    counted = []
+    for number, documents in enumerate(stretches):
+        left = None if limit is None else limit - sum(stretch.num_tokens for stretch in counted)
+        if left != 0:
+            counted.append(counted_by(documents, folder, number, counting, left, chunk))
+    return join_stretches(counted, folder, counting)
+
+
+def ngrams_of(counted: CountedStream, order: int) -> Counter:
+    columns = unpack_ngrams(counted.ngrams.high, counted.ngrams.low, order)
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    assert rows == sorted(set(rows))
+    return Counter(dict(zip(rows, counted.ngrams.counts.tolist(), strict=True)))
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
 @settings(max_examples=40, deadline=None)
-@given(documents=documents_strategy, chunk=st.integers(1, 40), limit=st.none() | st.integers(1, 60))
-def test_counts_equal_a_counter_wherever_chunks_are_cut(tmp_path_factory, boundary, documents, chunk, limit):
-    target = tmp_path_factory.mktemp("count") / "counts.duckdb"
-    with Journal(target, {}) as journal:
-        counted = count_stream(batches(documents, [2, 1]), journal, boundary=boundary, limit_tokens=limit, chunk_tokens=chunk, **OPTIONS)
-        assert as_counters(counted) == expected(documents, boundary, limit)
-        assert counted.num_tokens == counted.token_counts.sum()
+@given(
+    documents=documents_strategy,
+    cuts=st.sets(st.integers(1, 14)),
+    chunk=st.integers(1, 40),
+    limit=st.none() | st.integers(1, 60),
+    order=st.integers(2, 5),
+)
+def test_counts_equal_a_counter_wherever_stretches_and_chunks_are_cut(tmp_path_factory, boundary, documents, cuts, chunk, limit, order):
+    places = [0, *sorted(cut for cut in cuts if cut < len(documents)), len(documents)]
+    stretches = [documents[start:stop] for start, stop in itertools.pairwise(places)]
+    counted = counted_in(tmp_path_factory.mktemp("count"), stretches, boundary=boundary, order=order, limit=limit, chunk=chunk)
+    assert as_counters(counted) == expected(documents, boundary, limit)
+    assert counted.num_tokens == counted.token_counts.sum()
+    if order > 2:
+        assert ngrams_of(counted, order) == expected(documents, boundary, limit, order)[0]
 
 
 class Interrupted(Exception):
     pass
 
 
+@pytest.mark.parametrize("order", [2, 4])
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-def test_an_interrupted_count_goes_on(tmp_path, boundary):
+def test_an_interrupted_count_goes_on(tmp_path, boundary, order):
     rng = np.random.default_rng(3)
     documents = [rng.integers(0, 20, rng.integers(0, 30)).tolist() for _ in range(60)]
+    counting = Counting(END, VOCAB, boundary, order)
 
     def until(number: int, start: int):
         for batch in batches(documents, [1], start):
@@ -68,37 +120,99 @@ def test_an_interrupted_count_goes_on(tmp_path, boundary):
                 raise Interrupted
             yield batch
 
-    target = tmp_path / "counts.duckdb"
+    def place(journal: Journal) -> int:
+        state = counting_state(journal)
+        return 0 if state is None else state.position.record
+
+    target = tmp_path / "part-0"
     for stop in (3, 17, 18, 40):
         with Journal(target, {}) as journal, pytest.raises(Interrupted):
-            count_stream(until(stop, counting_state(journal).position.record), journal, boundary=boundary, chunk_tokens=50, **OPTIONS)
+            ended(count_stretch(until(stop, place(journal)), journal, counting, chunk_tokens=50))
     with Journal(target, {}) as journal:
-        start = counting_state(journal).position.record
+        start = place(journal)
         assert start > 20, "the journal kept nothing"
-        counted = count_stream(batches(documents, [1], start), journal, boundary=boundary, chunk_tokens=50, **OPTIONS)
-        assert as_counters(counted) == expected(documents, boundary)
+        counted = ended(count_stretch(batches(documents, [1], start), journal, counting, chunk_tokens=50))
+    joined = join_stretches([counted], tmp_path, counting)
+    assert as_counters(joined) == expected(documents, boundary)
+    if order > 2:
+        assert ngrams_of(joined, order) == expected(documents, boundary, None, order)[0]
+
+
+def test_a_journal_whose_runs_are_gone_begins_again(tmp_path):
+    documents = [[1, 2, 3]] * 30
+    counting = Counting(END, VOCAB, "pack")
+    with Journal(tmp_path / "part-0", {}) as journal:
+        stretch = count_stretch(batches(documents, [1]), journal, counting, chunk_tokens=10)
+        for _ in range(20):
+            next(stretch)
+        stretch.close()
+        next(journal.folder.glob("bigrams-*.keys")).unlink()
+        assert counting_state(journal) is None
+        counted = ended(count_stretch(batches(documents, [1]), journal, counting, chunk_tokens=10))
+    assert as_counters(join_stretches([counted], tmp_path, counting)) == expected(documents, "pack")
 
 
 def test_few_runs_stay_on_disk(tmp_path):
     documents = [[int(i)] * 3 for i in np.random.default_rng(0).integers(0, 50, 400)]
-    with Journal(tmp_path / "counts.duckdb", {}) as journal:
-        count_stream(batches(documents, [4]), journal, boundary="pack", chunk_tokens=16, **OPTIONS)
-        assert len(list(journal.folder.glob("*.keys"))) == 1
+    with Journal(tmp_path / "part-0", {}) as journal:
+        most = 0
+        for _ in count_stretch(batches(documents, [4]), journal, Counting(END, VOCAB, "pack"), chunk_tokens=16):
+            most = max(most, len(list(journal.folder.glob("bigrams-*.keys"))))
+        assert 1 < most < 10  # of a hundred chunks
 
 
 def test_only_keeps_what_is_needed(tmp_path):
-    needed = np.array([1 << 32 | 2, 5 << 32 | END], np.uint64)
-    with Journal(tmp_path / "counts.duckdb", {}) as journal:
-        counted = count_stream(batches([[1, 2, 1, 2, 3], [5]], [1]), journal, boundary="pack", only=needed, chunk_tokens=4, **OPTIONS)
-        assert as_counters(counted) == (Counter({(1, 2): 2, (5, END): 1}), Counter({1: 2, 2: 2, 3: 1, 5: 1, END: 2}))
+    needed = np.array([1 << 32 | 2, 5 << 32 | END, END << 32 | 5], np.uint64)
+    counted = counted_in(tmp_path, [[[1, 2, 1, 2, 3]], [[5]], [[7]]], only=needed, chunk=4)
+    assert as_counters(counted) == (Counter({(1, 2): 2, (5, END): 1, (END, 5): 1}), Counter({1: 2, 2: 2, 3: 1, 5: 1, 7: 1, END: 3}))
+
+
+def test_a_part_is_done_when_all_of_it_is_there(tmp_path):
+    counting = Counting(END, VOCAB, "pack")
+    counted = counted_by([[1, 2, 3]], tmp_path, 0, counting, None, 10)
+    path = tmp_path / "part-0"
+    counted.save(path)
+    assert CountedStretch.load(path) == counted
+    [keys] = tmp_path.glob("bigrams-*.keys")
+    keys.write_bytes(keys.read_bytes()[:-8])
+    assert CountedStretch.load(path) is None
+    assert CountedStretch.load(tmp_path / "part-1") is None
+
+
+@pytest.mark.parametrize(
+    ("counted_with", "num_tokens", "asked", "fits"),
+    [
+        (None, 9, None, True),
+        (None, 9, 9, True),
+        (None, 9, 8, False),
+        (9, 9, 9, True),
+        (9, 9, 10, False),
+        (9, 9, None, False),
+        (9, 5, 7, True),
+    ],
+)
+def test_a_stretch_counted_under_another_limit(counted_with, num_tokens, asked, fits):
+    assert CountedStretch({}, num_tokens, 1, (), (), counted_with).fits(asked) is fits
+
+
+def test_stretches_follow_sizes(monkeypatch):
+    monkeypatch.setattr(bigrams, "STRETCH_BYTES", 100)
+    assert plan_stretches([60, 30, 20, 80, 300, 10, None, 5, 5]) == [
+        range(2),
+        range(2, 4),
+        range(4, 5),
+        range(5, 6),
+        range(6, 7),
+        range(7, 9),
+    ]
+    assert len(plan_stretches([10**9] * 10_000)) <= 2 * bigrams.MOST_STRETCHES
+    assert plan_stretches([]) == []
 
 
 def test_the_table_holds_what_was_counted(tmp_path):
     documents = [[1, 2, 3, 1, 2], [4, 4, 4]]
     path = tmp_path / "counts.duckdb"
-    with Journal(path, {}) as journal:
-        counted = count_stream(batches(documents, [2]), journal, boundary="pack", **OPTIONS)
-        meta = write_counts(path, counted, {"boundary": "pack", "tokenizer": None})
+    meta = write_counts(path, counted_in(tmp_path, [documents]), {"boundary": "pack", "tokenizer": None})
     table = open_counts(path)
     pairs, singles = expected(documents, "pack")
     assert table.num_tokens == meta["num_tokens"] == 10
@@ -109,17 +223,17 @@ def test_the_table_holds_what_was_counted(tmp_path):
 
 def test_the_id_tells_tables_apart_and_nothing_else(tmp_path):
     ids = []
-    for name, documents, chunk in (("a", [[1, 2, 3]], 4), ("b", [[1, 2, 3]], 100), ("c", [[1, 2, 4]], 100)):
-        with Journal(tmp_path / name, {}) as journal:
-            counted = count_stream(batches(documents, [1]), journal, boundary="pack", chunk_tokens=chunk, **OPTIONS)
-            ids.append(write_counts(tmp_path / name, counted, {"boundary": "pack"})["id"])
-    assert ids[0] == ids[1] != ids[2]
+    for name, documents, chunk in (("a", [[1, 2, 3]], 4), ("b", [[1, 2, 3]], 100), ("c", [[1, 2, 4]], 100), ("d", [[1, 2, 3]], 100)):
+        (tmp_path / name).mkdir()
+        counted = counted_in(tmp_path / name, [documents], chunk=chunk, order=3 if name == "d" else 2)
+        ids.append(write_counts(tmp_path / f"{name}.duckdb", counted, {"boundary": "pack", "order": 3})["id"])
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 3
 
 
 def test_a_table_survives_export_and_import(tmp_path):
-    with Journal(tmp_path / "counts.duckdb", {}) as journal:
-        counted = count_stream(batches([[1, 2, 3, 1, 2], [4, 4, 4]], [2]), journal, boundary="pack", **OPTIONS)
-        write_counts(tmp_path / "counts.duckdb", counted, {})
+    counted = counted_in(tmp_path, [[[1, 2, 3, 1, 2], [4, 4, 4]]])
+    write_counts(tmp_path / "counts.duckdb", counted, {})
     export_counts(open_counts(tmp_path / "counts.duckdb"), tmp_path / "bigrams.parquet")
     again = read_foreign_counts(tmp_path / "bigrams.parquet")
     assert np.array_equal(again.bigrams.keys, counted.bigrams.keys)
@@ -150,16 +264,25 @@ def test_a_bad_table_is_one_line(tmp_path, content):
 
 def test_a_slow_stream_commits_by_the_clock(tmp_path, monkeypatch):
     monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
-    with Journal(tmp_path / "counts.duckdb", {}) as journal:
+    with Journal(tmp_path / "part-0", {}) as journal:
         stream = batches([[1, 2]] * 5, [1])
-        count_stream((next(stream) for _ in range(3)), journal, boundary="pack", **OPTIONS)
+        ended(count_stretch((next(stream) for _ in range(3)), journal, Counting(END, VOCAB, "pack")))
         assert counting_state(journal).position == Position(0, 3)
         assert journal.num_parts >= 3
 
 
-def test_an_empty_stream_counts_nothing(tmp_path):
-    with Journal(tmp_path / "counts.duckdb", {}) as journal:
-        empty: list[EncodedDocuments] = []
-        counted = count_stream(empty, journal, boundary="pack", **OPTIONS)
-        assert counted.num_tokens == 0
-        assert len(counted.bigrams.keys) == 0
+@pytest.mark.parametrize("order", [2, 5])
+def test_an_empty_stream_counts_nothing(tmp_path, order):
+    counted = counted_in(tmp_path, [[], []], order=order)
+    assert counted.num_tokens == 0
+    assert len(counted.bigrams.keys) == 0
+
+
+@pytest.mark.parametrize("order", [3, 5])
+def test_the_table_holds_longer_ngrams(tmp_path, order):
+    documents = [[1, 2, 3, 1, 2, 3, 1], [4, 4, 4, 4, 4, 4]]
+    write_counts(tmp_path / "counts.duckdb", counted_in(tmp_path, [documents], order=order), {"order": order})
+    with db.connect(tmp_path / "counts.duckdb", read_only=True) as connection:
+        rows = connection.execute("SELECT * FROM ngrams").fetchall()
+    wanted = expected(documents, "pack", None, order)[0]
+    assert rows == [(*ngram, *[None] * (5 - order), wanted[ngram]) for ngram in sorted(wanted)]

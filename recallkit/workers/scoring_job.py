@@ -7,14 +7,15 @@ the last one: the model never waits for the disk.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from recallkit import console
 from recallkit.errors import UserError
 from recallkit.stages import scores
 from recallkit.stages.scores import BatchLimit, Reading, SequenceReader, SequenceScores
 from recallkit.translation import carry
+from recallkit.workers.api import Done
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from recallkit.journal import Parts
     from recallkit.models.api import ModelRequest
     from recallkit.translation import Translation, Translator
+    from recallkit.workers.api import Seat
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,24 @@ class ScoringJob:
     batch_tokens: int | None = None
     reading: Reading = Reading()
     sequences_per_part: int = scores.SEQUENCES_PER_PART
+
+    doing: ClassVar[str] = "scoring"
+    remedy: ClassVar[str] = "give fewer --workers or a smaller --batch-tokens"
+    most_items_a_task: ClassVar[int] = 8
+
+    @property
+    def where(self) -> str:
+        """The model."""
+        return self.request.spec
+
+    @property
+    def wants_card(self) -> bool:
+        """Whether a card would be used."""
+        return self.request.device != "cpu"
+
+    def open(self, seat: Seat | None = None) -> Scorer:
+        """Loads the model, onto the seat's card if there is one. See `Job.open`."""
+        return Scorer(self if seat is None else replace(self, request=_on_its_device(self.request, seat)))
 
     def reader(self) -> SequenceReader:
         """A reader of the sequences by part."""
@@ -81,8 +101,8 @@ class Scorer:
         at_once = (self.job.seq_len, self.job.reading.context, self.model.max_length)
         return self.job.batch_tokens or self.model.batch_tokens(min(length for length in at_once if length))
 
-    def run(self, numbers: Sequence[int]) -> Iterator[int]:
-        """Scores parts; gives the number of predicted tokens of each as soon as its file is whole."""
+    def run(self, numbers: Sequence[int]) -> Iterator[Done]:
+        """Scores parts; tells the predicted tokens of each as soon as its file is whole."""
         reader = self.job.reader()
         with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
             reading = [ahead.submit(self._read, reader, number) for number in numbers[:1]]
@@ -92,10 +112,10 @@ class Scorer:
                 reading += [ahead.submit(self._read, reader, number) for number in numbers[place + 1 : place + 2]]
                 scored = self._score(part)
                 if writing is not None:
-                    yield writing.result()
+                    yield Done(writing.result())
                 writing = behind.submit(self._write, part, scored)
             if writing is not None:
-                yield writing.result()
+                yield Done(writing.result())
 
     def score_sequences(self, ids: np.ndarray, offsets: np.ndarray) -> SequenceScores:
         """Scores of a few sequences of the slices."""
@@ -137,7 +157,11 @@ def _open_translator(job: ScoringJob) -> Translator | None:
     return Translator(load_slices_tokenizer(job.slices, described), other, notify=console.note)
 
 
-def score_here(job: ScoringJob, numbers: Sequence[int]) -> Iterator[int]:
-    """Scores parts in this process; gives the predicted tokens of each part that is done."""
-    if numbers:
-        yield from Scorer(job).run(numbers)
+def _on_its_device(request: ModelRequest, seat: Seat) -> ModelRequest:
+    """The request with a card for this seat, the cards dealt in turn; on CPU its share of the threads."""
+    import torch
+
+    if request.device in ("auto", "cuda") and torch.cuda.is_available():
+        return replace(request, device=f"cuda:{seat.place % torch.cuda.device_count()}")
+    torch.set_num_threads(min(torch.get_num_threads(), seat.num_threads))
+    return request

@@ -1,0 +1,153 @@
+"""Training text to counts, by one process or by many: stretches planned, counted where they are not there yet, and merged.
+
+The table is the same for any number of shards, stretches and workers: each stretch is counted on its own, and what spans
+two of them is found from their ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from recallkit import console
+from recallkit.errors import UsageError
+from recallkit.texts import note_skipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+    from recallkit.journal import Parts, PartsJournal
+    from recallkit.records import CountedStream
+    from recallkit.stages.bigrams import CountedStretch
+    from recallkit.texts import OpenText
+    from recallkit.workers.counting_job import CountingJob, Stretch
+
+
+@dataclass(frozen=True, slots=True)
+class CountingOptions:
+    """How a text is counted: n-grams of `order` 3 to 5 beside the bigrams, by how many workers of which engine."""
+
+    order: int = 2
+    engine: str = "local"
+    workers: int = 1
+    address: str | None = None
+
+    def check(self, only: Path | None) -> None:
+        """Raises UsageError for options that do not go together."""
+        if self.order > 2 and only is not None:
+            raise UsageError("keeps bigrams alone, and --order asks for longer n-grams", where="--only", remedy="give one of them")
+        if self.engine != "ray" and self.address is not None:
+            raise UsageError("names a Ray cluster", where="--address", remedy="add --engine ray")
+
+
+def count_text(opened: OpenText, journal: PartsJournal, options: CountingOptions, *, only: np.ndarray | None = None) -> CountedStream:
+    """Counts what is not counted yet and merges it; runs stay in the journal's folder, where the result's arrays are mapped.
+
+    `only`, sorted bigram keys, keeps these bigrams alone. Raises UserError for everything a user can mend.
+    """
+    from recallkit.stages import bigrams
+    from recallkit.workers.processes import num_cores
+
+    job = _job(opened, journal.parts, options, only)
+    stretches = bigrams.plan_stretches(opened.corpus.sizes())
+    remove_orphans(journal.parts, job.counting.kinds())
+    if options.workers > len(stretches):
+        console.note(f"{len(stretches)} stretches of text keep no more than as many workers busy")
+    counted = _count_stretches(job, stretches, options)
+    note_skipped(sum(s.num_skipped for s in counted), [line for s in counted for line in s.first_skipped])
+    return bigrams.join_stretches(counted, journal.folder, job.counting, num_threads=num_cores())
+
+
+def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndarray | None) -> CountingJob:
+    from recallkit.stages import bigrams
+    from recallkit.workers.counting_job import CountingJob
+
+    tokenizer = opened.tokenizer
+    counting = bigrams.Counting(tokenizer.end_token_id, tokenizer.vocab_size, opened.options.boundary, options.order, only)
+    whole = bigrams.CHUNK_TOKENS if options.order == 2 else bigrams.NGRAM_CHUNK_TOKENS
+    return CountingJob(
+        opened.options,
+        opened.corpus.shards,
+        opened.digests,
+        tokenizer.digest,
+        replace(parts, folder=parts.folder.resolve()),
+        counting,
+        max(1 << 24, whole // options.workers) if options.engine == "local" else whole,
+    )
+
+
+def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:
+    """Removes runs in the folder of the parts that belong to none of them: of processes that were killed at the end of a stretch."""
+    from recallkit.runs import RunFiles
+    from recallkit.stages.bigrams import CountedStretch
+
+    done = [stretch for number in parts.done() if (stretch := CountedStretch.load(parts.path(number))) is not None]
+    for kind in (*kinds, "tokens"):
+        RunFiles(parts.folder, kind).remove_others([stretch.runs[kind] for stretch in done])
+
+
+def _count_stretches(job: CountingJob, stretches: Sequence[range], options: CountingOptions) -> list[CountedStretch]:
+    """Every stretch, counted; with a limit on tokens those that it reaches, the last cut at it."""
+    limit = job.text.limit_tokens
+    before = sum(_tokens_there(job.parts, number) for number in range(len(stretches)))
+    if before:
+        console.note(f"going on after {before:,} tokens of an interrupted run")
+    with console.progress("counting", total=limit) as show:
+        while missing := _missing(job.parts, stretches, limit, options.workers):
+            for word in _work(job, missing, options):
+                before += word.num_tokens
+                show(before)
+    return list(_counted(job.parts, stretches, limit))
+
+
+def _work(job: CountingJob, missing: Sequence[Stretch], options: CountingOptions) -> Iterator[Any]:
+    from recallkit.workers.api import work
+
+    return work(job, missing, engine=options.engine, workers=options.workers, address=options.address)
+
+
+def _missing(parts: Parts, stretches: Sequence[range], limit: int | None, workers: int) -> list[Stretch]:
+    """The stretches to count next: all that are not there; under a limit as many as there are workers, which may count too much.
+
+    How much of a stretch a limit leaves is known when all before it are counted. Until then it is given the most it can be,
+    and counted once more where that was too much.
+    """
+    from recallkit.stages.bigrams import CountedStretch
+    from recallkit.workers.counting_job import Stretch
+
+    missing: list[Stretch] = []
+    left = limit
+    for number, shards in enumerate(stretches):
+        if left == 0 or (limit is not None and len(missing) == workers):
+            break
+        found = CountedStretch.load(parts.path(number))
+        if found is None or (not missing and not found.fits(left)):
+            missing.append(Stretch(number, shards.start, shards.stop, left))
+        elif left is not None:
+            left = max(0, left - found.num_tokens)
+    return missing
+
+
+def _counted(parts: Parts, stretches: Sequence[range], limit: int | None) -> Iterator[CountedStretch]:
+    from recallkit.stages.bigrams import CountedStretch
+
+    left = limit
+    for number in range(len(stretches)):
+        if left == 0:
+            return
+        found = CountedStretch.load(parts.path(number))
+        assert found is not None
+        left = None if left is None else left - found.num_tokens
+        yield found
+
+
+def _tokens_there(parts: Parts, number: int) -> int:
+    """Tokens of a stretch that were counted before, as far as its part or its journal tells."""
+    from recallkit.stages.bigrams import CountedStretch
+
+    found = CountedStretch.load(parts.path(number))
+    state = parts.begun_state(number).get("stream", {"num_tokens": 0})
+    return int(state["num_tokens"]) if found is None else found.num_tokens

@@ -1,0 +1,200 @@
+"""Sorted runs of counts on disk: written by whoever counts, merged two by two while there are many, at last range by range.
+
+A run is a table of counts sorted by its key, each column a flat file of little-endian uint64 that is mapped when it is read.
+What is counted decides the columns: bigrams and tokens have one column of keys, longer n-grams two. No name of a file is used
+twice, so that two processes at one piece of work, where file locks do not hold, can lose but never mix their files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from recallkit import artifacts
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from recallkit.compiled.counting import BigramRun
+    from recallkit.compiled.ngrams import NgramRun
+
+    Run = BigramRun | NgramRun
+    """Key columns and counts, uint64 (m,), keys strictly increasing."""
+
+_ROWS_A_RANGE = 1 << 22
+"""Rows of all runs together that are merged at once: 100 to 200 MB a thread."""
+
+_SAMPLES_A_RANGE = 64
+
+
+class Kind(NamedTuple):
+    """What is counted: its name in file names, its columns, and how two runs of it merge."""
+
+    name: str
+    make: Callable[..., Run]
+    columns: tuple[str, ...]
+    merge_two: Callable[..., int]
+
+
+def kind_of(name: str) -> Kind:
+    """`tokens` and `bigrams` (columns keys, counts) or `ngrams` (high, low, counts)."""
+    from recallkit.compiled import counting, ngrams
+
+    if name == "ngrams":
+        return Kind(name, ngrams.NgramRun, ngrams.NgramRun._fields, ngrams.merge_two_ngrams)
+    return Kind(name, counting.BigramRun, counting.BigramRun._fields, counting.merge_two)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run on disk: `stem` with a suffix a column, each of `num_rows` values."""
+
+    stem: str
+    num_rows: int
+
+
+class RunFiles:
+    """The runs of one kind in a folder."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.folder = folder
+        self.kind = kind_of(kind)
+
+    def paths(self, stem: str) -> list[Path]:
+        """The files of a run, a column each."""
+        return [self.folder / f"{stem}.{column}" for column in self.kind.columns]
+
+    def is_whole(self, run: SavedRun) -> bool:
+        """Whether all of a run's files are there, in full length."""
+        return all(path.is_file() and path.stat().st_size == 8 * run.num_rows for path in self.paths(run.stem))
+
+    def load(self, run: SavedRun) -> Run:
+        """A run's arrays, memory-mapped. Raises UserError where its files are not those that were written."""
+        if not self.is_whole(run):
+            raise UserError("counts of an unfinished run are damaged", where=self.folder / run.stem, remedy="begin again with --force")
+        if not run.num_rows:
+            return self.kind.make(*(np.empty(0, np.uint64) for _ in self.kind.columns))
+        return self.kind.make(*(np.memmap(path, "<u8", "r", shape=(run.num_rows,)) for path in self.paths(run.stem)))
+
+    def add(self, counted: Run) -> SavedRun:
+        """Writes a run."""
+        stem = self._new_stem()
+        with self._replacing(stem) as temporary:
+            for path, array in zip(temporary, counted, strict=True):
+                array.astype("<u8", copy=False).tofile(path)
+        return SavedRun(stem, len(counted[0]))
+
+    def link(self, run: SavedRun, others: RunFiles) -> SavedRun:
+        """A run of another folder in this one, too; it stays there."""
+        for here, there in zip(self.paths(run.stem), others.paths(run.stem), strict=True):
+            here.unlink(missing_ok=True)
+            try:
+                os.link(there, here)
+            except OSError:  # a file system without links
+                shutil.copyfile(there, here)
+        return run
+
+    def merge_two(self, a: SavedRun, b: SavedRun) -> SavedRun:
+        """Merges two runs, mapped, into a new one; the two stay."""
+        stem, shape = self._new_stem(), (a.num_rows + b.num_rows,)
+        with self._replacing(stem) as temporary:
+            outputs = [np.memmap(path, "<u8", "w+", shape=shape) for path in temporary]
+            num_rows = self.kind.merge_two(self.load(a), self.load(b), *outputs)
+            for path, array in zip(temporary, outputs, strict=True):
+                array.flush()
+                os.truncate(path, 8 * num_rows)
+        return SavedRun(stem, num_rows)
+
+    def merge_all(self, runs: Sequence[Run], *, num_threads: int = 2) -> SavedRun:
+        """Merges any number of runs into a new one: ranges of keys by several threads at once, written in order."""
+        stem, num_rows = self._new_stem(), 0
+        with self._replacing(stem) as temporary, ExitStack() as opened:
+            files = [opened.enter_context(path.open("wb")) for path in temporary]
+            for merged in self.merged_ranges(runs, num_threads=num_threads):
+                num_rows += len(merged[0])
+                for file, array in zip(files, merged, strict=True):
+                    np.asarray(array, "<u8").tofile(file)
+        return SavedRun(stem, num_rows)
+
+    def merged_ranges(self, runs: Sequence[Run], *, num_threads: int = 2) -> Iterator[Run]:
+        """The merge of runs in key order, a range of keys at a time; ranges ahead are merged while one is used."""
+        runs = [run for run in runs if len(run[0])]
+        cuts = _cut_ranges(runs)
+        with ThreadPoolExecutor(num_threads) as pool:
+            ranges = (
+                [self.kind.make(*(column[start:stop] for column in run)) for run, (start, stop) in zip(runs, bounds, strict=True)]
+                for bounds in cuts
+            )
+            yield from _in_order(pool, self._merge_in_memory, ranges, ahead=num_threads + 1)
+
+    def _merge_in_memory(self, runs: Sequence[Run]) -> Run:
+        """Merges runs of about equal size, neighbours first."""
+        waiting = list(runs)
+        while len(waiting) > 1:
+            pairs = [waiting[place : place + 2] for place in range(0, len(waiting), 2)]
+            waiting = [self._merge_pair(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        return waiting[0]
+
+    def _merge_pair(self, a: Run, b: Run) -> Run:
+        outputs = [np.empty(len(a[0]) + len(b[0]), np.uint64) for _ in self.kind.columns]
+        num_rows = self.kind.merge_two(a, b, *outputs)
+        return self.kind.make(*(column[:num_rows] for column in outputs))
+
+    def remove(self, run: SavedRun) -> None:
+        """Deletes a run's files."""
+        for path in self.paths(run.stem):
+            path.unlink(missing_ok=True)
+
+    def remove_others(self, kept: Iterable[SavedRun]) -> None:
+        """Deletes the files of all runs of this kind but these: what a killed process had merged or not committed."""
+        live = {path for run in kept for path in self.paths(run.stem)}
+        for path in self.folder.glob(f"*{self.kind.name}-*"):
+            if path not in live:
+                path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _replacing(self, stem: str) -> Iterator[list[Path]]:
+        """Temporary files for a run's columns, renamed when all are written."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(artifacts.replacing(path)) for path in self.paths(stem)]
+
+    def _new_stem(self) -> str:
+        return f"{self.kind.name}-{uuid.uuid4().hex}"
+
+
+def _cut_ranges(runs: Sequence[Run]) -> Iterator[list[tuple[int, int]]]:
+    """For each range of keys the rows of every run that lie in it: ranges of similar size, of at most about `_ROWS_A_RANGE` rows.
+
+    Cuts are found from evenly spaced keys of every run.
+    """
+    total = sum(len(run[0]) for run in runs)
+    if not total:
+        return
+    num_ranges = -(-total // _ROWS_A_RANGE)
+    step = max(1, total // (num_ranges * _SAMPLES_A_RANGE))
+    samples = np.sort(np.concatenate([run[0][step // 2 :: step] for run in runs]))
+    cuts = np.unique(samples[np.arange(1, num_ranges) * len(samples) // num_ranges]) if num_ranges > 1 else samples[:0]
+    # Ranges are cut between values of the first column, so that all rows of one value fall into one range.
+    places = [[0, *np.searchsorted(run[0], cuts).tolist(), len(run[0])] for run in runs]
+    for at in range(len(cuts) + 1):
+        yield [(place[at], place[at + 1]) for place in places]
+
+
+def _in_order(pool: ThreadPoolExecutor, work: Callable[[Any], Any], items: Iterable[Any], *, ahead: int) -> Iterator[Any]:
+    """The results in the items' order, at most `ahead` of them made before they are asked for."""
+    items = iter(items)
+    waiting = [pool.submit(work, item) for item in islice(items, ahead)]
+    while waiting:
+        done = waiting.pop(0).result()
+        waiting += [pool.submit(work, item) for item in islice(items, 1)]
+        yield done

@@ -1,0 +1,130 @@
+"""The table of training counts, written: one DuckDB file, whole or not at all; and tables from and for elsewhere."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recallkit import artifacts, db
+from recallkit.config import SCHEMA_VERSION
+from recallkit.errors import UserError
+from recallkit.records import CountedStream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import duckdb
+
+    from recallkit.compiled.ngrams import NgramRun
+    from recallkit.counts import CountsTable
+
+_ROWS_AN_INSERT = 1 << 22
+
+
+def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any]) -> dict[str, Any]:
+    """Writes `counts.duckdb`, whole or not at all; returns `meta` with the table's totals and its id.
+
+    The id is a digest of the counts, the tokenizer and the boundary: equal for equal tables, however they were made.
+    """
+    keys, counts = counted.bigrams
+    identity = artifacts.digest_json([meta.get("tokenizer"), meta.get("boundary"), meta.get("only")])
+    longer = () if counted.ngrams is None else (artifacts.digest_arrays(*counted.ngrams).encode(),)
+    meta = {
+        **meta,
+        "schema_version": SCHEMA_VERSION,
+        "num_tokens": counted.num_tokens,
+        "num_documents": counted.num_documents,
+        "num_bigrams": len(keys),
+        **({} if counted.ngrams is None else {"num_ngrams": len(counted.ngrams.counts)}),
+        "id": artifacts.digest_bytes(
+            identity.encode(), artifacts.digest_arrays(keys, counts, counted.tokens, counted.token_counts).encode(), *longer
+        ),
+    }
+    with artifacts.replacing(path) as temporary, db.connect(temporary) as connection:
+        connection.execute(db.query("counts/create_tables"))
+        for part in _parts(len(keys)):
+            columns = {"first": (keys[part] >> 32).astype(np.uint32), "second": keys[part].astype(np.uint32)}
+            _insert(connection, "counts/insert_bigrams", **columns, count=counts[part])
+        if counted.ngrams is not None:
+            _insert_ngrams(connection, counted.ngrams, int(meta["order"]))
+        _insert(connection, "counts/insert_unigrams", token=counted.tokens, count=counted.token_counts)
+        connection.executemany(db.query("counts/insert_fact"), [{"key": k, "value": json.dumps(v)} for k, v in meta.items()])
+        connection.execute("CHECKPOINT")
+    return meta
+
+
+def _parts(num_rows: int) -> Iterator[slice]:
+    for start in range(0, num_rows, _ROWS_AN_INSERT):
+        yield slice(start, start + _ROWS_AN_INSERT)
+
+
+def _insert_ngrams(connection: duckdb.DuckDBPyConnection, ngrams: NgramRun, order: int) -> None:
+    """Appends n-grams of 3 to 5 ids; the columns beyond are null."""
+    from recallkit.compiled.ngrams import MAX_ORDER, unpack_ngrams
+
+    connection.execute(db.query("counts/create_ngrams"))
+    for part in _parts(len(ngrams.counts)):
+        ids = unpack_ngrams(ngrams.high[part], ngrams.low[part], order)
+        absent = [None] * (MAX_ORDER - order)
+        columns = dict(zip(("first", "second", "third", "fourth", "fifth"), [*ids, *absent], strict=True))
+        _insert(connection, "counts/insert_ngrams", **columns, count=ngrams.counts[part])
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, query: str, **columns: np.ndarray | None) -> None:
+    import pyarrow as pa
+
+    num_rows = next(len(values) for values in columns.values() if values is not None)
+    nulls = pa.nulls(num_rows, pa.uint32())
+    connection.register("batch", pa.table({name: nulls if values is None else np.asarray(values) for name, values in columns.items()}))
+    connection.execute(db.query(query))
+    connection.unregister("batch")
+
+
+def read_foreign_counts(path: Path) -> CountedStream:
+    """Reads a table of bigram counts made elsewhere: Parquet or CSV with columns first, second, count.
+
+    Unigram counts are those of the second tokens, exact but for the text's first one. Raises UserError where a column
+    is missing or a value is not a whole number from 0 to 2^32 - 1.
+    """
+    import duckdb
+    import pyarrow as pa
+
+    from recallkit.compiled.counting import BigramRun
+
+    if not path.is_file():
+        raise UserError("no such file", where=path)
+    try:
+        with db.connect() as connection:
+            db.view_file(connection, "foreign_counts", path)
+            columns = connection.execute(db.query("counts/import_table")).fetchnumpy()
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        raise UserError(
+            f"not a table of bigram counts ({str(error).strip().splitlines()[0]})",
+            where=path,
+            remedy="give Parquet or CSV with whole-number columns first, second, count",
+        ) from error
+    first, second, counts = (np.asarray(columns[name]) for name in ("first", "second", "count"))
+    if not len(first):
+        raise UserError("a table without rows", where=path, remedy="give Parquet or CSV with columns first, second, count")
+    order = np.argsort(second, kind="stable")
+    tokens, starts = np.unique(second[order], return_index=True)
+    token_counts = np.add.reduceat(counts[order].astype(np.uint64), starts)
+    keys = (first.astype(np.uint64) << np.uint64(32)) | second
+    return CountedStream(BigramRun(keys, counts.astype(np.uint64)), tokens.astype(np.uint32), token_counts, int(counts.sum()), 0)
+
+
+def export_counts(table: CountsTable, path: Path) -> None:
+    """Writes the bigrams of a counts table to Parquet (first, second, count), sorted, whole or not at all."""
+    import pyarrow as pa
+
+    schema = pa.schema([("first", pa.uint32()), ("second", pa.uint32()), ("count", pa.uint64())])
+
+    def groups() -> Iterator[pa.Table]:
+        for part in _parts(len(table.keys)):
+            keys = table.keys[part]
+            yield pa.table([(keys >> np.uint64(32)).astype(np.uint32), keys.astype(np.uint32), table.counts[part]], schema=schema)
+
+    artifacts.write_parquet(path, groups(), schema, {"kind": "bigrams", "counts_id": table.meta["id"]})

@@ -1,0 +1,121 @@
+"""A counting job, and the one who does it: opens the tokenizer once, then reads, tokenises and counts stretch after stretch."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from recallkit.errors import UserError
+from recallkit.journal import Journal
+from recallkit.records import Position
+from recallkit.stages import bigrams
+from recallkit.stages.bigrams import CountedStretch, Counting
+from recallkit.texts import OpenText, TextOptions
+from recallkit.workers.api import Done, Seat
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+    from pathlib import Path
+
+    from recallkit.journal import Parts
+    from recallkit.sources.readers import Shard
+
+_SECONDS_BETWEEN_WORDS = 0.5
+
+
+class Stretch(NamedTuple):
+    """An item of work: neighbouring shards, and the tokens after which counting them ends, if any."""
+
+    number: int
+    first: int
+    stop: int
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CountingJob:
+    """Everything that a process needs to count stretches of a text; it can be pickled."""
+
+    text: TextOptions
+    shards: Sequence[Shard]
+    digests: Sequence[str]
+    """Of the shards when counting began."""
+    tokenizer_digest: str
+    parts: Parts
+    counting: Counting
+    chunk_tokens: int
+
+    doing: ClassVar[str] = "counting"
+    remedy: ClassVar[str] = "give fewer --workers"
+    wants_card: ClassVar[bool] = False
+    most_items_a_task: ClassVar[int] = 1
+
+    @property
+    def where(self) -> str:
+        """The sources."""
+        return ", ".join(self.text.sources)
+
+    def open(self, seat: Seat | None = None) -> Counter:
+        """Opens the tokenizer. See `Job.open`."""
+        return Counter(self, seat)
+
+
+class Counter:
+    """An opened text with all that a job asks for. Raises UserError where the tokenizer is no longer that of the job."""
+
+    def __init__(self, job: CountingJob, seat: Seat | None) -> None:
+        self.job = job
+        self.num_threads = 2
+        if seat is not None:
+            self.num_threads = seat.num_threads
+            os.environ["RAYON_NUM_THREADS"] = str(seat.num_threads)  # tokenizers ask for it when they first encode
+        self.opened = OpenText(job.text, shards=job.shards)
+        if self.opened.tokenizer.digest != job.tokenizer_digest:
+            raise UserError("changed while the text was counted", where=job.text.tokenizer, remedy="count again with --force")
+
+    def run(self, items: Sequence[Stretch]) -> Iterator[Done]:
+        """Counts stretches; tells of tokens as they are counted, and of each stretch as soon as its part is whole."""
+        for stretch in items:
+            yield from self._count(stretch)
+
+    def _count(self, stretch: Stretch) -> Iterator[Done]:
+        path = self.job.parts.path(stretch.number)
+        with _journal_when_free(path, stretch) as journal:
+            found = CountedStretch.load(path)  # by another one, while this one waited
+            if found is None or not found.fits(stretch.limit):
+                counted = yield from self._count_into(journal, stretch)
+                self.opened.check_unchanged(range(stretch.first, stretch.stop), self.job.digests)
+                counted.save(path)
+            journal.finish()
+        yield Done(0)
+
+    def _count_into(self, journal: Journal, stretch: Stretch) -> Generator[Done, None, CountedStretch]:
+        """Counts a stretch, a word every while; what was counted before is told first."""
+        state = bigrams.counting_state(journal)
+        words = bigrams.count_stretch(
+            self.opened.encoded(state.position if state else Position(stretch.first), stretch.stop),
+            journal,
+            self.job.counting,
+            limit_tokens=stretch.limit,
+            chunk_tokens=self.job.chunk_tokens,
+            num_threads=self.num_threads,
+        )
+        told, told_at = state.num_tokens if state else 0, time.monotonic()
+        while True:
+            try:
+                num_tokens = next(words)
+            except StopIteration as end:
+                counted: CountedStretch = end.value
+                yield Done(counted.num_tokens - told, is_whole=False)
+                report = self.opened.corpus.report
+                return replace(counted, num_skipped=report.num_skipped, first_skipped=tuple(report.first_skipped))
+            if time.monotonic() - told_at > _SECONDS_BETWEEN_WORDS:
+                yield Done(num_tokens - told, is_whole=False)
+                told, told_at = num_tokens, time.monotonic()
+
+
+def _journal_when_free(path: Path, stretch: Stretch) -> Journal:
+    """The journal of a stretch; where another process is at the same one (a task that was given out twice), waits for it."""
+    return Journal(path, {"limit": stretch.limit}, force=True, patient=True)

@@ -1,0 +1,256 @@
+"""Counting at the scale of a training set: billions of tokens in bounded memory, text to table, one process and several.
+
+    python tests/benchmarks/scale.py --tokens 10B --megabytes 1000
+
+`tokens`: tokens after tokenising, through everything that `count` does with them (documents joined, chunks, runs, merges, the
+DuckDB table). They are those of $RECALLKIT_TEST_DATA's shards, repeated; every eighth repetition adds 1 to all ids, so that
+distinct bigrams grow about as in fresh text. Making them is timed apart and taken off.
+
+`text`: files of text below --text (by default this Python installation), once each, as shards of .jsonl.zst. The whole
+command against gigatoken alone on the same documents in memory, with the same threads; in one process, and in two.
+
+`workers`: the same text by one process of one thread, and by two of one thread each.
+
+Each measurement is a process of its own, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from recallkit.config import parse_amount
+from recallkit.records import EncodedDocuments, Position
+from tests.benchmarks.counting import memory_kb, read_corpus, verdict
+
+REPEATS_A_SHIFT = 8
+BATCH_TOKENS = 2_000_000
+DOCUMENT_TOKENS = 1000
+VOCAB, END = 50257, 50256
+SUFFIXES = {".py", ".pyi", ".md", ".rst", ".txt", ".h", ".hpp", ".cuh", ".js"}
+NUM_SHARDS = 8
+MOST_SECONDS, MOST_MB, LEAST_SHARE, LEAST_GAIN = 180.0, 3000.0, 0.8, 1.5
+"""Targets: 10B tokens in this time and extra memory; of the tokeniser's rate; of two workers."""
+
+
+# --------------------------------------------------------------------------------------------------------------- tokens
+
+
+def stream(base: np.ndarray, num_tokens: int, spent: list[float]) -> Iterator[EncodedDocuments]:
+    """Batches of the base repeated, up to a number of tokens, end tokens left out; the seconds of making them go to `spent`."""
+    begun, record, repetition, made = time.perf_counter(), 0, 0, 0
+    while made < num_tokens:
+        if repetition % REPEATS_A_SHIFT == 0:
+            shifted = ((base.astype(np.uint32) + repetition // REPEATS_A_SHIFT) % END).astype(np.uint16)
+        repetition += 1
+        for start in range(0, base.size, BATCH_TOKENS):
+            ids = shifted[start : start + min(BATCH_TOKENS, num_tokens - made)]
+            if not ids.size:
+                break
+            offsets = np.append(np.arange(0, ids.size, DOCUMENT_TOKENS), ids.size)
+            number = len(offsets) - 1
+            batch = EncodedDocuments(ids, offsets, ["s"] * number, [Position(0, record + n) for n in range(number)])
+            record, made = record + number, made + ids.size
+            spent[0] += time.perf_counter() - begun
+            yield batch
+            begun = time.perf_counter()
+
+
+def count_tokens(folder: Path, num_tokens: int) -> dict[str, Any]:
+    """Seconds and extra memory of counting."""
+    from recallkit.journal import Journal
+    from recallkit.stages.bigrams import Counting, count_stretch, join_stretches
+    from recallkit.stages.counts import write_counts
+
+    counting = Counting(END, VOCAB, "pack")
+    base = np.load(folder / "base.npy")
+
+    def run(name: str, size: int) -> tuple[dict[str, Any], float]:
+        spent = [0.0]
+        begin = time.perf_counter()
+        with Journal(folder / name / "part-0", {}) as journal:
+            words = count_stretch(stream(base, size, spent), journal, counting)
+            while True:
+                try:
+                    next(words)
+                except StopIteration as end:
+                    counted = end.value
+                    break
+        meta = write_counts(folder / f"{name}.duckdb", join_stretches([counted], folder / name, counting), {})
+        return meta, time.perf_counter() - begin - spent[0]
+
+    run("warm", 3_000_000)
+    Path("/proc/self/clear_refs").write_text("5")
+    held_kb = memory_kb("VmRSS")
+    meta, seconds = run("all", num_tokens)
+    mapped_kb = memory_kb("RssFile")
+    extra_mb = (memory_kb("VmHWM") - held_kb) / 1000
+    size_mb = (folder / "all.duckdb").stat().st_size / 1e6
+    kept = {name: meta[name] for name in ("num_tokens", "num_bigrams")}
+    return {"seconds": seconds, "extra_mb": extra_mb, "mapped_mb": mapped_kb / 1000, "table_mb": size_mb, **kept}
+
+
+# ----------------------------------------------------------------------------------------------------------------- text
+
+
+def write_shards(root: Path, folder: Path, num_bytes: int) -> int:
+    """Texts below `root`, each once, in shards; returns the bytes of text."""
+    import zstandard
+
+    files = sorted(path for path in root.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    np.random.default_rng(0).shuffle(files)  # type: ignore[arg-type]
+    written, seen, shards = 0, set(), [(folder / f"{n}.jsonl.zst").open("wb") for n in range(NUM_SHARDS)]
+    compressed = [zstandard.ZstdCompressor(3).stream_writer(shard) for shard in shards]
+    for number, path in enumerate(files):
+        content = path.read_bytes()
+        if written >= num_bytes:
+            break
+        if not 500 < len(content) < 1_000_000 or hash(content) in seen:
+            continue
+        seen.add(hash(content))
+        try:
+            line = json.dumps({"text": content.decode()}, ensure_ascii=False).encode() + b"\n"
+        except UnicodeDecodeError:
+            continue
+        compressed[number % NUM_SHARDS].write(line)
+        written += len(content)
+    for writer in compressed:
+        writer.close()
+    return written
+
+
+def tokeniser_alone(folder: Path) -> dict[str, Any]:
+    """Seconds of encoding the documents, in memory, in the batches that the command makes."""
+    from recallkit.stages.tokens import _batches
+    from recallkit.texts import OpenText
+
+    opened = OpenText(options_of(folder))
+    batches = [[document.text for document in batch] for batch in _batches(opened.corpus.documents())]
+    encode = opened.tokenizer.checked_encoder(batches[0][:50])
+    begin = time.perf_counter()
+    num_tokens = sum(len(encode(batch)[0]) for batch in batches)
+    return {"seconds": time.perf_counter() - begin, "num_tokens": num_tokens}
+
+
+def options_of(folder: Path) -> Any:
+    from recallkit.texts import TextOptions
+
+    shards = [str(path) for path in sorted(folder.glob("*.jsonl.zst"))]
+    return TextOptions(shards, "train", str(Path(os.environ["RECALLKIT_TEST_DATA"]) / "tokenizers" / "gpt2.json"))
+
+
+def whole_command(folder: Path, workers: int) -> dict[str, Any]:
+    """Seconds of `count`, from opening the text to the table, once everything is imported and compiled."""
+    from recallkit import pipeline
+    from recallkit.counting import CountingOptions
+    from recallkit.stages import bigrams
+    from recallkit.texts import TextOptions
+
+    bigrams.STRETCH_BYTES = 1
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        out = Path(name)
+        (out / "small.jsonl").write_text('{"text": "' + "a few words " * 1000 + '"}\n')
+        pipeline.count(TextOptions([str(out / "small.jsonl")], "train", options_of(folder).tokenizer), out / "small.duckdb")
+        begin = time.perf_counter()
+        meta = pipeline.count(options_of(folder), out / "counts.duckdb", options=CountingOptions(workers=workers))
+        return {"seconds": time.perf_counter() - begin, "num_tokens": meta["num_tokens"], "id": meta["id"]}
+
+
+TASKS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
+    "tokens": count_tokens,
+    "alone": lambda folder, _: tokeniser_alone(folder),
+    "command": whole_command,
+}
+
+
+def apart(task: str, folder: Path, number: int, *, threads: int = 2) -> dict[str, Any]:
+    """A measurement in a process of its own, on so many cores."""
+    command = ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:threads]))]
+    command += [sys.executable, __file__, "--task", task, "--folder", str(folder), "--number", str(number)]
+    environment = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def report_tokens(folder: Path, num_tokens: int) -> None:
+    np.save(folder / "base.npy", read_corpus(Path(os.environ["RECALLKIT_TEST_DATA"])))
+    row = apart("tokens", folder, num_tokens)
+    rate = row["num_tokens"] / row["seconds"] / 1e6
+    print(f"{row['num_tokens']:,} tokens, {row['num_bigrams']:,} distinct bigrams: {row['seconds']:.1f} s, {rate:.0f} Mtok/s")
+    print(
+        f"extra memory at its peak {row['extra_mb']:,.0f} MB (at the end {row['mapped_mb']:,.0f} MB of it mapped files); table {row['table_mb']:,.0f} MB"
+    )
+    if num_tokens >= 10**10:
+        print(
+            f"target {MOST_SECONDS:.0f} s {verdict(row['seconds'] <= MOST_SECONDS)}, {MOST_MB:.0f} MB {verdict(row['extra_mb'] <= MOST_MB)}"
+        )
+
+
+def report_text(folder: Path, root: Path, num_bytes: int, repeats: int) -> None:
+    written = write_shards(root, folder, num_bytes)
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("alone", "one", "two", "one thread", "two threads")}
+    for _ in range(repeats):
+        rows["alone"].append(apart("alone", folder, 0))
+        rows["one"].append(apart("command", folder, 1))
+        rows["two"].append(apart("command", folder, 2))
+        rows["one thread"].append(apart("command", folder, 1, threads=1))
+    rows["two threads"] = rows["two"]
+    assert len({row["id"] for name in ("one", "two", "one thread") for row in rows[name]}) == 1, "tables differ"
+    seconds = {name: statistics.median(row["seconds"] for row in found) for name, found in rows.items()}
+    num_tokens = rows["one"][0]["num_tokens"]
+    print(f"\n{written / 1e6:,.0f} MB of text, {num_tokens:,} tokens; medians of {repeats}; all tables equal")
+    for name, what in (
+        ("alone", "gigatoken alone, two threads, text in memory"),
+        ("one", "count, one process"),
+        ("two", "count --workers 2"),
+        ("one thread", "count, one process on one core"),
+    ):
+        share = seconds["alone"] / seconds[name]
+        print(
+            f"{what:46} {seconds[name]:7.2f} s {written / seconds[name] / 1e6:8.0f} MB/s {num_tokens / seconds[name] / 1e6:7.1f} Mtok/s {share:7.1%}"
+        )
+    best = max(seconds["alone"] / seconds[name] for name in ("one", "two"))
+    print(f"target {LEAST_SHARE:.0%} of the tokeniser's rate: {best:.1%} {verdict(best >= LEAST_SHARE)}")
+    gain = seconds["one thread"] / seconds["two"]
+    print(f"target {LEAST_GAIN}x with two workers of one thread: {gain:.2f}x {verdict(gain >= LEAST_GAIN)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=parse_amount, default=10**9, help="tokens to count after tokenising, such as 10B")
+    parser.add_argument("--megabytes", type=int, default=400, help="of text for the whole command; 0 leaves it out")
+    parser.add_argument("--text", type=Path, default=Path(sys.prefix), help="a folder with files of text")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--task", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.task:
+        print(json.dumps(TASKS[given.task](given.folder, given.number)))
+        return
+    print(f"{os.cpu_count()} cores, load before {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory() as name:
+        report_tokens(Path(name), given.tokens)
+        if given.megabytes:
+            report_text(Path(name), given.text, given.megabytes * 1_000_000, given.repeats)
+    print(f"load after {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""Counting in stretches: the same table for any stretches, workers and limits, however often tasks are killed or given out twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from recallkit import counting, pipeline
+from recallkit.counting import CountingOptions
+from recallkit.counts import read_meta
+from recallkit.errors import UsageError, UserError
+from recallkit.journal import Parts, PartsJournal
+from recallkit.stages import bigrams, tokens
+from recallkit.stages.bigrams import CountedStretch
+from recallkit.texts import OpenText, TextOptions
+from recallkit.workers import processes, ray_cluster
+from tests.conftest import made_up_texts, write_jsonl
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> TextOptions:
+    folder = tmp_path_factory.mktemp("shards")
+    for number, num_documents in enumerate((30, 1, 80, 5, 40, 60)):
+        write_jsonl(folder / f"{number}.jsonl", made_up_texts(num_documents, 200, seed=number))
+    return TextOptions([str(folder)], "train")
+
+
+@pytest.fixture(autouse=True)
+def a_stretch_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1)
+
+
+@pytest.fixture
+def warm_workers(warm: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that need not import first: one test has others."""
+    monkeypatch.setattr(processes, "multiprocessing", SimpleNamespace(get_context=lambda _: warm))
+
+
+def facts(out: Path) -> dict[str, object]:
+    """All that a table says of itself, its id among it."""
+    return read_meta(out)
+
+
+def count(text: TextOptions, out: Path, **options: object) -> dict[str, object]:
+    pipeline.count(text, out, options=CountingOptions(**options))
+    assert not list(out.parent.glob(".*")), "something is left behind"
+    return facts(out)
+
+
+@pytest.fixture(scope="module")
+def whole(text, tmp_path_factory) -> dict[str, object]:
+    """What one process makes of the text in one stretch."""
+    out = tmp_path_factory.mktemp("whole") / "counts.duckdb"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bigrams, "STRETCH_BYTES", 1 << 30)
+        return count(text, out)
+
+
+def test_a_stretch_a_shard_gives_the_same_table(text, whole, tmp_path):
+    assert count(text, tmp_path / "counts.duckdb") == whole
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_several_processes_give_the_same_table(text, whole, tmp_path, workers, request):
+    if workers == 4:
+        request.getfixturevalue("warm_workers")
+    assert count(text, tmp_path / "counts.duckdb", workers=workers) == whole
+
+
+@pytest.mark.parametrize("boundary", ["pack", "document"])
+def test_longer_ngrams_too(text, tmp_path, boundary, warm_workers, monkeypatch):
+    text = replace(text, boundary=boundary)
+    several = count(text, tmp_path / "several.duckdb", order=4, workers=3)
+    monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1 << 30)
+    assert count(text, tmp_path / "one.duckdb", order=4) == several
+    assert several["num_ngrams"] > several["num_bigrams"]
+
+
+@pytest.mark.parametrize("limit", [1, 3_000, 3_500, 12_345, 10**6])
+def test_a_limit_ends_the_text_at_the_same_token(text, tmp_path, limit, warm_workers, monkeypatch):
+    text = replace(text, limit_tokens=limit)
+    tables = [count(text, tmp_path / f"{workers}.duckdb", workers=workers) for workers in (1, 2, 5)]
+    monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1 << 30)
+    tables.append(count(text, tmp_path / "one.duckdb"))
+    assert all(table == tables[0] for table in tables)
+    assert tables[0]["num_tokens"] == min(limit, tables[-1]["num_tokens"])
+
+
+def test_only_is_the_same_in_stretches(text, tmp_path, small_slices, warm_workers, monkeypatch):
+    options = CountingOptions(workers=2)
+    several = pipeline.count(text, tmp_path / "several.duckdb", only=small_slices, options=options)
+    monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1 << 30)
+    assert pipeline.count(text, tmp_path / "one.duckdb", only=small_slices) == several
+
+
+def test_a_killed_process_is_replaced(text, whole, tmp_path, warm_workers, monkeypatch, capfd):
+    """Its stretch is counted by another one."""
+    monkeypatch.setattr(tokens, "_BATCH_CHARACTERS", 1000)
+    killed: list[int] = []
+    started = processes._Worker.start
+
+    def start(self, *arguments):
+        started(self, *arguments)
+        if not killed:
+            killed.append(self.process.pid)
+            threading.Timer(0.3, os.kill, (self.process.pid, signal.SIGKILL)).start()
+
+    monkeypatch.setattr(processes._Worker, "start", start)
+    assert count(text, tmp_path / "counts.duckdb", workers=2) == whole
+    assert killed
+    assert "a counting process died (SIGKILL)" in capfd.readouterr().err
+
+
+def test_an_interrupted_count_goes_on_with_other_workers(text, whole, tmp_path, warm_workers, monkeypatch, capsys):
+    out = tmp_path / "counts.duckdb"
+    saved = CountedStretch.save
+
+    def save(self, path):
+        saved(self, path)
+        if path.name.endswith("2"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(CountedStretch, "save", save)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.count(text, out)
+    monkeypatch.setattr(CountedStretch, "save", saved)
+    assert not out.exists()
+    assert count(text, out, workers=2) == whole
+    assert "going on after" in capsys.readouterr().err
+
+
+def test_unfinished_stretches_are_not_lost_to_other_options(text, tmp_path, monkeypatch):
+    """The journal of a stretch is work, though no stretch is done."""
+    monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
+    monkeypatch.setattr(tokens, "_BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr(CountedStretch, "save", _interrupt)
+    out = tmp_path / "counts.duckdb"
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.count(text, out)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="an unfinished run with other options"):
+        pipeline.count(replace(text, boundary="document"), out)
+    pipeline.count(replace(text, boundary="document"), out, force=True)
+    assert not list(tmp_path.glob(".*"))
+
+
+def _interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_stretch_given_out_twice_is_counted_once(text, whole, tmp_path):
+    """Two that have the same task: the second waits for the first, and finds it done."""
+    opened = OpenText(text)
+    identity = {**opened.identity(), "only": None}
+    with PartsJournal(tmp_path / "counts.duckdb", identity) as journal:
+        job = counting._job(opened, journal.parts, CountingOptions(), None)
+        missing = counting._missing(journal.parts, bigrams.plan_stretches(opened.corpus.sizes()), None, 1)
+        told: list[int] = []
+        twice = [threading.Thread(target=lambda: told.append(sum(d.num_tokens for d in job.open().run(missing)))) for _ in range(2)]
+        for thread in twice:
+            thread.start()
+        for thread in twice:
+            thread.join()
+        assert sum(told) == whole["num_tokens"]
+        assert len(list(journal.folder.glob("bigrams-*.keys"))) == len(missing)
+
+
+def test_a_part_that_lost_a_file_is_counted_again(text, whole, tmp_path, monkeypatch):
+    out = tmp_path / "counts.duckdb"
+    monkeypatch.setattr(bigrams, "join_stretches", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.count(text, out)
+    monkeypatch.undo()
+    next((tmp_path / ".counts.duckdb.partial").glob("tokens-*.counts")).unlink()
+    monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1)
+    assert count(text, out) == whole
+
+
+def test_orphans_are_removed(text, whole, tmp_path, monkeypatch):
+    """Runs that a process linked before it was killed, and never named in a part."""
+    out = tmp_path / "counts.duckdb"
+    monkeypatch.setattr(CountedStretch, "save", _interrupt)
+    monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.count(text, out)
+    monkeypatch.undo()
+    folder = tmp_path / ".counts.duckdb.partial"
+    assert list(folder.glob("bigrams-*"))
+    counting.remove_orphans(Parts(folder, "whatever"), ("bigrams",))
+    assert not list(folder.glob("bigrams-*"))
+    assert count(text, out) == whole
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_shard_that_changes_is_noticed(text, tmp_path, workers, warm_workers):
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    shards = [write_jsonl(folder / f"{number}.jsonl", made_up_texts(20, 100, seed=number)) for number in range(3)]
+    opened = OpenText(TextOptions([str(folder)], "train"))
+    identity = opened.identity()
+    write_jsonl(shards[1], made_up_texts(20, 100, seed=9))
+    with PartsJournal(tmp_path / "counts.duckdb", identity) as journal:
+        with pytest.raises(UserError, match=r"1\.jsonl: changed while it was read") as caught:
+            counting.count_text(opened, journal, CountingOptions(workers=workers))
+        assert "--force" in caught.value.line()
+        assert not CountedStretch.load(journal.parts.path(1))
+    shards[2].unlink()
+    with PartsJournal(tmp_path / "other.duckdb", identity) as journal, pytest.raises(UserError, match=r"[12]\.jsonl"):
+        counting.count_text(opened, journal, CountingOptions(workers=workers))
+
+
+def test_a_bad_record_is_one_line_from_a_process_too(tmp_path, warm_workers):
+    for number in range(3):
+        write_jsonl(tmp_path / f"{number}.jsonl", made_up_texts(5, 50, seed=number))
+    (tmp_path / "1.jsonl").write_text('{"text": "whole"}\n{"text": 3}\n')
+    text = TextOptions([str(tmp_path)], "train")
+    with pytest.raises(UserError, match=r"1\.jsonl, line 2"):
+        pipeline.count(text, tmp_path / "out" / "counts.duckdb", options=CountingOptions(workers=2))
+    skipping = replace(text, skip_bad=True)
+    assert pipeline.count(skipping, tmp_path / "out" / "a.duckdb", options=CountingOptions(workers=2))["num_documents"] == 11
+
+
+def test_options_that_do_not_go_together(text, tmp_path, small_slices):
+    with pytest.raises(UsageError, match="--only"):
+        pipeline.count(text, tmp_path / "c.duckdb", only=small_slices, options=CountingOptions(order=3))
+    with pytest.raises(UsageError, match="--engine ray"):
+        pipeline.count(text, tmp_path / "c.duckdb", options=CountingOptions(address="auto"))
+
+
+def test_the_command_counts_with_processes(run, text, tmp_path, whole):
+    done = run("count", *text.sources, "--workers", 2, "-o", tmp_path / "counts.duckdb", "--order", 3)
+    assert done.returncode == 0, done.stderr
+    assert "3-grams" in done.stdout
+    assert facts(tmp_path / "counts.duckdb")["num_bigrams"] == whole["num_bigrams"]
+
+
+# ----------------------------------------------------------------------------------------------------------------- Ray
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_cluster_gives_the_same_table(text, whole, tmp_path):
+    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit[ray]'")
+    assert count(text, tmp_path / "counts.duckdb", engine="ray", workers=2) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_killed_actor_is_replaced(text, whole, tmp_path, monkeypatch, capfd):
+    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit[ray]'")
+    started = ray_cluster._Schedule._new_actor
+    killed: list[int] = []
+
+    def start(self):
+        actor = started(self)
+        if not killed:
+            killed.append(1)
+            threading.Timer(6.0, self.ray.kill, (actor,)).start()
+        return actor
+
+    monkeypatch.setattr(ray_cluster._Schedule, "_new_actor", start)
+    begun = time.monotonic()
+    big = replace(text, sources=[*text.sources] * 40)
+    once = pipeline.count(big, tmp_path / "ray.duckdb", options=CountingOptions(engine="ray", workers=2))
+    assert time.monotonic() - begun > 6
+    monkeypatch.undo()
+    assert pipeline.count(big, tmp_path / "local.duckdb")["id"] == once["id"]
+    assert "a counting actor died" in capfd.readouterr().err
