@@ -193,9 +193,8 @@ def report_tokens(folder: Path, num_tokens: int) -> None:
     row = apart("tokens", folder, num_tokens)
     rate = row["num_tokens"] / row["seconds"] / 1e6
     print(f"{row['num_tokens']:,} tokens, {row['num_bigrams']:,} distinct bigrams: {row['seconds']:.1f} s, {rate:.0f} Mtok/s")
-    print(
-        f"extra memory at its peak {row['extra_mb']:,.0f} MB (at the end {row['mapped_mb']:,.0f} MB of it mapped files); table {row['table_mb']:,.0f} MB"
-    )
+    print(f"extra memory at its peak {row['extra_mb']:,.0f} MB ({row['mapped_mb']:,.0f} MB of mapped files at the end)")
+    print(f"table {row['table_mb']:,.0f} MB")
     if num_tokens >= 10**10:
         print(
             f"target {MOST_SECONDS:.0f} s {verdict(row['seconds'] <= MOST_SECONDS)}, {MOST_MB:.0f} MB {verdict(row['extra_mb'] <= MOST_MB)}"
@@ -222,9 +221,8 @@ def report_text(folder: Path, root: Path, num_bytes: int, repeats: int) -> None:
         ("one thread", "count, one process on one core"),
     ):
         share = seconds["alone"] / seconds[name]
-        print(
-            f"{what:46} {seconds[name]:7.2f} s {written / seconds[name] / 1e6:8.0f} MB/s {num_tokens / seconds[name] / 1e6:7.1f} Mtok/s {share:7.1%}"
-        )
+        rates = f"{written / seconds[name] / 1e6:8.0f} MB/s {num_tokens / seconds[name] / 1e6:7.1f} Mtok/s"
+        print(f"{what:46} {seconds[name]:7.2f} s {rates} {share:7.1%}")
     best = max(seconds["alone"] / seconds[name] for name in ("one", "two"))
     print(f"target {LEAST_SHARE:.0%} of the tokeniser's rate: {best:.1%} {verdict(best >= LEAST_SHARE)}")
     gain = seconds["one thread"] / seconds["two"]
