@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit import console
-from recallkit.errors import UsageError
+from recallkit.errors import UsageError, UserError
 from recallkit.texts import note_skipped
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from recallkit.journal import Parts, PartsJournal
     from recallkit.records import CountedStream
+    from recallkit.sources.readers import Shard
     from recallkit.stages.bigrams import CountedStretch
     from recallkit.texts import OpenText
     from recallkit.workers.counting_job import CountingJob, Stretch
@@ -52,7 +53,7 @@ def count_text(opened: OpenText, journal: PartsJournal, options: CountingOptions
     from recallkit.workers.processes import num_cores
 
     job = _job(opened, journal.parts, options, only)
-    stretches = bigrams.plan_stretches(opened.corpus.sizes())
+    stretches = [range(*ends) for ends in journal.parts.settle("stretches", lambda: _plan(job.shards))]
     remove_orphans(journal.parts, job.counting.kinds())
     if options.workers > len(stretches):
         console.note(f"{len(stretches)} stretches of text keep no more than as many workers busy")
@@ -66,17 +67,40 @@ def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndar
     from recallkit.workers.counting_job import CountingJob
 
     tokenizer = opened.tokenizer
+    pieces = _pieces(opened, parts)
     counting = bigrams.Counting(tokenizer.end_token_id, tokenizer.vocab_size, opened.options.boundary, options.order, only)
     whole = bigrams.CHUNK_TOKENS if options.order == 2 else bigrams.NGRAM_CHUNK_TOKENS
     return CountingJob(
         opened.options,
-        opened.corpus.shards,
-        opened.digests,
+        [piece for of_shard in pieces for piece in of_shard],
+        [digest for digest, of_shard in zip(opened.digests, pieces, strict=True) for _ in of_shard],
         tokenizer.digest,
         replace(parts, folder=parts.folder.resolve()),
         counting,
         max(1 << 24, whole // options.workers) if options.engine == "local" else whole,
     )
+
+
+def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
+    """Every shard cut as finely as it can be: as it was cut when the work began, should the hub have moved on since."""
+    from recallkit.stages.bigrams import MOST_STRETCHES
+
+    shards = opened.corpus.shards
+    pieces: list[Sequence[Shard]] = []
+    numbers = parts.settle("pieces", lambda: [len(shard.pieces(MOST_STRETCHES)) for shard in shards])
+    for shard, number in zip(shards, numbers, strict=True):
+        pieces.append(shard.pieces(number))
+        if len(pieces[-1]) != number:
+            remedy = "begin again with --force, or name a revision of its own with local files"
+            raise UserError("has other files than when counting began", where=shard.name, remedy=remedy)
+    return pieces
+
+
+def _plan(shards: Sequence[Shard]) -> list[list[int]]:
+    from recallkit.stages.bigrams import plan_stretches
+    from recallkit.stages.corpus import sizes_of
+
+    return [[stretch.start, stretch.stop] for stretch in plan_stretches(sizes_of(shards))]
 
 
 def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:

@@ -18,7 +18,9 @@ from recallkit.counting import CountingOptions
 from recallkit.counts import read_meta
 from recallkit.errors import UsageError, UserError
 from recallkit.journal import Parts, PartsJournal
-from recallkit.stages import bigrams, tokens
+from recallkit.sources.fields import FieldFinder
+from recallkit.sources.hub import HubShard
+from recallkit.stages import bigrams, counts, tokens
 from recallkit.stages.bigrams import CountedStretch
 from recallkit.texts import OpenText, TextOptions
 from recallkit.workers import processes, ray_cluster
@@ -162,7 +164,7 @@ def test_a_stretch_given_out_twice_is_counted_once(text, whole, tmp_path):
     identity = {**opened.identity(), "only": None}
     with PartsJournal(tmp_path / "counts.duckdb", identity) as journal:
         job = counting._job(opened, journal.parts, CountingOptions(), None)
-        missing = counting._missing(journal.parts, bigrams.plan_stretches(opened.corpus.sizes()), None, 1)
+        missing = counting._missing(journal.parts, [range(*ends) for ends in counting._plan(job.shards)], None, 1)
         told: list[int] = []
         twice = [threading.Thread(target=lambda: told.append(sum(d.num_tokens for d in job.open().run(missing)))) for _ in range(2)]
         for thread in twice:
@@ -226,6 +228,22 @@ def test_a_bad_record_is_one_line_from_a_process_too(tmp_path, warm_workers):
         pipeline.count(text, tmp_path / "out" / "counts.duckdb", options=CountingOptions(workers=2))
     skipping = replace(text, skip_bad=True)
     assert pipeline.count(skipping, tmp_path / "out" / "a.duckdb", options=CountingOptions(workers=2))["num_documents"] == 11
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_files_of_a_data_set_are_counted_apart(tmp_path, warm_workers, workers):
+    """As the hub serves them: a split of three files, read by `datasets`."""
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    for number in range(3):
+        write_jsonl(repo / f"train-{number}-of-3.jsonl", made_up_texts(20, 60, seed=number))
+    local = pipeline.count(TextOptions([str(repo)], "train"), tmp_path / "local.duckdb")
+    opened = OpenText(TextOptions(["demo"], "train"), shards=[HubShard("pile:train", str(repo), "train", "pile", FieldFinder())])
+    with PartsJournal(tmp_path / "hub.duckdb", {}) as journal:
+        counted = counting.count_text(opened, journal, CountingOptions(workers=workers))
+        assert len(journal.parts.done()) == 3
+        streamed = counts.write_counts(tmp_path / "hub.duckdb", counted, {name: local[name] for name in ("tokenizer", "boundary", "only")})
+    assert streamed["id"] == local["id"]
 
 
 def test_options_that_do_not_go_together(text, tmp_path, small_slices):

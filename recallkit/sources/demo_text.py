@@ -20,7 +20,7 @@ from recallkit.errors import UserError
 from recallkit.sources.fields import FieldFinder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from importlib.metadata import Distribution
 
     from recallkit.sources.readers import OnBad
@@ -177,6 +177,10 @@ class DemoShard:
 
     def size(self) -> None:
         """Not known."""
+
+    def pieces(self, most: int) -> Sequence[DemoShard]:
+        """The text alone."""
+        return [self]
 
     def place(self, record: int) -> str:
         """Preset and document, from 0."""

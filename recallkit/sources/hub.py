@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit import artifacts
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from recallkit.sources.fields import FieldFinder
     from recallkit.sources.readers import OnBad
@@ -26,6 +26,8 @@ class HubShard:
     source: str
     finder: FieldFinder
     revision: str | None = None
+    piece: tuple[int, int] | None = None
+    """(i, n): the i-th of n runs of neighbouring files, from 0; the whole split if not given."""
 
     def digest(self) -> str:
         """The digest of id, split and revision: content is not looked at, and an unnamed revision can move on."""
@@ -38,19 +40,39 @@ class HubShard:
         """Data set and row, from 0."""
         return f"{self.name}, row {record}"
 
+    def pieces(self, most: int) -> Sequence[HubShard]:
+        """The split's files as shards of their own, or runs of neighbouring ones, where it has several."""
+        try:
+            number = min(self._open().num_shards, most)
+        except _failures() as error:
+            raise self._unavailable(error, 0) from error
+        names = [f"{self.name} (part {place + 1} of {number})" for place in range(number)]
+        return [replace(self, name=name, piece=(place, number)) for place, name in enumerate(names)] if number > 1 else [self]
+
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Rows from `first` on, each with its number. Raises UserError where the hub cannot give them."""
-        import datasets
-
-        # RuntimeError: data sets that would need a script; ValueError: no such split, or a configuration to choose.
-        failures = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
         row = first
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs each retry, then raises
         try:
-            rows = datasets.load_dataset(self.repo, split=self.split, revision=self.revision, streaming=True)
+            rows = self._open()
             for row, fields in enumerate(rows.skip(first) if first else rows, first):
                 yield row, fields
-        except failures as error:
-            problem = f"cannot be streamed from the hub ({error})"
-            remedy = "check its name, split and the network, or download it and give local files"
-            raise UserError(problem, where=self.place(row), remedy=remedy) from error
+        except _failures() as error:
+            raise self._unavailable(error, row) from error
+
+    def _open(self) -> Any:
+        import datasets
+
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs each retry, then raises
+        rows = datasets.load_dataset(self.repo, split=self.split, revision=self.revision, streaming=True)
+        return rows if self.piece is None else rows.shard(num_shards=self.piece[1], index=self.piece[0])
+
+    def _unavailable(self, error: Exception, row: int) -> UserError:
+        remedy = "check its name, split and the network, or download it and give local files"
+        return UserError(f"cannot be streamed from the hub ({error})", where=self.place(row), remedy=remedy)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    import datasets
+
+    # RuntimeError: data sets that would need a script; ValueError: no such split, or a configuration to choose.
+    return (OSError, ValueError, RuntimeError, IndexError, datasets.exceptions.DatasetsError)

@@ -7,14 +7,14 @@ A shard can be entered at any record: lines before it are counted but not parsed
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from recallkit import artifacts, config
 from recallkit.errors import UserError
 from recallkit.sources.fields import FieldError, FieldFinder, too_long
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -54,6 +54,9 @@ class Shard(Protocol):
     def size(self) -> int | None:
         """Bytes on disk; None where that is not known."""
 
+    def pieces(self, most: int) -> Sequence[Shard]:
+        """At most so many shards that hold the same records one after the other, for many to read at once; often itself alone."""
+
     def place(self, record: int) -> str:
         """Where a record stands, for messages: as an editor or a table's reader numbers it."""
 
@@ -81,6 +84,10 @@ class FileShard:
     def size(self) -> int | None:
         """The length of the file."""
         return self.path.stat().st_size
+
+    def pieces(self, most: int) -> Sequence[Self]:
+        """The file alone."""
+        return [self]
 
     def _damaged(self, error: Exception, record: int) -> UserError:
         remedy = "the file is cut off or damaged: copy it again"

@@ -79,10 +79,6 @@ class Corpus:
         shard = self.shards[number]
         return _asked(shard, shard.digest)
 
-    def sizes(self) -> list[int | None]:
-        """Bytes of each shard on disk, in stream order; None where that is not known. Raises UserError for one that is gone."""
-        return [_asked(shard, shard.size) for shard in self.shards]
-
     def documents(self, start: Position = _START, stop: int | None = None) -> Iterator[Document]:
         """The documents at `start` and after it, up to shard `stop`; shards before and from there on are not opened.
 
@@ -114,6 +110,11 @@ class Corpus:
                 continue
             report.num_documents += 1
             yield Document(text, source or default_source, document_id or f"{name}:{record}", Position(index, record))
+
+
+def sizes_of(shards: Sequence[Shard]) -> list[int | None]:
+    """Bytes of each shard on disk; None where that is not known. Raises UserError for one that is gone."""
+    return [_asked(shard, shard.size) for shard in shards]
 
 
 def _asked(shard: Shard, question: Callable[[], Answer]) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -36,6 +37,24 @@ def test_splits_are_streamed_and_reentered(repo: Path) -> None:
     assert corpus.report.num_documents == 15
     for start in (Position(0, 5), Position(1, 0), Position(1, 2), Position(1, 3)):
         assert list(corpus.documents(start)) == [d for d in documents if d.position >= start]
+
+
+def test_pieces_hold_the_same_rows_in_order(repo: Path) -> None:
+    for number in range(5):
+        (repo / f"test-{number}.jsonl").write_text("".join(json.dumps({"text": f"{number}.{row}"}) + "\n" for row in range(number + 1)))
+    whole = hub_shard(repo, "test")
+    texts = [document.text for document in Corpus([whole]).documents()]
+    assert len(texts) == 15
+    for most, number in ((256, 5), (2, 2), (1, 1)):
+        pieces = whole.pieces(most)
+        assert len(pieces) == number
+        corpus = Corpus(pieces)
+        assert [document.text for document in corpus.documents()] == texts
+        assert [document.text for document in corpus.documents(Position(number - 1, 1))][-1] == texts[-1]
+    with pytest.raises(UserError, match=r"pile:test \(part 2 of 5\), row 0: no text"):
+        next(Corpus(replace(whole, finder=FieldFinder(text_field="body")).pieces(9)[1:]).documents())
+    with pytest.raises(UserError, match="cannot be streamed"):
+        hub_shard(repo, "dev").pieces(9)
 
 
 def test_given_fields_reach_rows(repo: Path) -> None:
