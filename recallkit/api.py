@@ -165,7 +165,7 @@ def count(
     Without `sources` it reads the embedded training text. `only` names a slice directory: other bigrams than its own
     are left out. `order` 3 to 5 counts n-grams of that length too, into the table `ngrams`. `workers` processes share the
     work, or with `engine` "ray" actors of the cluster at `address`. `import_file` makes the table of a Parquet or CSV file
-    (first, second, count) instead.
+    (first, second, count), or of the ids of a tokengrams or infini-gram index, instead.
 
     Returns one row: path, id, num_tokens, num_documents, num_bigrams, boundary, tokenizer (its name), only.
     """
@@ -175,7 +175,9 @@ def count(
         path = _optional(out) or Path("counts.duckdb")
         _check_choice("boundary", boundary, ("pack", "document"))
         spec, num_tokens = None if tokenizer is None else fspath(tokenizer), _amount("training_tokens", training_tokens)
-        meta = pipeline.import_counts(_path(import_file), path, tokenizer=spec, num_tokens=num_tokens, boundary=boundary, force=force)
+        meta = pipeline.import_counts(
+            _path(import_file), path, tokenizer=spec, end_token=end_token, num_tokens=num_tokens, boundary=boundary, force=force
+        )
     else:
         text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
         text, path = embedded.what_to_count(text, only=_optional(only), out=_optional(out))

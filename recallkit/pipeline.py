@@ -86,13 +86,23 @@ def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
 
 
 def import_counts(
-    file: Path, out: Path, *, tokenizer: str | None, num_tokens: int | None, boundary: Boundary, force: bool
+    file: Path, out: Path, *, tokenizer: str | None, num_tokens: int | None, boundary: Boundary, force: bool, end_token: str | None = None
 ) -> dict[str, Any]:
-    """Makes a counts database of a table (Parquet or CSV: first, second, count) that was counted elsewhere."""
+    """Makes a counts database of what was counted elsewhere, or indexed there; returns its meta.
+
+    `file` is a table (Parquet or CSV: first, second, count) or an index of tokengrams or infini-gram, whose ids are counted as
+    a text's would be: `tokenizer` says what they are, `end_token` what ends documents. Raises UserError for everything a user can mend.
+    """
+    from recallkit import index_import
     from recallkit.stages import counts as tables
+    from recallkit.stages import indexes
     from recallkit.stages.tokens import load_tokenizer
 
-    described = load_tokenizer(tokenizer).describe() if tokenizer else None
+    if indexes.is_index(file):
+        if num_tokens is not None:
+            raise UserError("an index holds its number of tokens", where="--training-tokens", remedy="leave it out")
+        return index_import.import_index(file, out, tokenizer=tokenizer, end_token=end_token, boundary=boundary, force=force)
+    described = load_tokenizer(tokenizer, end_token=end_token).describe() if tokenizer else None
     options = {
         "imported": artifacts.digest_file(file) if file.is_file() else None,
         "tokenizer": described,

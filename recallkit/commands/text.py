@@ -60,8 +60,9 @@ def count(
         Path | None,
         typer.Option(
             "--import",
-            metavar="FILE",
-            help="Make the table of a Parquet or CSV file with columns first, second, count.",
+            metavar="PATH",
+            help="Make the table of a Parquet or CSV file with columns first, second, count, or of the ids of an index: "
+            "tokengrams (.bin with .idx) or infini-gram (a directory). An index needs --tokenizer.",
             show_default=False,
         ),
     ] = None,
@@ -93,7 +94,7 @@ def count(
     if import_file is not None:
         path = out or Path("counts.duckdb")
         meta = pipeline.import_counts(
-            import_file, path, tokenizer=tokenizer, num_tokens=training_tokens, boundary=boundary.value, force=force
+            import_file, path, tokenizer=tokenizer, end_token=end_token, num_tokens=training_tokens, boundary=boundary.value, force=force
         )
     else:
         text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)

@@ -24,7 +24,7 @@ from recallkit.records import CountedStream, Position
 from recallkit.runs import RunFiles, SavedRun, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from pathlib import Path
 
     from recallkit.compiled.counting import BigramRun
@@ -171,6 +171,16 @@ def count_stretch(
     stand in the folder of `journal.target`.
     """
     return (yield from _Stretch(journal, counting, limit_tokens, chunk_tokens, num_threads).run(batches))
+
+
+def ended(counting: Generator[int, None, CountedStretch], progress: Callable[[int], None] = lambda _: None) -> CountedStretch:
+    """Lets `count_stretch` run to its end; `progress` is told the tokens so far."""
+    while True:
+        try:
+            progress(next(counting))
+        except StopIteration as end:
+            counted: CountedStretch = end.value
+            return counted
 
 
 class _Chunk:

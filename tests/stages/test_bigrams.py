@@ -18,7 +18,7 @@ from recallkit.errors import UserError
 from recallkit.journal import Journal
 from recallkit.records import CountedStream, Position
 from recallkit.stages import bigrams
-from recallkit.stages.bigrams import CountedStretch, Counting, count_stretch, counting_state, join_stretches, plan_stretches
+from recallkit.stages.bigrams import CountedStretch, Counting, count_stretch, counting_state, ended, join_stretches, plan_stretches
 from recallkit.stages.counts import export_counts, read_foreign_counts, write_counts
 from tests.stages.test_sequences import END, batches, documents_strategy
 
@@ -46,15 +46,6 @@ def as_counters(counted) -> tuple[Counter, Counter]:
 def counted_by(documents: list[list[int]], parts: Path, number: int, counting: Counting, limit: int | None, chunk: int) -> CountedStretch:
     with Journal(parts / f"part-{number}", {}) as journal:
         return ended(count_stretch(batches(documents, [2, 1]), journal, counting, limit_tokens=limit, chunk_tokens=chunk))
-
-
-def ended(counting) -> CountedStretch:
-    """What the count of a stretch ends with."""
-    while True:
-        try:
-            next(counting)
-        except StopIteration as end:
-            return end.value
 
 
 def counted_in(

@@ -1,0 +1,127 @@
+"""A counts database made of somebody else's index: `count --import` for tokengrams and infini-gram.
+
+The table is the one that `count` gives for the same documents, for the ids of an index are its text: they are read as a
+stream of documents and counted as any other, resumably. What the index itself says is a check, where its package is installed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from recallkit import __version__, artifacts, console
+from recallkit.counts import read_meta
+from recallkit.errors import UserError
+from recallkit.journal import Journal, PartsJournal, is_finished
+from recallkit.records import Position
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from recallkit.joining import Boundary
+    from recallkit.records import CountedStream
+    from recallkit.stages.indexes import TokenIndex
+    from recallkit.stages.tokens import TextTokenizer
+
+LEAST_AGREEMENT = 0.95
+"""Below this share of bigrams that survive decoding and encoding, the tokenizer is likely another one: of GPT-2's ids read as
+GPT-NeoX's 0.78 do, of reversed ids 0.91, of a tokenizer's own all. One that loses spaces or case may stay below."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """An index on its way to a table."""
+
+    place: Path
+    index: TokenIndex
+    text: TextTokenizer
+    boundary: Boundary
+
+
+def import_index(
+    place: Path, out: Path, *, tokenizer: str | None, end_token: str | None, boundary: Boundary, force: bool
+) -> dict[str, Any]:
+    """Counts the ids of the index at `place` into `out`; returns the table's meta. Raises UserError for everything a user can mend."""
+    from recallkit.stages import counts, indexes
+    from recallkit.stages.tokens import load_tokenizer
+
+    if tokenizer is None:
+        raise UserError("the ids of an index need their tokenizer", where=place, remedy="name it with --tokenizer")
+    text = load_tokenizer(tokenizer, end_token=end_token)
+    this = _Import(place, indexes.open_index(place, text.vocab_size), text, boundary)
+    _find_direction(this)
+    options = {
+        "imported": indexes.identity(this.index),
+        "reversed": this.index.is_reversed,
+        "tokenizer": text.describe(),
+        "boundary": boundary,
+        "given_num_tokens": None,
+    }
+    artifacts.check_replaceable(out, b"DUCK", at=8)
+    if is_finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
+        console.note(f"{out} is complete, nothing to do (--force counts again)")
+        return read_meta(out)
+    with PartsJournal(out, options, force=force) as journal:
+        counted = _count(this, journal)
+        kept = {"options": options, "tokenizer": options["tokenizer"], "boundary": boundary, "only": None, "index": _check(this, counted)}
+        meta = counts.write_counts(out, counted, {"recallkit_version": __version__, **kept})
+        journal.finish()
+    return meta
+
+
+def _count(this: _Import, parts: PartsJournal) -> CountedStream:
+    """The counts of the whole index as one stretch of text, from where its journal stands."""
+    from recallkit.stages import bigrams
+
+    stream = this.index.stream(this.boundary, this.text.end_token_id)
+    counting = bigrams.Counting(stream.end_token_id, this.text.vocab_size, this.boundary)
+    with Journal(parts.parts.path(0), {}, force=True) as journal, console.progress("counting", total=this.index.num_ids) as show:
+        state = bigrams.counting_state(journal)
+        if state is not None:
+            console.note(f"{parts.target}: going on after {state.num_tokens:,} tokens of an interrupted run")
+        batches = stream.batches(Position() if state is None else state.position)
+        stretch = bigrams.ended(bigrams.count_stretch(batches, journal, counting, limit_tokens=stream.limit_tokens), show)
+        counted = bigrams.join_stretches([stretch], parts.folder, counting)
+    if not counted.num_tokens:
+        raise UserError("an index without text", where=this.place, remedy="give another one")
+    return counted if stream.limit_tokens is None else replace(counted, num_documents=_count_documents(this, counted))
+
+
+def _count_documents(this: _Import, counted: CountedStream) -> int:
+    """The documents of ids that were counted as they stand, by their end tokens; a note where there are none."""
+    num_ends = int(counted.token_counts[counted.tokens == this.text.end_token_id].sum())
+    if not num_ends:
+        console.note(f"{this.place}: no {this.text.end_token} among its ids, so bigrams run from each document into the next")
+    return num_ends
+
+
+def _find_direction(this: _Import) -> None:
+    """Sets whether documents stand in reverse: their text does not encode to them again then. Tells a likely wrong tokenizer."""
+    from recallkit.stages import indexes
+
+    index, shares = this.index, {}
+    for is_reversed in (True, False) if index.package == indexes.InfiniGramIndex.package else (False,):
+        index.is_reversed = is_reversed
+        sample = [ids for ids in index.sample() if len(ids) > 1 and ids.max() < this.text.vocab_size]
+        shares[is_reversed] = indexes.agreement(sample, this.text.decode, this.text.encode) if sample else 1.0
+    index.is_reversed = shares.get(True, 0.0) > shares[False]
+    if index.is_reversed:
+        console.note(f"{this.place}: its documents stand in reverse (infini-gram's version 5), and are counted forwards")
+    share = shares[index.is_reversed]
+    if share < LEAST_AGREEMENT:
+        problem = f"only {console.percent(share, 0)} of the bigrams looked at come back when their text is encoded again"
+        console.note(f"{this.place}: is {this.text.name} its tokenizer? {problem}")
+
+
+def _check(this: _Import, counted: CountedStream) -> dict[str, Any]:
+    """Holds some of the counts against the index's package and says how that went; what the table keeps of the index."""
+    from recallkit.stages.index_check import check_counts
+
+    package = this.index.package.replace("_", "-")
+    checked = check_counts(this.place, this.index.question(), counted.bigrams, this.text.end_token_id, this.index.unseen_bigrams())
+    if checked.reason:
+        console.note(f"{this.place}: counts of its ids, not compared with the index: {checked.reason}")
+    else:
+        console.note(f"{this.place}: counts of its ids; {checked.num_bigrams} of them compared with {package}, all equal")
+    facts = {"package": package, "token_bytes": this.index.token_bytes, "reversed": this.index.is_reversed}
+    return {**facts, "num_compared": checked.num_bigrams}
