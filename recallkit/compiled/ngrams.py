@@ -248,6 +248,13 @@ def _lay_out(tally: np.ndarray, size: int, num_bins: int) -> tuple[np.ndarray, i
 
 
 @njit(cache=True, nogil=True, inline="always")
+def _segments(segment_starts: np.ndarray, first: int, last: int) -> tuple[int, int]:
+    """The segments, from one to before another, that reach into the positions [first, last)."""
+    begin, end = np.searchsorted(segment_starts, first), np.searchsorted(segment_starts, last)
+    return max(0, int(begin) - 1), int(end)
+
+
+@njit(cache=True, nogil=True, inline="always")
 def _span(segment_starts: np.ndarray, i: int, num_ids: int, order: int, first: int, last: int) -> tuple[int, int]:
     """The positions of [first, last) at which n-grams of segment i begin."""
     end = segment_starts[i + 1] if i + 1 < segment_starts.size else num_ids
@@ -259,7 +266,7 @@ def _tally(
     ids: np.ndarray, segment_starts: np.ndarray, order: int, first: int, last: int, routes: np.ndarray, shift: int, tally: np.ndarray
 ) -> None:
     """Adds the number of n-grams a partition that begin at [first, last) to `tally`."""
-    for i in range(max(0, np.searchsorted(segment_starts, first) - 1), np.searchsorted(segment_starts, last)):
+    for i in range(*_segments(segment_starts, first, last)):
         begin, end = _span(segment_starts, i, ids.size, order, first, last)
         if begin >= end:
             continue
@@ -294,7 +301,7 @@ def _scatter(
     lines = np.empty((cursors.size, _LINE), np.uint64)
     width, rest = np.uint64(bits), np.uint64(_WORD_BITS - bits)
     pad = np.uint64(_WORD_BITS * num_words - order * bits)
-    for i in range(max(0, np.searchsorted(segment_starts, first) - 1), np.searchsorted(segment_starts, last)):
+    for i in range(*_segments(segment_starts, first, last)):
         begin, end = _span(segment_starts, i, ids.size, order, first, last)
         if begin >= end:
             continue
@@ -434,9 +441,9 @@ def _sort_by_digit(
     for digit in range(1, places.size):
         places[digit] += places[digit - 1]
     for j in range(num_keys):
-        digit = np.int64((source[j * num_words + word] >> shift) & mask)
-        place = places[digit]
-        places[digit] = place + 1
+        value = np.int64((source[j * num_words + word] >> shift) & mask)
+        place = places[value]
+        places[value] = place + 1
         for k in range(num_words):
             target[place * num_words + k] = source[j * num_words + k]
         target_counts[place] = source_counts[j]
