@@ -41,14 +41,19 @@ _MOST_DIGESTS = 2000
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path`; renames it over `path` when the block ends well, removes it otherwise."""
+def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
+    """Gives a temporary file beside `path`, empty; renames it over `path` when the block ends well, removes it otherwise.
+
+    With `absent` the name alone is given, for a library that takes no empty file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.parent.name.endswith(PARTIAL):  # a journal's folder, of thousands of parts, goes as a whole
         _remove_abandoned(path)
     temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.part")
     for left in (temporary, temporary.with_name(f"{temporary.name}.wal")):  # in containers every process has the same number
         left.unlink(missing_ok=True)
+    if not absent:  # made here and by nobody else: in a folder of many users a link of that name would lead the writing elsewhere
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
     try:
         yield temporary
         with temporary.open("rb") as written:

@@ -23,6 +23,20 @@ SEQUENCES_PER_ROW_GROUP = 512
 MAX_RECORD_BYTES = 50_000_000
 """Longest record read (one line, one text): anything longer is a broken file rather than a document."""
 
+ENCODING_SECONDS = 60.0
+ENCODING_CHARACTERS_A_SECOND = 10_000
+"""A tokenizer is given up where it takes longer than so many seconds, and one more for so many characters: that is a hundred
+times what the slowest ones take."""
+
+MAX_VOCABULARY = 2**24
+"""Most entries of a tokenizer, its largest id included: public ones have up to a million."""
+
+MAX_TOKENIZER_BYTES = 2**29
+"""Longest tokenizer.json that is read: public ones have up to 40 MB."""
+
+MAX_GROWTH = 256
+"""How many times longer a tokenizer's replacements may make a text."""
+
 MOST = 2**62
 LONGEST = 2**24
 """Bounds of options: counts and lengths that arithmetic in 64 bits and memory can hold."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -45,8 +46,13 @@ def note(message: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """The result as JSON on stdout; floats as they are, never rounded."""
-    sys.stdout.write(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    """The result as JSON on stdout; floats as they are, never rounded; what a terminal would obey is escaped."""
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write(_OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
+
+
+_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What JSON itself leaves as it is: further control characters, and those that turn text around."""
 
 
 def _finite(value: Any) -> Any:

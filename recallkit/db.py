@@ -9,6 +9,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from recallkit.errors import UserError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -23,15 +25,46 @@ def query(name: str) -> str:
 
 
 def connect(path: Path | None = None, *, read_only: bool = False, threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """A connection to a database file, or to memory; no progress bar, no extension fetched from anywhere."""
+    """A connection to a database file, or to memory; no progress bar.
+
+    Whatever a query or a database asks for, it reads no other file, no variable of the program and no network, loads no
+    extension, and cannot change these settings. A file that is only read must hold tables and nothing that computes: raises
+    UserError for views and macros, which could stand in for what a query names.
+    """
     import duckdb
 
-    settings: dict[str, str | bool | int | float | list[str]] = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
-    if threads is not None:
-        settings["threads"] = threads
-    connection = duckdb.connect(str(path) if path else ":memory:", read_only=read_only, config=settings)
+    where = ":memory:" if path is None else str(path.absolute())  # no prefix such as `md:` can stand before a whole path
+    has_odd_log = "?" in where
+    settings = _SETTINGS | {"enable_external_access": has_odd_log} | ({} if threads is None else {"threads": threads})
+    connection = duckdb.connect(where, read_only=read_only, config=settings)
+    if has_odd_log and read_only:  # DuckDB looks for its log in another place than it allows; what is written is all our own
+        connection.execute("SET allowed_paths = [$log]", {"log": ".wal?".join(where.split("?", 1))})
+        connection.execute("SET enable_external_access = false")
     connection.execute("SET enable_progress_bar = false")
+    connection.execute("SET lock_configuration = true")
+    if path is not None and read_only:
+        _check_holds_tables(connection, path)
     return connection
+
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "allow_community_extensions": False,
+    "allow_persistent_secrets": False,
+    "python_enable_replacements": False,
+}
+
+
+def _check_holds_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    found = connection.execute(query("counts/find_computed")).fetchone()
+    if found is not None:
+        connection.close()
+        raise UserError(
+            f"it holds a {found[0]}, {found[1]}, which recallkit never writes, and it is not asked",
+            where=path,
+            remedy="make the table with `recallkit count`",
+        )
 
 
 def frame(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:

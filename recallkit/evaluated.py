@@ -149,8 +149,9 @@ class EvaluatedModel:
     @cached_property
     def model(self) -> ScoringModel:
         """The model, loaded. Raises UserError where it does not load, or its vocabulary is not its tokenizer's."""
-        from recallkit.models.loading import load_model
+        from recallkit.models.loading import load_model, tell_of_code
 
+        tell_of_code(self._request, console.note)
         model = load_model(self._request)
         spare = model.vocab_size - self.tokenizer.vocab_size
         if self._named_tokenizer is None and not self._is_control and spare > _SPARE_ENTRIES:

@@ -45,6 +45,8 @@ class Journal:
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
+        if self.folder.is_symlink():
+            raise UserError("a link, where unfinished work is kept", where=self.folder, remedy="remove it, or give another name with -o")
         self._lock = self._take_lock()
         try:
             self._load()
@@ -58,7 +60,7 @@ class Journal:
         while True:
             self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / "lock"
-            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:
                 fcntl.flock(lock, self._lock_kind | (0 if self.patient else fcntl.LOCK_NB))
                 if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):

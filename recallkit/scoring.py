@@ -234,10 +234,11 @@ def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, An
 
 
 def _job(request: ModelRequest, slices: Path, sequences: Mapping[str, Any], options: ScoringOptions, parts: Parts) -> ScoringJob:
-    from recallkit.models.loading import identify_model
+    from recallkit.models.loading import identify_model, tell_of_code
     from recallkit.stages.scores import SEQUENCES_PER_PART, Reading
     from recallkit.workers.scoring_job import ScoringJob
 
+    tell_of_code(request, console.note)
     model_digest = identify_model(request)
     other = _other_tokenizer(request.spec, options.tokenizer, slices, sequences["tokenizer"])
     tokenizer, end_token = None, None

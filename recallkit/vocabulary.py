@@ -94,6 +94,15 @@ def _parts(setting: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str
         yield setting
 
 
+def longest_growth(setting: Mapping[str, Any]) -> int:
+    """How many times longer the replacements of a normaliser or decoder can make a text, at most."""
+    growth = 1
+    for part in (*_parts(setting, "normalizers" if "normalizers" in setting else "decoders"),):
+        added = part.get("content") if part["type"] == "Replace" else part.get("prepend")
+        growth *= max(1, len(added)) if isinstance(added, str) else 1
+    return growth
+
+
 def without_first_space(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the same tokenizer that puts no space before a text's first word: what continues a text."""
     changed: dict[str, Any] = copy.deepcopy({name: value for name, value in settings.items() if name != "model"})

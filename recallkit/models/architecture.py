@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,16 @@ MAX_ELEMENTS = 1 << 36
 
 MAX_LAYERS = 1000
 """The same for layers, of which each takes time to make."""
+
+MAX_MODULES = 1 << 14
+"""The same for experts, heads and groups in configs that transformers reads, and for the entries of their lists."""
+
+MAX_WIDTH = 1 << 24
+"""The same for widths and vocabularies in them."""
+
+_LAYERS = re.compile(r"(num|n)_.*(layers?|blocks?|stages?)|(n|num)_?layers?")
+_MODULES = re.compile(r"(num|n)_.*(experts?|heads?|groups?|head_kv)")
+_WIDTHS = re.compile(r".*(vocab_size|hidden_size|intermediate_size|_dim|d_model|n_embd|n_inner|d_state|state_size|conv_kernel)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,29 @@ class ArchitectureConfig:
             return cls(**{**saved, "layers": tuple(LayerConfig(**layer) for layer in saved["layers"])})
         except (KeyError, TypeError) as error:
             raise ValueError(f"entries are missing or of the wrong kind ({error})") from error
+
+
+def check_foreign(config: Mapping[str, Any]) -> None:
+    """Raises ValueError for a config of any other program that asks for more layers, heads or width than a model has.
+
+    Each layer takes time and memory when a model is made, before a weight is read that could be missing. Parts of parts are
+    looked at, too.
+    """
+    for name, value in config.items():
+        if isinstance(value, dict):
+            check_foreign(value)
+        elif isinstance(value, list):
+            _check_number(f"the length of {name}", len(value), MAX_MODULES)
+        elif isinstance(value, int | float):
+            for kind, most in ((_LAYERS, MAX_LAYERS), (_MODULES, MAX_MODULES), (_WIDTHS, MAX_WIDTH)):
+                if kind.fullmatch(name):
+                    _check_number(name, value, most)
+                    break
+
+
+def _check_number(name: str, value: float, most: int) -> None:
+    if not value <= most:
+        raise ValueError(f"{name} is {value:,}: more than the {most:,} of any model")
 
 
 def _is_whole(value: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import artifacts, registry
 from recallkit.errors import UserError
+from recallkit.models.architecture import check_foreign
 from recallkit.models.quiet import FAILURES_TO_READ, first_line, quiet_transformers
 from recallkit.models.torch_model import choose_device, choose_dtype
 
@@ -84,13 +85,16 @@ def hub_file(spec: str, name: str) -> Path:
 def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]) -> Any:
     import pickle
 
+    from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
 
     spec, trusted = request.spec, request.trust_remote_code
     # A checkpoint's own code raises whatever it likes.
-    failures = (Exception,) if trusted else (*FAILURES_TO_READ, SafetensorError)
+    failures = (Exception,) if trusted else (*FAILURES_TO_READ, SafetensorError, StrictDataclassError, AssertionError)
     with quiet_transformers():
         try:
+            if not options:  # the header of a GGUF file is read by transformers, which takes seconds
+                _check_config(source)
             loader = _own_class(source) if trusted and not options else None
             model, info = (loader or _known_class()).from_pretrained(
                 source, dtype=choose_dtype(request.dtype), output_loading_info=True, trust_remote_code=trusted, **options
@@ -115,6 +119,16 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
             remedy="scores of random weights mean nothing: check the files",
         )
     return model
+
+
+def _check_config(source: str) -> None:
+    """Raises ValueError for a config.json that asks for more than any model has; an adapter's folder has none."""
+    from transformers import PreTrainedConfig
+
+    if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
+        return
+    config, _ = PreTrainedConfig.get_config_dict(source)
+    check_foreign(config)
 
 
 def _known_class() -> Any:

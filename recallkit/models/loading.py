@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from recallkit.models import zoo
 from recallkit.models.native import identify_native, is_native, load_native
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from recallkit.models.api import ModelRequest, ScoringModel
 
 CONTROL_MODELS: dict[str, str] = {
@@ -59,6 +62,30 @@ def identify_model(request: ModelRequest) -> str:
     from recallkit.models.hf import identify_transformers
 
     return identify_transformers(request)
+
+
+def tell_of_code(request: ModelRequest, notify: Callable[[str], None]) -> None:
+    """Says whose code is about to run, where a checkpoint brings some and the user allows it. Raises UserError for an unknown hub id."""
+    if files := _code_of_checkpoint(request):
+        notify(f"{request.spec}: --trust-remote-code runs Python code that comes with this checkpoint ({', '.join(files)})")
+
+
+def _code_of_checkpoint(request: ModelRequest) -> list[str]:
+    """The files of code that a checkpoint brings and this request allows to run: names in its folder, or REPOSITORY--NAME."""
+    if not request.trust_remote_code or is_control(request.spec) or is_user_model(request.spec) or is_native(request.spec):
+        return []
+    from recallkit.models.hf import hub_file
+
+    path = Path(request.spec)
+    if path.is_file():
+        return []  # GGUF holds no code
+    try:
+        saved = json.loads((path / "config.json" if path.is_dir() else hub_file(request.spec, "config.json")).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return []  # what cannot be read is told when it is loaded
+    named = saved.get("auto_map") if isinstance(saved, dict) else None
+    classes = [named.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")] if isinstance(named, dict) else []
+    return sorted({f"{name.rpartition('.')[0]}.py" for name in classes if isinstance(name, str)})
 
 
 def is_control(spec: str) -> bool:

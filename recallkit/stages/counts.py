@@ -43,7 +43,7 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any]) -> di
             identity.encode(), artifacts.digest_arrays(keys, counts, counted.tokens, counted.token_counts).encode(), *longer
         ),
     }
-    with artifacts.replacing(path) as temporary, db.connect(temporary) as connection:
+    with artifacts.replacing(path, absent=True) as temporary, db.connect(temporary) as connection:
         connection.execute(db.query("counts/create_tables"))
         for part in _parts(len(keys)):
             columns = {"first": (keys[part] >> 32).astype(np.uint32), "second": keys[part].astype(np.uint32)}

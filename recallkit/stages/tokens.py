@@ -16,16 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recallkit import config
 from recallkit.artifacts import check_replaceable, digest_json, replacing
 from recallkit.errors import UserError
 from recallkit.records import Document, EncodedDocuments
 from recallkit.registry import may_be_hub_id
+from recallkit.time_limit import call_within
 from recallkit.vocabulary import (
     DocumentText,
     PieceTable,
     byte_backend,
     byte_level_alphabet,
     is_byte_level,
+    longest_growth,
     piece_bytes,
     without_first_space,
 )
@@ -66,7 +69,8 @@ class TextTokenizer:
     """A tokenizer with what the pipeline needs of it: flat ids, an end token, exact decoding, a digest.
 
     `name` is for people; `digest` identifies the mapping from text to ids (vocabulary, merges, normaliser, splitting).
-    Raises UserError where no end token is found and none is given.
+    Raises UserError where no end token is found and none is given, and for a tokenizer that asks for absurd amounts of memory.
+    Whatever encodes or decodes raises one where that takes far too long (config.ENCODING_SECONDS), or the library fails.
     """
 
     def __init__(
@@ -82,7 +86,8 @@ class TextTokenizer:
         backend.no_padding()
         self.backend = backend
         self.name = name
-        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        _check_sizes(backend, name, self.vocab_size)
         self.end_token = _find_end_token(backend, name, end_token, default_end)
         self.end_token_id: int = backend.get_vocab(with_added_tokens=True)[self.end_token]
         self._begin_token = begin_token
@@ -94,7 +99,8 @@ class TextTokenizer:
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Flat ids (uint32) and offsets (int64, one more than texts), by the reference implementation."""
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        given = list(texts)
+        encodings = self._limited(lambda: self.backend.encode_batch_fast(given, add_special_tokens=False), sum(map(len, given)))
         lengths = np.fromiter((len(e) for e in encodings), dtype=np.int64, count=len(encodings))
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
         ids = np.empty(int(offsets[-1]), dtype=np.uint32)
@@ -107,7 +113,8 @@ class TextTokenizer:
 
         Places are those that `tokenizers` keeps track of through normalisation: whole characters, never falling.
         """
-        encodings = self._tracking_backend.encode_batch(list(texts), add_special_tokens=False)
+        given, backend = list(texts), self._tracking_backend
+        encodings = self._limited(lambda: backend.encode_batch(given, add_special_tokens=False), sum(map(len, given)))
         return [
             (np.array(e.ids, np.uint32), _stops_in_bytes(t, [stop for _, stop in e.offsets])) for t, e in zip(texts, encodings, strict=True)
         ]
@@ -167,7 +174,7 @@ class TextTokenizer:
     @cached_property
     def prefix_ids(self) -> list[int]:
         """Ids that this tokenizer puts before every text that is read alone, such as a beginning-of-text token; often none."""
-        encoding = self.backend.encode("a", add_special_tokens=True)
+        encoding = self._limited(lambda: self.backend.encode("a", add_special_tokens=True), 1)
         marks: list[int] = encoding.special_tokens_mask
         return list(encoding.ids[: marks.index(0)])
 
@@ -186,18 +193,24 @@ class TextTokenizer:
 
     def generated_text(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of generated ids, as other evaluations decode it; special tokens are left out unless `special`."""
-        text: str = self.backend.decode(list(ids), skip_special_tokens=not special)
+        given = list(ids)
+        text: str = self._limited(lambda: self.backend.decode(given, skip_special_tokens=not special), len(given))
         return text
 
     def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
         """Text of each id array; bytes of a character cut in two at an end of a sequence become U+FFFD."""
         if self.piece_table is None or not is_byte_level(self._small_settings):
-            return list(self.backend.decode_batch([s.tolist() for s in sequences], skip_special_tokens=False))
+            given = [sequence.tolist() for sequence in sequences]
+            return list(self._limited(lambda: self.backend.decode_batch(given, skip_special_tokens=False), sum(map(len, given))))
         if not sequences:
             return []
         whole, bounds = self.piece_table.join(np.concatenate(sequences))
         at = bounds[np.cumsum([0, *map(len, sequences)])]
         return [str(whole[start:stop], "utf-8", "replace") for start, stop in itertools.pairwise(at)]
+
+    def _limited(self, call: Callable[[], Any], size: int) -> Any:
+        """What `call` gives, made of `size` characters or ids."""
+        return _limited(call, size, self.name)
 
     def checked_encoder(
         self, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None
@@ -342,10 +355,53 @@ def _holds(path: Path, tokenizer: TextTokenizer) -> bool:
 def _read_tokenizer_file(path: Path) -> tokenizers.Tokenizer:
     from tokenizers import Tokenizer
 
+    size = path.stat().st_size
+    if size > config.MAX_TOKENIZER_BYTES:
+        raise UserError(f"a tokenizer.json of {size:,} bytes: more than any tokenizer has", where=path, remedy="use another tokenizer")
     try:
-        return Tokenizer.from_file(str(path))
+        backend: tokenizers.Tokenizer = _limited(lambda: Tokenizer.from_file(str(path)), size, path)
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(f"not a tokenizer.json that `tokenizers` reads ({error})", where=path) from error
+    return backend
+
+
+def _limited(call: Callable[[], Any], size: int, where: object) -> Any:
+    """The value of a call into a tokenizer's native code.
+
+    Raises UserError where it takes far too long for `size` characters, bytes or ids, and where the library gives up on a text.
+    """
+    seconds = config.ENCODING_SECONDS + size / config.ENCODING_CHARACTERS_A_SECOND
+    try:
+        return call_within(seconds, call)
+    except TimeoutError as error:
+        raise UserError(
+            f"the tokenizer takes more than {seconds:,.0f} s for {size:,} characters; a pattern of it may backtrack without end",
+            where=where,
+            remedy="use another tokenizer",
+        ) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # what Rust's panics become: no Exception, and of no module to import
+            raise
+        raise UserError(
+            f"the tokenizer fails ({next(iter(str(error).splitlines()), 'no reason given')})", where=where, remedy="use another tokenizer"
+        ) from error
+
+
+def _check_sizes(backend: tokenizers.Tokenizer, name: str, vocab_size: int) -> None:
+    """Raises UserError for a tokenizer whose ids or replacements would fill the memory."""
+    if vocab_size > config.MAX_VOCABULARY:
+        raise UserError(
+            f"ids up to {vocab_size - 1:,}, more than the {config.MAX_VOCABULARY:,} entries that a vocabulary may have",
+            where=name,
+            remedy="use another tokenizer",
+        )
+    growth = 1
+    for part in (backend.normalizer, backend.decoder):
+        growth *= 1 if part is None else longest_growth(json.loads(part.__getstate__()))
+    if growth > config.MAX_GROWTH:
+        raise UserError(f"its replacements can make a text {growth:,} times as long", where=name, remedy="use another tokenizer")
 
 
 def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
@@ -499,7 +555,8 @@ def fast_encoder(
         return None
 
     def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        layout = engine.encode_batch(list(texts)).layout
+        given = list(texts)
+        layout = _limited(lambda: engine.encode_batch(given), sum(map(len, given)), tokenizer.name).layout
         offsets = np.asarray(layout.offsets.data, dtype=np.int64)
         return np.asarray(layout.content.data)[offsets[0] : offsets[-1]], offsets - offsets[0]
 

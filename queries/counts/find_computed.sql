@@ -1,0 +1,18 @@
+-- The first view or macro of a database file: what would run code of the file's own where a table is asked for.
+-- Grain: one row, or none where there are only tables.
+WITH computed AS (
+    SELECT 'view' AS kind, view_name AS name
+    FROM duckdb_views()
+    WHERE NOT internal
+
+    UNION ALL
+
+    SELECT 'macro' AS kind, function_name AS name
+    FROM duckdb_functions()
+    WHERE NOT internal
+)
+
+SELECT kind, name
+FROM computed
+ORDER BY kind, name
+LIMIT 1

@@ -1,0 +1,112 @@
+"""Links in the place of outputs, of temporary files and of unfinished work: nothing outside is written, read for ours, or removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recallkit import artifacts
+from recallkit.errors import UserError
+from recallkit.journal import Journal, PartsJournal
+
+
+@pytest.fixture
+def victim(tmp_path) -> Path:
+    """Someone else's file, which every test leaves as it was."""
+    path = tmp_path / "elsewhere" / "victim"
+    path.parent.mkdir()
+    path.write_text("theirs")
+    return path
+
+
+def unharmed(victim: Path) -> bool:
+    return victim.read_text() == "theirs" and [p.name for p in victim.parent.iterdir()] == ["victim"]
+
+
+def test_an_output_that_is_a_link_is_replaced_and_not_followed(tmp_path, victim):
+    (tmp_path / "out.json").symlink_to(victim)
+    artifacts.write_json(tmp_path / "out.json", {"a": 1})
+    assert not (tmp_path / "out.json").is_symlink()
+    assert unharmed(victim)
+
+
+@pytest.mark.parametrize("target", ["elsewhere/new", "out.json"])
+def test_links_to_nothing_and_to_themselves(tmp_path, victim, target):
+    (tmp_path / "out.json").symlink_to(tmp_path / target)
+    artifacts.write_json(tmp_path / "out.json", {"a": 1})
+    assert artifacts.read_json(tmp_path / "out.json") == {"a": 1}
+    assert unharmed(victim)
+
+
+def test_a_link_to_a_folder_or_to_a_foreign_file_is_no_table_of_ours(tmp_path, victim):
+    for name, target in (("folder", victim.parent), ("file", victim)):
+        (tmp_path / name).symlink_to(target)
+        with pytest.raises(UserError, match=r"a directory|did not write"):
+            artifacts.check_replaceable(tmp_path / name, b"PAR1")
+    assert unharmed(victim)
+
+
+def planted(tmp_path: Path, victim: Path) -> Path:
+    """The temporary name that this process will take for out.json, as a link."""
+    with artifacts.replacing(tmp_path / "out.json") as temporary:
+        name = temporary.name
+        temporary.write_text("{}")
+    (tmp_path / "out.json").unlink()
+    (tmp_path / name).symlink_to(victim)
+    return tmp_path / name
+
+
+def test_a_temporary_name_that_is_a_link_is_not_followed(tmp_path, victim):
+    link = planted(tmp_path, victim)
+    artifacts.write_json(tmp_path / "out.json", {"a": 1})
+    assert not link.exists()
+    assert unharmed(victim)
+
+
+@pytest.mark.parametrize("to", ["elsewhere/victim", "elsewhere/new"])
+def test_a_link_that_comes_back_in_between_is_refused(tmp_path, victim, monkeypatch, to):
+    """Someone who plants it again between its removal and the writing: as the race would go, but for certain."""
+    link = planted(tmp_path, victim)
+    unlink = Path.unlink
+
+    def replant(path: Path, *, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        if path == link:
+            link.symlink_to(tmp_path / to)
+
+    monkeypatch.setattr(Path, "unlink", replant)
+    with pytest.raises(FileExistsError):
+        artifacts.write_json(tmp_path / "out.json", {"a": 1})
+    assert unharmed(victim)
+
+
+@pytest.mark.parametrize("kind", [Journal, PartsJournal])
+@pytest.mark.parametrize("target", ["elsewhere", "nowhere"])
+def test_unfinished_work_is_not_kept_behind_a_link(tmp_path, victim, kind, target):
+    (tmp_path / ".out.partial").symlink_to(tmp_path / target)
+    with pytest.raises(UserError, match="a link, where unfinished work is kept"), kind(tmp_path / "out", {"a": 1}):
+        pass
+    assert unharmed(victim)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path, victim):
+    (tmp_path / ".out.partial").mkdir()
+    (tmp_path / ".out.partial" / "lock").symlink_to(victim.parent / "new")
+    with pytest.raises(OSError, match="symbolic links"), Journal(tmp_path / "out", {"a": 1}):
+        pass
+    assert unharmed(victim)
+
+
+def test_removing_a_link_leaves_what_it_leads_to(tmp_path, victim):
+    for name, target in (("folder", victim.parent), ("file", victim)):
+        (tmp_path / name).symlink_to(target)
+        artifacts.remove(tmp_path / name)
+        assert not (tmp_path / name).is_symlink()
+    within = tmp_path / ".x.partial"
+    within.mkdir()
+    (within / "part-000000").symlink_to(victim.parent)
+    artifacts.remove(within)
+    assert not within.exists()
+    assert unharmed(victim)
