@@ -269,7 +269,8 @@ def tokens(slices: File | None = None, models: str | Sequence[str] | Mapping[str
     """Every predicted token of a slice directory with its labels, and with what the scores of `models` say beside them.
 
     Columns of the labels: sequence, position, document, source, prev_token, token, repeated, distance (tokens back to the
-    bigram's latest earlier occurrence), occurrences (earlier ones), train_count, ar_hit. Of each model: nll_NAME (nats),
+    bigram's latest earlier occurrence), occurrences (earlier ones), match_length (tokens before this one that also
+    stood before an earlier occurrence of it, the most over all of these), train_count, ar_hit. Of each model: nll_NAME (nats),
     argmax_NAME, rank_NAME (0 is best), where NAME is the model, or its name in the mapping {NAME: model}.
 
     Lazy: only the columns that a query asks for are read. Row i of labels and scores is the same token; that they are of

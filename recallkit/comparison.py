@@ -83,6 +83,10 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
 def _common_manifest(folder: Path, files: Mapping[str, Path]) -> dict[str, Any]:
     """What the manifests of all tables say, which is the same but for their kinds: the name of each."""
     missing = [path.name for path in files.values() if not path.is_file()]
+    if missing == ["by_match.parquet"]:
+        raise UserError(
+            "compared before by_match.parquet existed, which is missing", where=folder, remedy="run the same `recallkit gap` again"
+        )
     if missing:
         raise UserError(f"no tables of a comparison here ({missing[0]} is missing)", where=folder, remedy=_REMEDY)
     manifests = {name: artifacts.read_manifest(path) for name, path in files.items()}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit import artifacts
-from recallkit.attribution.aligned import LabelledTokens, RowReader, batch_ranges, open_scores
+from recallkit.attribution.aligned import LabelledTokens, RowReader, batch_ranges, check_columns, open_scores
 from recallkit.errors import UserError
 from recallkit.scoring import score_path
 from recallkit.stages.tokens import load_slices_tokenizer
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
     from recallkit.stages.tokens import TextTokenizer
 
-_LABELS = ("position", "document", "source", "prev_token", "token", "repeated", "distance", "occurrences", "train_count", "ar_hit")
+_LABELS = (
+    *("position", "document", "source", "prev_token", "token"),
+    *("repeated", "distance", "occurrences", "match_length", "train_count", "ar_hit"),
+)
 _SCORES = ("position", "nll", "rank", "argmax", "exact")
 _MOST_NAMED = 8
 _SLICE_AGAIN = "slice again with --force"
@@ -140,6 +143,7 @@ def open_excerpts(slices: Path, models: Sequence[str] = ()) -> Excerpts:
     manifest = artifacts.read_manifest(path)
     if manifest.get("kind") != "tokens":
         raise UserError(f"a table of {manifest.get('kind')}, not of tokens", where=path, remedy="make one with `recallkit slice`")
+    check_columns(path)
     labelled = LabelledTokens(path, manifest)
     for model in models:
         if not score_path(slices, model).is_file():

@@ -424,7 +424,7 @@ def test_a_gap_is_read_back_and_drawn(scored, tmp_path):
     row = tables.gap.filter(source="ALL", slice="ar_hit", model=CONTROLS[1]).row(0, named=True)
     assert row["delta_nll"] == pytest.approx(difference, rel=1e-6)
     charts = recallkit.figures(comparison)
-    assert {"by_count", "by_distance"} <= set(charts)
+    assert {"by_count", "by_distance", "by_match"} <= set(charts)
     charts["by_count"].save(tmp_path / "chart.svg")
     drawn = (tmp_path / "chart.svg").read_text(encoding="utf-8")
     assert drawn.startswith("<svg")

@@ -70,6 +70,14 @@ def test_missing_and_damaged_tables_are_one_line(compared, name):
         read_comparison(compared)
 
 
+def test_a_comparison_of_before_there_was_a_table_by_match_is_made_again(compared, slices):
+    (compared / "by_match.parquet").unlink()
+    with pytest.raises(UserError, match=r"compared before by_match.parquet existed.*run the same `recallkit gap` again"):
+        read_comparison(compared)
+    pipeline.gap("control:recall", MODELS[::-1], slices)
+    assert not read_comparison(compared).tables.by_match.is_empty()
+
+
 def test_a_single_turned_bit_is_noticed(compared):
     """In a column that is not compressed it makes another number, which only the page's checksum tells."""
     path = compared / "gap.parquet"

@@ -14,11 +14,12 @@ final AS (
         count_class,
         position_bucket,
         distance_bucket,
+        match_bucket,
         sum(tokens)::BIGINT AS tokens,
         sum(COLUMNS('^(nll_\d+)$')) AS '\1'
     FROM batch_cells
-    GROUP BY source, repeated, ar_hit, count_class, position_bucket, distance_bucket
-    ORDER BY source, repeated, ar_hit, count_class, position_bucket, distance_bucket
+    GROUP BY source, repeated, ar_hit, count_class, position_bucket, distance_bucket, match_bucket
+    ORDER BY source, repeated, ar_hit, count_class, position_bucket, distance_bucket, match_bucket
 )
 
 SELECT * FROM final

@@ -58,7 +58,8 @@ class Scores:
 def open_tokens(path: Path) -> LabelledTokens:
     """The table of labelled tokens at `path`.
 
-    Raises UserError where it is not such a table, was labelled without training counts, or is empty.
+    Raises UserError where it is not such a table, was labelled without training counts, is empty, or lacks a column that a
+    later version added.
     """
     manifest = read_manifest(path)
     if manifest.get("kind") != "tokens":
@@ -71,7 +72,16 @@ def open_tokens(path: Path) -> LabelledTokens:
         )
     if not manifest["num_rows"]:
         raise UserError("holds no tokens", where=path, remedy="slice a source with longer text")
+    check_columns(path)
     return LabelledTokens(path, manifest)
+
+
+def check_columns(path: Path) -> None:
+    """Raises UserError where labels (a file whose manifest was read) lack a column that a later version added: the footer tells."""
+    import pyarrow.parquet as pq
+
+    if "match_length" not in pq.read_schema(path).names:
+        raise UserError("sliced before match_length existed", where=path, remedy="slice again with --force")
 
 
 def open_scores(path: Path, tokens: LabelledTokens) -> Scores:

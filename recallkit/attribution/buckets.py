@@ -1,4 +1,4 @@
-"""Buckets of training counts, distances and positions: found for millions of tokens in numpy, where SQL's log2 is ten times slower.
+"""Buckets of counts, distances, matches and positions: found for millions of tokens in numpy, where SQL's log2 is ten times slower.
 
 The queries group by these small integers; what a bucket means is said here once.
 """
@@ -35,6 +35,18 @@ def log2_bucket(values: np.ndarray) -> np.ndarray:
         np.maximum(scratch[:size], 0.25, out=scratch[:size])
         np.frexp(scratch[:size], out=(mantissa[:size], exponent[:size]))
         np.add(exponent[:size], 1, out=buckets[start : start + size], casting="unsafe")
+    return buckets
+
+
+def match_bucket(lengths: np.ndarray) -> np.ndarray:
+    """Bucket of each match's length, uint8 (n,): 0, 1, 2 and 3 are their own, 4-7 -> 4, 8-15 -> 5: [2^(b-2), 2^(b-1)) -> b.
+
+    A match is as long as a power of two or longer: what these buckets begin with, where the others end with one.
+    """
+    import numpy as np
+
+    from_four = log2_bucket(lengths + 1)
+    buckets: np.ndarray = np.where(lengths < 4, lengths, from_four).astype(np.uint8)
     return buckets
 
 

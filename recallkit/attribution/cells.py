@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from recallkit import db
 from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
-from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, position_bucket
+from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
 from recallkit.config import MAX_COUNT
 from recallkit.errors import UserError
 
@@ -33,7 +33,8 @@ LARGEST_THRESHOLD = (1 << 63) - 1
 """Training counts are 64-bit integers: no threshold need be larger."""
 _MAX_WORKERS = 4
 _SLICE_AGAIN = "slice again with --force"
-_LABELS = ("sequence", "position", "source", "repeated", "distance", "train_count", "ar_hit")
+_LABELS = ("sequence", "position", "source", "repeated", "distance", "match_length", "train_count", "ar_hit")
+_PLACES = ("position_bucket", "distance_bucket", "match_bucket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +159,22 @@ class _Worker:
         return pa.table(columns), source.dictionary
 
     def _codes(self, labels: pa.Table, source: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The two codes of each token that aggregate_cells groups by and takes apart again, uint32 and uint16 (n,)."""
+        """The two codes of each token that aggregate_cells groups by and takes apart again, both uint32 (n,)."""
         import numpy as np
 
         seq_len = self._tokens.seq_len
         repeated, ar_hit = (_one_array(labels[name]).to_numpy(zero_copy_only=False) for name in ("repeated", "ar_hit"))
-        counts, positions = (
+        counts, positions, matches = (
             self._values_within(labels, "train_count", 0, LARGEST_COUNT),
             self._values_within(labels, "position", 1, seq_len),
+            self._values_within(labels, "match_length", 0, seq_len),
         )
         label = source.astype(np.uint32)
         for bits, part in ((1, repeated), (1, ar_hit), (6, count_class(counts, extra_thresholds(self._tokens)))):
             label <<= bits
             label |= part
-        place = position_bucket(positions, seq_len, NUM_POSITION_BUCKETS).astype(np.uint16)
-        for bits, part in ((6, log2_bucket(_values(labels["distance"].fill_null(0)))), (1, ar_hit)):
+        place = position_bucket(positions, seq_len, NUM_POSITION_BUCKETS).astype(np.uint32)
+        for bits, part in ((6, log2_bucket(_values(labels["distance"].fill_null(0)))), (6, match_bucket(matches)), (1, ar_hit)):
             place <<= bits
             place |= part
         return label, place
@@ -210,7 +212,7 @@ def _sum_sequences(cells: pa.Table, sources: list[str]) -> _BatchSums:
     import pyarrow.compute as pc
 
     label_cells = cells.filter(pc.is_valid(cells["sequence"]))
-    column = {name: label_cells[name].to_numpy() for name in label_cells.column_names if name not in ("position_bucket", "distance_bucket")}
+    column = {name: label_cells[name].to_numpy() for name in label_cells.column_names if name not in _PLACES}
     sequences, row = np.unique(column["sequence"], return_inverse=True)
     classes = column["count_class"].astype(np.int64)
     num_models = sum(name.startswith("nll_") for name in column) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recallkit.charts.gap_lines import by_count, by_distance, by_position
+from recallkit.charts.gap_lines import by_count, by_distance, by_match, by_position
 from recallkit.charts.gap_rows import gap_parts, perplexities
 from recallkit.charts.gap_shares import by_source, by_threshold
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from recallkit.charts.theme import Figure
     from recallkit.comparison import Comparison
 
-_MAKERS = (perplexities, gap_parts, by_count, by_distance, by_position, by_source, by_threshold)
+_MAKERS = (perplexities, gap_parts, by_count, by_distance, by_match, by_position, by_source, by_threshold)
 
 
 def figures(comparison: Comparison) -> list[Figure]:

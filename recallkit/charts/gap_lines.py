@@ -1,4 +1,4 @@
-"""Pictures of a comparison with a line a model: NLLs by training frequency, distance and position."""
+"""Pictures of a comparison with a line a model: NLLs by training frequency, distance, length of match and position."""
 
 from __future__ import annotations
 
@@ -125,6 +125,34 @@ def by_distance(comparison: Comparison) -> Figure | None:
 def _draw_distances(models: Sequence[str], reference: str, sides: Mapping[str, Sequence[Point]], palette: Palette) -> Chart:
     looks = series(models, palette, reference)
     axes = {"x": bucket_axis(_places([sides]), "tokens back to the bigram, up to"), "y": _nll_axis(sides)}
+    return stacked(line_panel(looks, sides, axes, palette, above=head(palette, "AR hits", _NATS)), legend(keys(looks), palette))
+
+
+def by_match(comparison: Comparison) -> Figure | None:
+    """Mean NLL of AR hits by the length of the longest earlier match. None where there is nothing to draw."""
+    rows = [row for row in comparison.tables.by_match.to_dicts() if row["ar_hit"]]
+    sides = _sides(comparison, rows, "match length", x=lambda row: _match_place(row["low"]))
+    caption = (
+        "NLL of AR hits by how long a context they could be found by: tokens before each one that also stood before an earlier "
+        f"occurrence of it, the most over all of these. {_HOLLOW}"
+    )
+    draw = partial(_draw_matches, comparison.models, comparison.reference, sides)
+    return Figure("by_match", "By length of match", caption, draw) if sides else None
+
+
+def _match_place(low: int) -> float:
+    """Where a bucket of match lengths stands: 0, 1, 2 and 3 at their own places, 4 to 7 at 4, 8 to 15 at 5 ..."""
+    return low if low < 4 else low.bit_length() + 1
+
+
+def _match_low(tick: int) -> int:
+    """The shortest match of the bucket at a place: the inverse."""
+    return tick if tick < 4 else 1 << (tick - 2)
+
+
+def _draw_matches(models: Sequence[str], reference: str, sides: Mapping[str, Sequence[Point]], palette: Palette) -> Chart:
+    looks = series(models, palette, reference)
+    axes = {"x": bucket_axis(_places([sides]), "tokens matched, from", number=_match_low), "y": _nll_axis(sides)}
     return stacked(line_panel(looks, sides, axes, palette, above=head(palette, "AR hits", _NATS)), legend(keys(looks), palette))
 
 

@@ -16,7 +16,7 @@ from recallkit.charts.theme import DASHES, HEIGHT, WIDTH, model_colours, model_d
 from recallkit.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import altair as alt
 
@@ -137,13 +137,20 @@ def bucket_edge(largest: int) -> float:
     return bucket + 0.5 - (-largest % size) / size
 
 
-def bucket_axis(places: Sequence[float], title: str | None, *, most: int = _MOST_TICKS, width: float = WIDTH) -> alt.X:
-    """The x axis of log2 buckets, as far as `places` go, with round ticks at their upper ends."""
+def bucket_end(tick: int) -> int:
+    """The upper end of the log2 bucket at a whole place: 0, 1, 2, 4, 8 ..."""
+    return 1 << tick >> 1
+
+
+def bucket_axis(
+    places: Sequence[float], title: str | None, *, most: int = _MOST_TICKS, width: float = WIDTH, number: Callable[[int], int] = bucket_end
+) -> alt.X:
+    """The x axis of log2 buckets, as far as `places` go, with round ticks: the `number` of each, their upper ends."""
     import altair as alt
 
     first, last = math.floor(min(places)), math.ceil(max(places))
     ticks = list(range(first, last + 1, math.ceil((last - first + 1) / most)))
-    names = {str(tick): rounded(1 << tick >> 1) for tick in ticks}
+    names = {str(tick): rounded(number(tick)) for tick in ticks}
     axis = alt.Axis(values=ticks, labelExpr=f"({names})[datum.value]", title=title, grid=False, labelFlush=False, labelOverlap=False)
     return alt.X("x:Q", scale=alt.Scale(domain=[min(places) - 0.5, max(places) + 0.5], nice=False, zero=False), axis=axis)
 

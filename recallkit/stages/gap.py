@@ -47,13 +47,15 @@ class GapTables:
 
     gap: model x source (ALL first) x slice (all, ar_hit, other); `share_of_tokens` and `gap_share` are of the same source.
     `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL a byte, where the slices know them (null elsewhere).
-    by_count, by_distance, by_position: model x bucket (`low`..`high`, both included); their shares are of all tokens.
+    by_count, by_distance, by_match, by_position: model x bucket (`low`..`high`, both included); their shares are of all tokens.
+    by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated, which by_distance leaves out.
     by_threshold: model x largest training count of an AR hit; shares of all tokens.
     """
 
     gap: pl.DataFrame
     by_count: pl.DataFrame
     by_distance: pl.DataFrame
+    by_match: pl.DataFrame
     by_position: pl.DataFrame
     by_threshold: pl.DataFrame
 
@@ -126,13 +128,14 @@ def _pair(totals: pa.Table, index: int) -> pa.Table:
 
 
 def _query_pair(database: duckdb.DuckDBPyConnection, tokens: LabelledTokens, reference: str, model: str) -> dict[str, pl.DataFrame]:
-    """The five tables of one pair, by name, without what the intervals add; `totals` is registered."""
+    """The six tables of one pair, by name, without what the intervals add; `totals` is registered."""
     pair = {"reference": reference, "model": model}
     positions = {"seq_len": tokens.seq_len, "num_buckets": NUM_POSITION_BUCKETS}
     return {
         "gap": database.sql(db.query("gap/attribute_gap"), params=pair).pl(),
         "by_count": database.sql(db.query("gap/bucket_counts"), params=pair).pl(),
         "by_distance": database.sql(db.query("gap/bucket_distances"), params=pair).pl(),
+        "by_match": database.sql(db.query("gap/bucket_matches"), params=pair).pl(),
         "by_position": database.sql(db.query("gap/bucket_positions"), params=pair | positions).pl(),
         "by_threshold": database.sql(db.query("gap/sweep_thresholds"), params=pair).pl(),
     }

@@ -2,7 +2,7 @@
 
 The associative-recall slice of Zoology 3.1: an AR hit is the last token of a bigram that stands earlier in the same
 sequence and occurred at most `max_count` times in training. `repeated` and `train_count` are columns of their own, so
-that any other threshold is a query.
+that any other threshold is a query. `match_length` says how long a context before the token stood there too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from recallkit.attribution.cells import MAX_RESAMPLED_SOURCES
 from recallkit.compiled.labels import NO_DISTANCE, label_bigrams
+from recallkit.compiled.matches import longest_matches
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,15 +43,17 @@ def tokens_schema() -> pa.Schema:
             pa.field("repeated", pa.bool_(), nullable=False),
             pa.field("distance", pa.int32()),
             pa.field("occurrences", pa.int32(), nullable=False),
+            pa.field("match_length", pa.int32(), nullable=False),
             pa.field("train_count", pa.int64()),
             pa.field("ar_hit", pa.bool_()),
         ]
     )
 
 
+_SPLIT = ("position", "prev_token", "token", "distance", "occurrences", "match_length")
 PARQUET_OPTIONS: dict[str, Any] = {
     "use_dictionary": ["source", "train_count"],
-    "column_encoding": dict.fromkeys(["position", "prev_token", "token", "distance", "occurrences"], "BYTE_STREAM_SPLIT"),
+    "column_encoding": dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT"),
 }
 """How `tokens.parquet` is encoded: of the encodings that compress each column to about the same, the quickest to write."""
 
@@ -91,6 +94,7 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int) -> 
     inside = ~begins_sequence[1:]
     previous, token = ids[:-1][inside], ids[1:][inside]
     distance, occurrences = label_bigrams(ids, offsets)
+    match_length = longest_matches(ids, offsets, distance)
     repeated = distance != NO_DISTANCE
     documents, sources = _spans(group, offsets)
     train_count = None if counts is None else counts.lookup(previous, token)
@@ -106,6 +110,7 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int) -> 
         pa.array(repeated),
         pa.array(distance, mask=~repeated),
         pa.array(occurrences),
+        pa.array(match_length),
         pa.nulls(len(token), pa.int64()) if train_count is None else pa.array(train_count),
         pa.nulls(len(token), pa.bool_()) if train_count is None else pa.array(repeated & (train_count <= max_count)),
     ]

@@ -13,7 +13,7 @@ from recallkit.tables import Table
 from recallkit.views.text import powers_of_two, what_is_rare
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -112,20 +112,22 @@ def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | N
 def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:
     """NLLs as curves, a block a bucket, drawn to one scale for all models; None where there is nothing to draw a curve through.
 
-    By distance: AR hits. By training count: every repeated token, so that the threshold can be seen (Zoology figure 1).
+    By distance and by length of match: AR hits. By training count: every repeated token, so that the threshold can be seen
+    (Zoology figure 1).
     """
     import polars as pl
 
-    by_distance = _curves(tables.by_distance.filter(pl.col("ar_hit")), "distance")
-    by_count = _curves(tables.by_count.filter(pl.col("repeated")), "training count")
-    curves = [curve for curve in (by_distance, by_count) if curve is not None]
+    by_distance = _curves(tables.by_distance.filter(pl.col("ar_hit")), "distance", powers_of_two)
+    by_match = _curves(tables.by_match.filter(pl.col("ar_hit")), "match length", _match_ends)
+    by_count = _curves(tables.by_count.filter(pl.col("repeated")), "training count", powers_of_two)
+    curves = [curve for curve in (by_distance, by_match, by_count) if curve is not None]
     if not curves:
         return None
     names = [tables.gap["reference"][0], *_models(tables)]
     scales = "; ".join(f"by {curve.what} {curve.low:.2f} (▁) to {curve.high:.2f} (█)" for curve in curves)
     threshold = f" Bigrams seen at most {slices['max_count']:,} times are AR hits." if by_count is not None else ""
     return Table(
-        "NLL of AR hits by distance, and of all repeated tokens by training count",
+        "NLL of AR hits by distance and length of match, and of all repeated tokens by training count",
         ["model", *(f"{curve.what}\n{curve.first:,} to {curve.last:,}" for curve in curves)],
         [[name, *(curve.lines[place] for curve in curves)] for place, name in enumerate(names)],
         caption=f"Nats a token {scales}, in steps of powers of two.{threshold}",
@@ -144,9 +146,18 @@ class _Curves:
     high: float
 
 
-def _curves(frame: pl.DataFrame, what: str) -> _Curves | None:
-    """NLL by bucket, from rows that give each model's and the reference's; None where there is one bucket at most."""
-    buckets = powers_of_two(frame["high"].to_list())
+def _match_ends(highs: Sequence[int]) -> list[int]:
+    """The longest matches of all buckets between the first and the last of `highs`: 0, 1, 2, 3, 7, 15 ..."""
+    every = [0, 1, 2, *((2 << power) - 1 for power in range(1, max(highs, default=0).bit_length()))]
+    return [end for end in every if min(highs, default=1) <= end <= max(highs, default=0)]
+
+
+def _curves(frame: pl.DataFrame, what: str, between: Callable[[Sequence[int]], list[int]]) -> _Curves | None:
+    """NLL by bucket, from rows that give each model's and the reference's; None where there is one bucket at most.
+
+    `between` gives the ends of all buckets from the first to the last of those that occur.
+    """
+    buckets = between(frame["high"].to_list())
     if len(buckets) < 2:
         return None
     sides: dict[str | None, dict[int, float]] = {}

@@ -3,7 +3,7 @@
     python tests/benchmarks/gap.py                   # 8,000 sequences of 2048 tokens, 8 sources, reference and one model
     python tests/benchmarks/gap.py --models 3 --repeats 5
 
-Ours makes all five tables with intervals; the others only the split by source and AR hit. Each method runs in a fresh
+Ours makes all six tables with intervals; the others only the split by source and AR hit. Each method runs in a fresh
 process a repeat, methods in turn, 2 threads: it warms up on two small row groups, then runs once. Memory is the peak of
 that run beyond what the process held after the warm-up. Every split is compared with ours.
 """
@@ -40,7 +40,7 @@ def label_group(rng: np.random.Generator, first: int, num_sequences: int) -> dic
     """
     shape = (num_sequences, SEQ_LEN)
     counts = np.exp(rng.normal(9, 3.2, shape)).astype(np.int64)
-    distance = np.zeros(shape, np.int32)
+    distance, match_length = np.zeros((2, *shape), np.int32)
     lag = np.zeros(num_sequences, np.int32)
     rows = np.arange(num_sequences)
     for place in range(1, SEQ_LEN):
@@ -49,6 +49,7 @@ def label_group(rng: np.random.Generator, first: int, num_sequences: int) -> dic
         drawn = np.exp(rng.random(num_sequences) * math.log(place + 1)).astype(np.int32)
         lag = np.where(copies, np.minimum(drawn, place), np.where(turns, 0, lag))
         distance[:, place] = lag
+        match_length[:, place] = np.where(lag > 0, np.where(turns, 0, match_length[:, place - 1]) + 1, 0)
         counts[:, place] = np.where(lag > 0, counts[rows, place - lag], counts[:, place])
     documents = np.cumsum(rng.random(shape) < 1 / 1000, axis=1)
     sources = rng.choice(len(SOURCES), size=(num_sequences, documents.max() + 1), p=SOURCE_SHARES)
@@ -59,6 +60,7 @@ def label_group(rng: np.random.Generator, first: int, num_sequences: int) -> dic
         "source": np.take_along_axis(sources, documents, axis=1).ravel().astype(np.int32),
         "repeated": repeated.ravel(),
         "distance": distance.ravel(),
+        "match_length": match_length.ravel(),
         "train_count": counts.ravel(),
         "ar_hit": (repeated & (counts <= MAX_COUNT)).ravel(),
     }
@@ -155,7 +157,7 @@ def polars_keyed(folder: Path) -> Split:
 
 
 METHODS = {
-    "recallkit: five tables, intervals": ours,
+    "recallkit: six tables, intervals": ours,
     "DuckDB keyed join: split only": duckdb_keyed,
     "DuckDB POSITIONAL JOIN: split only": duckdb_positional,
     "polars keyed join: split only": polars_keyed,

@@ -13,7 +13,7 @@ import pytest
 from recallkit import pipeline
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.charts.gap import figures
-from recallkit.charts.gap_lines import _POSITIONS
+from recallkit.charts.gap_lines import _POSITIONS, by_match
 from recallkit.charts.lines import bucket_edge, labels, rounded, shorten
 from recallkit.charts.theme import PAPER, svg
 from recallkit.comparison import Comparison, read_comparison
@@ -22,7 +22,7 @@ from tests.charts.drawings import Shape, marks, shapes
 
 REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]
 EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
-NAMES = ["perplexities", "gap_parts", "by_count", "by_distance", "by_position", "by_source", "by_threshold"]
+NAMES = ["perplexities", "gap_parts", "by_count", "by_distance", "by_match", "by_position", "by_source", "by_threshold"]
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,11 @@ def test_a_lead_lies_left_of_zero(comparison):
 
 @pytest.mark.parametrize(
     ("name", "what", "column", "kinds"),
-    [("by_count", "training count", "repeated", (True, False)), ("by_distance", "distance", "ar_hit", (True,))],
+    [
+        ("by_count", "training count", "repeated", (True, False)),
+        ("by_distance", "distance", "ar_hit", (True,)),
+        ("by_match", "match length", "ar_hit", (True,)),
+    ],
 )
 def test_lines_hold_every_bucket_to_scale(comparison, drawn, name, what, column, kinds):
     frame = getattr(comparison.tables, name)
@@ -173,6 +177,26 @@ def test_the_counts_of_ar_hits_are_shaded_up_to_the_threshold(comparison, drawn)
     [region] = [s for s in shapes(drawn["by_count"]) if s.paint.get("fill") == "var(--hits)"]
     assert region.box[2] == pytest.approx(start + slope * (4 + 0.5 + 4 / 16), abs=0.3)
     assert region.box[0] < min(at.values())
+
+
+def test_matches_are_numbered_by_the_shortest_of_their_bucket(comparison):
+    """Under the points of 4 to 7 stands a 4, where on an axis of distances it would be the longest. Gaps keep their places."""
+    ends = {2: (4, 7), 3: (8, 15)}
+
+    def longer(frame, name):
+        if name != "by_match":
+            return frame
+        low, high = (pl.col("low").replace({old: new[side] for old, new in ends.items()}).cast(pl.Int64) for side in (0, 1))
+        return frame.with_columns(low, high.alias("high"))
+
+    found = shapes(svg(by_match(changed(comparison, longer))))
+    points = {s.label: s for s in found if s.label and s.kind == "path" and s.label.startswith(f"{REFERENCE}, ")}
+    at = {re.search(r"match length (\d+)", label).group(1): shape.x for label, shape in points.items()}
+    assert sorted(at) == ["1", "4", "8"]
+    numbers = [s for s in found if s.kind == "text" and s.text.isdigit()]
+    below = {s.text: s.x for s in numbers if s.y > max(p.y for p in numbers) - 1}
+    assert {low: below[low] for low in at} == pytest.approx(at, abs=0.6)
+    assert (at["8"] - at["4"], at["4"] - at["1"]) == pytest.approx((below["3"] - below["2"], 3 * (below["3"] - below["2"])), abs=1)
 
 
 @pytest.mark.parametrize(("largest", "edge"), [(0, 0.5), (1, 1.5), (2, 2.5), (3, 3.0), (4, 3.5), (5, 3.75), (1250, 11.5 + 226 / 1024)])
@@ -292,7 +316,7 @@ def test_what_has_nothing_to_show_is_left_out(comparison):
         comparison, lambda frame, name: frame.with_columns(note=pl.lit(NOT_TOLD_FROM_ZERO)) if "note" in frame.columns else frame
     )
     names = [figure.name for figure in figures(void)]
-    assert names == NAMES[:5], "shares of a gap that is none"
+    assert names == NAMES[:6], "shares of a gap that is none"
     parts = svg(next(figure for figure in figures(void) if figure.name == "gap_parts"))
     assert sum("share means nothing" in s.text for s in shapes(parts)) == 2 * len(MODELS), "each with its halo"
     assert not [s for s in shapes(parts) if s.paint.get("stroke-width") == "1.4"], "an interval of nothing"

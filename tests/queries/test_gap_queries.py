@@ -20,18 +20,19 @@ def run(name, params=None, **tables):
 
 
 def totals(rows):
-    """Cells of a pair from (source, repeated, ar_hit, count_class, position_bucket, distance_bucket, tokens, reference, model)."""
-    names = ("source", "repeated", "ar_hit", "count_class", "position_bucket", "distance_bucket", "tokens", "nll_reference", "nll_model")
-    types = (pa.string(), pa.bool_(), pa.bool_(), pa.uint8(), pa.uint8(), pa.uint8(), pa.int64(), pa.float64(), pa.float64())
+    """Cells of a pair from (source, repeated, ar_hit, count_class, the three buckets of places, tokens, reference, model)."""
+    places = ("position_bucket", "distance_bucket", "match_bucket")
+    names = ("source", "repeated", "ar_hit", "count_class", *places, "tokens", "nll_reference", "nll_model")
+    types = (pa.string(), pa.bool_(), pa.bool_(), *[pa.uint8()] * 4, pa.int64(), pa.float64(), pa.float64())
     return {name: pa.array([row[i] for row in rows], kind) for i, (name, kind) in enumerate(zip(names, types, strict=True))}
 
 
 def label(source, repeated, ar_hit, count_class, *sums):
-    return (source, repeated, ar_hit, count_class, None, None, *sums)
+    return (source, repeated, ar_hit, count_class, None, None, None, *sums)
 
 
-def place(position_bucket, distance_bucket, ar_hit, *sums):
-    return (None, None, ar_hit, None, position_bucket, distance_bucket, *sums)
+def place(position_bucket, distance_bucket, ar_hit, *sums, match_bucket=0):
+    return (None, None, ar_hit, None, position_bucket, distance_bucket, match_bucket, *sums)
 
 
 LABELS = [
@@ -49,22 +50,22 @@ def test_aggregate_cells_sums_each_model_by_label_and_by_place():
             "sequence": pa.array([7, 7, 7, 8], pa.int32()),
             # Source 3; repeated and an AR hit of count class 5, or neither and class 0.
             "label": pa.array([3 * 256 + 128 + 64 + 5] * 2 + [3 * 256, 3 * 256 + 128 + 64 + 5], pa.uint32()),
-            # Position bucket 0 or 31, distance bucket 2 or none.
-            "place": pa.array([2 * 2 + 1, 31 * 128 + 2 * 2 + 1, 31 * 128, 2 * 2 + 1], pa.uint16()),
+            # Position bucket 0 or 31, distance bucket 2 or none, match bucket 63 or none.
+            "place": pa.array([2 * 128 + 63 * 2 + 1, 31 * 8192 + 2 * 128 + 1, 31 * 8192, 2 * 128 + 63 * 2 + 1], pa.uint32()),
             "nll_0": pa.array([1, 2, 4, 8], pa.float32()),
             "nll_1": pa.array([10, 20, 40, 80], pa.float32()),
             "nll_2": pa.array([0, 0, 0, 0.5], pa.float32()),
         },
     )
     sums = ("tokens", "nll_0", "nll_1", "nll_2")
-    keys = ("sequence", "source", "repeated", "ar_hit", "count_class", "position_bucket", "distance_bucket")
+    keys = ("sequence", "source", "repeated", "ar_hit", "count_class", "position_bucket", "distance_bucket", "match_bucket")
     assert {tuple(r[k] for k in keys): tuple(r[s] for s in sums) for r in rows} == {
-        (7, 3, True, True, 5, None, None): (2, 3, 30, 0),
-        (7, 3, False, False, 0, None, None): (1, 4, 40, 0),
-        (8, 3, True, True, 5, None, None): (1, 8, 80, 0.5),
-        (None, None, None, True, None, 0, 2): (2, 9, 90, 0.5),
-        (None, None, None, True, None, 31, 2): (1, 2, 20, 0),
-        (None, None, None, False, None, 31, 0): (1, 4, 40, 0),
+        (7, 3, True, True, 5, None, None, None): (2, 3, 30, 0),
+        (7, 3, False, False, 0, None, None, None): (1, 4, 40, 0),
+        (8, 3, True, True, 5, None, None, None): (1, 8, 80, 0.5),
+        (None, None, None, True, None, 0, 2, 63): (2, 9, 90, 0.5),
+        (None, None, None, True, None, 31, 2, 0): (1, 2, 20, 0),
+        (None, None, None, False, None, 31, 0, 0): (1, 4, 40, 0),
     }
 
 
@@ -79,6 +80,7 @@ def test_total_cells_adds_sequences_and_batches_up_and_keeps_the_kinds_apart():
             "count_class": pa.array([1, 1, None], pa.uint8()),
             "position_bucket": pa.array([None, None, 0], pa.uint8()),
             "distance_bucket": pa.array([None, None, 1], pa.uint8()),
+            "match_bucket": pa.array([None, None, 2], pa.uint8()),
             "tokens": [2, 3, 5],
             "nll_0": [1.0, 2.0, 3.0],
             "nll_1": [4.0, 5.0, 9.0],
@@ -133,6 +135,7 @@ CLASSES = {"count_class": pa.array([2], pa.int64()), "threshold": [2], "low": [2
         ("attribute_gap", {}, {}),
         ("bucket_counts", {}, {"count_classes": CLASSES}),
         ("bucket_distances", {}, {}),
+        ("bucket_matches", {}, {}),
         ("bucket_positions", {"seq_len": 10, "num_buckets": 4}, {}),
         ("sweep_thresholds", {}, {"thresholds": {"threshold": [2], "count_class": [2]}}),
     ],
@@ -178,6 +181,24 @@ def test_bucket_distances_of_repeated_tokens_only():
         (False, 5, 8, 2, 0.5),
     ]
     assert [(r["share_of_tokens"], r["gap_share"]) for r in rows] == [(0.2, 0.75), (0.2, 0.25)]
+
+
+def test_bucket_matches_of_all_tokens():
+    cells = [
+        place(0, 0, False, 6, 6.0, 6.0),
+        place(0, 1, True, 1, 1.0, 2.0, match_bucket=3),
+        place(3, 4, True, 1, 1.0, 3.0, match_bucket=3),
+        place(1, 4, True, 1, 0.0, 0.5, match_bucket=26),
+        place(1, 4, False, 1, 0.0, 0.5, match_bucket=4),
+    ]
+    rows = run("bucket_matches", PAIR, totals=totals([*cells, *LABELS]))
+    assert [(r["ar_hit"], r["low"], r["high"], r["tokens"], r["delta_nll"]) for r in rows] == [
+        (True, 3, 3, 2, 1.5),
+        (True, 2**24, 2**25 - 1, 1, 0.5),
+        (False, 0, 0, 6, 0.0),
+        (False, 4, 7, 1, 0.5),
+    ]
+    assert [(r["share_of_tokens"], r["gap_share"]) for r in rows] == [(0.2, 0.75), (0.1, 0.125), (0.6, 0), (0.1, 0.125)]
 
 
 def test_bucket_positions_cover_the_sequence_without_overlap():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
@@ -15,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit import artifacts
+import recallkit
+from recallkit import artifacts, pipeline
 from recallkit.artifacts import MANIFEST_KEY, read_manifest, write_parquet
 from recallkit.attribution import aligned, bootstrap, cells, shares
-from recallkit.attribution.buckets import count_class, count_thresholds, log2_bucket, position_bucket
+from recallkit.attribution.buckets import count_class, count_thresholds, log2_bucket, match_bucket, position_bucket
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
 from recallkit.stages.gap import EMPTY_SLICE, ONE_SEQUENCE, SMALL_SOURCE, attribute_gap
@@ -31,6 +33,7 @@ LABELS = pa.schema(
         ("source", pa.dictionary(pa.int32(), pa.string())),
         ("repeated", pa.bool_()),
         ("distance", pa.int32()),
+        ("match_length", pa.int32()),
         ("train_count", pa.int64()),
         ("ar_hit", pa.bool_()),
     ]
@@ -41,7 +44,10 @@ SCORES = pa.schema(
 
 
 class Corpus:
-    """A folder of slices: tokens as (sequence, position, source, distance or None, train_count), and models' scores."""
+    """A folder of slices: tokens as (sequence, position, source, distance or None, train_count), and models' scores.
+
+    A match is as long as the distance is: the two are independent, but for both being 0 of a token that is not repeated.
+    """
 
     def __init__(self, folder, tokens, *, seq_len=64, max_count=1250, rows_per_group=5, digest="d", counts=True, num_bytes=None):
         self.folder, self.digest, self.rows_per_group, self.seq_len = Path(folder), digest, rows_per_group, seq_len
@@ -50,6 +56,7 @@ class Corpus:
                 zip(("sequence", "position", "source", "distance", "train_count"), token, strict=True),
                 repeated=token[3] is not None,
                 ar_hit=token[3] is not None and token[4] <= max_count,
+                match_length=min(token[3] or 0, seq_len),
             )
             for token in tokens
         ]
@@ -133,7 +140,7 @@ BEHIND_NLLS = [2.5, 2.0, 1.25, 1.25, 3.0, 1.5, 2.5, 2.75, 1.0, 1.75, 3.5]
 
 
 def figures(tables):
-    return {name: getattr(tables, name) for name in ("gap", "by_count", "by_distance", "by_position", "by_threshold")}
+    return {name: getattr(tables, name) for name in ("gap", "by_count", "by_distance", "by_match", "by_position", "by_threshold")}
 
 
 def check_against_loops(corpus, tables, model):
@@ -160,6 +167,7 @@ def check_against_loops(corpus, tables, model):
     repeated = sum(t["repeated"] for t in corpus.tokens)
     check_buckets("by_count", lambda t: t["train_count"], lambda t, row: t["repeated"] == row["repeated"], len(corpus.tokens))
     check_buckets("by_distance", lambda t: t["distance"], lambda t, row: t["ar_hit"] == row["ar_hit"], repeated)
+    check_buckets("by_match", lambda t: t["match_length"], lambda t, row: t["ar_hit"] == row["ar_hit"], len(corpus.tokens))
     check_buckets("by_position", lambda t: t["position"], lambda t, row: t["ar_hit"] == (row["slice"] == "ar_hit"), len(corpus.tokens))
     for row in tables.by_threshold.filter(pl.col("model") == model).iter_rows(named=True):
         assert_row(row, corpus.sums(model, lambda t, row=row: t["repeated"] and t["train_count"] <= row["threshold"]), everything)
@@ -406,7 +414,7 @@ def test_only_the_largest_sources_have_intervals_and_all_is_still_of_every_sourc
         else:
             assert [row[name] for name in intervals] == [None] * 4
             assert row["note"].split("; ")[-1] == (SMALL_SOURCE if row["tokens"] else EMPTY_SLICE)
-    for name in ("by_count", "by_distance", "by_position"):
+    for name in ("by_count", "by_distance", "by_match", "by_position"):
         assert getattr(few, name).equals(getattr(every, name)), name
     for name in ("tokens", "note"):
         assert few.by_threshold[name].to_list() == every.by_threshold[name].to_list()
@@ -541,7 +549,10 @@ def test_a_file_damaged_behind_a_good_footer_is_named(tmp_path, damaged):
     assert "\n" not in caught.value.problem
 
 
-@pytest.mark.parametrize(("column", "value"), [("train_count", 2**52), ("train_count", -1), ("position", 0), ("position", 65)])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("train_count", 2**52), ("train_count", -1), ("position", 0), ("position", 65), ("match_length", -1), ("match_length", 65)],
+)
 def test_labels_that_cannot_be_are_refused_as_damaged(tmp_path, column, value):
     corpus = small_corpus(tmp_path)
     reference = corpus.score("reference", REFERENCE_NLLS)
@@ -598,6 +609,53 @@ def test_log2_buckets_change_just_above_each_power_of_two():
     assert log2_bucket(np.arange(18)).tolist() == [0, 1, 2, 3, 3, *[4] * 4, *[5] * 8, 6]
     edges = np.array([[2**k, 2**k + 1] for k in range(1, 50)])
     assert (np.diff(log2_bucket(edges.ravel()).reshape(-1, 2).astype(int)) == 1).all()
+
+
+def test_match_buckets_change_at_each_power_of_two_and_at_three():
+    assert match_bucket(np.arange(18, dtype=np.int32)).tolist() == [0, 1, 2, 3, *[4] * 4, *[5] * 8, 6, 6]
+    edges = np.array([[2**k - 1, 2**k] for k in range(2, 31)], np.int32)
+    assert (np.diff(match_bucket(edges.ravel()).reshape(-1, 2).astype(int)) == 1).all()
+
+
+def test_the_gap_by_match_is_that_of_a_group_by_in_polars(small_slices, tmp_path):
+    names = ["control:recall", "control:bigram"]
+    found = pipeline.gap(names[0], names[1:], small_slices, tmp_path / "gap").by_match
+    rows = recallkit.tokens(small_slices, {"reference": names[0], "model": names[1]}).with_columns(pl.col("^nll_.*$").cast(pl.Float64))
+    low = pl.when(pl.col("match_length") < 4).then("match_length").otherwise(2 ** pl.col("match_length").log(2).floor())
+    sums = pl.col("nll_reference", "nll_model").sum(), (pl.col("nll_model") - pl.col("nll_reference")).sum().alias("gap")
+    expected = rows.group_by("ar_hit", low=low.cast(pl.Int64)).agg(pl.len().alias("tokens"), *sums)
+    expected = expected.sort("ar_hit", "low", descending=[True, False]).collect()
+    assert found.select("ar_hit", "low", "tokens").rows() == expected.select("ar_hit", "low", "tokens").rows()
+    assert {0, 1, 2, 3, 4} <= set(found["low"])
+    assert found["high"].to_list() == [low if low < 4 else 2 * low - 1 for low in found["low"]]
+    assert found["nll_model"].to_list() == pytest.approx((expected["nll_model"] / expected["tokens"]).to_list(), rel=1e-9)
+    assert found["gap_share"].to_list() == pytest.approx((expected["gap"] / expected["gap"].sum()).to_list(), rel=1e-9)
+    assert found["share_of_tokens"].sum() == pytest.approx(1)
+    assert pl.read_parquet(tmp_path / "gap" / "by_match.parquet").equals(found)
+
+
+@pytest.fixture
+def old_slices(small_slices, tmp_path) -> Path:
+    """Slices as they were made before there was a column `match_length`."""
+    folder = Path(shutil.copytree(small_slices, tmp_path / "old", ignore=shutil.ignore_patterns("gap", "scores")))
+    table, manifest = pq.read_table(folder / "tokens.parquet").drop_columns("match_length"), read_manifest(folder / "tokens.parquet")
+    write_parquet(folder / "tokens.parquet", [table], table.schema, manifest)
+    return folder
+
+
+def test_old_slices_are_refused_in_one_line_and_sliced_again(run, old_slices, small_slices):
+    for command in (("gap", "control:recall", "control:bigram", "--slices", old_slices), ("tokens", old_slices, "--sequence", 0)):
+        done = run(*command)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert len(done.stderr.splitlines()) == 1
+        assert done.stderr.endswith("tokens.parquet: sliced before match_length existed; slice again with --force\n")
+    assert not (old_slices / "gap").exists()
+    assert not (old_slices / "scores").exists(), "told before models are scored"
+    made = small_slices.parent
+    given = (made / "valid.jsonl", made / "other.jsonl", "--counts", made / "counts.duckdb", "--max-count", 20, "--seq-len", 64)
+    again = run("slice", *given, "-o", old_slices, "--force")
+    assert again.returncode == 0, again.stderr
+    assert pq.read_table(old_slices / "tokens.parquet").equals(pq.read_table(small_slices / "tokens.parquet"))
 
 
 @given(st.integers(1, 300), st.integers(1, 32))

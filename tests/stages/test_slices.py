@@ -19,6 +19,7 @@ from recallkit.stages.corpus import open_corpus
 from recallkit.stages.slices import needed_bigrams, summarise_slices
 from recallkit.stages.tokens import load_slices_tokenizer, load_tokenizer
 from recallkit.texts import TextOptions
+from tests.compiled.test_matches import by_automaton
 from tests.conftest import write_jsonl
 from tests.made_tokenizers import made
 
@@ -32,6 +33,7 @@ COLUMNS = [
     "repeated",
     "distance",
     "occurrences",
+    "match_length",
     "train_count",
     "ar_hit",
 ]
@@ -66,6 +68,7 @@ def brute_force_labels(documents: list[tuple[list[int], str]], counts: Counter, 
     for stream in streams(documents, boundary):
         for start in range(0, len(stream) - 1, seq_len):
             window = stream[start : start + seq_len + 1]
+            matches = by_automaton([i for i, _, _ in window])
             seen: dict[tuple[int, int], list[int]] = {}
             for position in range(1, len(window)):
                 token, document, source = window[position]
@@ -73,9 +76,8 @@ def brute_force_labels(documents: list[tuple[list[int], str]], counts: Counter, 
                 places = seen.setdefault(pair, [])
                 repeated, count = bool(places), counts[pair]
                 distance = position - places[-1] if places else None
-                rows.append(
-                    (sequence, position, document, source, *pair, repeated, distance, len(places), count, repeated and count <= max_count)
-                )
+                found = (repeated, distance, len(places), matches[position - 1], count, repeated and count <= max_count)
+                rows.append((sequence, position, document, source, *pair, *found))
                 places.append(position)
             sequence += 1
     return rows
@@ -161,6 +163,15 @@ def test_without_counts_rarity_is_unknown_not_false(tmp_path):
     assert table["train_count"].null_count() == table["ar_hit"].null_count() == len(table)
     assert table["repeated"].sum() > 0
     assert summarise_slices(tmp_path / "slices" / "tokens.parquet")["ar_hits"].to_list() == [None, None]
+
+
+def test_a_match_is_as_long_as_the_context_that_stood_there_too(small_slices):
+    tokens = pl.read_parquet(small_slices / "tokens.parquet")
+    assert tokens.schema["match_length"] == pl.Int32
+    assert tokens["match_length"].null_count() == 0
+    assert ((tokens["match_length"] >= 1) == tokens["repeated"]).all()
+    longer = tokens.select(pl.col("match_length").diff().over("sequence")).to_series()
+    assert longer.max() == 1
 
 
 def test_needed_bigrams_are_those_of_the_sequences(small_slices):

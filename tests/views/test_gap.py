@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -38,8 +39,15 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
         {"model": model, "repeated": repeated, "low": low, "high": high, "nll_reference": 8.0 - low - 9 * (not repeated), "nll_model": 8.0}
         for model in models for repeated in (True, False) for low, high in [(0, 0), (1, 1), (2, 2), (3, 4), (5, 8)]
     ]  # fmt: skip
+    by_match = [
+        {
+            "model": model, "ar_hit": low > 0, "low": low, "high": high, "nll_reference": 1.0 + 20 * (low == 0),
+            "nll_model": 1.0 + place + 6 * (place and high == 15),
+        }
+        for place, model in enumerate(models) for low, high in [(0, 0), (1, 1), (2, 2), (4, 7), (8, 15)]
+    ]  # fmt: skip
     frame = pl.DataFrame(gap)
-    return GapTables(frame, pl.DataFrame(by_count), pl.DataFrame(by_distance), frame, frame)
+    return GapTables(frame, pl.DataFrame(by_count), pl.DataFrame(by_distance), pl.DataFrame(by_match), frame, frame)
 
 
 def test_the_table_holds_the_reference_and_every_model():
@@ -56,9 +64,15 @@ def test_the_table_holds_the_reference_and_every_model():
 
 def test_curves_of_all_models_have_one_scale():
     table = curves_table(made_tables(), SLICES)
-    assert table.headers == ["model", "distance\n1 to 8", "training count\n0 to 8"]
-    # By distance from 1 to 8 nats; no AR hit lies 3 or 4 tokens back. By count from 3 to 8 nats: the reference falls.
-    assert table.rows == [["ref", "▁▁ ▁", "█▇▅▄▁"], ["behind", "▁▁ ▁", "█████"], ["ahead", "▂▂ █", "█████"]]
+    assert table.headers == ["model", "distance\n1 to 8", "match length\n1 to 15", "training count\n0 to 8"]
+    # By distance and match from 1 to 8 nats; no AR hit lies 3 or 4 tokens back, none has a match of 3. By count from 3 to 8 nats:
+    # the reference falls.
+    assert table.rows == [
+        ["ref", "▁▁ ▁", "▁▁ ▁▁", "█▇▅▄▁"],
+        ["behind", "▁▁ ▁", "▁▁ ▁▁", "█████"],
+        ["ahead", "▂▂ █", "▂▂ ▂█", "█████"],
+    ]
+    assert "by match length 1.00 (▁) to 8.00 (█)" in table.caption
     assert "distance 1.00 (▁) to 8.00 (█)" in table.caption
     assert "count 3.00 (▁) to 8.00 (█)" in table.caption
     assert "at most 4 times" in table.caption
@@ -66,14 +80,15 @@ def test_curves_of_all_models_have_one_scale():
 
 def test_a_single_bucket_is_no_curve():
     tables = made_tables()
-    one = GapTables(
-        tables.gap, tables.by_count.filter(pl.col("high") == 0), tables.by_distance.filter(pl.col("high") == 1), tables.gap, tables.gap
-    )
+    first = {"by_count": 0, "by_distance": 1, "by_match": 1}
+    one = replace(tables, **{name: getattr(tables, name).filter(pl.col("high") == high) for name, high in first.items()})
     assert curves_table(one, SLICES) is None
-    none = GapTables(tables.gap, tables.by_count.clear(), tables.by_distance.clear(), tables.gap, tables.gap)
+    none = replace(tables, **{name: getattr(tables, name).clear() for name in first})
     assert curves_table(none, SLICES) is None
-    by_count = GapTables(tables.gap, tables.by_count, tables.by_distance.clear(), tables.gap, tables.gap)
-    assert curves_table(by_count, SLICES).headers == ["model", "training count\n0 to 8"]
+    assert curves_table(replace(none, by_count=tables.by_count), SLICES).headers == ["model", "training count\n0 to 8"]
+    by_match = curves_table(replace(none, by_match=tables.by_match), SLICES)
+    assert by_match.headers == ["model", "match length\n1 to 15"]
+    assert "at most" not in by_match.caption
 
 
 def test_sources_stand_beside_each_other_where_there_are_some():
@@ -113,6 +128,6 @@ def test_the_largest_source_stands_first_and_shares_are_those_of_ar_hits():
     made = made_tables(sources=("ALL", "a", "b", "c"))
     tokens = pl.col("source").replace_strict({"ALL": 60, "a": 10, "b": 30, "c": 20})
     gap = made.gap.with_columns(tokens=tokens, share_of_tokens=pl.when(slice="all").then(1.0).otherwise(0.25))
-    tables = GapTables(gap, made.by_count, made.by_distance, gap, gap)
+    tables = replace(made, gap=gap)
     assert [row[:3] for row in by_source_table(tables).rows] == [["b", "30", "25.00 %"], ["c", "20", "25.00 %"], ["a", "10", "25.00 %"]]
     assert gap_table(tables, SLICES).caption.startswith("AR hits are 25.00 % of 60 tokens.")

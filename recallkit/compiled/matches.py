@@ -1,0 +1,225 @@
+"""Longest earlier matches: how long a context before every predicted token also stood before an earlier occurrence of it.
+
+An induction mechanism finds the earlier occurrence by what precedes it; this says how much there is to find it by. The
+quick path extends the match of the token before, or walks through the earlier places of the bigram, of which real text
+has few. A sequence on which that takes too many steps (few distinct ids, long periods) is done anew with a suffix array,
+so that no sequence takes more than O(n log n) time or 28 bytes an id.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numba import njit
+
+_STEPS_PER_ID = 64
+"""Ids compared on the quick path, an id of the sequence, before the suffix array takes over: it costs about as much."""
+
+
+def longest_matches(ids: np.ndarray, offsets: np.ndarray, distance: np.ndarray, *, num_threads: int = 2) -> np.ndarray:
+    """Ids before each predicted one that also precede an earlier occurrence of it in its sequence, the most over all of these.
+
+    `ids`, `offsets` and the order of the result are those of `label_bigrams`, `distance` is what it gave. With L(i) the length
+    of the longest run of ids that ends at place i and also at an earlier place of the sequence (the two may overlap), the value
+    is max(0, L(i) - 1): 0 where the bigram is not repeated, 1 where it is but the trigram is not. Returns int32 (num_predicted,).
+    """
+    num_sequences = len(offsets) - 1
+    lengths = np.empty(int(offsets[-1] - offsets[0]) - num_sequences, np.int32)
+    num_shares = max(1, min(num_threads, num_sequences))
+    bounds = [num_sequences * share // num_shares for share in range(num_shares + 1)]
+    # Read-only, as arrays that come from Arrow are: one compiled kernel serves all.
+    ids, distance = np.ascontiguousarray(ids).view(), np.ascontiguousarray(distance).view()
+    ids.flags.writeable = distance.flags.writeable = False
+    places = offsets.astype(np.int64)
+
+    def match(share: int) -> None:
+        _match_range(ids, places, bounds[share], bounds[share + 1], distance, _STEPS_PER_ID, lengths)
+
+    with ThreadPoolExecutor(num_shares) as pool:
+        for _ in pool.map(match, range(num_shares)):
+            pass
+    return lengths
+
+
+@njit(cache=True, nogil=True)
+def _match_range(  # type: ignore[no-untyped-def]
+    ids, offsets, first, last, distance, steps_per_id, lengths
+):
+    """Matches sequences [first, last)."""
+    for sequence in range(first, last):
+        start, end = offsets[sequence], offsets[sequence + 1]
+        out = start - offsets[0] - sequence
+        mine = ids[start:end]
+        rows = slice(out, out + mine.size - 1)
+        if not _match_by_walking(mine, distance[rows], steps_per_id * mine.size, lengths[rows]):
+            _match_by_sorting(mine, lengths[rows])
+
+
+@njit(cache=True, nogil=True)
+def _match_by_walking(ids, distance, budget, lengths):  # type: ignore[no-untyped-def]
+    """Fills `lengths` (n - 1,) of one sequence (n,), True; or gives up after `budget` steps, False.
+
+    A match is one id longer than the one before at most, so that where the earlier place's next id agrees nothing can be longer.
+    Else every earlier place of the bigram is tried, the latest first, until one is that long or there are no more.
+    """
+    steps = 0
+    length = source = 0  # of the match at the place before: what ends there also ends at `source`, `length` ids and 1
+    for place in range(1, ids.size):
+        back = distance[place - 1]
+        if back < 0:
+            lengths[place - 1] = length = 0
+            continue
+        if length > 0 and ids[source + 1] == ids[place]:
+            source += 1
+            length += 1
+            lengths[place - 1] = length
+            continue
+        most, longest = length + 1, 0
+        earlier = place
+        while back >= 0:
+            earlier -= back
+            steps += 1
+            # What is to be longer than the longest so far agrees with it at its far end: mostly it does not.
+            if earlier - longest > 0 and ids[earlier - longest - 1] == ids[place - longest - 1]:
+                same = 2
+                while same <= min(most, earlier) and ids[earlier - same] == ids[place - same]:
+                    same += 1
+                steps += same
+                if same - 1 > longest:
+                    longest, source = same - 1, earlier
+                    if longest == most:
+                        break
+            if steps > budget:
+                return False
+            back = distance[earlier - 1]
+        length = longest
+        lengths[place - 1] = length
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _match_by_sorting(ids, lengths):  # type: ignore[no-untyped-def]
+    """Fills `lengths` (n - 1,) of one sequence (n,) by sorting its suffixes read backwards, O(n log n) whatever it holds.
+
+    Of the sorted suffixes those that begin later, read backwards, are the earlier places. They are taken out of a list one by
+    one, the first to begin first; the longest match is then with one of the two neighbours that are left.
+    """
+    num = ids.size
+    backwards = ids[::-1].copy()
+    order, rank = _sort_suffixes(backwards)
+    common = _common_prefixes(backwards, order, rank)
+    left, right = np.arange(-1, num - 1).astype(np.int32), np.arange(1, num + 1).astype(np.int32)
+    for begin in range(num - 1):
+        row = rank[begin]
+        before, after = left[row], right[row]
+        with_before = common[row]
+        with_after = common[after] if after < num else np.int32(0)
+        lengths[num - 2 - begin] = max(max(with_before, with_after) - 1, 0)
+        if before >= 0:
+            right[before] = after
+        if after < num:
+            left[after] = before
+            common[after] = min(with_before, with_after)
+
+
+@njit(cache=True, nogil=True)
+def _sort_suffixes(ids):  # type: ignore[no-untyped-def]
+    """The begins of all suffixes (n,) in sorted order, and the place of each in it: by their first 1, 2, 4, 8 ... ids.
+
+    Manber and Myers 1993; every round is one counting sort by rank, since the second half of a key is a rank of the round before.
+    """
+    num = ids.size
+    order = _sort_ids(ids)
+    rank, second = np.empty(num, np.int32), np.empty(num, np.int32)
+    rank[order[0]] = num_ranks = 0
+    for row in range(1, num):
+        num_ranks += ids[order[row]] != ids[order[row - 1]]
+        rank[order[row]] = num_ranks
+    num_ranks += 1
+    width = 1
+    while num_ranks < num:
+        # By the second half: suffixes too short to have one, then the others in the order of where it begins.
+        row = 0
+        for begin in range(num - width, num):
+            second[row] = begin
+            row += 1
+        for begin in order:
+            if begin >= width:
+                second[row] = begin - width
+                row += 1
+        ends = np.zeros(num_ranks + 1, np.int32)
+        for begin in range(num):
+            ends[rank[begin] + 1] += 1
+        for one in range(num_ranks):
+            ends[one + 1] += ends[one]
+        for row in range(num):
+            begin = second[row]
+            order[ends[rank[begin]]] = begin
+            ends[rank[begin]] += 1
+        second[order[0]] = num_ranks = 0
+        for row in range(1, num):
+            begin, before = order[row], order[row - 1]
+            half = rank[begin + width] if begin + width < num else -1
+            half_before = rank[before + width] if before + width < num else -1
+            num_ranks += rank[begin] != rank[before] or half != half_before
+            second[begin] = num_ranks
+        num_ranks += 1
+        rank, second = second, rank
+        width *= 2
+    return order, rank
+
+
+@njit(cache=True, nogil=True)
+def _sort_ids(ids):  # type: ignore[no-untyped-def]
+    """Places (n,) int32 in the order of their ids: a radix sort by bytes, those above the largest id left out."""
+    order = np.arange(ids.size).astype(np.int32)
+    other = np.empty_like(order)
+    largest = np.uint32(ids.max())
+    shift = np.uint32(0)
+    while shift < 32 and largest >> shift:
+        ends = np.zeros(257, np.int32)
+        for place in order:
+            ends[((np.uint32(ids[place]) >> shift) & np.uint32(255)) + 1] += 1
+        for digit in range(256):
+            ends[digit + 1] += ends[digit]
+        for place in order:
+            own = (np.uint32(ids[place]) >> shift) & np.uint32(255)
+            other[ends[own]] = place
+            ends[own] += 1
+        order, other = other, order
+        shift += np.uint32(8)
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _common_prefixes(ids, order, rank):  # type: ignore[no-untyped-def]
+    """Ids that each suffix, in sorted order, has in common with the one before it, int32 (n,), the first 0 (Kasai et al. 2001)."""
+    num = ids.size
+    common = np.zeros(num, np.int32)
+    same = 0
+    for begin in range(num):
+        row = rank[begin]
+        if row == 0:
+            same = 0
+            continue
+        before = order[row - 1]
+        while max(begin, before) + same < num and ids[begin + same] == ids[before + same]:
+            same += 1
+        common[row] = same
+        same = max(same - 1, 0)
+    return common
+
+
+def longest_matches_reference(ids: list[int]) -> list[int]:
+    """The same for one sequence, by comparing every two places: reads like the definition, and is the oracle of the tests."""
+    found = []
+    for place in range(1, len(ids)):
+        longest = 0
+        for earlier in range(place):
+            same = 0
+            while same <= earlier and ids[earlier - same] == ids[place - same]:
+                same += 1
+            longest = max(longest, same)
+        found.append(max(0, longest - 1))
+    return found
