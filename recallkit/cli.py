@@ -11,8 +11,10 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from typing import TYPE_CHECKING, Any
 
+from recallkit import events
 from recallkit.commands import app
 from recallkit.commands.app import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from recallkit.errors import UsageError, UserError
@@ -23,21 +25,34 @@ if TYPE_CHECKING:
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """Runs a command; exits 0, 1 (it failed), 2 (usage) or 130 (interrupted; the same command goes on)."""
+    """Runs a command; exits 0, 1 (it failed), 2 (usage) or 130 (interrupted; the same command goes on).
+
+    `--log-json` may stand before the command's name or behind it.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    command = next((word for word in given if not word.startswith("-")), None)
+    given = _start_events(given, command)
     interrupts: list[threading.Timer] = []
     try:
         with _insistent_interrupts(interrupts):
-            status: Any = app(args=arguments, standalone_mode=False)
+            status: Any = app(args=given, standalone_mode=False)
     except BaseException as error:  # whatever an interrupt was turned into on its way is an interrupt still
         if not interrupts:
             _explain(error)
             raise
         status = EXIT_INTERRUPTED
     if status == EXIT_INTERRUPTED:  # typer turns Ctrl-C inside a command into this status
-        given = sys.argv[1:] if arguments is None else arguments
-        anew = next((word for word in given if not word.startswith("-")), "") == "bench"  # what times itself keeps nothing
-        _stop("interrupted; nothing was written" if anew else "interrupted; the same command goes on from here", EXIT_INTERRUPTED)
+        anew = command == "bench"  # what times itself keeps nothing
+        _stop_interrupted("interrupted; nothing was written" if anew else "interrupted; the same command goes on from here")
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _start_events(given: list[str], command: str | None) -> list[str]:
+    """Makes events of stderr where that is asked for, before anything can go wrong; returns what is left of the arguments."""
+    options = given[: given.index("--")] if "--" in given else given
+    if events.OPTION in options or events.are_on():
+        events.start(command)
+    return [word for word in options if word != events.OPTION] + given[len(options) :]
 
 
 @contextlib.contextmanager
@@ -76,29 +91,52 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-def _stop(line: str, status: int = EXIT_FAILED) -> None:
-    sys.stderr.write(f"recallkit: {line}\n")
+def _stop_interrupted(line: str) -> None:
+    if events.are_on():
+        events.emit("interrupted", line, level="warning", status=EXIT_INTERRUPTED)
+    else:
+        sys.stderr.write(f"recallkit: {line}\n")
+    sys.exit(EXIT_INTERRUPTED)
+
+
+def _stop(error: UserError, status: int = EXIT_FAILED) -> None:
+    if events.are_on():
+        events.emit_error(error.problem, where=error.where, remedy=error.remedy, status=status)
+    else:
+        sys.stderr.write(f"recallkit: {error.line()}\n")
     sys.exit(status)
 
 
-def _explain_os_error(error: OSError) -> str:
+def _os_error(error: OSError) -> UserError:
     where = error.filename if error.filename is not None else "writing"
     if error.errno == errno.ENOSPC:
-        return UserError(
-            "no space left on the disk", where=where, remedy="free some and run the same command again: it goes on from here"
-        ).line()
-    return UserError(error.strerror or str(error), where=where).line()
+        return UserError("no space left on the disk", where=where, remedy="free some and run the same command again: it goes on from here")
+    return UserError(error.strerror or str(error), where=where)
 
 
 def _explain(error: BaseException) -> None:
     """Ends the program with a line for what a user can mend: our errors, usage errors, the system's, a full disk."""
     if isinstance(error, UserError):
-        _stop(error.line(), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
+        _stop(error, EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
     if isinstance(error, OSError):
-        _stop(_explain_os_error(error))
-    show = getattr(error, "show", None)
-    if callable(show):
-        show()
-        sys.exit(int(getattr(error, "exit_code", 2)))
+        _stop(_os_error(error))
+    if callable(getattr(error, "show", None)):
+        _show_usage(error)
     if "no space left" in str(error).lower():
-        _stop(UserError("no space left on the disk", remedy="free some and run the same command again").line())
+        _stop(UserError("no space left on the disk", remedy="free some and run the same command again"))
+    if events.are_on() and isinstance(error, Exception):
+        lines = "".join(traceback.format_exception(error))
+        events.emit_error(f"{type(error).__name__}: {error}", status=EXIT_FAILED, traceback=lines)
+        sys.exit(EXIT_FAILED)
+
+
+def _show_usage(error: Any) -> None:
+    """What typer says of options that it cannot take, and its status."""
+    status = int(getattr(error, "exit_code", EXIT_USAGE))
+    if not events.are_on():
+        error.show()
+        sys.exit(status)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "recallkit"
+    events.emit_error(error.format_message().rstrip(".") or "no command is given", remedy=f"see {command} --help", status=status)
+    sys.exit(status)

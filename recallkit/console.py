@@ -1,6 +1,7 @@
 """What people see: results on stdout, progress and notes on stderr, tables that fit 80 columns.
 
-Progress bars appear on a terminal only, so that logs and pipes stay clean.
+Progress bars appear on a terminal only, so that logs and pipes stay clean. With `--log-json` (events.py) what would stand
+on stderr is events instead.
 """
 
 from __future__ import annotations
@@ -8,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import sys
+import time
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from recallkit import events
 from recallkit.errors import printable
 
 if TYPE_CHECKING:
@@ -21,6 +25,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from recallkit.tables import Table
+
+
+SECONDS_BETWEEN_EVENTS = 10.0
+"""Of progress in a log."""
 
 
 @cache
@@ -39,8 +47,11 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, emoji=False)
 
 
-def note(message: str) -> None:
-    """A line for the user on stderr."""
+def note(message: str, *, event: str = "note", level: str = "info", **fields: Any) -> None:
+    """A line for the user on stderr; where stderr is for events one of this kind and level, with these fields."""
+    if events.are_on():
+        events.emit(event, message, level=level, **fields)
+        return
     sys.stderr.write(f"recallkit: {printable(message)}\n")
     sys.stderr.flush()
 
@@ -66,7 +77,13 @@ def _finite(value: Any) -> Any:
 
 @contextlib.contextmanager
 def progress(description: str, *, total: int | None = None, unit: str = "tokens") -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal: yields a function that is told how much is done, with the rate beside it."""
+    """A progress bar on a terminal: yields a function that is told how much is done, with the rate beside it.
+
+    Where stderr is for events, one of them every ten seconds ($RECALLKIT_LOG_SECONDS).
+    """
+    if events.are_on():
+        yield _ProgressEvents(description, total, unit)
+        return
     if not stderr().is_terminal:
         yield lambda _: None
         return
@@ -82,6 +99,47 @@ def progress(description: str, *, total: int | None = None, unit: str = "tokens"
     with Progress(*columns, console=stderr(), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+class _ProgressEvents:
+    """Tells how much is done, now and then."""
+
+    def __init__(self, description: str, total: int | None, unit: str) -> None:
+        self.description, self.total, self.unit = description, total, unit
+        self.seconds = _seconds_between_events()
+        self.begun = time.monotonic()
+        self.due = self.begun + self.seconds
+        self.first: int | None = None
+
+    def __call__(self, done: int) -> None:
+        """`done` of `total`. What is done when it is first told may be an earlier run's, and is in no rate."""
+        now = time.monotonic()
+        if self.first is None:
+            self.first, self.begun = (done, now) if now - self.begun < 1e-3 else (0, self.begun)
+        if now < self.due:
+            return
+        self.due = now + self.seconds
+        rate = max(0, done - self.first) / (now - self.begun) if now > self.begun else None
+        left = None if self.total is None or not rate else max(0, self.total - done) / rate
+        of = "" if self.total is None else f" of {self.total:,}"
+        facts: dict[str, Any] = {
+            "task": self.description,
+            "done": done,
+            "total": self.total,
+            "unit": self.unit,
+            "rate": rate,
+            "eta_seconds": left,
+        }
+        events.emit("progress", f"{self.description}: {done:,}{of} {self.unit}", **facts)
+
+
+def _seconds_between_events() -> float:
+    """What $RECALLKIT_LOG_SECONDS says, else 10: nothing but a number from 0 on is heeded."""
+    try:
+        seconds = float(os.environ.get("RECALLKIT_LOG_SECONDS", ""))
+    except ValueError:
+        return SECONDS_BETWEEN_EVENTS
+    return seconds if seconds >= 0 else SECONDS_BETWEEN_EVENTS
 
 
 def abbreviate(number: float) -> str:
@@ -123,6 +181,14 @@ def print_line(text: str, *, is_path: bool = False) -> None:
     from rich.text import Text
 
     stdout().print(Text(printable(text)), soft_wrap=is_path)
+
+
+def print_indented(text: str, columns: int) -> None:
+    """A line of results behind so many spaces, its own spaces kept, never folded."""
+    from rich.text import Text
+
+    kept = "".join(c if c == " " else printable(c) or " " for c in text)
+    stdout().print(Text(" " * columns + kept), soft_wrap=True)
 
 
 def print_table(table: Table) -> None:

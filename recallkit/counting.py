@@ -7,11 +7,12 @@ two of them is found from their ends.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recallkit import console
 from recallkit.errors import UsageError, UserError
 from recallkit.texts import note_skipped
+from recallkit.workers.api import work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from recallkit.sources.readers import Shard
     from recallkit.stages.bigrams import CountedStretch
     from recallkit.texts import OpenText
+    from recallkit.timings import Timings
     from recallkit.workers.counting_job import CountingJob, Stretch
 
 
@@ -44,7 +46,9 @@ class CountingOptions:
             raise UsageError("names a Ray cluster", where="--address", remedy="add --engine ray")
 
 
-def count_text(opened: OpenText, journal: PartsJournal, options: CountingOptions, *, only: np.ndarray | None = None) -> CountedStream:
+def count_text(
+    opened: OpenText, journal: PartsJournal, options: CountingOptions, timings: Timings, *, only: np.ndarray | None = None
+) -> CountedStream:
     """Counts what is not counted yet and merges it; runs stay in the journal's folder, where the result's arrays are mapped.
 
     `only`, sorted bigram keys, keeps these bigrams alone. Raises UserError for everything a user can mend.
@@ -57,9 +61,10 @@ def count_text(opened: OpenText, journal: PartsJournal, options: CountingOptions
     remove_orphans(journal.parts, job.counting.kinds())
     if options.workers > len(stretches):
         console.note(f"{len(stretches)} stretches of text keep no more than as many workers busy")
-    counted = _count_stretches(job, stretches, options)
+    counted = _count_stretches(job, stretches, options, timings)
     note_skipped(sum(s.num_skipped for s in counted), [line for s in counted for line in s.first_skipped])
-    return bigrams.join_stretches(counted, journal.folder, job.counting, num_threads=num_cores())
+    with timings.stage("merging"):
+        return bigrams.join_stretches(counted, journal.folder, job.counting, num_threads=num_cores())
 
 
 def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndarray | None) -> CountingJob:
@@ -113,24 +118,20 @@ def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:
         RunFiles(parts.folder, kind).remove_others([stretch.runs[kind] for stretch in done])
 
 
-def _count_stretches(job: CountingJob, stretches: Sequence[range], options: CountingOptions) -> list[CountedStretch]:
+def _count_stretches(job: CountingJob, stretches: Sequence[range], options: CountingOptions, timings: Timings) -> list[CountedStretch]:
     """Every stretch, counted; with a limit on tokens those that it reaches, the last cut at it."""
     limit = job.text.limit_tokens
-    before = sum(_tokens_there(job.parts, number) for number in range(len(stretches)))
+    before = done = sum(_tokens_there(job.parts, number) for number in range(len(stretches)))
     if before:
-        console.note(f"going on after {before:,} tokens of an interrupted run")
-    with console.progress("counting", total=limit) as show:
+        console.note(f"going on after {before:,} tokens of an interrupted run", event="resumed", done=before, unit="tokens")
+    progress = console.progress("counting", total=limit)
+    with timings.stage("counting", resumed=bool(before)) as stage, progress as show:
         while missing := _missing(job.parts, stretches, limit, options.workers):
-            for word in _work(job, missing, options):
-                before += word.num_tokens
-                show(before)
+            for word in work(job, missing, engine=options.engine, workers=options.workers, address=options.address):
+                done += word.num_tokens
+                show(done)
+        stage.amounts["tokens"] = done - before
     return list(_counted(job.parts, stretches, limit))
-
-
-def _work(job: CountingJob, missing: Sequence[Stretch], options: CountingOptions) -> Iterator[Any]:
-    from recallkit.workers.api import work
-
-    return work(job, missing, engine=options.engine, workers=options.workers, address=options.address)
 
 
 def _missing(parts: Parts, stretches: Sequence[range], limit: int | None, workers: int) -> list[Stretch]:

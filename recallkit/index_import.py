@@ -14,6 +14,7 @@ from recallkit.counts import read_meta
 from recallkit.errors import UserError
 from recallkit.journal import Journal, PartsJournal, is_finished
 from recallkit.records import Position
+from recallkit.timings import Timings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,9 +63,12 @@ def import_index(
         console.note(f"{out} is complete, nothing to do (--force counts again)")
         return read_meta(out)
     with PartsJournal(out, options, force=force) as journal:
-        counted = _count(this, journal)
+        timings = Timings()
+        with timings.stage("counting", resumed=journal.parts.begun()) as stage:
+            counted = _count(this, journal)
+            stage.amounts["tokens"] = counted.num_tokens
         kept = {"options": options, "tokenizer": options["tokenizer"], "boundary": boundary, "only": None, "index": _check(this, counted)}
-        meta = counts.write_counts(out, counted, {"recallkit_version": __version__, **kept})
+        meta = counts.write_counts(out, counted, {"recallkit_version": __version__, **kept}, timings)
         journal.finish()
     return meta
 

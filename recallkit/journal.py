@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -42,6 +43,8 @@ class Journal:
         self.force = force
         self.num_parts = 0
         self.state: dict[str, Any] = {}
+        self.seconds_before = 0.0
+        self._begun = time.monotonic()
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
@@ -81,6 +84,11 @@ class Journal:
             os.close(self._lock)
 
     @property
+    def seconds(self) -> float:
+        """Seconds of work in this run and, up to their last commits, in those before it. Decides no byte of any output."""
+        return self.seconds_before + time.monotonic() - self._begun
+
+    @property
     def resumed(self) -> bool:
         """Whether an earlier run left committed parts."""
         return self.num_parts > 0
@@ -97,6 +105,8 @@ class Journal:
             saved = {"key": None}
         if saved["key"] == self.key:
             self.num_parts, self.state = saved["num_parts"], saved["state"]
+            seconds = saved.get("seconds")
+            self.seconds_before = seconds if isinstance(seconds, float) and 0 <= seconds < float("inf") else 0.0
         elif self.force:
             path.unlink()
         else:
@@ -115,7 +125,8 @@ class Journal:
         """Records that `num_new_parts` more parts are whole on disk, and the state to go on from."""
         self.num_parts += num_new_parts
         self.state = state
-        artifacts.write_json(self.folder / _STATE, {"key": self.key, "num_parts": self.num_parts, "state": state})
+        saved = {"key": self.key, "num_parts": self.num_parts, "state": state, "seconds": self.seconds}
+        artifacts.write_json(self.folder / _STATE, saved)
 
     def finish(self) -> None:
         """Removes the folder: the output is whole."""

@@ -14,6 +14,7 @@ from recallkit import __version__, artifacts, config, console
 from recallkit.errors import UsageError, UserError
 from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
 from recallkit.journal import PartsJournal, is_finished
+from recallkit.timings import Timings, read_timings, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,9 +133,16 @@ class MqarPlan:
                 for pairs in of_model:
                     _make(self.models[model], pairs, self.files[model, pairs], self.options)
                 self.models[model].unload()
-        tables = compare_mqar(self.files)
+        timings = Timings()
+        for (model, pairs), files in self.files.items():
+            known = read_timings(files.queries.with_suffix(".json"))
+            timings.keep(f"{model}, {pairs} pairs", None if known is None else known["stages"].get("asking"))
+        with timings.stage("comparing"):
+            tables = compare_mqar(self.files)
         folder = comparison_path(self.out, list(self.models), self.pairs, self.options.length)
-        artifacts.write_frames(tables, folder, self._manifest())
+        manifest = self._manifest()
+        artifacts.write_frames(tables, folder, manifest)
+        write_manifest(folder / "manifest.json", {"kind": "mqar", **manifest}, timings)
         return tables, folder
 
     def _is_there(self, model: str, pairs: int) -> bool:
@@ -205,27 +213,35 @@ def _make(asked: AskedModel, pairs: int, files: MqarFiles, options: MqarOptions)
     with PartsJournal(files.queries, {**identity, "batch_tokens": options.batch_tokens}, force=options.force) as journal:
         num_parts = -(-options.samples // SAMPLES_PER_PART)
         batch_tokens = journal.parts.settle("batch_tokens", lambda: options.batch_tokens or _choose_batch(asked.model, options.length))
-        _make_parts(asked, options.task(pairs), journal.parts, num_parts, int(batch_tokens), options.samples)
+        timings = Timings()
+        _make_parts(asked, options.task(pairs), journal.parts, num_parts, int(batch_tokens), options.samples, timings)
         facts = {**_asked(options), "pairs": pairs, "batch_tokens": batch_tokens, **_facts(asked)}
-        join_parts([journal.parts.path(number) for number in range(num_parts)], pairs, files, {**_stamp(), "options": identity, **facts})
+        manifest = {**_stamp(), "options": identity, **facts}
+        join_parts([journal.parts.path(number) for number in range(num_parts)], pairs, files, manifest)
+        write_manifest(files.queries.with_suffix(".json"), {"kind": "mqar queries", **manifest}, timings)
         journal.finish()
 
 
-def _make_parts(asked: AskedModel, task: MqarTask, parts: Parts, num_parts: int, batch_tokens: int, num_samples: int) -> None:
+def _make_parts(
+    asked: AskedModel, task: MqarTask, parts: Parts, num_parts: int, batch_tokens: int, num_samples: int, timings: Timings
+) -> None:
     """Asks for what is not there yet, a part after the other."""
     from recallkit.evals.mqar import ask, make_sequences
     from recallkit.stages.mqar import write_part
 
     there = parts.done()
     if there:
-        console.note(f"{asked.spec}, {task.pairs} pairs: going on after {len(there):,} parts that are there")
-    with console.progress(f"{asked.spec}, {task.pairs} pairs", total=num_samples, unit="sequences") as show:
+        message = f"{asked.spec}, {task.pairs} pairs: going on after {len(there):,} parts that are there"
+        console.note(message, event="resumed", done=len(there), unit="parts")
+    progress = console.progress(f"{asked.spec}, {task.pairs} pairs", total=num_samples, unit="sequences")
+    with timings.stage("asking", of=f"{asked.spec}, {task.pairs} pairs", resumed=bool(there)) as stage, progress as show:
         for number in range(num_parts):
             samples = range(number * SAMPLES_PER_PART, min(num_samples, (number + 1) * SAMPLES_PER_PART))
             if number not in there:
                 made = make_sequences(task, asked.vocabulary, samples)
                 answers = ask(asked.model, asked.vocabulary, task, made, batch_tokens)
                 write_part(parts.path(number), samples, made.places, answers)
+                stage.amounts["sequences"] = stage.amounts.get("sequences", 0) + len(samples)
             show(samples.stop)
 
 

@@ -19,6 +19,7 @@ from recallkit.errors import UserError
 from recallkit.journal import Journal, PartsJournal, is_finished
 from recallkit.scoring import ScoringOptions, count_inexact, score, score_path
 from recallkit.texts import OpenText, TextOptions
+from recallkit.timings import Timings, read_timings, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,10 +58,11 @@ def count(
         return read_meta(out)
     needed = slices.needed_bigrams(only / "sequences.parquet") if only else None
     with PartsJournal(out, identity, force=force) as journal:
-        counted = count_text(opened, journal, options, only=needed)
+        timings = Timings()
+        counted = count_text(opened, journal, options, timings, only=needed)
         if not counted.num_tokens:
             raise UserError("no text to count", where=", ".join(text.sources))
-        meta = counts.write_counts(out, counted, {**_stamp(), "options": identity, **identity, "names": opened.names()})
+        meta = counts.write_counts(out, counted, {**_stamp(), "options": identity, **identity, "names": opened.names()}, timings)
         journal.finish()
     return meta
 
@@ -124,7 +126,8 @@ def _stamp() -> dict[str, Any]:
 
 def _note_resumed(journal: Journal, num_tokens: int) -> None:
     if journal.resumed:
-        console.note(f"{journal.target}: going on after {num_tokens:,} tokens of an interrupted run")
+        message = f"{journal.target}: going on after {num_tokens:,} tokens of an interrupted run"
+        console.note(message, event="resumed", done=num_tokens, unit="tokens", seconds_before=journal.seconds_before)
 
 
 # ---------------------------------------------------------------------------------------------------------------- slice
@@ -167,7 +170,8 @@ def slice_text(
             console.note(f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}")
     for name in ("sequences.parquet", "tokens.parquet"):
         artifacts.check_replaceable(out / name, artifacts.PARQUET_MAGIC)
-    sequences = _make_sequences(opened, out / "sequences.parquet", seq_len, force=force)
+    timings = Timings()
+    sequences = _make_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force)
     tokens.keep_tokenizer(out, opened.tokenizer)
     if table is not None and table.meta.get("only") not in (None, sequences["sequences_digest"]):
         raise UserError(
@@ -175,17 +179,19 @@ def slice_text(
             where=counts,
             remedy=f"count with --only {out}, or without --only",
         )
-    return _make_labels(out, opened.tokenizer, sequences, table, rare, force=force)
+    return _make_labels(out, opened.tokenizer, sequences, table, rare, timings, force=force)
 
 
-def _make_sequences(opened: OpenText, path: Path, seq_len: int, *, force: bool) -> dict[str, Any]:
+def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings, *, force: bool) -> dict[str, Any]:
     from recallkit.stages import sequences
 
     options = {**opened.identity(), "seq_len": seq_len}
     found = artifacts.manifest_options(path, force=force)
     if is_finished(found, options, path, force=force and found != options):
-        return artifacts.read_manifest(path)
-    with Journal(path, options, force=force) as journal:
+        manifest = artifacts.read_manifest(path)
+        timings.keep("tokenising", _seconds_of_tokenising(path.parent, manifest))
+        return manifest
+    with Journal(path, options, force=force) as journal, timings.stage("tokenising", before=journal.seconds_before) as stage:
         state = sequences.PackingState.from_json(journal.state) if journal.resumed else sequences.PackingState()
         _note_resumed(journal, state.num_predictions)
         with console.progress("tokenising", total=opened.options.limit_tokens) as show:
@@ -209,12 +215,26 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, *, force: bool) 
             raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
         facts = {**_stamp(), "kind": "sequences", "options": options, **options, "names": opened.names()}
         manifest = sequences.write_sequences(path, journal, facts)
+        stage.amounts["tokens"] = manifest["num_rows"]
         journal.finish()
     return manifest
 
 
+def _seconds_of_tokenising(out: Path, sequences: dict[str, Any]) -> dict[str, Any] | None:
+    """What the manifest beside finished sequences says of how they were made; None where it is of others."""
+    known = read_timings(out / "manifest.json", sequences_digest=sequences["sequences_digest"])
+    return None if known is None else known["stages"].get("tokenising")
+
+
 def _make_labels(
-    out: Path, tokenizer: TextTokenizer, sequences: dict[str, Any], table: CountsTable | None, rare: RareCount, *, force: bool
+    out: Path,
+    tokenizer: TextTokenizer,
+    sequences: dict[str, Any],
+    table: CountsTable | None,
+    rare: RareCount,
+    timings: Timings,
+    *,
+    force: bool,
 ) -> dict[str, Any]:
     from recallkit.stages import slices
 
@@ -239,10 +259,11 @@ def _make_labels(
     def manifest_at_end() -> dict[str, Any]:
         return {**facts, "num_bytes": None if num_bytes is None else num_bytes.rows()}
 
-    with console.progress("labelling", total=sequences["num_rows"]) as show:
+    with timings.stage("labelling") as stage, console.progress("labelling", total=sequences["num_rows"]) as show:
         tables = slices.label_sequences(out / "sequences.parquet", table, max_count, num_bytes=num_bytes, progress=show)
         manifest = artifacts.write_parquet(path, tables, slices.tokens_schema(), manifest_at_end, **slices.PARQUET_OPTIONS)
-    artifacts.write_json(out / "manifest.json", manifest)
+        stage.amounts["tokens"] = sequences["num_rows"]
+    write_manifest(out / "manifest.json", manifest, timings)
     return manifest
 
 
@@ -279,7 +300,10 @@ def gap(
     # --force is about the tables here: scores may have taken days, and are made again by `score --force` alone.
     manifests = {name: score(name, slices, replace(options, force=False)) for name in names}
     _note_other_readings(manifests)
-    tables = attribute_gap(slices / "tokens.parquet", score_path(slices, reference), [score_path(slices, name) for name in models])
+    timings = Timings()
+    with timings.stage("attributing") as stage:
+        tables = attribute_gap(slices / "tokens.parquet", score_path(slices, reference), [score_path(slices, name) for name in models])
+        stage.amounts["tokens"] = manifests[reference]["num_rows"] * len(names)
     tokens = artifacts.read_manifest(slices / "tokens.parquet")
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
     facts = {
@@ -293,7 +317,7 @@ def gap(
         "inexact": {name: share for name in names if (share := count_inexact(name, slices)) is not None},
     }
     artifacts.write_frames(tables, out, facts)
-    artifacts.write_json(out / "manifest.json", facts)
+    write_manifest(out / "manifest.json", facts, timings)
     return tables
 
 

@@ -19,6 +19,7 @@ from recallkit.errors import UserError
 from recallkit.journal import Journal, is_finished
 from recallkit.pipeline import RareCount
 from recallkit.texts import OpenText, TextOptions
+from recallkit.timings import Timings, write_manifest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +32,8 @@ SECONDS_A_COMMIT = 5.0
 
 OUR_STOP_WORDS, NLTK_STOP_WORDS, NO_STOP_WORDS = "ours", "nltk", "none"
 _LAST = "profile.parquet"
+MANIFEST = "manifest.json"
+"""The manifest again, beside the tables, with how long it took."""
 _RARE = RareCount()
 
 
@@ -79,7 +82,10 @@ def profile(
     sums = ProfileSums(seq_len, options.x_min)
     labeller = Labeller(token_mask(opened.tokenizer, words), table, max_count)
     with Journal(out / _LAST, key, force=options.force) as journal:
-        num_sequences = _count_text(opened, labeller, sums, journal)
+        timings = Timings()
+        with timings.stage("profiling", before=journal.seconds_before) as stage:
+            num_sequences = _count_text(opened, labeller, sums, journal)
+            stage.amounts["tokens"] = sums.num_tokens
         opened.conclude()
         if not sums.num_tokens:
             raise UserError("the text is too short for a single prediction", where=", ".join(text.sources))
@@ -90,7 +96,7 @@ def profile(
             "max_count": max_count,
             "num_sequences": num_sequences,
         }
-        tables = _write(out, sums, key, facts, options)
+        tables = _write(out, sums, key, facts, options, timings)
         journal.finish()
     return tables
 
@@ -111,14 +117,16 @@ def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS)
         return finished
     sums = ProfileSums(manifest["seq_len"], options.x_min)
     mask = token_mask(load_slices_tokenizer(slices, manifest["tokenizer"]), words)
-    with console.progress("profiling", total=manifest["num_rows"]) as show:
+    timings = Timings()
+    with timings.stage("profiling") as stage, console.progress("profiling", total=manifest["num_rows"]) as show:
         for rows in labelled_rows(path, mask, show):
             try:
                 sums.add(rows)
             except ValueError as error:
                 raise UserError(f"damaged ({error})", where=path, remedy="slice again with --force") from error
+        stage.amounts["tokens"] = manifest["num_rows"]
     kept = ("boundary", "tokenizer", "sources", "limit_tokens", "seq_len", "names", "counts", "max_count", "num_sequences")
-    return _write(out, sums, key, {name: manifest[name] for name in kept}, options)
+    return _write(out, sums, key, {name: manifest[name] for name in kept}, options, timings)
 
 
 def _check_lengths(seq_len: int, x_min: int | None) -> None:
@@ -185,7 +193,8 @@ def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal
     if journal.resumed:
         state = PackingState.from_json(journal.state["packing"])
         sums.restore(journal.part(journal.num_parts - 1), journal.state["sums"])
-        console.note(f"{journal.target.parent}: going on after {sums.num_tokens:,} tokens of an interrupted run")
+        message = f"{journal.target.parent}: going on after {sums.num_tokens:,} tokens of an interrupted run"
+        console.note(message, event="resumed", done=sums.num_tokens, unit="tokens", seconds_before=journal.seconds_before)
     with console.progress("profiling", total=opened.options.limit_tokens) as show:
         blocks = pack_sequences(
             opened.encoded(state.position),
@@ -215,12 +224,15 @@ def _commit(journal: Journal, packing: dict[str, Any], sums: ProfileSums) -> Non
         artifacts.remove(journal.part(journal.num_parts - 2))
 
 
-def _write(out: Path, sums: ProfileSums, key: dict[str, Any], facts: dict[str, Any], options: ProfileOptions) -> ProfileTables:
+def _write(
+    out: Path, sums: ProfileSums, key: dict[str, Any], facts: dict[str, Any], options: ProfileOptions, timings: Timings
+) -> ProfileTables:
     from recallkit.stages.profile import NUM_GROUPS, OTHER_SOURCES, make_tables
 
     if sums.has_others:
         console.note(f"{len(sums.sources)} sources are kept apart, those that came first; the others are one row, {OTHER_SOURCES}")
-    tables = make_tables(sums, knows_hits=facts["counts"] is not None, x_min=options.x_min)
+    with timings.stage("fitting"):
+        tables = make_tables(sums, knows_hits=facts["counts"] is not None, x_min=options.x_min)
     words = {
         **key["stop_words"],
         "name": options.stop_words if options.stop_words in (OUR_STOP_WORDS, NLTK_STOP_WORDS, NO_STOP_WORDS) else "file",
@@ -235,6 +247,7 @@ def _write(out: Path, sums: ProfileSums, key: dict[str, Any], facts: dict[str, A
         "x_min": options.x_min,
     }
     artifacts.write_frames(tables, out, manifest)
+    write_manifest(out / MANIFEST, {"kind": "profile", **manifest}, timings)
     return tables
 
 

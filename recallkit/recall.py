@@ -13,6 +13,7 @@ from recallkit import __version__, artifacts, config, console
 from recallkit.evals.rows import OWN, TASKS, load_rows
 from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
 from recallkit.journal import PartsJournal, is_finished
+from recallkit.timings import Timings, read_timings, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -87,13 +88,19 @@ class RecallPlan:
                     if not _is_there(evaluated, task, rows, path, self.options):
                         _evaluate(evaluated, task, rows, path, self.out / "lm-eval", self.options)
                 evaluated.unload()
-        tables = compare_recall(self.files)
+        timings = Timings()
+        for (model, task), path in self.files.items():
+            known = read_timings(path.with_suffix(".json"))
+            timings.keep(f"{model}, {task}", None if known is None else known["stages"].get("evaluating"))
+        with timings.stage("comparing"):
+            tables = compare_recall(self.files)
         models, variants = list(self.models), [self.options.variant(task) for task in self.rows]
         question = {"reference": models[0], "models": models, "tasks": variants}
         origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
         facts = {**_stamp(), "kind": "recall", "options": question, **question, "rows": origins}
         folder = comparison_path(self.out, models, variants)
         artifacts.write_frames(tables, folder, facts)
+        write_manifest(folder / "manifest.json", facts, timings)
         return tables, folder
 
 
@@ -155,10 +162,15 @@ def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, path: Path
     with PartsJournal(path, {**identity, "batch_size": options.batch_size}, force=options.force) as journal:
         there = len(journal.parts.done())
         if there:
-            console.note(f"{path}: going on after {there:,} batches that are there")
-        with console.progress(f"{task}: {evaluated.spec}", total=len(documents), unit="prompts") as show:
+            console.note(f"{path}: going on after {there:,} batches that are there", event="resumed", done=there, unit="batches")
+        timings, progress = Timings(), console.progress(f"{task}: {evaluated.spec}", total=len(documents), unit="prompts")
+        with timings.stage("evaluating", of=f"{evaluated.spec}, {task}", resumed=bool(there)) as stage, progress as show:
             recalls = _run(evaluated.behind_lm_eval(journal.parts, show), documents, evaluated.spec, lm_eval_folder, options, task)
-        _write(path, documents, recalls, rows, evaluated, {**_stamp(), "options": identity, **_asked(task, options)})
+            if not there:
+                stage.amounts["prompts"] = len(documents)
+        facts = {**_stamp(), "options": identity, **_asked(task, options)}
+        _write(path, documents, recalls, rows, evaluated, facts)
+        write_manifest(path.with_suffix(".json"), {"kind": "recall documents", **facts}, timings)
         journal.finish()
 
 

@@ -16,6 +16,7 @@ from recallkit.errors import UsageError, UserError
 from recallkit.journal import Parts, PartsJournal, is_finished
 from recallkit.model_tokenizer import identify_tokenizer, own_tokenizer
 from recallkit.models.api import ModelRequest
+from recallkit.timings import Timings, read_timings, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +65,11 @@ def score_path(slices: Path, model: str) -> Path:
     return slices / "scores" / f"{artifacts.file_slug(model)}.parquet"
 
 
+def score_timings(slices: Path, model: str) -> dict[str, Any] | None:
+    """How long a model's scores took, if that is known: it stands in the JSON file beside them, with their manifest."""
+    return read_timings(score_path(slices, model).with_suffix(".json"))
+
+
 def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
     """Scores every predicted token of a slice directory with one model; returns the score file's manifest.
 
@@ -88,10 +94,11 @@ def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOption
     with PartsJournal(path, key, force=options.force, shared=options.share is not None) as journal:
         job = _job(request, slices, sequences, options, journal.parts)
         num_parts = job.reader().num_parts()
-        _score_parts(job, _wanted(num_parts, options), journal, sequences["num_rows"], options)
+        timings = Timings()
+        _score_parts(job, _wanted(num_parts, options), journal, sequences["num_rows"], options, timings)
         if options.share is not None:
             return {**identity, "parts_done": len(journal.parts.done()), "num_parts": num_parts, "joined": False}
-        manifest = _join(job, num_parts, path, identity, sequences)
+        manifest = _join(job, num_parts, path, identity, sequences, timings)
         journal.finish()
     return manifest
 
@@ -268,7 +275,9 @@ def _wanted(num_parts: int, options: ScoringOptions) -> Sequence[int]:
     return range(place - 1, num_parts, shares)
 
 
-def _score_parts(job: ScoringJob, wanted: Sequence[int], journal: PartsJournal, num_rows: int, options: ScoringOptions) -> None:
+def _score_parts(
+    job: ScoringJob, wanted: Sequence[int], journal: PartsJournal, num_rows: int, options: ScoringOptions, timings: Timings
+) -> None:
     """Scores those of the `wanted` parts that are not there yet."""
     from recallkit.stages.scores import part_rows
     from recallkit.workers.api import work
@@ -276,16 +285,21 @@ def _score_parts(job: ScoringJob, wanted: Sequence[int], journal: PartsJournal, 
     there = journal.parts.done()
     missing = [number for number in wanted if number not in there]
     if there and missing:
-        console.note(f"{journal.target}: going on after {len(there):,} parts that are there")
-    done = sum(part_rows(journal.parts.path(number)) for number in there)
-    with console.progress(f"scoring {job.request.spec}", total=num_rows) as show:
+        message = f"{journal.target}: going on after {len(there):,} parts that are there"
+        console.note(message, event="resumed", done=len(there), unit="parts")
+    before = done = sum(part_rows(journal.parts.path(number)) for number in there)
+    progress = console.progress(f"scoring {job.request.spec}", total=num_rows)
+    with timings.stage("scoring", of=job.request.spec, resumed=bool(there)) as stage, progress as show:
         show(done)
         for part in work(job, missing, engine=options.engine, workers=options.workers, address=options.address):
             done += part.num_tokens
             show(done)
+        stage.amounts["tokens"] = done - before
 
 
-def _join(job: ScoringJob, num_parts: int, path: Path, identity: Mapping[str, Any], sequences: Mapping[str, Any]) -> dict[str, Any]:
+def _join(
+    job: ScoringJob, num_parts: int, path: Path, identity: Mapping[str, Any], sequences: Mapping[str, Any], timings: Timings
+) -> dict[str, Any]:
     from recallkit.stages import scores
 
     facts = {
@@ -299,8 +313,10 @@ def _join(job: ScoringJob, num_parts: int, path: Path, identity: Mapping[str, An
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,
     }
     files = [job.parts.path(number) for number in range(num_parts)]
-    manifest = scores.join_parts(files, job.sequences_per_part, path, facts)
-    artifacts.write_json(path.with_suffix(".json"), manifest)
+    with timings.stage("joining", of=job.request.spec) as stage:
+        manifest = scores.join_parts(files, job.sequences_per_part, path, facts)
+        stage.amounts["tokens"] = sequences["num_rows"]
+    write_manifest(path.with_suffix(".json"), manifest, timings)
     return manifest
 
 

@@ -40,21 +40,9 @@ def imported(path: Path) -> set[str]:
 
 
 # What each part may import; a part is a folder or a module of recallkit. Leaves import leaves.
-LEAVES = {
-    "errors",
-    "config",
-    "records",
-    "registry",
-    "artifacts",
-    "journal",
-    "joining",
-    "db",
-    "counts",
-    "vocabulary",
-    "tables",
-    "time_limit",
-}
-WORK = {"texts", "pipeline", "scoring", "profiling", "recall", "stock_tasks", "mqar", "embedded"}
+LEAVES = {"errors", "config", "records", "registry", "artifacts", "journal", "joining", "db", "counts", "vocabulary", "tables"}
+LEAVES |= {"events", "timings", "time_limit", "runs"}
+WORK = {"texts", "counting", "pipeline", "scoring", "profiling", "recall", "stock_tasks", "mqar", "embedded"}
 """What commands and the Python interface call: the stages put together."""
 LAYERS: dict[str, set[str]] = {
     "compiled": {"compiled"},
@@ -63,19 +51,20 @@ LAYERS: dict[str, set[str]] = {
     "sources": LEAVES | {"sources"},
     "attribution": LEAVES | {"attribution"},
     "stages": LEAVES | {"compiled", "models", "sources", "attribution"},
-    "console": {"errors", "tables"},
+    "console": {"errors", "tables", "events"},
     "exports": LEAVES,
     "charts": LEAVES | {"charts", "attribution"},
     "comparison": LEAVES | {"stages"},
     "excerpt": LEAVES | {"stages", "attribution", "scoring"},
     "texts": LEAVES | {"stages", "console"},
     "translation": LEAVES,
-    "workers": LEAVES | {"workers", "stages", "models", "translation", "console"},
+    "workers": LEAVES | {"workers", "texts", "stages", "models", "translation", "console"},
+    "counting": LEAVES | {"texts", "workers", "stages", "sources", "console"},
     "evals": LEAVES | {"evals", "sources", "models"},
     "model_tokenizer": LEAVES | {"models"},
     "scoring": LEAVES | {"workers", "stages", "models", "console", "model_tokenizer"},
     "index_import": LEAVES | {"stages", "console"},
-    "pipeline": LEAVES | {"texts", "scoring", "stages", "attribution", "models", "console", "index_import"},
+    "pipeline": LEAVES | {"texts", "counting", "scoring", "stages", "attribution", "models", "console", "index_import"},
     "profiling": LEAVES | {"texts", "pipeline", "stages", "console"},
     "mqar": LEAVES | {"evaluated", "evals", "stages", "models", "console"},
     "embedded": LEAVES | {"texts", "pipeline", "models", "stages"},
@@ -84,14 +73,16 @@ LAYERS: dict[str, set[str]] = {
     "recall": LEAVES | {"evaluated", "stock_tasks", "evals", "stages", "console"},
     "stock_tasks": LEAVES | {"evaluated", "evals", "console"},
     "options": {"config", "exports"},
+    "doctor": LEAVES | {"compiled", "doctor", "stages", "models", "kernels", "embedded", "workers"},
     "bench": LEAVES | {"bench", "kernels", "models", "charts"},
-    "views": LEAVES | {"views", "bench", "stages", "models", "scoring", "comparison", "console"},
+    "views": LEAVES | {"views", "bench", "doctor", "stages", "models", "scoring", "comparison", "console"},
     "api": LEAVES | {*WORK, "comparison", "excerpt", "report", "stages", "attribution", "charts", "evals"},
     "commands": LEAVES
     | {
         *WORK,
         "commands",
         "options",
+        "doctor",
         "bench",
         "stages",
         "models",
@@ -104,7 +95,7 @@ LAYERS: dict[str, set[str]] = {
         "charts",
         "console",
     },
-    "cli": {"commands", "errors"},
+    "cli": {"commands", "errors", "events"},
     **{leaf: LEAVES | {"compiled"} for leaf in LEAVES},
 }
 

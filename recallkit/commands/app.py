@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from recallkit import __version__
+from recallkit import __version__, events
 
 app = typer.Typer(
     name="recallkit",
@@ -28,6 +28,23 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
+def _log_json(value: bool) -> None:
+    if value:  # the command line hears it before this, wherever it stands
+        events.start()
+
+
 @app.callback()
-def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    log_json: Annotated[
+        bool,
+        typer.Option(
+            events.OPTION,
+            callback=_log_json,
+            is_eager=True,
+            help="Make every line on stderr a JSON object: notes, progress, stages, errors. Before or behind the command; also "
+            f"{events.VARIABLE}=1.",
+        ),
+    ] = False,
+) -> None:
     pass

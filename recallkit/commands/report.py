@@ -58,13 +58,18 @@ def report(
     """Write one HTML page: the gap and what it is made of, pictures, and the text token by token. It needs no network; text is in it."""
     from recallkit import console, embedded
     from recallkit.report.write import ReportOptions, write_report
+    from recallkit.timings import Timings
 
     options = ReportOptions(
         slices=slices, more=tuple(more or ()), figures=figures, sequences=tuple(sequence or ()), documents=tuple(document or ())
     )
-    written = write_report(folder or embedded.comparison(slices), out, options)
+    timings = Timings()
+    compared = folder or embedded.comparison(slices)
+    with timings.stage("writing the page") as stage:
+        written = write_report(compared, out, options)
+        stage.amounts["bytes"] = written.num_bytes
     if as_json:
-        console.print_json(written.to_json())
+        console.print_json({**written.to_json(), "timings": timings.to_json()})
         return
     print_report(written)
 

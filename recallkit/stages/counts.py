@@ -11,6 +11,8 @@ from recallkit import artifacts, db
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
 from recallkit.records import CountedStream
+from recallkit.timings import KEY as TIMINGS
+from recallkit.timings import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 _ROWS_AN_INSERT = 1 << 22
 
 
-def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any]) -> dict[str, Any]:
-    """Writes `counts.duckdb`, whole or not at all; returns `meta` with the table's totals and its id.
+def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timings: Timings | None = None) -> dict[str, Any]:
+    """Writes `counts.duckdb`, whole or not at all; returns `meta` with the table's totals, its id and the `timings`.
 
     The id is a digest of the counts, the tokenizer and the boundary: equal for equal tables, however they were made.
     """
@@ -43,17 +45,26 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any]) -> di
             identity.encode(), artifacts.digest_arrays(keys, counts, counted.tokens, counted.token_counts).encode(), *longer
         ),
     }
+    timings = timings or Timings()
     with artifacts.replacing(path, absent=True) as temporary, db.connect(temporary) as connection:
-        connection.execute(db.query("counts/create_tables"))
-        for part in _parts(len(keys)):
-            columns = {"first": (keys[part] >> 32).astype(np.uint32), "second": keys[part].astype(np.uint32)}
-            _insert(connection, "counts/insert_bigrams", **columns, count=counts[part])
-        if counted.ngrams is not None:
-            _insert_ngrams(connection, counted.ngrams, int(meta["order"]))
-        _insert(connection, "counts/insert_unigrams", token=counted.tokens, count=counted.token_counts)
+        with timings.stage("writing"):
+            _insert_all(connection, counted, meta)
+            connection.execute("CHECKPOINT")
+        meta[TIMINGS] = timings.to_json()
         connection.executemany(db.query("counts/insert_fact"), [{"key": k, "value": json.dumps(v)} for k, v in meta.items()])
         connection.execute("CHECKPOINT")
     return meta
+
+
+def _insert_all(connection: duckdb.DuckDBPyConnection, counted: CountedStream, meta: dict[str, Any]) -> None:
+    keys, counts = counted.bigrams
+    connection.execute(db.query("counts/create_tables"))
+    for part in _parts(len(keys)):
+        columns = {"first": (keys[part] >> 32).astype(np.uint32), "second": keys[part].astype(np.uint32)}
+        _insert(connection, "counts/insert_bigrams", **columns, count=counts[part])
+    if counted.ngrams is not None:
+        _insert_ngrams(connection, counted.ngrams, int(meta["order"]))
+    _insert(connection, "counts/insert_unigrams", token=counted.tokens, count=counted.token_counts)
 
 
 def _parts(num_rows: int) -> Iterator[slice]:

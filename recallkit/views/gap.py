@@ -10,6 +10,7 @@ from recallkit import artifacts, console
 from recallkit.console import percent, sparkline
 from recallkit.errors import UserError
 from recallkit.tables import Table
+from recallkit.timings import read_timings
 from recallkit.views.text import powers_of_two, what_is_rare
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def gap_json(tables: GapTables, out: Path) -> dict[str, Any]:
         "gap": tables.gap.to_dicts(),
         "by_threshold": tables.by_threshold.to_dicts(),
         "inexact": artifacts.read_manifest(out / "gap.parquet")["inexact"],
+        "timings": read_timings(out / "manifest.json", kind="gap"),
     }
 
 

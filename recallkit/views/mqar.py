@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import artifacts, console
 from recallkit.tables import Table
+from recallkit.timings import read_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,8 @@ _LEAST_QUERIES = 10
 
 def mqar_json(tables: MqarTables, folder: Path) -> dict[str, Any]:
     """Both tables of the comparison, row by row."""
-    return {"path": str(folder), **{field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}}
+    rows = {field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}
+    return {"path": str(folder), **rows, "timings": read_timings(folder / "manifest.json", kind="mqar")}
 
 
 def shown_mqar(tables: MqarTables) -> dict[str, Table]:

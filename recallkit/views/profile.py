@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from recallkit import console
 from recallkit.console import percent, sparkline
 from recallkit.tables import Table
+from recallkit.timings import read_timings
 from recallkit.views.text import what_is_rare
+from recallkit.views.timings import print_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,14 +29,20 @@ _KINDS = {"repeated": "repeated", "content": "content", "ar_hit": "AR hits"}
 def profile_json(tables: ProfileTables, manifest: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """Figures by source, fits and positions, with what they were made of; exact distances are in the Parquet file alone."""
     kept = ("num_tokens", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer", "stop_words", "x_min")
-    facts = {"path": str(out), **{name: manifest[name] for name in kept}}
+    facts = {"path": str(out), **{name: manifest[name] for name in kept}, "timings": profile_timings(out)}
     return {**facts, **{name: getattr(tables, name).to_dicts() for name in ("profile", "fits", "positions")}}
+
+
+def profile_timings(out: Path) -> dict[str, Any] | None:
+    """How long profiling took, where it is known."""
+    return read_timings(out / "manifest.json", kind="profile")
 
 
 def print_profile(tables: ProfileTables, manifest: Mapping[str, Any], out: Path) -> None:
     """How much is repeated, then how far back, with the curve of distances."""
     console.print_table(profile_table(tables, manifest))
     console.print_table(distances_table(tables))
+    print_timings(profile_timings(out))
     console.stdout().print(f"Tables (Parquet): {out}", markup=False, soft_wrap=True)
 
 

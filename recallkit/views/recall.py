@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import console
 from recallkit.console import sparkline
 from recallkit.tables import Table
+from recallkit.timings import read_timings
 from recallkit.views.text import powers_of_two
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 def recall_json(tables: RecallTables, folder: Path) -> dict[str, Any]:
     """Every table of the comparison, row by row."""
-    return {"path": str(folder), **{field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}}
+    rows = {field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}
+    return {"path": str(folder), **rows, "timings": read_timings(folder / "manifest.json", kind="recall")}
 
 
 def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:

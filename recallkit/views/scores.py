@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import console
 from recallkit.console import percent
 from recallkit.tables import Table
+from recallkit.views.timings import print_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def scores_json(slices: Path, model: str, manifest: Mapping[str, Any], check: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What was scored, where it lies, the mean NLL, and the comparison with float64 where one was made."""
-    from recallkit.scoring import score_path
+    from recallkit.scoring import score_path, score_timings
     from recallkit.stages.scores import summarise_scores
 
     path = score_path(slices, model)
@@ -25,13 +26,14 @@ def scores_json(slices: Path, model: str, manifest: Mapping[str, Any], check: Ma
         **summarise_scores(path).row(0, named=True),
         **{k: manifest[k] for k in ("num_rows", "model_digest", "dtype", "batch_tokens")},
         **{k: manifest[k] for k in ("tokenizer", "context", "stride", "carry_state", "num_inexact") if manifest.get(k) is not None},
+        "timings": score_timings(slices, model),
         **({} if check is None else {"check": dict(check)}),
     }
 
 
 def print_scores(slices: Path, manifests: Mapping[str, Mapping[str, Any]]) -> None:
     """One row a model."""
-    from recallkit.scoring import score_path
+    from recallkit.scoring import score_path, score_timings
     from recallkit.stages.scores import summarise_scores
 
     rows = []
@@ -39,6 +41,8 @@ def print_scores(slices: Path, manifests: Mapping[str, Mapping[str, Any]]) -> No
         means = summarise_scores(score_path(slices, model)).row(0, named=True)
         rows.append([model, f"{manifest['num_rows']:,}", f"{means['nll_nats']:.4f}", f"{means['ppl']:.2f}", percent(means["accuracy"])])
     console.print_table(Table("Scores of every predicted token", ["model", "tokens", "NLL (nats)", "ppl", "argmax right"], rows))
+    if len(manifests) == 1:  # of several it would be many lines: --json has them
+        print_timings(score_timings(slices, next(iter(manifests))))
     console.print_line(f"Scores (Parquet): {slices / 'scores'}", is_path=True)
 
 

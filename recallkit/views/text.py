@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from recallkit import artifacts, console
 from recallkit.console import percent, sparkline
 from recallkit.tables import Table
+from recallkit.timings import read_timings
+from recallkit.views.timings import print_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +24,7 @@ _MOST_ROWS = 20
 
 def counts_json(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Facts of a counts table."""
-    kept = ("id", "num_tokens", "num_documents", "num_bigrams", "boundary", "tokenizer", "only", "sources")
+    kept = ("id", "num_tokens", "num_documents", "num_bigrams", "boundary", "tokenizer", "only", "sources", "timings")
     longer = {key: meta[key] for key in ("order", "num_ngrams") if key in meta}
     return {"path": str(path), **{key: meta.get(key) for key in kept}, **longer}
 
@@ -31,6 +33,7 @@ def print_counts(meta: Mapping[str, Any], path: Path) -> None:
     """One line: how much was counted, and where it lies."""
     longer = f", {meta['num_ngrams']:,} distinct {meta['order']}-grams" if "num_ngrams" in meta else ""
     console.print_line(f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams{longer}")
+    print_timings(meta.get("timings"))
     console.print_line(f"Table (DuckDB): {path}", is_path=True)
 
 
@@ -39,7 +42,13 @@ def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     from recallkit.stages.slices import summarise_slices
 
     kept = ("num_sequences", "num_rows", "seq_len", "boundary", "max_count", "counts", "tokenizer", "sequences_digest")
-    return {"path": str(path), **{key: manifest[key] for key in kept}, "by_source": summarise_slices(path / "tokens.parquet").to_dicts()}
+    facts = {**{key: manifest[key] for key in kept}, "timings": slice_timings(path)}
+    return {"path": str(path), **facts, "by_source": summarise_slices(path / "tokens.parquet").to_dicts()}
+
+
+def slice_timings(path: Path) -> dict[str, Any] | None:
+    """How long slicing took, where it is known."""
+    return read_timings(path / "manifest.json", kind="tokens")
 
 
 def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
@@ -48,6 +57,7 @@ def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
 
     summary = summarise_slices(path / "tokens.parquet")
     console.print_table(with_distances(slices_table(summary, manifest), _bucket_distances(path)))
+    print_timings(slice_timings(path))
     console.print_line(f"Tables (Parquet): {path}", is_path=True)
 
 

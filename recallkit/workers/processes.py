@@ -78,7 +78,7 @@ def _check_deaths(deaths: int, job: Job, worker: _Worker) -> None:
     if deaths >= _MOST_DEATHS:
         remedy = f"memory may be short: {job.remedy}" if status == "SIGKILL" else "try it with one worker, which says why"
         raise UserError(f"{job.doing} processes keep dying ({status})", where=job.where, remedy=remedy)
-    console.note(f"a {job.doing} process died ({status}), another one goes on with its work")
+    console.note(f"a {job.doing} process died ({status}), another one goes on with its work", level="warning")
 
 
 class _Worker:

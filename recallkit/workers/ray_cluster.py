@@ -106,7 +106,7 @@ class _Schedule:
                 if deaths >= _MOST_DEATHS:
                     remedy = "see Ray's logs; memory may be short"
                     raise UserError(f"{self.job.doing} actors keep dying", where=self.job.where, remedy=remedy) from error
-                console.note(f"a {self.job.doing} actor died, another one goes on with its work")
+                console.note(f"a {self.job.doing} actor died, another one goes on with its work", level="warning")
                 self.tasks.appendleft(items)
                 self._give(self._new_actor())
                 continue

@@ -1,0 +1,133 @@
+"""What was looked at and how it is: checks that never raise and never take long."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from recallkit.errors import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Status = Literal["ok", "warn", "fail"]
+_RANKS: tuple[Status, ...] = ("ok", "warn", "fail")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at: `found` is a line for people, `facts` the same for programs.
+
+    `fail`: every command needs it; `warn`: some do, or something is slower than it could be. Both have a `remedy`.
+    """
+
+    group: str
+    name: str
+    status: Status
+    found: str
+    remedy: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {"group": self.group, "name": self.name, "status": self.status, "found": self.found, "remedy": self.remedy, **self.facts}
+
+
+def worst(checks: list[Check]) -> Status:
+    """How all of them together are."""
+    return max((check.status for check in checks), key=_RANKS.index, default="ok")
+
+
+def guarded(group: str, name: str, look: Callable[[], list[Check]], *, seconds: float = 5.0) -> list[Check]:
+    """What `look` finds; a warning where it raises or is not done in time."""
+    try:
+        return within(seconds, look)
+    except TimeoutError:
+        problem = f"no answer within {seconds:g} s"
+    except Exception as error:  # noqa: BLE001 - whatever it was, the other checks go on
+        problem = f"could not be looked at ({_reason(error)})"
+    return [Check(group, name, "warn", problem, "try again when the machine is idle; if it stays, this is worth a bug report")]
+
+
+def within(seconds: float, look: Callable[[], _T]) -> _T:
+    """What `look` returns or raises, in a thread that is left alone after `seconds`. Raises TimeoutError then."""
+    answers: list[_T] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            answers.append(look())
+        except Exception as error:  # noqa: BLE001 - raised again where it is waited for
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)  # a file system or a name server that hangs holds no exit
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise TimeoutError
+    return answers[0]
+
+
+class ProbeError(Exception):
+    """What a probe in a process of its own says went wrong."""
+
+
+def probe(name: str, *, seconds: float, environment: dict[str, str] | None = None) -> dict[str, Any]:
+    """What `doctor/probes.py` finds in a process of its own, which may hang or crash without harm.
+
+    Raises ProbeError with the reason, TimeoutError after `seconds`.
+    """
+    package = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    # -P: a file torch.py in the user's folder is no torch
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "recallkit.doctor.probes", name],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **(environment or {}), "PYTHONPATH": path},
+        start_new_session=True,
+    )
+    with process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        finally:
+            _kill_group(process)
+    if process.returncode:
+        raise ProbeError(_last_line(err) or f"exit status {process.returncode}")
+    answer = json.loads(_last_line(out))
+    if "error" in answer:
+        raise ProbeError(str(answer["error"]))
+    return dict(answer)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends what is left of a probe, and whatever it started (Ray starts many)."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+    finally:
+        process.wait()
+
+
+def _last_line(output: bytes) -> str:
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _reason(error: Exception) -> str:
+    first = next(iter(str(error).strip().splitlines()), "")
+    return printable(f"{type(error).__name__}: {first}" if first else type(error).__name__)[:200]

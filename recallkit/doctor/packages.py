@@ -1,0 +1,121 @@
+"""Versions of what is installed, beside those that recallkit asks for, and whether what every command needs works."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from recallkit import __version__
+from recallkit.doctor.checks import Check, ProbeError, probe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_GROUP = "packages"
+NEEDED = ("torch", "numpy", "numba", "pyarrow", "polars", "duckdb", "tokenizers", "transformers", "lm-eval", "datasets")
+"""Distributions; without one of the first seven no command does its work."""
+_NUM_ESSENTIAL = 7
+OPTIONAL = {
+    "triton": ("kernels", "pip install triton (Linux)"),
+    "gigatoken": ("the fast tokenizer", 'pip install "recallkit[fast]"'),
+    "ray": ("--engine ray", 'pip install "recallkit[ray]"'),
+    "fla-core": ("flash-linear-attention, on a card", 'pip install "recallkit[gpu]"'),
+}
+"""Distribution -> what it is for, how to get it."""
+_OTHER_NAMES = {"fla-core": ("fla-core", "flash-linear-attention"), "lm-eval": ("lm-eval", "lm_eval")}
+_OLDEST_PYTHON = (3, 11)
+
+
+def check_python() -> list[Check]:
+    """recallkit, Python, the platform."""
+    version = platform.python_version()
+    is_new = sys.version_info[:2] >= _OLDEST_PYTHON
+    system = f"{platform.platform()}, {platform.machine()}"
+    is_linux = sys.platform == "linux"
+    return [
+        Check(_GROUP, "recallkit", "ok", __version__, facts={"version": __version__}),
+        Check(
+            _GROUP,
+            "python",
+            "ok" if is_new else "fail",
+            f"{platform.python_implementation()} {version}, {sys.executable}",
+            None if is_new else "install Python 3.11 or newer",
+            {"version": version},
+        ),
+        Check(_GROUP, "platform", "ok" if is_linux else "warn", system, None if is_linux else "recallkit is tested on Linux alone"),
+    ]
+
+
+def check_versions() -> list[Check]:
+    """Each distribution: there, and new enough."""
+    asked = _requirements()
+    checks = [_needed(name, place < _NUM_ESSENTIAL, asked) for place, name in enumerate(NEEDED)]
+    return checks + [_optional(name, asked) for name in OPTIONAL]
+
+
+def _needed(name: str, is_essential: bool, asked: dict[str, Any]) -> Check:
+    version = installed(name)
+    facts = {"version": version}
+    if version is None:
+        return Check(_GROUP, name, "fail" if is_essential else "warn", "not installed", f'pip install "{name}"', facts)
+    return _judged(name, version, asked, facts)
+
+
+def _optional(name: str, asked: dict[str, Any]) -> Check:
+    version = installed(name)
+    what, remedy = OPTIONAL[name]
+    if version is None:  # nobody must have it
+        return Check(_GROUP, name, "ok", f"not installed ({what}: {remedy})", facts={"version": None})
+    return _judged(name, version, asked, {"version": version})
+
+
+def _judged(name: str, version: str, asked: dict[str, Any], facts: dict[str, Any]) -> Check:
+    wanted = asked.get(name)
+    if wanted is None or wanted.contains(version, prereleases=True):
+        return Check(_GROUP, name, "ok", version, facts=facts)
+    return Check(_GROUP, name, "warn", f"{version}, recallkit asks for {wanted}", f'pip install "{name}{wanted}"', facts)
+
+
+def installed(name: str) -> str | None:
+    """The version of a distribution, None where it is not installed."""
+    for known in _OTHER_NAMES.get(name, (name,)):
+        try:
+            return metadata.version(known)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _requirements() -> dict[str, Any]:
+    """Distribution -> the versions that recallkit asks for; nothing where recallkit runs without being installed."""
+    try:
+        from packaging.requirements import Requirement
+
+        found = [Requirement(line) for line in metadata.requires("recallkit") or ()]
+    except (ImportError, ValueError, metadata.PackageNotFoundError):
+        return {}
+    return {requirement.name: requirement.specifier for requirement in found}
+
+
+WORKING: dict[str, tuple[str, bool, str]] = {
+    "tables": ("polars, pyarrow and duckdb work together", True, "install them anew: pip install --force-reinstall polars pyarrow duckdb"),
+    "transformers": ("transformers loads", False, "install it anew: pip install --force-reinstall transformers"),
+}
+"""Probe -> what it shows, whether every command needs it, the remedy."""
+
+
+def check_working(name: str, seconds: float) -> list[Check]:
+    """Whether what is installed can be used."""
+    found, is_needed, remedy = WORKING[name]
+    try:
+        probe(name, seconds=seconds)
+    except ProbeError as error:
+        return [Check(_GROUP, f"{name} at work", "fail" if is_needed else "warn", str(error), remedy)]
+    return [Check(_GROUP, f"{name} at work", "ok", found)]
+
+
+def names() -> Sequence[str]:
+    """All distributions that are looked at."""
+    return (*NEEDED, *OPTIONAL)

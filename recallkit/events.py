@@ -1,0 +1,192 @@
+"""What a program reads in place of what people see: everything on stderr as JSON lines, one event a line (`--log-json`).
+
+Off unless asked for. Once it is on, notes, progress, stages and errors are events; whatever libraries, other languages
+and other processes write to stderr comes through a pipe and becomes events too, so that every line parses.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import math
+import os
+import sys
+import threading
+import warnings
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from recallkit.errors import UserError, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OPTION = "--log-json"
+VARIABLE = "RECALLKIT_LOG_JSON"
+"""Set to anything but 0, no, off or false it asks for events, as `--log-json` does; processes that are started inherit it."""
+_COMMAND = "RECALLKIT_LOG_COMMAND"
+"""The name of the command, for processes that it starts."""
+
+_NO = ("", "0", "no", "off", "false")
+_LONGEST_OUTPUT = 1 << 20
+"""Characters of a line of somebody else's output that one event holds: a bar that never ends its line must not grow for ever."""
+_SECONDS_TO_DRAIN = 2.0
+"""Most that the end waits for what stands in the pipe: whoever reads the log may be slow."""
+
+_lock = threading.RLock()
+_pump: _Pump | None = None
+
+
+def are_on() -> bool:
+    """Whether stderr is for events."""
+    return os.environ.get(VARIABLE, "").strip().lower() not in _NO
+
+
+def start(command: str | None = None) -> None:
+    """From here on stderr holds events alone, of this process and of those that it starts; again, it only names the command."""
+    global _pump
+    os.environ[VARIABLE] = "1"
+    if command is not None:
+        os.environ[_COMMAND] = printable(command)
+    warnings.showwarning = _emit_warning
+    if _pump is None and _is_standard_error():
+        _pump = _Pump()
+        atexit.register(stop)  # the first to be registered is the last to be called: what others say at their end is told too
+
+
+def stop() -> None:
+    """Hands stderr back after what still stands in the pipe."""
+    global _pump
+    if _pump is not None:
+        _pump.close()
+        _pump = None
+
+
+def _emit_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: object = None, line: str | None = None
+) -> None:
+    """What Python's `warnings` would print in two lines."""
+    emit("warning", str(message), level="warning", category=category.__name__, file=filename, line=lineno)
+
+
+def _is_standard_error() -> bool:
+    """Whether `sys.stderr` is the process's own, not one that a test or a notebook put in its place."""
+    try:
+        return sys.stderr.fileno() == 2
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def emit(event: str, message: str, *, level: str = "info", **fields: Any) -> None:
+    """Writes an event where events are on. Any text may stand in it: control characters and lone surrogates are written out."""
+    if not are_on():
+        return
+    _write(_line(event, message, level, fields))
+
+
+def emit_error(problem: str, *, where: object = None, remedy: str | None = None, **fields: Any) -> None:
+    """The event that a command ends with: the last one, after all that was written to stderr before."""
+    if _pump is not None:
+        _pump.drain()
+    line = UserError(problem, where=where, remedy=remedy).line()
+    facts = {"problem": problem, "where": None if where is None else str(where), "remedy": remedy}
+    emit("error", line, level="error", **facts, **fields)
+
+
+def _line(event: str, message: str, level: str, fields: Mapping[str, Any]) -> bytes:
+    stamp = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "level": level,
+        "event": event,
+        "command": os.environ.get(_COMMAND) or None,
+        "pid": os.getpid(),
+        "message": printable(message),
+    }
+    value = {**stamp, **{name: _plain(field) for name, field in fields.items() if name not in stamp}}
+    return json.dumps(value, allow_nan=False).encode("ascii") + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    """The value as strict JSON has it: no infinities, no lone surrogates, which other languages' parsers refuse."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, dict):
+        return {str(_plain(str(key))): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return _plain(str(value))
+
+
+def _write(line: bytes) -> None:
+    with contextlib.suppress(OSError), _lock:  # a log that nobody reads any more stops no work
+        if _pump is not None:
+            _pump.write(line)
+        else:
+            sys.stderr.write(line.decode("ascii"))
+            sys.stderr.flush()
+
+
+class _Pump:
+    """Stands between stderr and all who write to it: lines that are events pass, others become events of kind `output`."""
+
+    def __init__(self) -> None:
+        sys.stderr.flush()
+        self._real = os.dup(2)
+        reading, self._pipe = os.pipe()
+        os.dup2(self._pipe, 2)  # inherited by processes that are started, as the standard streams are
+        self._mark, self._reached = f"mark of {os.getpid()} {os.urandom(8).hex()}".encode(), threading.Event()
+        self._thread = threading.Thread(target=self._forward, args=(reading,), name="stderr to events", daemon=True)
+        self._thread.start()
+
+    def write(self, line: bytes) -> None:
+        """Past the pipe: what a process says of its own end is not lost with it."""
+        while line:
+            line = line[os.write(self._real, line) :]
+
+    def drain(self) -> None:
+        """Waits until what was written before is told."""
+        sys.stderr.flush()
+        self._reached.clear()
+        with contextlib.suppress(OSError):
+            os.write(self._pipe, b"\n" + self._mark + b"\n")
+        self._reached.wait(_SECONDS_TO_DRAIN)
+
+    def close(self) -> None:
+        """Gives descriptor 2 back; processes that were started may still hold the pipe open."""
+        sys.stderr.flush()
+        os.dup2(self._real, 2)
+        self.drain()
+
+    def _forward(self, reading: int) -> None:
+        rest = b""
+        while chunk := os.read(reading, 1 << 16):
+            *lines, rest = (rest + chunk.replace(b"\r", b"\n")).split(b"\n")  # bars go back to the line's start
+            if len(rest) > _LONGEST_OUTPUT:
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                self._pass_on(line)
+
+    def _pass_on(self, line: bytes) -> None:
+        text = line.decode("utf-8", "backslashreplace").strip()
+        if line == self._mark:
+            self._reached.set()
+        elif _is_event(line):
+            _write(line + b"\n")
+        elif text:
+            _write(_line("output", text, "warning" if "warning" in text.lower() else "info", {}))
+
+
+def _is_event(line: bytes) -> bool:
+    """Whether a process of ours wrote the line."""
+    if not line.startswith(b'{"time": '):
+        return False
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and {"time", "level", "event", "command", "message"} <= value.keys()

@@ -1,0 +1,123 @@
+"""How long each stage of a command took, and how much went through it: kept in the manifest, told as events.
+
+Seconds are of a clock that only runs forward. They stand in `manifest.json` files beside the tables, never in a
+table's footer: tables of a run that was interrupted and of one that was not are the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from recallkit import artifacts, events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+KEY = "timings"
+"""Where timings stand in a manifest."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """A stage at work: `amounts` (unit -> how much went through it) may be set until it ends.
+
+    `seconds` are those of earlier runs until it ends, then of all of them. `resumed`: an earlier run did a part of it
+    whose seconds are not known, so that `amounts` are this run's alone.
+    """
+
+    name: str
+    seconds: float = 0.0
+    resumed: bool = False
+    amounts: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Seconds, amounts, amounts a second; `resumed` where it is so."""
+        rates = {f"{unit}_per_second": amount / self.seconds for unit, amount in self.amounts.items() if self.seconds > 0}
+        return {"seconds": self.seconds, **self.amounts, **rates, **({"resumed": True} if self.resumed else {})}
+
+
+class Timings:
+    """The stages of one output, in their order. `known` are those that an earlier run finished, as its manifest has them."""
+
+    def __init__(self, known: Mapping[str, Any] | None = None) -> None:
+        self._stages: dict[str, dict[str, Any]] = {name: dict(stage) for name, stage in _stages_of(known).items()}
+        self._resumed = False
+
+    def mark_resumed(self) -> None:
+        """Says that an earlier run did a part of the work whose seconds are not known."""
+        self._resumed = True
+
+    @contextlib.contextmanager
+    def stage(self, name: str, *, of: str | None = None, before: float = 0.0, resumed: bool = False) -> Iterator[Stage]:
+        """Times a block; tells its begin, and its end where it ends well.
+
+        `of`: which of several, for events. `before`: seconds that earlier runs spent in it. Yields the stage, to be told amounts.
+        """
+        stage, shown = Stage(name, before, resumed), name if of is None else f"{name} ({of})"
+        events.emit("stage", f"{shown} begins", stage=name, state="begin", of=of, resumed=resumed or before > 0)
+        begun = time.monotonic()
+        yield stage
+        stage.seconds = before + time.monotonic() - begun
+        self.add(stage)
+        events.emit("stage", f"{shown} took {stage.seconds:.1f} s", stage=name, state="end", of=of, **stage.to_json())
+
+    def add(self, stage: Stage) -> None:
+        """Keeps a stage that has ended; one of the same name goes."""
+        self._stages[stage.name] = stage.to_json()
+
+    def keep(self, name: str, stage: Mapping[str, Any] | None) -> None:
+        """Takes over a stage that an earlier run finished; None: it did, but how long it took is not known."""
+        if stage is None:
+            self._resumed = True
+        else:
+            self._stages[name] = dict(stage)
+
+    def to_json(self) -> dict[str, Any]:
+        """`seconds` of all stages together, `resumed` if what an earlier run did is not in them, `stages` by name."""
+        resumed = self._resumed or any(stage.get("resumed") for stage in self._stages.values())
+        seconds = sum(stage["seconds"] for stage in self._stages.values())
+        return {"seconds": seconds, "resumed": resumed, "stages": self._stages}
+
+
+def _stages_of(timings: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """The stages in a manifest's timings; those that are no such thing are left out."""
+    stages = (timings or {}).get("stages")
+    found = stages.items() if isinstance(stages, dict) else ()
+    return {name: stage for name, stage in found if isinstance(stage, dict) and isinstance(stage.get("seconds"), int | float)}
+
+
+def read_timings(path: Path, **facts: Any) -> dict[str, Any] | None:
+    """The timings in a manifest file, if it says these `facts`.
+
+    None where it is absent or damaged, says otherwise, or has none: nothing depends on timings.
+    """
+    manifest = _read(path)
+    found = manifest.get(KEY)
+    if not isinstance(found, dict) or any(manifest.get(name) != value for name, value in facts.items()):
+        return None
+    is_sound = isinstance(found.get("seconds"), int | float) and isinstance(found.get("stages"), dict)
+    return {**found, "stages": _stages_of(found)} if is_sound else None
+
+
+def write_manifest(path: Path, manifest: Mapping[str, Any], timings: Timings) -> None:
+    """Writes a manifest file with timings, whole or not at all. One of another kind of result that stands there stays."""
+    if _read(path).get("kind") not in (None, manifest.get("kind")):
+        return
+    sorted_facts = json.loads(json.dumps(manifest, sort_keys=True))
+    with artifacts.replacing(path) as temporary:  # stages stay in their order
+        text = json.dumps({**sorted_facts, KEY: timings.to_json()}, indent=2, ensure_ascii=False)
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A manifest file; an empty one where there is none that can be read."""
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}

@@ -1,0 +1,41 @@
+"""What was looked at: a line each, the remedy below what is not well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit import console
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from recallkit.doctor.checks import Check
+
+
+def doctor_json(checks: Sequence[Check]) -> dict[str, Any]:
+    """How everything is, and each check."""
+    from recallkit.doctor.checks import worst
+
+    return {"status": worst(list(checks)), "checks": [check.to_json() for check in checks]}
+
+
+def print_doctor(checks: Sequence[Check]) -> None:
+    """Status, name and what was found, in groups; lines are not folded, for they are pasted elsewhere."""
+    width, group = max(len(check.name) for check in checks), ""
+    for check in checks:
+        if check.group != group:
+            group = check.group
+            console.print_line(group.capitalize(), is_path=True)
+        console.print_indented(f"{check.status:<4}  {check.name:<{width}}  {check.found}", 2)
+        if check.remedy and check.status != "ok":
+            console.print_indented(f"-> {check.remedy}", 8 + width + 2)
+    console.print_line(summary(checks), is_path=True)
+
+
+def summary(checks: Sequence[Check]) -> str:
+    """How many are not well, by name."""
+    found = {status: [check.name for check in checks if check.status == status] for status in ("fail", "warn")}
+    told = [
+        f"{len(names)} {word}: {', '.join(names)}" for word, names in (("failed", found["fail"]), ("to know of", found["warn"])) if names
+    ]
+    return f"{len(checks)} checks; " + ("; ".join(told) or "all is well") + "."

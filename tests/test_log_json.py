@@ -1,0 +1,289 @@
+"""`--log-json`: every line on stderr an event that any parser takes, from every process, whatever the text holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+import pytest
+
+from recallkit import cli, console, events
+from tests.conftest import made_up_texts, write_jsonl
+
+ALWAYS = ["time", "level", "event", "command", "pid", "message"]
+
+
+def events_of(text: str) -> list[dict]:
+    """Every line, by a strict parser: neither lone surrogates nor NaN pass."""
+    found = [orjson.loads(line) for line in text.splitlines()]
+    for event in found:
+        assert list(event)[:6] == ALWAYS
+        assert event["level"] in ("info", "warning", "error")
+        assert event["message"].isprintable()
+        at = datetime.fromisoformat(event["time"])
+        assert at.tzinfo == UTC
+        assert abs(time.time() - at.timestamp()) < 600
+        assert len(event["time"]) == len("2026-01-01T00:00:00.000Z")
+    return found
+
+
+@pytest.fixture
+def log(monkeypatch, capsys):
+    """Events of this process: a function that gives those so far."""
+    monkeypatch.setenv(events.VARIABLE, "1")
+    monkeypatch.setenv("RECALLKIT_LOG_COMMAND", "test")
+    return lambda: events_of(capsys.readouterr().err)
+
+
+@pytest.fixture
+def shard(tmp_path) -> Path:
+    return write_jsonl(tmp_path / "t.jsonl", made_up_texts(30, 60))
+
+
+HOSTILE = 'a\x1b[31m\x00\u202e\ud800\udcff\n"}\\ 界 \u2028'
+
+
+def test_a_note_is_an_event_and_without_the_option_a_line(log, monkeypatch, capsys):
+    console.note("going on", event="resumed", done=7, unit="tokens")
+    [event] = log()
+    assert {name: event[name] for name in ("event", "level", "command", "message", "done", "unit")} == {
+        "event": "resumed",
+        "level": "info",
+        "command": "test",
+        "message": "going on",
+        "done": 7,
+        "unit": "tokens",
+    }
+    for off in ("", "0", "false", "off", "no"):
+        monkeypatch.setenv(events.VARIABLE, off)
+        console.note("going on", event="resumed", done=7)
+        assert capsys.readouterr().err == "recallkit: going on\n"
+
+
+def test_any_text_and_number_can_stand_in_an_event(log):
+    nested = {HOSTILE: [HOSTILE, (1, float("inf"))], "path": Path(HOSTILE)}
+    console.note(HOSTILE, level="warning", where=HOSTILE, nan=float("nan"), nested=nested, large=2**80 > 0)
+    [event] = log()
+    assert "\\xd800" in event["message"]
+    assert event["where"].startswith("a\x1b[31m\x00\u202e\\ud800\\udcff\n")
+    assert event["nan"] is None
+    assert event["nested"]["path"] == event["where"]
+    [[key, values], _] = event["nested"].items()
+    assert (key, values) == (event["where"], [event["where"], [1, None]])
+
+
+def test_fields_never_replace_what_every_event_has(log):
+    events.emit("note", "x", time="never", pid=-1)
+    [event] = log()
+    assert event["pid"] == os.getpid()
+
+
+def test_progress_is_told_now_and_then_with_rate_and_rest(log, monkeypatch):
+    monkeypatch.setenv("RECALLKIT_LOG_SECONDS", "0.2")
+    with console.progress("scoring x", total=1000, unit="tokens") as show:
+        show(500)  # what an earlier run did
+        for done in range(500, 600, 5):
+            time.sleep(0.025)
+            show(done)
+    told = log()
+    assert 1 <= len(told) <= 4, "20 updates in half a second"
+    last = told[-1]
+    assert (last["event"], last["task"], last["total"], last["unit"]) == ("progress", "scoring x", 1000, "tokens")
+    assert 500 < last["done"] < 600
+    assert 40 < last["rate"] <= 200, "without the 500 that were there: 5 every 25 ms, or slower"
+    assert last["eta_seconds"] == pytest.approx((1000 - last["done"]) / last["rate"])
+
+
+@pytest.mark.parametrize("given", ["", "soon", "-1", "nan"])
+def test_progress_that_is_soon_done_is_not_told(log, monkeypatch, given):
+    monkeypatch.setenv("RECALLKIT_LOG_SECONDS", given)
+    with console.progress("x") as show:
+        for done in range(1000):
+            show(done)
+    assert log() == []
+
+
+# ------------------------------------------------------------------------------------------------------ the command line
+
+
+@pytest.mark.parametrize("place", ["before", "behind", "variable"])
+def test_the_option_may_stand_anywhere(run, shard, tmp_path, monkeypatch, place):
+    command = ["count", shard, "-o", tmp_path / "c.duckdb", "--json"]
+    if place == "variable":
+        monkeypatch.setenv(events.VARIABLE, "1")
+    plain = run(*command, "--limit-tokens", 50) if place != "variable" else None
+    told = run(*{"before": ["--log-json", *command], "behind": [*command, "--log-json"], "variable": command}[place])
+    if plain is not None:
+        assert told.returncode == 1
+        assert plain.stderr == ""
+        [error] = events_of(told.stderr)
+        assert (error["event"], error["level"], error["command"], error["status"]) == ("error", "error", "count", 1)
+        assert error["where"] == str(tmp_path / "c.duckdb")
+        assert "limit_tokens" in error["problem"]
+        assert "--force" in error["remedy"]
+        assert error["message"] == f"{error['where']}: {error['problem']}; {error['remedy']}"
+    else:
+        assert told.returncode == 0
+        events_of(told.stderr)
+
+
+def test_stages_begin_and_end_with_seconds_and_amounts(run, shard, tmp_path):
+    done = run("--log-json", "slice", shard, "-o", tmp_path / "s", "--json")
+    stages = [event for event in events_of(done.stderr) if event["event"] == "stage"]
+    assert [(event["stage"], event["state"]) for event in stages] == [
+        (stage, state) for stage in ("tokenising", "labelling") for state in ("begin", "end")
+    ]
+    result = json.loads(done.stdout)
+    for event in stages[1::2]:
+        assert event["seconds"] > 0
+        assert event["tokens"] == result["num_rows"]
+        assert event["tokens_per_second"] == pytest.approx(result["num_rows"] / event["seconds"])
+
+
+def test_stages_of_several_say_of_which_and_come_together(run, tmp_path):
+    command = ["mqar", "control:recall", "--length", 64, "--pairs", "4,8", "--samples", 8, "-o", tmp_path, "--json", "--log-json"]
+    results = [run(*command) for _ in range(2)]
+    stages = [[(e["stage"], e["of"]) for e in events_of(done.stderr) if e.get("state") == "end"] for done in results]
+    pairs = [("asking", "control:recall, 4 pairs"), ("asking", "control:recall, 8 pairs")]
+    assert stages == [[*pairs, ("comparing", None)], [("comparing", None)]]
+    timings = [json.loads(done.stdout)["timings"]["stages"] for done in results]
+    assert list(timings[0]) == list(timings[1]) == ["control:recall, 4 pairs", "control:recall, 8 pairs", "comparing"]
+    assert timings[0]["control:recall, 4 pairs"] == timings[1]["control:recall, 4 pairs"]
+    assert timings[0]["control:recall, 4 pairs"]["sequences"] == 8
+
+
+def test_stdout_is_the_same(run, shard, tmp_path):
+    results = [run(*log, "slice", shard, "-o", tmp_path / "s") for log in ([], ["--log-json"])]
+    assert results[0].stdout == results[1].stdout
+    assert results[0].stdout
+    assert run("--version").stdout == run("--log-json", "--version").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["nonsense"], "nonsense"),
+        (["score", "--dtype", "int3"], "int3"),
+        (["gap", "x"], "name at least one model"),
+        (["slice", "--max-count", "5", "--max-rate", "5"], "two thresholds"),
+        (["--no-such-option", "models"], "--no-such-option"),
+        ([], "no command"),
+    ],
+)
+def test_usage_errors_are_events(run, arguments, problem):
+    done = run(*arguments, "--log-json")
+    [event] = events_of(done.stderr)
+    assert (done.returncode, event["event"], event["status"]) == (2, "error", 2)
+    assert problem in event["problem"]
+    assert event["remedy"]
+
+
+def test_names_behind_two_dashes_are_left_alone(run, tmp_path):
+    [event] = events_of(run("--log-json", "score", "--slices", tmp_path, "--", "--log-json").stderr)
+    assert event["event"] == "error"
+    plain = run("count", "-o", tmp_path / "c.duckdb", "--", "--log-json")
+    assert (
+        plain.stderr
+        == "recallkit: --log-json: no such file, folder or preset; check the path; `recallkit sources` lists what a source can be\n"
+    )
+
+
+def test_hostile_text_is_told_in_lines_that_parse(run, tmp_path):
+    (tmp_path / "bad.jsonl").write_bytes(b'{"text": "a b"}\n{"text": "\\ud800 \\u0000"}\n{"text": 7}\n\xff\xfe\x1b[31m\n')
+    done = run("--log-json", "count", tmp_path / "bad.jsonl", "--skip-bad", "-o", tmp_path / "c.duckdb")
+    assert done.returncode == 0
+    assert any("skipped" in event["message"] for event in events_of(done.stderr))
+    name = os.fsdecode(b"\xff\x1b[2J.jsonl")
+    [error] = events_of(run("--log-json", "count", tmp_path / name, "-o", tmp_path / "d.duckdb").stderr)
+    assert "\\xdcff" in error["message"]
+
+
+def test_workers_tell_events_too(run, small_slices, tmp_path):
+    import shutil
+
+    slices = shutil.copytree(small_slices, tmp_path / "slices")
+    model = tmp_path / "chatty.py"
+    model.write_text(
+        "import os, sys, warnings, torch\n"
+        "def load(request):\n"
+        "    print('printed by', 'the model')\n"
+        "    os.write(2, b'written past Python\\r\\x1b[31m\\xff\\n')\n"
+        "    warnings.warn('of the model')\n"
+        "    return lambda ids: torch.zeros(*ids.shape, 4096)\n"
+    )
+    command = ["score", f"{model}:load", "--slices", slices, "--device", "cpu", "--force", "--log-json"]
+    for workers in (1, 2):
+        done = run(*command, "--workers", workers)
+        assert done.returncode == 0, done.stderr
+        told = events_of(done.stderr)
+        outputs = {event["message"] for event in told if event["event"] == "output"}
+        assert {"printed by the model", "written past Python", "\\x1b[31m\\xff"} <= outputs
+        assert any("of the model" in event["message"] for event in told)
+        assert {event["command"] for event in told} == {"score"}
+
+
+def test_an_interrupted_command_says_so_in_an_event(start, tmp_path):
+    shard = write_jsonl(tmp_path / "t.jsonl", made_up_texts(20_000, 400))
+    process = start("--log-json", "slice", shard, "-o", tmp_path / "s")
+    deadline = time.monotonic() + 60
+    while "tokenising begins" not in process.err.read_text() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    process.join(60)
+    assert process.exitcode == 130
+    last = events_of(process.err.read_text())[-1]
+    assert (last["event"], last["level"], last["status"]) == ("interrupted", "warning", 130)
+
+
+def test_a_defect_is_one_event_with_its_traceback(monkeypatch, log):
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError(f"not to be mended by a user {HOSTILE}")
+
+    monkeypatch.setattr(cli, "app", broken)
+    with pytest.raises(SystemExit) as stopped:
+        cli.run(["models"])
+    [event] = log()
+    assert (stopped.value.code, event["event"], event["level"]) == (1, "error", "error")
+    assert event["problem"].startswith("RuntimeError: not to be mended by a user a")
+    assert "in broken" in event["traceback"]
+
+
+PROGRAM = """
+import os, subprocess, sys
+from recallkit import console, events
+events.start("program")
+os.write(2, b"first\\n")
+print("second", file=sys.stderr)
+subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('third')"])
+sys.stderr.write("x" * 3_000_000)
+console.note("a note")
+import atexit
+atexit.register(lambda: print("at the end", file=sys.stderr))
+events.emit_error("last")
+"""
+
+
+def test_nothing_that_is_written_is_lost_and_the_error_comes_last():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60)
+    told = events_of(done.stderr)
+    messages = [event["message"] for event in told]
+    for text in ("first", "second", "a note", "at the end"):
+        assert text in messages
+    assert sum(message.count("x") for message in messages) == 3_000_000
+    assert [event["event"] for event in told if event["message"] != "at the end"][-1] == "error"
+
+
+def test_a_log_that_nobody_reads_stops_no_work(tmp_path):
+    program = PROGRAM + f"\nopen({str(tmp_path / 'done')!r}, 'w').close()\n"
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert (tmp_path / "done").exists()
