@@ -35,12 +35,16 @@ LIKELIHOOD_MODELS = RECALL_MODELS[1:]
 RARE = pipeline.RareCount(5)
 """5 occurrences in the 3 million tokens of the zoo's training, 1,667 a billion. The papers' 125 a billion would be none."""
 
+_LAYOUT = 2
+"""Of what is kept in the cache folder: 2, slices with `match_length`."""
+
 
 def folder() -> Path:
     """Where it lies: a folder of its own for every set of installed packages, whose READMEs are part of the text."""
     installed = sorted({(d.metadata["Name"] or "", d.version or "") for d in distributions()})
     shipped = artifacts.digest_file(zoo.TRAINING_BIGRAMS)
-    return config.home() / "demo" / artifacts.digest_json([__version__, config.SCHEMA_VERSION, sys.version, installed, shipped])[:12]
+    made_by = [__version__, config.SCHEMA_VERSION, _LAYOUT, sys.version]
+    return config.home() / "demo" / artifacts.digest_json([*made_by, installed, shipped])[:12]
 
 
 def counts(*, force: bool = False) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -492,6 +493,15 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
+def _ahead(batches: Iterator[list[Document]]) -> Iterator[list[Document]]:
+    """The batches in order; while one is used, another thread reads the next."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, batches, None)
+        while (batch := waiting.result()) is not None:
+            waiting = pool.submit(next, batches, None)
+            yield batch
+
+
 def encode_documents(
     documents: Iterable[Document], tokenizer: TextTokenizer, *, fast: bool = True, notify: Callable[[str], None] = lambda _: None
 ) -> Iterator[EncodedDocuments]:
@@ -502,7 +512,7 @@ def encode_documents(
     """
     encode: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]] | None = None
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
-    for batch in _batches(documents):
+    for batch in _ahead(_batches(documents)):
         texts = [document.text for document in batch]
         if encode is None:
             encode = tokenizer.checked_encoder(texts, notify) if fast else tokenizer.encode

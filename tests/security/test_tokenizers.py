@@ -138,7 +138,7 @@ def test_a_file_too_long_is_not_read(tmp_path):
     [
         settings(model={"merges": [["a", "b"], ["ab", "a"]]}),
         settings(pre_tokenizer=split("(" * 5000 + "a" + ")" * 5000)),
-        settings(pre_tokenizer=split("(?<=a+)b")),
+        settings(pre_tokenizer=split("(a")),
         settings(model={"type": "no such model"}),
     ],
 )
