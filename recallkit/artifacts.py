@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.config import SCHEMA_VERSION, home
 from recallkit.errors import UserError
+from recallkit.layouts import check_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -106,7 +107,7 @@ def read_json(path: Path) -> Any:
     """Reads a JSON file of ours. Raises UserError where it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise UserError("not a readable JSON file", where=path, remedy="make it again with --force") from error
 
 
@@ -151,7 +152,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         metadata = pq.read_metadata(path).metadata or {}
     except FileNotFoundError:
         raise UserError("no such table", where=path, remedy="make it with `recallkit slice` or `recallkit score`") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(f"not a readable Parquet file ({error})", where=path, remedy="make it again with --force") from error
     if MANIFEST_KEY not in metadata:
         raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
@@ -162,7 +163,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         raise UserError("its manifest is damaged", where=path, remedy="make it again with --force")
     check_schema_version(manifest, path)
-    return manifest
+    return check_manifest(manifest, path)
 
 
 def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | None:
@@ -202,7 +203,7 @@ def _is_foreign_parquet(path: Path) -> bool:
 
     try:
         return MANIFEST_KEY not in (pq.read_metadata(path).metadata or {})
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         return False
 
 

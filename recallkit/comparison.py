@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts
+from recallkit import artifacts, layouts
 from recallkit.errors import UserError
 from recallkit.stages.gap import GapTables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    import polars as pl
 
 _REMEDY = "make the tables with `recallkit gap REFERENCE MODEL... --slices DIR`"
 _MOST_NAMED = 5
@@ -68,7 +66,8 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     folder = find_comparison(folder)
     files = {field.name: folder / f"{field.name}.parquet" for field in fields(GapTables)}
     manifest = _common_manifest(folder, files)
-    tables = GapTables(**{name: _read_table(path) for name, path in files.items()})
+    again = "run the same `recallkit gap` again with --force"
+    tables = GapTables(**{name: layouts.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()})
     totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
     return Comparison(
         folder=folder,
@@ -99,24 +98,6 @@ def _common_manifest(folder: Path, files: Mapping[str, Path]) -> dict[str, Any]:
     if not (isinstance(common.get("reference"), str) and isinstance(common.get("slices"), dict)):
         raise UserError("its manifest is not that of a comparison", where=files["gap"], remedy=_REMEDY)
     return common
-
-
-def _read_table(path: Path) -> pl.DataFrame:
-    """A table, every page of it checked. Raises UserError where it is damaged."""
-    import polars as pl
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            table = file.read()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
-        first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"damaged ({first_line})", where=path, remedy="run the same `recallkit gap` again with --force") from error
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
 
 
 def _slices_of(folder: Path, manifest: Mapping[str, Any], named: Path | None) -> Path | None:

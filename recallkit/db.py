@@ -68,8 +68,18 @@ def _check_holds_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> No
 
 
 def frame(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
-    """The result of the query `name`, over views registered on the connection, as a polars frame."""
-    result: pl.DataFrame = connection.sql(query(name)).pl()
+    """The result of the query `name`, over views registered on the connection, as a polars frame.
+
+    Raises UserError where a file behind a view is damaged: Arrow finds it while DuckDB reads.
+    """
+    import duckdb
+
+    try:
+        result: pl.DataFrame = connection.sql(query(name)).pl()
+    except duckdb.Error as error:
+        if "stream registered as" not in str(error):  # else a mistake of ours
+            raise
+        raise UserError(f"a table is damaged ({str(error).strip().splitlines()[0]})", remedy="make it again with --force") from error
     return result
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit import artifacts
-from recallkit.attribution.aligned import LabelledTokens, RowReader, batch_ranges, check_columns, open_scores
+from recallkit.attribution.aligned import LabelledTokens, RowReader, batch_ranges, check_labels, open_scores
 from recallkit.errors import UserError
+from recallkit.layouts import check_schema, check_values, refusing_damage
 from recallkit.scoring import score_path
 from recallkit.stages.tokens import load_slices_tokenizer
 
@@ -69,7 +70,7 @@ class Excerpts:
             raise UserError(
                 f"no sequence {sequence:,}", where=self.slices, remedy=f"sequences are numbered 0 to {self.num_sequences - 1:,}"
             )
-        labels = _rows(self.labelled.path, _LABELS, sequence, _SLICE_AGAIN)
+        labels = _rows(self.labelled.path, "tokens", _LABELS, sequence, _SLICE_AGAIN)
         frame = labels.with_columns(
             pl.col("source").cast(pl.String),
             pl.Series("text", self.text_of(labels["token"]), pl.String),
@@ -121,7 +122,7 @@ class Excerpts:
         import polars as pl
 
         path, remedy = score_path(self.slices, self.models[place]), _score_again(self.models[place], self.slices)
-        scores = _rows(path, _SCORES, sequence, remedy)
+        scores = _rows(path, "scores", _SCORES, sequence, remedy)
         if not scores["position"].equals(positions):
             raise UserError("its rows are not those of the labels", where=path, remedy=remedy)
         argmax = scores["argmax"].to_list()
@@ -143,7 +144,7 @@ def open_excerpts(slices: Path, models: Sequence[str] = ()) -> Excerpts:
     manifest = artifacts.read_manifest(path)
     if manifest.get("kind") != "tokens":
         raise UserError(f"a table of {manifest.get('kind')}, not of tokens", where=path, remedy="make one with `recallkit slice`")
-    check_columns(path)
+    check_labels(path, manifest)
     labelled = LabelledTokens(path, manifest)
     for model in models:
         if not score_path(slices, model).is_file():
@@ -180,19 +181,17 @@ def _score_again(model: str, slices: Path, force: str = " --force") -> str:
     return f"score it with `recallkit score {model} --slices {slices}{force}`"
 
 
-def _rows(path: Path, columns: Sequence[str], sequence: int, remedy: str) -> pl.DataFrame:
+def _rows(path: Path, layout: str, columns: Sequence[str], sequence: int, remedy: str) -> pl.DataFrame:
     """The rows of one sequence. Raises UserError where the file is damaged."""
     import polars as pl
-    import pyarrow as pa
     import pyarrow.dataset as ds
 
     verified = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
-    try:
+    with refusing_damage(path, remedy):
         table: pa.Table = ds.dataset(path, format=verified).to_table(columns=list(columns), filter=ds.field("sequence") == sequence)
         table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
-        first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"damaged ({first_line})", where=path, remedy=remedy) from error
+    check_schema(table.schema, layout, path, remedy=remedy, columns=columns)
+    check_values(table, layout, path, remedy=remedy)
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     return frame

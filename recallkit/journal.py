@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 _STATE = "state.json"
 
 
+def _read_state(path: Path) -> dict[str, Any]:
+    """A journal's last commit. Raises UserError where it is damaged."""
+    saved = artifacts.read_json(path)
+    kinds = {"key": dict, "num_parts": int, "state": dict}
+    if not isinstance(saved, dict) or any(not isinstance(saved.get(name), kind) for name, kind in kinds.items()) or saved["num_parts"] < 0:
+        raise UserError("the state of unfinished work is damaged", where=path, remedy="begin again with --force")
+    return saved
+
+
 class Journal:
     """The folder `.TARGET.partial` of an unfinished output; one process at a time.
 
@@ -98,7 +107,7 @@ class Journal:
         if not path.exists():
             return
         try:
-            saved = artifacts.read_json(path)
+            saved = _read_state(path)
         except UserError:
             if not self.force:
                 raise
@@ -209,7 +218,7 @@ class PartsJournal(Journal):
     def _may_replace(self, path: Path) -> bool:
         """Whether the state is of another run that did no work yet, and that nobody else is at."""
         try:
-            key = artifacts.read_json(path)["key"]
+            key = _read_state(path)["key"]
         except UserError:
             return self.force
         if key == self.key or (Parts(self.folder, _mark(key)).begun() and not self.force):
@@ -246,7 +255,7 @@ def forget_finished(target: Path, key: dict[str, Any]) -> None:
     """
     journal = Journal(target, {})
     try:
-        saved = artifacts.read_json(journal.folder / _STATE)["key"]
+        saved = _read_state(journal.folder / _STATE)["key"]
     except UserError:
         return
     if all(saved.get(name) == value for name, value in key.items()):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, artifacts, config, console
+from recallkit import __version__, artifacts, config, console, layouts
 from recallkit.counts import CountsTable, open_counts
 from recallkit.errors import UserError
 from recallkit.journal import Journal, is_finished
@@ -174,14 +174,12 @@ def _finished(out: Path, key: dict[str, Any], *, force: bool) -> ProfileTables |
 
 def read_profile(folder: Path) -> ProfileTables:
     """The tables that `recallkit profile` wrote to a directory. Raises UserError where they are missing or damaged."""
-    import polars as pl
-
     from recallkit.stages.profile import ProfileTables
 
     tables = {}
     for field in fields(ProfileTables):
         artifacts.read_manifest(folder / f"{field.name}.parquet")
-        tables[field.name] = pl.read_parquet(folder / f"{field.name}.parquet")
+        tables[field.name] = layouts.read_frame(folder / f"{field.name}.parquet", f"profile/{field.name}")
     return ProfileTables(**tables)
 
 

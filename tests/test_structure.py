@@ -40,7 +40,7 @@ def imported(path: Path) -> set[str]:
 
 
 # What each part may import; a part is a folder or a module of recallkit. Leaves import leaves.
-LEAVES = {"errors", "config", "records", "registry", "artifacts", "journal", "joining", "db", "counts", "vocabulary", "tables"}
+LEAVES = {"errors", "config", "records", "registry", "artifacts", "layouts", "journal", "joining", "db", "counts", "vocabulary", "tables"}
 LEAVES |= {"events", "timings", "time_limit", "runs"}
 WORK = {"texts", "counting", "pipeline", "scoring", "profiling", "recall", "stock_tasks", "mqar", "embedded"}
 """What commands and the Python interface call: the stages put together."""

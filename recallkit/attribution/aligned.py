@@ -6,20 +6,22 @@ before a row is read: the digest of the sequences, the number of rows, and the s
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit.artifacts import read_manifest
+from recallkit.config import LONGEST, MOST
 from recallkit.errors import UserError
+from recallkit.layouts import check_schema, check_values, refusing_damage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+_SLICE_AGAIN = "slice again with --force"
 _BATCH_ROWS = 1 << 20
 """Rows read at a time: one row group of 512 sequences of 2048 tokens, or as many small groups as fit."""
 
@@ -72,16 +74,27 @@ def open_tokens(path: Path) -> LabelledTokens:
         )
     if not manifest["num_rows"]:
         raise UserError("holds no tokens", where=path, remedy="slice a source with longer text")
-    check_columns(path)
+    _check_rows(path, manifest, _SLICE_AGAIN)
     return LabelledTokens(path, manifest)
 
 
-def check_columns(path: Path) -> None:
-    """Raises UserError where labels (a file whose manifest was read) lack a column that a later version added: the footer tells."""
+def check_labels(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Raises UserError where the columns or the number of rows of `tokens.parquet` are not what they should be: no row is read."""
     import pyarrow.parquet as pq
 
-    if "match_length" not in pq.read_schema(path).names:
-        raise UserError("sliced before match_length existed", where=path, remedy="slice again with --force")
+    with refusing_damage(path, _SLICE_AGAIN):
+        check_schema(pq.read_schema(path), "tokens", path, remedy=_SLICE_AGAIN)
+    _check_rows(path, manifest, _SLICE_AGAIN)
+
+
+def _check_rows(path: Path, manifest: Mapping[str, Any], remedy: str) -> None:
+    """Raises UserError where a table has not the rows that its manifest tells of."""
+    import pyarrow.parquet as pq
+
+    with refusing_damage(path, remedy):
+        num_rows = pq.read_metadata(path).num_rows
+    if num_rows != manifest["num_rows"]:
+        raise UserError(f"damaged ({num_rows:,} rows, not {manifest['num_rows']:,})", where=path, remedy=remedy)
 
 
 def open_scores(path: Path, tokens: LabelledTokens) -> Scores:
@@ -139,16 +152,23 @@ class RowReader:
 
     Our own files are read one whole row group at a time. A file of another layout (rewritten by another tool) costs a
     copy, and holds one of its own row groups in memory. Not for use by several threads: each opens its own.
-    Raises UserError with `remedy` where the file is damaged, which a footer read before does not tell.
+    Raises UserError with `remedy` where the file is damaged, which a footer read before does not tell: its pages, the types of
+    columns, and values where none may be missing or negative (without `checks_values` not these, where the caller has more to say of them).
     """
 
-    def __init__(self, path: Path, columns: Sequence[str], *, remedy: str) -> None:
+    def __init__(self, path: Path, columns: Sequence[str], *, remedy: str, checks_values: bool = True) -> None:
         import numpy as np
         import pyarrow.parquet as pq
 
-        self._path, self._remedy = path, remedy
-        with self._refusing_damage():
+        self._path, self._remedy, self._checks_values = path, remedy, checks_values
+        manifest = read_manifest(path)
+        self._layout = str(manifest["kind"])
+        most = {"sequence": int(manifest.get("num_sequences") or MOST) - 1, "position": int(manifest.get("seq_len") or LONGEST)}
+        vocab_size = int((manifest.get("tokenizer") or {}).get("vocab_size", MOST)) if self._layout == "tokens" else MOST
+        self._most = {**most, "distance": most["position"], "token": vocab_size - 1, "prev_token": vocab_size - 1}
+        with refusing_damage(path, remedy):
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            check_schema(self._file.schema_arrow, self._layout, path, remedy=remedy, columns=columns)
         self._columns = list(columns)
         groups = range(self._file.metadata.num_row_groups)
         self._starts = np.cumsum([0, *(self._file.metadata.row_group(g).num_rows for g in groups)]).tolist()
@@ -169,19 +189,11 @@ class RowReader:
         if self._kept is not None and self._kept[0] == group:
             return self._kept[1]
         self._kept = None
-        with self._refusing_damage():
+        with refusing_damage(self._path, self._remedy):
             table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
             table.validate(full=True)  # what decodes may still hold codes without a name, or names that are no text
+        if self._checks_values:
+            check_values(table, self._layout, self._path, remedy=self._remedy, most=self._most)
         if keep:
             self._kept = (group, table)
         return table
-
-    @contextlib.contextmanager
-    def _refusing_damage(self) -> Iterator[None]:
-        import pyarrow as pa
-
-        try:
-            yield
-        except (pa.ArrowException, OSError) as error:
-            first_line = next(iter(str(error).splitlines()), type(error).__name__)
-            raise UserError(f"damaged ({first_line})", where=self._path, remedy=self._remedy) from error

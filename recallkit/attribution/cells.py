@@ -114,8 +114,9 @@ class _Worker:
     def __init__(self, tokens: LabelledTokens, scores: Sequence[Scores]) -> None:
         self._tokens = tokens
         self._scores = scores
-        self._labels = RowReader(tokens.path, _LABELS, remedy=_SLICE_AGAIN)
-        self._nlls = [RowReader(score.path, ["nll"], remedy="score the model again with --force") for score in scores]
+        self._labels = RowReader(tokens.path, _LABELS, remedy=_SLICE_AGAIN, checks_values=False)
+        again = "score the model again with --force"
+        self._nlls = [RowReader(score.path, ["nll"], remedy=again, checks_values=False) for score in scores]
         self._database = db.connect(threads=1)
 
     def reduce(self, start: int, stop: int) -> tuple[pa.Table, _BatchSums]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from recallkit import artifacts
+from recallkit import artifacts, layouts
 from recallkit.attribution.shares import is_void
 from recallkit.charts import theme
 from recallkit.console import percent
@@ -186,14 +186,16 @@ def _view_notes(view: TokenView, folder: str) -> list[str]:
 
 
 def read_tables(kind: type[_T], folder: Path) -> _T:
-    """The frames of a dataclass of tables, each from `folder`/NAME.parquet. Raises UserError where they are not of one result."""
-    import polars as pl
+    """The frames of a dataclass of tables, each from `folder`/NAME.parquet.
 
+    Raises UserError where one is damaged or they are not of one result.
+    """
+    result = kind.__name__.removesuffix("Tables").lower()
     files = {field.name: folder / f"{field.name}.parquet" for field in fields(kind)}  # type: ignore[arg-type]
     manifests = [{**artifacts.read_manifest(path), "kind": ""} for path in files.values()]
     if any(manifest != manifests[0] for manifest in manifests):
         raise UserError("tables of different results", where=folder, remedy="make them again with --force")
-    return kind(**{name: pl.read_parquet(path, glob=False) for name, path in files.items()})
+    return kind(**{name: layouts.read_frame(path, f"{result}/{name}") for name, path in files.items()})
 
 
 def recall_section(folder: Path) -> tuple[Section, list[Figure]]:

@@ -29,6 +29,9 @@ BLOCK_BYTES = 1 << 19
 
 _BATCH_BYTES = 1 << 22
 _MAX_BATCH_ROWS = 1024
+_MAX_ROW_BYTES = 2 * config.MAX_RECORD_BYTES
+"""Of the rows of a row group on average: a longer one is refused before it is decoded."""
+_REPEATED_BYTES, _MOST_REPEATED = 64, 1 << 28
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -119,17 +122,23 @@ class JsonLinesShard(FileShard):
         """Objects of the lines from `first` on; see `Shard.records`."""
         import orjson
 
-        number, is_empty = first - 1, first == 0
+        number, is_empty, num_blank = first - 1, first == 0, 0
         try:
             for number, line in enumerate(split_lines(skip_lines(self._blocks(), first)), first):
                 if line is None:
                     is_empty = False
                     on_bad(number, *too_long())
                     continue
+                if not line:
+                    num_blank += 1
+                    if num_blank > config.MAX_RECORD_BYTES:  # a small compressed file can hold them for hours
+                        raise UserError(f"{num_blank:,} empty lines in a row", where=self.place(number), remedy="copy the file again")
+                    continue
+                num_blank = 0
                 try:
                     fields = orjson.loads(line)
                 except orjson.JSONDecodeError as error:
-                    if bytes(line).isspace() or not line:
+                    if bytes(line).isspace():
                         continue
                     on_bad(number, _why_not_json(line, error), "mend or remove the line")
                 else:
@@ -224,13 +233,13 @@ class ParquetShard(FileShard):
         try:
             for start, batch in self._batches(first):
                 for row, fields in enumerate(_rows(batch), start):
-                    if fields is None:
-                        on_bad(row, "invalid UTF-8", "write the file again from valid text")
+                    if isinstance(fields, str):
+                        on_bad(row, fields, "write the file again from valid text")
                     else:
                         yield row, fields
         except FieldError as error:
             raise UserError(str(error), where=self.name, remedy=error.remedy) from error
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             raise self._damaged(error, row) from error
 
     def _batches(self, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -241,30 +250,50 @@ class ParquetShard(FileShard):
         with pq.ParquetFile(self.path, pre_buffer=False, buffer_size=BLOCK_BYTES) as file:
             if file.metadata.num_rows == 0:
                 raise self._empty()
-            columns = self.finder.columns(file.schema_arrow.names)
+            names = file.schema_arrow.names
+            columns = self.finder.columns(names)
+            if twice := next((name for name in columns if names.count(name) > 1), None):
+                raise UserError(f"two columns {twice}", where=self.name, remedy="rename one of them")
             start = 0
             for index in range(file.num_row_groups):
                 group = file.metadata.row_group(index)
                 if start + group.num_rows <= first:
                     start += group.num_rows
                     continue
-                rows_at_once = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)))
-                for batch in file.iter_batches(rows_at_once, row_groups=[index], columns=columns, use_threads=False):
+                if group.total_byte_size > group.num_rows * _MAX_ROW_BYTES:
+                    raise UserError("rows longer than any document", where=self.place(start), remedy=too_long()[1])
+                for batch in file.iter_batches(
+                    _rows_at_once(group.num_rows, group.total_byte_size), row_groups=[index], columns=columns, use_threads=False
+                ):
                     skipped = min(batch.num_rows, max(0, first - start))
                     yield start + skipped, batch.slice(skipped)
                     start += batch.num_rows
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | None]:
-    """The rows of a batch; None for one whose text is not UTF-8 (Parquet readers do not check it)."""
+def _rows_at_once(num_rows: int, num_bytes: int) -> int:
+    """Rows of a row group to decode together: a few megabytes of them, by its size before encoding as the footer tells it.
+
+    Where rows take next to nothing there, a value that stands once may be repeated in all of them.
+    """
+    usual = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * num_rows // max(1, num_bytes)))
+    return usual if num_bytes > num_rows * _REPEATED_BYTES else max(1, min(usual, _MOST_REPEATED // max(1, num_bytes)))
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
+    """The rows of a batch; for one that Python cannot hold why: text that is not UTF-8 (Parquet readers do not check it), a date."""
+    import pyarrow as pa
+
+    failures = (ValueError, OverflowError, LookupError, pa.ArrowException)
     try:
         yield from batch.to_pylist()
-    except UnicodeDecodeError:
+    except failures:
         for row in range(batch.num_rows):
             try:
                 yield batch.slice(row, 1).to_pylist()[0]
             except UnicodeDecodeError:
-                yield None
+                yield "invalid UTF-8"
+            except failures as error:
+                yield f"a value that cannot be read ({next(iter(str(error).splitlines()), type(error).__name__)})"
 
 
 @dataclass(frozen=True, slots=True)

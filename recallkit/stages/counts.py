@@ -111,7 +111,7 @@ def read_foreign_counts(path: Path) -> CountedStream:
         with db.connect() as connection:
             db.view_file(connection, "foreign_counts", path)
             columns = connection.execute(db.query("counts/import_table")).fetchnumpy()
-    except (duckdb.Error, pa.ArrowException, OSError) as error:
+    except (duckdb.Error, pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"not a table of bigram counts ({str(error).strip().splitlines()[0]})",
             where=path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts, db
+from recallkit import artifacts, db, layouts
 from recallkit.attribution.bootstrap import percentile_interval, resample_totals
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.errors import UserError
@@ -135,11 +135,12 @@ def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
     import polars as pl
 
     models = list(dict.fromkeys(model for model, _ in files))
-    queries = _read_together({key: file.queries for key, file in files.items()})
+    queries = _read_together({key: file.queries for key, file in files.items()}, "mqar queries", queries_schema())
+    fillers = _read_together({key: file.fillers for key, file in files.items()}, "mqar fillers", fillers_schema())
     _check_same_places(queries, models)
     with db.connect(threads=1) as connection:
         connection.register("queries", queries.to_arrow())
-        connection.register("fillers", _read_together({key: file.fillers for key, file in files.items()}).to_arrow())
+        connection.register("fillers", fillers.to_arrow())
         samples = db.frame(connection, "mqar/sum_samples")
         connection.register("samples", samples.to_arrow())
         summary = db.frame(connection, "mqar/summarise_samples")
@@ -154,10 +155,15 @@ def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
     return MqarTables(_sorted(mqar.select(_columns()), models), _sorted(by_distance, models))
 
 
-def _read_together(paths: Mapping[tuple[str, int], Path]) -> pl.DataFrame:
+def _read_together(paths: Mapping[tuple[str, int], Path], layout: str, schema: pa.Schema) -> pl.DataFrame:
     import polars as pl
 
-    frames = [pl.read_parquet(path, glob=False).select(pl.lit(model).alias("model"), pl.all()) for (model, _), path in paths.items()]
+    frames: list[pl.DataFrame] = []
+    for (model, pairs), path in paths.items():
+        frame = layouts.read_frame(path, layout, schema=schema)
+        if not len(frame) or len(frame) % (pairs if "pair" in schema.names else 1):
+            raise UserError(f"damaged ({len(frame):,} rows)", where=path, remedy="make it again with --force")
+        frames.append(frame.select(pl.lit(model).alias("model"), pl.all()))
     return pl.concat(frames)
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.artifacts import replacing
-from recallkit.attribution.aligned import RowReader, batch_ranges
+from recallkit.artifacts import read_manifest, replacing
+from recallkit.attribution.aligned import RowReader, batch_ranges, check_labels
 from recallkit.attribution.bootstrap import percentile_interval, resample_totals
 from recallkit.attribution.buckets import position_bucket
 from recallkit.attribution.cells import MAX_RESAMPLED_SOURCES, NUM_POSITION_BUCKETS
@@ -248,6 +248,7 @@ def labelled_rows(tokens: Path, mask: np.ndarray, progress: Callable[[int], None
 
     Raises UserError where the file is damaged.
     """
+    check_labels(tokens, read_manifest(tokens))
     reader = RowReader(tokens, _COLUMNS, remedy="slice again with --force")
     group = np.zeros(1, np.uint8)
     for start, stop in batch_ranges(tokens):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from recallkit import artifacts, db
+from recallkit import artifacts, db, layouts
 from recallkit.config import SEQUENCES_PER_ROW_GROUP
 from recallkit.errors import UserError
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SEQUENCES_PER_PART = 32
 """Scored between two commits: a kill costs at most a few times this much work. Divides the sequences of a row group."""
+
+_SLICE_AGAIN = "delete it and slice again"
 
 CARRIED_IDS = 2048
 """Ids that a recurrent model reads at once where `--carry-state` is given without `--context`."""
@@ -86,7 +88,10 @@ class SequenceReader:
         if digest is not None and artifacts.read_manifest(path)["sequences_digest"] != digest:
             raise UserError("replaced while it was scored", where=path, remedy="score again what is there now")
         self._path, self._size = path, sequences_per_part
-        self._file = pq.ParquetFile(path, page_checksum_verification=True)
+        self._manifest = artifacts.read_manifest(path)
+        with layouts.refusing_damage(path, _SLICE_AGAIN):
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            layouts.check_schema(self._file.schema_arrow, "sequences", path, remedy=_SLICE_AGAIN, columns=["tokens"])
         metadata = self._file.metadata
         self._starts = np.cumsum([0, *(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))])
         self._kept: tuple[int, np.ndarray, np.ndarray] | None = None
@@ -105,13 +110,12 @@ class SequenceReader:
         return first, ids[chosen[0] : chosen[-1]], chosen - chosen[0]
 
     def _group(self, group: int) -> tuple[np.ndarray, np.ndarray]:
-        import pyarrow as pa
-
         if self._kept is None or self._kept[0] != group:
-            try:
-                tokens = self._file.read_row_group(group, columns=["tokens"])["tokens"].combine_chunks()
-            except (OSError, pa.ArrowException) as error:
-                raise UserError(f"damaged ({error})", where=self._path, remedy="delete it and slice again") from error
+            with layouts.refusing_damage(self._path, _SLICE_AGAIN):
+                table = self._file.read_row_group(group, columns=["tokens"])
+                table.validate(full=True)
+            layouts.check_sequences(table, self._manifest, self._path, remedy=_SLICE_AGAIN)
+            tokens = table["tokens"].combine_chunks()
             offsets = tokens.offsets.to_numpy().astype(np.int64)
             self._kept = (group, tokens.values.to_numpy(), offsets)
         return self._kept[1], self._kept[2]

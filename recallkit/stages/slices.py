@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recallkit.artifacts import read_manifest
 from recallkit.attribution.cells import MAX_RESAMPLED_SOURCES
 from recallkit.compiled.labels import NO_DISTANCE, label_bigrams
 from recallkit.compiled.matches import longest_matches
-from recallkit.errors import UserError
+from recallkit.layouts import LAYOUTS, check_schema, check_sequences, refusing_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,17 +60,21 @@ PARQUET_OPTIONS: dict[str, Any] = {
 
 
 def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
-    """The row groups of `sequences.parquet`, one at a time, without the text."""
-    import pyarrow as pa
+    """The row groups of `sequences.parquet`, one at a time, without the text. Raises UserError where the file is damaged."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(sequences, page_checksum_verification=True) as file:
-        columns = [name for name in file.schema_arrow.names if name != "text"]
+    remedy = "delete it and slice again"
+    manifest = read_manifest(sequences)
+    with refusing_damage(sequences, remedy):
+        file = pq.ParquetFile(sequences, page_checksum_verification=True)
+    with file:
+        check_schema(file.schema_arrow, "sequences", sequences, remedy=remedy)
+        columns = [name for name in LAYOUTS["sequences"] if name != "text"]
         for group in range(file.num_row_groups):
-            try:
+            with refusing_damage(sequences, remedy):
                 table = file.read_row_group(group, columns=columns)
-            except (OSError, pa.ArrowException) as error:
-                raise UserError(f"damaged ({error})", where=sequences, remedy="delete it and slice again") from error
+                table.validate(full=True)
+            check_sequences(table, manifest, sequences, remedy=remedy)
             yield table
 
 

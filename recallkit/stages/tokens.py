@@ -345,7 +345,7 @@ def keep_tokenizer(slices: Path, tokenizer: TextTokenizer) -> None:
 def _holds(path: Path, tokenizer: TextTokenizer) -> bool:
     """Whether the file gives the same ids as `tokenizer`."""
     text = tokenizer.backend.to_str()
-    if path.stat().st_size == len(text.encode()) and path.read_text(encoding="utf-8") == text:
+    if path.read_bytes() == text.encode():
         return True
     try:
         return _digest_settings(json.loads(_read_tokenizer_file(path).to_str())) == tokenizer.digest
@@ -446,7 +446,7 @@ def _configured_token(folder: Path, name: str) -> str | None:
     """`bos_token` or `eos_token` of tokenizer_config.json, a string or a record with its content."""
     try:
         value = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get(name)
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     value = value.get("content") if isinstance(value, dict) else value
     return value if isinstance(value, str) else None

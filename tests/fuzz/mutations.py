@@ -1,0 +1,235 @@
+"""Damage: strategies that change good files, byte by byte and field by field, into what disks, tools and people make of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import strategies as st
+
+Damage = Callable[[Path], None]
+"""Changes a file in place."""
+
+
+# ---------------------------------------------------------------------------------------------------------------- bytes
+
+
+@st.composite
+def byte_damage(draw: st.DrawFn) -> Damage:
+    """Bits flipped, bytes cut off, inserted, zeroed, or all replaced; places are shares of the file's length."""
+    kind = draw(st.sampled_from(["flip", "cut", "insert", "zero", "replace", "swap"]))
+    place, length = draw(st.floats(0, 1)), draw(st.sampled_from([1, 2, 8, 64, 4096]))
+    bit, junk = draw(st.integers(0, 7)), draw(st.binary(min_size=1, max_size=16))
+
+    def damage(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        at = min(int(place * len(content)), max(0, len(content) - 1))
+        if kind == "flip" and content:
+            content[at] ^= 1 << bit
+        elif kind == "cut":
+            del content[at:]
+        elif kind == "insert":
+            content[at:at] = junk
+        elif kind == "zero":
+            content[at : at + length] = bytes(len(content[at : at + length]))
+        elif kind == "swap":
+            half = content[at : at + length]
+            content[at : at + length] = half[::-1]
+        else:
+            content[:] = junk
+        path.write_bytes(content)
+
+    return damage
+
+
+# ----------------------------------------------------------------------------------------------------------------- JSON
+
+WRONG_VALUES: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    1e308,
+    10**30,
+    "",
+    "x",
+    "\ud800",
+    "\x1b[31m",
+    [],
+    [[]],
+    [None],
+    {},
+    {"": None},
+    ["a", 1, 2],
+]
+
+
+def places_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The places of a JSON value, itself included."""
+    found = [path]
+    if isinstance(value, dict):
+        for key, item in value.items():
+            found += places_of(item, (*path, key))
+    if isinstance(value, list):
+        for index, item in enumerate(value[:8]):
+            found += places_of(item, (*path, index))
+    return found
+
+
+def changed_at(value: Any, path: tuple[Any, ...], new: Any, *, remove: bool) -> Any:
+    """The value with what stands at `path` replaced, or left out."""
+    if not path:
+        return new
+    copied = dict(value) if isinstance(value, dict) else list(value)
+    if len(path) == 1 and remove:
+        del copied[path[0]]
+    else:
+        copied[path[0]] = changed_at(value[path[0]], path[1:], new, remove=remove)
+    return copied
+
+
+@st.composite
+def json_changes(draw: st.DrawFn) -> Callable[[Any], Any]:
+    """One entry of a JSON value removed, or replaced by a value of another kind or size."""
+    place, remove, new = draw(st.integers(0, 10_000)), draw(st.booleans()), draw(st.sampled_from(WRONG_VALUES))
+
+    def change(value: Any) -> Any:
+        places = places_of(value)
+        return changed_at(value, places[place % len(places)], new, remove=remove)
+
+    return change
+
+
+@st.composite
+def json_damage(draw: st.DrawFn) -> Damage:
+    """A JSON file with one entry removed or replaced."""
+    change = draw(json_changes())
+
+    def damage(path: Path) -> None:
+        path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+    return damage
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+COLUMN_TYPES: list[pa.DataType] = [
+    pa.int8(),
+    pa.uint16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint64(),
+    pa.float32(),
+    pa.float64(),
+    pa.bool_(),
+    pa.string(),
+    pa.large_string(),
+    pa.binary(),
+    pa.decimal128(20, 3),
+    pa.timestamp("us"),
+    pa.null(),
+    pa.list_(pa.int32()),
+    pa.struct([("a", pa.int32())]),
+    pa.dictionary(pa.int32(), pa.string()),
+]
+
+EXTREMES: list[Any] = [-1, 0, -(2**31), 2**31 - 1, 2**62, float("nan"), float("inf"), -float("inf"), 1e300]
+
+
+def of_type(kind: pa.DataType, length: int) -> pa.Array:
+    """A column of this type: ascending values where it has them."""
+    numbers = pa.array(np.arange(length) % 100)
+    if pa.types.is_null(kind):
+        return pa.nulls(length)
+    if pa.types.is_list(kind):
+        return pa.array([[1, 2]] * length, kind)
+    if pa.types.is_struct(kind):
+        return pa.array([{"a": 1}] * length, kind)
+    if pa.types.is_dictionary(kind):
+        return numbers.cast(pa.string()).dictionary_encode()
+    if pa.types.is_binary(kind):
+        return pa.array([b"\xff\xfe"] * length, kind)
+    if pa.types.is_boolean(kind):
+        return pa.array(np.arange(length) % 2 == 0)
+    return numbers.cast(pa.decimal128(30, 0)).cast(kind) if pa.types.is_decimal(kind) else numbers.cast(kind)
+
+
+@st.composite
+def table_changes(draw: st.DrawFn) -> Callable[[pa.Table], pa.Table]:
+    """A column dropped, renamed, of another type, with nulls or extreme values; rows dropped, doubled or in another order."""
+    kinds = ["drop", "rename", "type", "nulls", "extreme", "empty", "fewer", "double", "shuffle", "permute", "lists", "texts"]
+    kind, column = draw(st.sampled_from(kinds)), draw(st.integers(0, 30))
+    new_type, value = draw(st.sampled_from(COLUMN_TYPES)), draw(st.sampled_from(EXTREMES))
+    place, seed = draw(st.floats(0, 1)), draw(st.integers(0, 99))
+    text = draw(st.sampled_from(["", "\x00", "\x1b[31m", "'; DROP TABLE bigrams; --", "ALL", "x" * 100_000, "a\nb", "\u202e"]))
+
+    def change(table: pa.Table) -> pa.Table:
+        rows, at = table.num_rows, column % table.num_columns
+        name, values = table.column_names[at], table.column(at)
+        one = min(int(place * rows), max(0, rows - 1))
+        if kind == "drop":
+            return table.remove_column(at)
+        if kind == "rename":
+            return table.rename_columns([f"{n}_" if n == name else n for n in table.column_names])
+        if kind == "type":
+            return table.set_column(at, name, of_type(new_type, rows))
+        if kind == "empty":
+            return table.slice(0, 0)
+        if kind == "fewer":
+            return table.slice(0, one)
+        if kind == "double":
+            return pa.concat_tables([table, table])
+        if kind == "shuffle":
+            return table.take(np.random.default_rng(seed).permutation(rows))
+        if kind == "permute":
+            return table.select([table.column_names[i] for i in np.random.default_rng(seed).permutation(table.num_columns)])
+        chosen = values.to_pylist()
+        if rows:
+            chosen[one] = _other_value(kind, chosen[one], values.type, value, text)
+        try:
+            replaced = pa.array(chosen, values.type)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            replaced = of_type(new_type, rows)
+        return table.set_column(at, name, replaced)
+
+    return change
+
+
+def _other_value(kind: str, old: Any, column_type: pa.DataType, value: Any, text: str) -> Any:
+    if kind == "nulls":
+        return None
+    if isinstance(old, list):
+        return [] if kind == "extreme" else [*old, *old[:1]] if kind == "lists" else old[:1]
+    is_text = pa.types.is_string(column_type) or pa.types.is_dictionary(column_type)
+    return text if is_text else int(value) if isinstance(old, int) and abs(value) < 2**63 else value
+
+
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], manifest: Callable[[Any], Any] = lambda value: value) -> None:
+    """Writes a Parquet file again with another table, or another manifest, in it."""
+    facts = (pq.read_metadata(path).metadata or {}).get(b"recallkit")
+    changed = change(pq.ParquetFile(path).read())
+    loose = changed.cast(pa.schema([field.with_nullable(True) for field in changed.schema]))
+    with pq.ParquetWriter(path, loose.schema) as writer:
+        writer.write_table(loose)
+        if facts is not None:
+            writer.add_key_value_metadata({"recallkit": json.dumps(manifest(json.loads(facts)))})
+
+
+@st.composite
+def table_damage(draw: st.DrawFn) -> Damage:
+    """A Parquet file with another table in it, its manifest as it was."""
+    change = draw(table_changes())
+    return lambda path: rewrite(path, change)
+
+
+@st.composite
+def manifest_damage(draw: st.DrawFn) -> Damage:
+    """A Parquet file with an entry of its manifest removed or replaced."""
+    change = draw(json_changes())
+    return lambda path: rewrite(path, lambda table: table, change)

@@ -1,0 +1,148 @@
+"""Every file of ours, damaged: the commands that read it end with a status and a line, whatever its bytes, columns or manifest hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.harness import assert_manners, assert_refused, copy_of, invoke
+from tests.fuzz.mutations import byte_damage, json_damage, manifest_damage, rewrite, table_damage
+from tests.fuzz.targets import TARGETS
+
+# Each example takes seconds: to shrink one would take minutes.
+PHASES = [Phase.explicit, Phase.generate]
+FEW = settings(max_examples=2, derandomize=True, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
+MANY = settings(FEW, max_examples=40)
+QUICK = ["tokens", "profile", "documents", "bigrams"]
+
+
+def damage_of(file: str) -> st.SearchStrategy:
+    if file.endswith(".parquet"):
+        return table_damage() | manifest_damage() | byte_damage()
+    return byte_damage() | json_damage() if file.endswith(".json") else byte_damage()
+
+
+def check(made: Path, name: str, data: st.DataObject) -> None:
+    for outcome in TARGETS[name].run(made, data.draw(damage_of(TARGETS[name].file))):
+        assert_manners(outcome)
+
+
+@pytest.mark.parametrize("name", QUICK)
+@given(data=st.data())
+@FEW
+def test_damaged_files_are_a_line(made: Path, name: str, data: st.DataObject) -> None:
+    check(made, name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("name", TARGETS)
+@given(data=st.data())
+@MANY
+def test_damaged_files_are_a_line_many_times(made: Path, name: str, data: st.DataObject) -> None:
+    check(made, name, data)
+
+
+# ------------------------------------------------------------------------------------------------- what was found, by hand
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "command"),
+    [
+        ("profile/profile", "source", "profile --slices @/slices -o @/profile"),
+        ("profile/fits", "alpha", "profile --slices @/slices -o @/profile"),
+        ("slices/tokens", "token", "tokens @/slices --sequence 1"),
+        ("slices/tokens", "sequence", "profile --slices @/slices -o @/other"),
+        ("slices/sequences", "tokens", "count @/text.jsonl -o @/only.duckdb --only @/slices"),
+    ],
+)
+def test_a_column_that_is_gone_is_named(made: Path, name: str, column: str, command: str) -> None:
+    with copy_of(made) as folder:
+        rewrite(folder / f"{name}.parquet", lambda table: table.drop_columns([column]))
+        assert_refused(
+            invoke(*command.replace("@", str(folder)).split()), f"no column {column}", "force" if "only" not in command else "slice"
+        )
+
+
+@pytest.mark.parametrize("entry", ["num_rows", "seq_len", "tokenizer", "counts", "options"])
+@pytest.mark.parametrize("wrong", ["gone", [], 10**30])
+def test_an_entry_of_a_manifest_is_named(made: Path, entry: str, wrong: object) -> None:
+    def change(manifest: dict) -> dict:
+        return {name: value for name, value in manifest.items() if name != entry} if wrong == "gone" else {**manifest, entry: wrong}
+
+    with copy_of(made) as folder:
+        rewrite(folder / "slices/tokens.parquet", lambda table: table, change)
+        for command in ("profile --slices @/slices -o @/other", "gap control:recall control:bigram --slices @/slices --force"):
+            outcome = assert_manners(invoke(*command.replace("@", str(folder)).split()))
+            assert outcome.status == 0 or entry in outcome.err
+
+
+def test_a_sequence_beyond_all_takes_no_memory(made: Path) -> None:
+    """A table of sums by sequence would take 16 GB."""
+
+    def far(table: pa.Table) -> pa.Table:
+        values = table["sequence"].to_pylist()
+        values[-1] = 2**31 - 1
+        return table.set_column(0, "sequence", pa.array(values, pa.int32()))
+
+    with copy_of(made) as folder:
+        for path in (*folder.glob("slices/gap/*/gap.parquet"), *folder.glob("slices/scores/*")):
+            path.unlink()  # with scores at hand the footers tell
+        rewrite(folder / "slices/tokens.parquet", far)
+        assert_refused(invoke("tokens", folder / "slices"), "sequence is not within")
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+STATES = [
+    DEEP,
+    "[]",
+    "{}",
+    "null",
+    '{"key": [], "num_parts": 1, "state": {}}',
+    '{"key": {}, "num_parts": "1", "state": {}}',
+    '{"key": {}}',
+    "\x00",
+]
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda s: s[:30])
+def test_a_damaged_state_of_unfinished_work(made: Path, tmp_path: Path, state: str) -> None:
+    journal = tmp_path / ".new.duckdb.partial"
+    journal.mkdir()
+    (journal / "state.json").write_text(state)
+    command = ("count", made / "text.jsonl", "-o", tmp_path / "new.duckdb")
+    assert_refused(invoke(*command), "state.json", "--force")
+    assert assert_manners(invoke(*command, "--force")).status == 0
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "config.json"])
+def test_deep_json_beside_a_model(made: Path, tmp_path: Path, file: str) -> None:
+    (tmp_path / "tokenizer.json").write_text((made / "slices/tokenizer.json").read_text())
+    (tmp_path / file).write_text(DEEP)
+    outcome = assert_manners(invoke("count", made / "text.jsonl", "--tokenizer", tmp_path, "-o", tmp_path / "c.duckdb"))
+    assert outcome.status == (1 if file == "tokenizer.json" else 0)
+
+
+NAMES = ["'; DROP TABLE bigrams; --", "\x1b[31mred", "a\nb", "x" * 1_000_000, "\x00", "ALL", "", "\u202ertl", "{}", "$source", "a" * 200]
+
+
+def test_sources_of_any_name(made: Path, tmp_path: Path) -> None:
+    text, slices = tmp_path / "names.jsonl", tmp_path / "slices"
+    rows = [{"text": "the cat sat on the cat " * 3 + str(i), "meta": {"pile_set_name": name}} for i in range(3) for name in NAMES]
+    text.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for command in (
+        ("slice", text, "--counts", made / "counts.duckdb", "-o", slices, "--seq-len", 32),
+        ("profile", "--slices", slices, "-o", tmp_path / "profile"),
+        ("gap", "control:recall", "control:bigram", "--slices", slices),
+        ("tokens", slices),
+        ("report", slices),
+    ):
+        outcome = assert_manners(invoke(*command))
+        assert outcome.status == 0, outcome.err
+        assert "\x1b[31m" not in outcome.out
+        assert len(outcome.out) < 20_000
