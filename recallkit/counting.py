@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from recallkit.workers.counting_job import CountingJob, Stretch
 
 
+_LEAST_CHUNK = 1 << 24
+"""Tokens: smaller chunks are counted less quickly."""
+
+
 @dataclass(frozen=True, slots=True)
 class CountingOptions:
     """How a text is counted: n-grams of `order` 3 to 5 beside the bigrams, by how many workers of which engine."""
@@ -60,7 +64,9 @@ def count_text(
     stretches = [range(*ends) for ends in journal.parts.settle("stretches", lambda: _plan(job.shards))]
     remove_orphans(journal.parts, job.counting.kinds())
     if options.workers > len(stretches):
-        console.note(f"{len(stretches)} stretches of text keep no more than as many workers busy")
+        console.note(
+            f"{len(stretches)} of {options.workers} workers have something to do: a file is never cut, small ones are counted together"
+        )
     counted = _count_stretches(job, stretches, options, timings)
     note_skipped(sum(s.num_skipped for s in counted), [line for s in counted for line in s.first_skipped])
     with timings.stage("merging"):
@@ -82,7 +88,7 @@ def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndar
         tokenizer.digest,
         replace(parts, folder=parts.folder.resolve()),
         counting,
-        max(1 << 24, whole // options.workers) if options.engine == "local" else whole,
+        max(_LEAST_CHUNK, whole // options.workers),
     )
 
 

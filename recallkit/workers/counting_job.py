@@ -14,6 +14,7 @@ from recallkit.stages import bigrams
 from recallkit.stages.bigrams import CountedStretch, Counting
 from recallkit.texts import OpenText, TextOptions
 from recallkit.workers.api import Done, Seat
+from recallkit.workers.processes import num_cores
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from recallkit.sources.readers import Shard
 
 _SECONDS_BETWEEN_WORDS = 0.5
+_MOST_THREADS = 16
+"""That share one chunk: memory is as fast as it is."""
 
 
 class Stretch(NamedTuple):
@@ -67,7 +70,7 @@ class Counter:
 
     def __init__(self, job: CountingJob, seat: Seat | None) -> None:
         self.job = job
-        self.num_threads = 2
+        self.num_threads = min(num_cores(), _MOST_THREADS)
         if seat is not None:
             self.num_threads = seat.num_threads
             os.environ["RAYON_NUM_THREADS"] = str(seat.num_threads)  # tokenizers ask for it when they first encode
