@@ -27,7 +27,7 @@ benchmarks: $(VENV)/.installed-dev
 	for script in tests/benchmarks/*.py; do $(VENV)/bin/python $$script || exit 1; done
 
 wheel: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m build --outdir dist .
+	scripts/build.sh $(VENV) dist
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Builds sdist and wheel, installs the wheel with its declared dependencies in a clean environment, and runs it there.
-# usage: scripts/check_wheel.sh VENV     (VENV has the package `build`)
+# Builds sdist and wheel twice, which must give the same bytes, installs the wheel with its declared dependencies in a clean
+# environment, has its types checked from outside, and runs it there.
+# usage: scripts/check_wheel.sh VENV     (VENV has the packages `build` and `mypy`)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+repository=$PWD
 venv=$(cd "$1" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-"$venv/bin/python" -m build --outdir "$work/dist" . >"$work/build.log" 2>&1 || { cat "$work/build.log" >&2; exit 1; }
+scripts/build.sh "$venv" "$work/dist" | tee "$work/digests"
+(umask 077 && TZ=Asia/Kathmandu scripts/build.sh "$venv" "$work/again") | diff "$work/digests" - || { echo "two builds of one commit differ" >&2; exit 1; }
 scripts/install.sh "$work/venv" "$work"/dist/*.whl
 cd "$work"
 export RECALLKIT_HOME="$work/home"
@@ -24,7 +27,16 @@ from recallkit.kernels.token_nll.api import token_nll
 assert callable(token_nll)
 assert query("gap/attribute_gap")
 PYTHON
-"$work/venv/bin/recallkit" --version
-"$work/venv/bin/recallkit" gap zoo:attention zoo:rwkv
-"$work/venv/bin/recallkit" eval-recall --limit 16
-echo "wheel: works outside the tree, with its declared dependencies alone"
+# Were the package not typed, everything would be Any, and the comment that expects a mistake an unused one.
+cat >consumer.py <<'PYTHON'
+from typing import assert_type
+
+import recallkit
+
+tables = recallkit.gap("zoo:attention", "zoo:rwkv")
+assert_type(tables, recallkit.GapTables)
+recallkit.gap("zoo:attention", "zoo:rwkv", workers="two")  # type: ignore[arg-type]
+PYTHON
+"$venv/bin/mypy" --strict --follow-imports=silent --cache-dir "$work/types" --python-executable "$work/venv/bin/python" consumer.py
+"$repository/scripts/try_out.sh" "$work/venv"
+echo "wheel: the same bytes twice, typed, works outside the tree with its declared dependencies alone"

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Tries one end of what pyproject.toml admits: its lowest versions or the newest there are, with the tests where they matter.
+# usage: scripts/check_versions.sh lowest|newest [VENV]     (VENV is kept; without it a new one is thrown away)
+# Not tried at the lower end: ruff, mypy, build, selenium and pytest itself, and the extras ray and gpu.
+set -euo pipefail
+case "${1:-}" in lowest | newest) end=$1 ;; *) echo "usage: scripts/check_versions.sh lowest|newest [VENV]" >&2; exit 2 ;; esac
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+venv=${2:-$work/venv}
+export PIP_NO_COMPILE=1
+
+# Deprecations are mistakes of ours with the newest versions; older libraries deprecate one another.
+: >"$work/constraints.txt"
+tolerated=()
+if [ "$end" = lowest ]; then
+    "${PYTHON:-python3}" scripts/lowest_versions.py pyproject.toml | grep -v '^pytest' >"$work/constraints.txt"
+    tolerated=(-W default::DeprecationWarning -W default::PendingDeprecationWarning -W default::FutureWarning)
+fi
+CONSTRAINTS="$work/constraints.txt" scripts/install.sh "$venv" -e ".[fast]" "lm-eval[hf]" pytest pytest-timeout hypothesis
+"$venv/bin/python" -m pip --disable-pip-version-check list --format freeze
+
+scripts/try_out.sh "$venv" >"$work/tried.txt" || { cat "$work/tried.txt"; exit 1; }
+export OMP_NUM_THREADS=1
+"$venv/bin/python" -m pytest -q -p no:cacheprovider --basetemp "$work/tests" "${tolerated[@]}" \
+    tests/compiled tests/queries tests/attribution tests/stages tests/sources tests/evals tests/charts tests/test_exports.py tests/test_cli.py \
+    tests/models/test_control.py tests/models/test_hf.py tests/models/test_gguf.py tests/report --ignore tests/report/test_browser.py
+echo "$end versions: they work"

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Runs an installed recallkit's main job in a new folder: on files of text with control models, then on the embedded text with the zoo.
+# usage: scripts/try_out.sh VENV     (what it prints is recallkit's own)
+set -euo pipefail
+venv=$(cd "$1" && pwd)
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+export RECALLKIT_HOME="$folder/home"
+recallkit="$venv/bin/recallkit"
+
+# Text that every Python has: files of its library.
+library=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
+cat "$library"/{argparse,inspect,typing,tarfile}.py >train.txt
+cat "$library"/{doctest,optparse,difflib}.py >valid.txt
+
+"$recallkit" --version
+"$recallkit" count train.txt -o counts.duckdb >count.out
+"$recallkit" slice valid.txt --counts counts.duckdb --max-count 5 --seq-len 256 -o slices >slice.out
+"$recallkit" gap control:recall control:bigram --slices slices
+"$recallkit" gap zoo:attention zoo:rwkv
+"$recallkit" eval-recall --limit 16

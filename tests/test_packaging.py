@@ -1,0 +1,178 @@
+"""What pip is told is true: every dependency is needed and named, every bound can be tried, archives hold nothing of who made them."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.conftest import ROOT
+from tests.test_structure import python_files
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+NEEDED_BY_OTHERS = {
+    "accelerate": "transformers asks for it when it loads a .gguf file",
+    "gguf": "transformers reads .gguf files with it",
+    "zstandard": "fsspec, under datasets, reads the hub's .zst files with it",
+}
+"""Dependencies that no module of ours imports, and why they are there all the same."""
+UNDECLARED = {
+    "liger_kernel": "a peer that `bench` times where it is there",
+    "cut_cross_entropy": "a peer that `bench` times where it is there",
+    "tokengrams": "a peer that a benchmark times where it is there",
+    "nltk": "comes with lm-eval; `profile --stop-words nltk` tells what to do without it",
+    "markdown_it": "comes with rich; a test reads tables with it",
+    "tqdm": "comes with transformers; examples draw their progress with it",
+    "packaging": "comes with pytest; this file's own",
+}
+"""Modules that are imported and are no dependency of ours, and why they need be none."""
+ELSEWHERE = {"gigatoken": "gigatoken", "fla": "fla-core", "ray": "ray", "triton": "triton", "selenium": "selenium"}
+"""Modules of optional dependencies, which need not be installed where the tests run, with their distributions."""
+
+
+def declared(*extras: str) -> dict[str, Requirement]:
+    """Requirements by normalised name: the dependencies, and those of some extras."""
+    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
+    return {canonicalize_name(requirement.name): requirement for requirement in map(Requirement, lines)}
+
+
+def imports(folder: str) -> dict[str, Path]:
+    """Third-party top-level modules that a folder's files import, wherever in them, each with one such file."""
+    found: dict[str, Path] = {}
+    for path in python_files(folder):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            found.update({name.split(".")[0]: path for name in names})
+    beside = {path.stem for path in (ROOT / folder).glob("*.py")}
+    ours = {"recallkit", "kernels", "tests", "scripts", "examples", *beside, *sys.stdlib_module_names}
+    return {name: path for name, path in found.items() if name not in ours}
+
+
+INSTALLED = packages_distributions()
+
+
+def distributions(module: str) -> set[str]:
+    installed = INSTALLED.get(module, [])
+    return {canonicalize_name(name) for name in [*installed, *([ELSEWHERE[module]] if module in ELSEWHERE else [])]}
+
+
+def test_every_dependency_is_imported():
+    used = {name for folder in ("recallkit", "kernels") for module in imports(folder) for name in distributions(module)}
+    assert set(declared()) - used == set(NEEDED_BY_OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("folder", "extras"),
+    [
+        ("recallkit", ("fast", "ray", "gpu")),
+        ("kernels", ("gpu",)),
+        ("examples", ("fast",)),
+        ("scripts", ()),
+        ("tests", ("fast", "ray", "gpu", "dev")),
+    ],
+)
+def test_every_import_is_declared(folder, extras):
+    names = set(declared(*extras))
+    foreign = {
+        module: str(path.relative_to(ROOT))
+        for module, path in imports(folder).items()
+        if module not in UNDECLARED and not distributions(module) & names
+    }
+    assert not foreign, f"imported, but not in pyproject.toml: {foreign}"
+
+
+def lowest_versions(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts/lowest_versions.py"), str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_lowest_versions_are_those_that_pyproject_admits():
+    done = lowest_versions(ROOT / "pyproject.toml")
+    assert done.returncode == 0, done.stderr
+    pinned = {canonicalize_name(r.name): r for r in map(Requirement, done.stdout.split())}
+    wanted = declared(*PROJECT["optional-dependencies"])
+    assert set(pinned) == set(wanted)
+    for name, requirement in wanted.items():
+        (pin,) = pinned[name].specifier
+        assert pin.operator == "=="
+        assert requirement.specifier.contains(pin.version, prereleases=True), name
+        assert str(requirement.specifier) == f">={pin.version}", "a bound of another kind is not tried"
+
+
+@pytest.mark.parametrize("requirement", ["numpy", "numpy<3", "numpy==2", "triton; platform_system == 'Linux'"])
+def test_a_dependency_without_a_lower_bound_cannot_be_tried(requirement, tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_text(f'[project]\ndependencies = ["{requirement}"]\n', encoding="utf-8")
+    done = lowest_versions(path)
+    assert done.returncode == 1
+    assert done.stderr == f"{requirement}: one lower bound, written >=, is wanted\n"
+
+
+def test_two_lower_bounds_of_one_dependency_cannot_be_tried(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_text('[project]\ndependencies = ["numpy>=2"]\noptional-dependencies = {fast = ["numpy>=2.1"]}\n', encoding="utf-8")
+    done = lowest_versions(path)
+    assert (done.returncode, done.stderr) == (1, "numpy: two lower bounds\n")
+
+
+def test_tested_versions_are_admitted():
+    """constraints-cpu.txt holds versions that pyproject.toml admits, of packages that it names."""
+    lines = [line for line in (ROOT / "constraints-cpu.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    wanted = declared(*PROJECT["optional-dependencies"]) | {"setuptools": Requirement("setuptools>=77")}
+    for pin in map(Requirement, lines):
+        (version,) = (spec.version for spec in pin.specifier)
+        assert wanted[canonicalize_name(pin.name)].specifier.contains(version), pin
+
+
+def archive(path: Path, names: list[str], *, time: int, user: str) -> Path:
+    """A source archive of a file each name, one of them to be run, and a link, with its maker's traces."""
+    with tarfile.open(path, "w:gz") as file:
+        for name in names:
+            member = tarfile.TarInfo(f"made-1/{name}")
+            member.size, member.mtime, member.uid, member.uname = len(name), time, time % 1000, user
+            member.mode = 0o755 if name.endswith(".sh") else 0o644
+            file.addfile(member, io.BytesIO(name.encode()))
+        link = tarfile.TarInfo("made-1/link")
+        link.type, link.linkname, link.mtime, link.gname = tarfile.SYMTYPE, "a.py", time + 1, user
+        file.addfile(link)
+    return path
+
+
+def test_a_source_archive_tells_nothing_of_who_made_it(tmp_path):
+    first = archive(tmp_path / "first.tar.gz", ["a.py", "b.sh"], time=1_600_000_000, user="ann")
+    second = archive(tmp_path / "second.tar.gz", ["b.sh", "a.py"], time=1_700_000_123, user="bob")
+    assert first.read_bytes() != second.read_bytes()
+    command = [sys.executable, str(ROOT / "scripts/settle_sdist.py"), str(first), str(second)]
+    subprocess.run(command, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": "1500000000"})
+    assert first.read_bytes() == second.read_bytes()
+    assert int.from_bytes(first.read_bytes()[4:8], "little") == 1_500_000_000  # the time in the header of gzip
+    with tarfile.open(first) as file:
+        members = file.getmembers()
+        assert [(m.name, m.mode, m.mtime, m.uname) for m in members if m.isfile()] == [
+            ("made-1/a.py", 0o644, 1_500_000_000, ""),
+            ("made-1/b.sh", 0o755, 1_500_000_000, ""),
+        ]
+        assert [m.linkname for m in members if m.issym()] == ["a.py"]
+        assert file.extractfile("made-1/b.sh").read() == b"b.sh"
+
+
+def test_the_release_list_names_what_is_there():
+    text = (ROOT / "docs/release.md").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    asked = [target for words in re.findall(r"\bmake ((?:[a-z]+ ?)+)$", text, re.MULTILINE) for target in words.split()]
+    assert asked
+    assert set(asked) <= set(targets)
+    for name in re.findall(r"\b(?:scripts|tests|examples|docs)/[\w./-]+\w", text):
+        assert (ROOT / name).exists(), f"docs/release.md names {name}"
