@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from recallkit.joining import Boundary
     from recallkit.records import EncodedDocuments, Position
     from recallkit.sources.readers import Shard
-    from recallkit.stages.tokens import TextTokenizer
+    from recallkit.stages.tokens import Encoder, TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class OpenText:
         from recallkit.stages.tokens import load_tokenizer
 
         self.options = options
+        self._encoder: Encoder | None = None
         self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer, end_token=options.end_token)
         if shards is None:
             fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad)
@@ -72,7 +73,14 @@ class OpenText:
         """The stream of encoded documents from a position on, up to shard `stop`."""
         from recallkit.stages.tokens import encode_documents
 
-        return encode_documents(self.corpus.documents(start, stop), self.tokenizer, fast=self.options.fast, notify=console.note)
+        return encode_documents(self.corpus.documents(start, stop), self.tokenizer, choose=self._choose_encoder)
+
+    def _choose_encoder(self, texts: Sequence[str]) -> Encoder:
+        """The encoder for this text, chosen once, by the first documents that are read."""
+        if self._encoder is None:
+            tokenizer = self.tokenizer
+            self._encoder = tokenizer.checked_encoder(texts, console.note) if self.options.fast else tokenizer.encode
+        return self._encoder
 
     def check_unchanged(self, shards: Iterable[int] | None = None, digests: Sequence[str] | None = None) -> None:
         """Raises UserError where a shard is no longer what it was when `digests`, of all shards, were taken.

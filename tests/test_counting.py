@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from dataclasses import replace
@@ -24,7 +25,7 @@ from recallkit.stages import bigrams, counts, tokens
 from recallkit.stages.bigrams import CountedStretch
 from recallkit.texts import OpenText, TextOptions
 from recallkit.timings import Timings
-from recallkit.workers import processes, ray_cluster
+from recallkit.workers import processes
 from tests.conftest import made_up_texts, write_jsonl
 
 
@@ -274,23 +275,29 @@ def test_a_cluster_gives_the_same_table(text, whole, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_killed_actor_is_replaced(text, whole, tmp_path, monkeypatch, capfd):
+def test_a_killed_actor_is_replaced(text, tmp_path, capfd):
     pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit[ray]'")
-    started = ray_cluster._Schedule._new_actor
-    killed: list[int] = []
+    many = replace(text, sources=[*text.sources] * 20)
+    local = count(many, tmp_path / "local.duckdb")
+    stopped, killed = threading.Event(), []
 
-    def start(self):
-        actor = started(self)
-        if not killed:
-            killed.append(1)
-            threading.Timer(6.0, self.ray.kill, (actor,)).start()
-        return actor
+    def kill_one() -> None:
+        """Kills an actor's process as soon as stretches are done."""
+        while not stopped.is_set() and not killed:
+            if list(tmp_path.glob(".ray.duckdb.partial/part-*")):
+                found = subprocess.run(["pgrep", "-f", r"^ray::_Actor"], capture_output=True, text=True, check=False).stdout.split()
+                if found:
+                    os.kill(int(found[0]), signal.SIGKILL)
+                    killed.append(found[0])
+            time.sleep(0.001)
 
-    monkeypatch.setattr(ray_cluster._Schedule, "_new_actor", start)
-    begun = time.monotonic()
-    big = replace(text, sources=[*text.sources] * 40)
-    once = pipeline.count(big, tmp_path / "ray.duckdb", options=CountingOptions(engine="ray", workers=2))
-    assert time.monotonic() - begun > 6
-    monkeypatch.undo()
-    assert pipeline.count(big, tmp_path / "local.duckdb")["id"] == once["id"]
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    try:
+        pipeline.count(many, tmp_path / "ray.duckdb", options=CountingOptions(engine="ray", workers=2))
+    finally:
+        stopped.set()
+        killer.join()
+    assert killed
+    assert facts(tmp_path / "ray.duckdb") == local
     assert "a counting actor died" in capfd.readouterr().err

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from importlib.resources import files
@@ -35,7 +36,7 @@ from recallkit.vocabulary import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     import tokenizers
 
@@ -502,20 +503,29 @@ def _ahead(batches: Iterator[list[Document]]) -> Iterator[list[Document]]:
             yield batch
 
 
+Encoder = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+"""Texts to flat ids and offsets, as `TextTokenizer.encode`."""
+
+
 def encode_documents(
-    documents: Iterable[Document], tokenizer: TextTokenizer, *, fast: bool = True, notify: Callable[[str], None] = lambda _: None
+    documents: Iterable[Document],
+    tokenizer: TextTokenizer,
+    *,
+    notify: Callable[[str], None] = lambda _: None,
+    choose: Callable[[Sequence[str]], Encoder] | None = None,
 ) -> Iterator[EncodedDocuments]:
     """Encodes a stream a few megabytes at a time, in order.
 
-    With `fast`, gigatoken encodes where it is installed, supports the tokenizer and agrees with `tokenizers` on probe
-    strings and the stream's first documents; otherwise `notify` is told why, once, and `tokenizers` encodes.
+    gigatoken encodes where it is installed, supports the tokenizer and agrees with `tokenizers` on probe strings and the
+    stream's first documents; otherwise `notify` is told why, once, and `tokenizers` encodes. `choose`, given the first
+    documents' texts, names another encoder.
     """
-    encode: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]] | None = None
+    encode: Encoder | None = None
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     for batch in _ahead(_batches(documents)):
         texts = [document.text for document in batch]
         if encode is None:
-            encode = tokenizer.checked_encoder(texts, notify) if fast else tokenizer.encode
+            encode = tokenizer.checked_encoder(texts, notify) if choose is None else choose(texts)
         ids, offsets = encode(texts)
         yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], [d.position for d in batch])
 
