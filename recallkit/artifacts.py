@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -51,7 +52,8 @@ def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
     if not path.parent.name.endswith(PARTIAL):  # a journal's folder, of thousands of parts, goes as a whole
         _remove_abandoned(path)
     temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.part")
-    for left in (temporary, temporary.with_name(f"{temporary.name}.wal")):  # in containers every process has the same number
+    both = temporary, temporary.with_name(f"{temporary.name}.wal")  # DuckDB's log, which stays where the disk is full
+    for left in both:  # in containers every process has the same number
         left.unlink(missing_ok=True)
     if not absent:  # made here and by nobody else: in a folder of many users a link of that name would lead the writing elsewhere
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
@@ -62,7 +64,8 @@ def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
         temporary.replace(path)
         _sync_folder(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        for left in both:
+            left.unlink(missing_ok=True)
 
 
 def _host() -> str:
@@ -131,13 +134,46 @@ def write_parquet(
 
 
 def write_frames(tables: Any, folder: Path, manifest: dict[str, Any]) -> list[Path]:
-    """Writes each polars frame of a dataclass to `folder`/FIELD.parquet with `manifest` (its `kind` set to FIELD); returns the files."""
-    files = []
-    for field in dataclasses.fields(tables):
-        table, path = getattr(tables, field.name).to_arrow(), folder / f"{field.name}.parquet"
-        write_parquet(path, [table], table.schema, {**manifest, "kind": field.name})
-        files.append(path)
+    """Writes each polars frame of a dataclass to `folder`/FIELD.parquet with `manifest` (its `kind` set to FIELD); returns the files.
+
+    They are replaced one by one: all carry the digest of all (`tables`), so that whoever reads files of two runs, one of which
+    was killed, can tell. Of two runs at once one waits for the other.
+    """
+    arrows = {field.name: getattr(tables, field.name).to_arrow() for field in dataclasses.fields(tables)}
+    mark = digest_bytes(*(_digest_table(table).encode() for table in arrows.values()))
+    files = [folder / f"{name}.parquet" for name in arrows]
+    with holding(folder, make=True):
+        for path, (name, table) in zip(files, arrows.items(), strict=True):
+            write_parquet(path, [table], table.schema, {**manifest, "tables": mark, "kind": name})
     return files
+
+
+@contextlib.contextmanager
+def holding(folder: Path, *, make: bool = False) -> Iterator[None]:
+    """A block in which no other process writes tables to `folder`, which is made for it with `make`; readers share it.
+
+    A moment's wait, for a set of tables takes no longer to write. Some file systems lock no folder: there tables of two runs may
+    mix, and are told by their digests.
+    """
+    if make:
+        folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX if make else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _digest_table(table: pa.Table) -> str:
+    """The digest of a table as Parquet, where what lies under its nulls is left out."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    written = pa.BufferOutputStream()
+    pq.write_table(table, written)
+    return digest_bytes(written.getvalue().to_pybytes())
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import events
 from recallkit.commands import app
-from recallkit.commands.app import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from recallkit.commands.app import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE
 from recallkit.errors import UsageError, UserError
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """Runs a command; exits 0, 1 (it failed), 2 (usage) or 130 (interrupted; the same command goes on).
+    """Runs a command; exits 0, 1 (it failed), 2 (usage), 130 (interrupted) or 143 (terminated; the same command goes on).
 
     `--log-json` may stand before the command's name or behind it.
     """
     given = sys.argv[1:] if arguments is None else arguments
     command = next((word for word in given if not word.startswith("-")), None)
     given = _start_events(given, command)
-    interrupts: list[threading.Timer] = []
+    interrupts: list[signal.Signals] = []
     try:
         with _insistent_interrupts(interrupts):
             status: Any = app(args=given, standalone_mode=False)
@@ -42,8 +42,8 @@ def run(arguments: list[str] | None = None) -> None:
             raise
         status = EXIT_INTERRUPTED
     if status == EXIT_INTERRUPTED:  # typer turns Ctrl-C inside a command into this status
-        anew = command == "bench"  # what times itself keeps nothing
-        _stop_interrupted("interrupted; nothing was written" if anew else "interrupted; the same command goes on from here")
+        what = "nothing was written" if command == "bench" else "the same command goes on from here"  # what times itself keeps nothing
+        _stop_interrupted(what, is_terminated=signal.SIGTERM in interrupts)
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -56,13 +56,14 @@ def _start_events(given: list[str], command: str | None) -> list[str]:
 
 
 @contextlib.contextmanager
-def _insistent_interrupts(waiting: list[threading.Timer]) -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt where it is safe, and again until it is heard.
+def _insistent_interrupts(heard: list[signal.Signals]) -> Iterator[None]:
+    """Ctrl-C, and SIGTERM, which batch systems send before they kill, raise KeyboardInterrupt where it is safe, again until it is heard.
 
     Python drops an exception that falls into a destructor. One that falls into an import can leave the import lock
     taken, and the program waits for ever, or is taken by a library for a missing package: there it waits for the end.
-    `waiting` is empty as long as nobody pressed Ctrl-C.
+    `heard` is empty as long as nobody asked for an end.
     """
+    waiting: list[threading.Timer] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         importing = _is_importing(frame)
@@ -70,16 +71,18 @@ def _insistent_interrupts(waiting: list[threading.Timer]) -> Iterator[None]:
         again.daemon = True
         again.start()
         waiting.append(again)
+        heard.append(signal.Signals(number))
         if not importing:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for timer in waiting:
             timer.cancel()
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _is_importing(frame: FrameType | None) -> bool:
@@ -91,12 +94,13 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-def _stop_interrupted(line: str) -> None:
+def _stop_interrupted(what: str, *, is_terminated: bool) -> None:
+    line, status = (f"terminated; {what}", EXIT_TERMINATED) if is_terminated else (f"interrupted; {what}", EXIT_INTERRUPTED)
     if events.are_on():
-        events.emit("interrupted", line, level="warning", status=EXIT_INTERRUPTED)
+        events.emit("interrupted", line, level="warning", status=status)
     else:
         sys.stderr.write(f"recallkit: {line}\n")
-    sys.exit(EXIT_INTERRUPTED)
+    sys.exit(status)
 
 
 def _stop(error: UserError, status: int = EXIT_FAILED) -> None:
@@ -122,12 +126,25 @@ def _explain(error: BaseException) -> None:
         _stop(_os_error(error))
     if callable(getattr(error, "show", None)):
         _show_usage(error)
+    if _is_out_of_memory(error):
+        remedy = "free some, or give fewer --workers, a smaller --batch-tokens, shorter --seq-len; the same command goes on from here"
+        _stop(UserError("not enough memory", where=_first_line(error), remedy=remedy))
     if "no space left" in str(error).lower():
         _stop(UserError("no space left on the disk", remedy="free some and run the same command again"))
     if events.are_on() and isinstance(error, Exception):
         lines = "".join(traceback.format_exception(error))
         events.emit_error(f"{type(error).__name__}: {error}", status=EXIT_FAILED, traceback=lines)
         sys.exit(EXIT_FAILED)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Python's own, numpy's and Arrow's errors are MemoryErrors; torch and DuckDB have others, told by their words."""
+    words = str(error).lower()
+    return isinstance(error, MemoryError) or any(said in words for said in ("can't allocate memory", "out of memory", "failed to allocate"))
+
+
+def _first_line(error: BaseException) -> str | None:
+    return next(iter(str(error).splitlines()), None)
 
 
 def _show_usage(error: Any) -> None:

@@ -65,9 +65,10 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
 
     folder = find_comparison(folder)
     files = {field.name: folder / f"{field.name}.parquet" for field in fields(GapTables)}
-    manifest = _common_manifest(folder, files)
     again = "run the same `recallkit gap` again with --force"
-    tables = GapTables(**{name: layouts.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()})
+    with artifacts.holding(folder):
+        manifest = _common_manifest(folder, files)
+        tables = GapTables(**{name: layouts.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()})
     totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
     return Comparison(
         folder=folder,

@@ -20,6 +20,7 @@ app = typer.Typer(
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 
 
 def _version(value: bool) -> None:

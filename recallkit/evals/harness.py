@@ -21,7 +21,7 @@ from recallkit import artifacts
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lm_eval.api.model import LM
     from lm_eval.api.task import Task
@@ -134,9 +134,21 @@ def write_results(results: dict[str, Any], folder: Path, model: str) -> list[Pat
         for name, of_task in samples.items():
             tracker.save_results_samples(task_name=name, samples=of_task)
         written = sorted((Path(temporary) / "model").glob("*"))
-        if len(written) != 1 + len(samples):  # it logs errors rather than raising them
+        if not _are_whole(written, samples):  # it logs errors rather than raising them
             raise UserError("lm-eval could not write its results", where=target, remedy="check the disk and run the same command again")
         return [file.replace(target / file.name) for file in written]
+
+
+def _are_whole(written: Sequence[Path], samples: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether lm-eval's files are all there to their last line: on a full disk it leaves the beginnings of some."""
+    sizes = sorted(len(of_task) for of_task in samples.values())
+    contents = {path: path.read_bytes() for path in written}
+    lines = sorted(content.count(b"\n") for path, content in contents.items() if path.suffix == ".jsonl")
+    try:
+        results = [json.loads(content) for path, content in contents.items() if path.suffix == ".json"]
+    except ValueError:
+        return False
+    return len(results) == 1 and lines == sizes
 
 
 def _folder_name(model: str) -> str:

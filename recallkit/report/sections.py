@@ -192,10 +192,11 @@ def read_tables(kind: type[_T], folder: Path) -> _T:
     """
     result = kind.__name__.removesuffix("Tables").lower()
     files = {field.name: folder / f"{field.name}.parquet" for field in fields(kind)}  # type: ignore[arg-type]
-    manifests = [{**artifacts.read_manifest(path), "kind": ""} for path in files.values()]
-    if any(manifest != manifests[0] for manifest in manifests):
-        raise UserError("tables of different results", where=folder, remedy="make them again with --force")
-    return kind(**{name: layouts.read_frame(path, f"{result}/{name}") for name, path in files.items()})
+    with artifacts.holding(folder):
+        manifests = [{**artifacts.read_manifest(path), "kind": ""} for path in files.values()]
+        if any(manifest != manifests[0] for manifest in manifests):
+            raise UserError("tables of different results", where=folder, remedy="make them again with --force")
+        return kind(**{name: layouts.read_frame(path, f"{result}/{name}") for name, path in files.items()})
 
 
 def recall_section(folder: Path) -> tuple[Section, list[Figure]]:

@@ -12,9 +12,9 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections import deque
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +93,7 @@ class _Worker:
         """Starts the process, or another one in its place."""
         self.connection, theirs = context.Pipe()
         self.process: Any = context.Process(target=_serve, args=(job, self.place, num_workers, theirs), daemon=True)
-        with _interrupts_ignored():  # and so by the process, from its first moment on
+        with _interrupts_held():  # and so they are in the process, from its first moment on
             self.process.start()
         theirs.close()
         self.waiting_for = []
@@ -114,20 +114,22 @@ class _Worker:
     def stop(self) -> None:
         """Ends the process, whatever it is at: its finished items are on disk."""
         self.connection.close()
-        self.process.terminate()
+        self.process.kill()  # SIGTERM is its parent's to hear
         self.process.join()
 
 
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
+
 @contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _interrupts_held() -> Iterator[None]:
+    """Interrupts wait until the block ends: none is lost, and a process that is started in it gets none."""
+    resource_tracker.ensure_running()  # else it is started in the block, and lets them through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _die_with_parent() -> None:
@@ -140,9 +142,10 @@ def _die_with_parent() -> None:
 
 
 def _serve(job: Job, place: int, num_workers: int, connection: Connection) -> None:
-    """What a process does: takes tasks until there are no more. Ctrl-C is its parent's to hear."""
+    """What a process does: takes tasks until there are no more. Ctrl-C and SIGTERM, sent to all, are its parent's to hear."""
     _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
         _take_tasks(job, place, num_workers, connection)
 

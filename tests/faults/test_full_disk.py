@@ -1,0 +1,104 @@
+"""A disk that fills while a command writes: one line, nothing half, and the same bytes once there is room."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from recallkit import pipeline
+from tests.conftest import made_up_texts
+from tests.faults.conftest import left_over, made_of, visible
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Gives a folder a size in kilobytes, or another one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(kilobytes: int) -> Path:
+        change = "remount," if place.is_mount() else ""
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"{change}size={kilobytes}k", "tmpfs", str(place)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"this machine lets no test mount a small disk: {done.stderr.strip()}")
+        return place
+
+    yield mount
+    if place.is_mount():
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.fixture(scope="session")
+def compared(small_slices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compared")
+    pipeline.gap("control:recall", ["control:bigram"], small_slices, folder)
+    return folder
+
+
+@pytest.fixture
+def command(text, small_slices, compared, tiny_model, tmp_path) -> Callable[[str, Path], list[object]]:
+    """A command that writes to a folder, which is made ready for it."""
+    rows = [{"doc_id": str(i), "key": "of", "value": "the", "text": f"{text} of:"} for i, text in enumerate(made_up_texts(40, 80, seed=7))]
+    (tmp_path / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def make(name: str, folder: Path) -> list[object]:
+        if name in ("score", "gap") and not (folder / "slices").exists():
+            shutil.copytree(small_slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap", "lost+found"))
+        evaluation = ["--device", "cpu", "--tasks", "fda", "--data", tmp_path, "--batch-size", 2]
+        commands: dict[str, list[object]] = {
+            "count": [text, "-o", folder / "c.duckdb", "--export", folder / "c.parquet"],
+            "slice": [text, "-o", folder / "s", "--seq-len", 64],
+            "profile": [text, "-o", folder / "p", "--seq-len", 64],
+            "score": ["control:bigram", "--slices", folder / "slices"],
+            "gap": ["control:recall", "control:bigram", "--slices", folder / "slices", "-o", folder / "gap"],
+            "report": [compared, "-o", folder / "r.html"],
+            "eval-recall": [tiny_model("rwkv"), *evaluation, "-o", folder / "e"],
+            "mqar": [tiny_model("rwkv"), "--device", "cpu", "--length", 32, "--pairs", 4, "--samples", 64, "-o", folder / "m"],
+        }
+        return [name, *commands[name]]
+
+    return make
+
+
+def kilobytes_of(folder: Path) -> int:
+    """Of a file system's pages."""
+    return sum(-(-path.stat().st_size // 4096) * 4 for path in folder.rglob("*") if path.is_file())
+
+
+_NAMES = ["count", "slice", "profile", "score", "gap", "report", "eval-recall", "mqar"]
+_SLOW = [pytest.param(name, share, marks=pytest.mark.slow) for name in _NAMES for share in (0.05, 0.5)]
+
+
+@pytest.mark.parametrize(("name", "share"), [("slice", 0.6), ("gap", 0.6), *_SLOW])
+def test_a_full_disk_is_one_line_and_the_command_goes_on(run, disk, command, tmp_path, name, share):
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    arguments = command(name, whole)
+    before = kilobytes_of(whole)
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    expected = made_of(whole)
+    small = disk(1 << 16)
+    arguments = command(name, small)
+    disk(before + 8 + int(share * (kilobytes_of(whole) - before)))
+    done = run(*arguments)
+    assert done.returncode == 1, done.stderr
+    lines = done.stderr.splitlines()
+    assert "no space left on the disk" in lines[-1]
+    assert "free some" in lines[-1]
+    assert "Traceback" not in done.stderr
+    assert {made: content for made, content in made_of(small).items() if expected.get(made) != content} == {}
+    assert not left_over(small)
+    disk(1 << 16)
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert made_of(small) == expected
+    assert not [path for path in visible(small) if path.endswith(".wal")]
+    assert not list(small.rglob(".*"))

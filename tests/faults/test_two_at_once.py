@@ -1,0 +1,95 @@
+"""Two processes with one output: the second is told so, or waits; tables of two runs are never taken for one."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, fields
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+import pytest
+
+from recallkit import artifacts, pipeline
+from recallkit.comparison import read_comparison
+from recallkit.errors import UserError
+from recallkit.journal import Journal
+from recallkit.report.sections import read_tables
+from recallkit.stages.gap import GapTables
+from tests.faults.conftest import visible
+
+MODELS = ("control:recall", "control:bigram")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Four tables that belong together if their numbers are the same."""
+
+    a: object
+    b: object
+    c: object
+    d: object
+
+
+def write_often(folder: str, number: int, seconds: float) -> None:
+    import polars as pl
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        table = pl.DataFrame({"number": [number] * 1000})
+        artifacts.write_frames(Tables(table, table, table, table), Path(folder), {"the": "same"})
+
+
+def test_a_reader_never_sees_tables_of_two_runs(warm: ForkServerContext, tmp_path):
+    writers = [warm.Process(target=write_often, args=(str(tmp_path), number, 4.0)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    while not (tmp_path / "d.parquet").exists():
+        time.sleep(0.01)
+    seen = set()
+    while any(writer.exitcode is None for writer in writers):
+        tables = read_tables(Tables, tmp_path)
+        numbers = {getattr(tables, field.name)["number"][0] for field in fields(Tables)}
+        assert len(numbers) == 1
+        seen |= numbers
+    assert len(seen) > 1
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(GapTables)])
+def test_tables_of_a_run_that_was_killed_are_told_from_those_of_another(small_slices, tmp_path, name):
+    """Also where both were asked the same: the numbers of scores made on another device are not the same."""
+    pipeline.gap(MODELS[0], MODELS[1:], small_slices, tmp_path / "gap")
+    read_comparison(tmp_path / "gap")
+    path = tmp_path / "gap" / f"{name}.parquet"
+    tables = read_comparison(tmp_path / "gap").tables
+    manifest = artifacts.read_manifest(path)
+    others = GapTables(**{field.name: getattr(tables, field.name).head(1) for field in fields(GapTables)})
+    artifacts.write_frames(others, tmp_path / "other", {key: value for key, value in manifest.items() if key != "tables"})
+    shutil.copy(tmp_path / "other" / path.name, path)
+    with pytest.raises(UserError, match="tables of different comparisons"):
+        read_comparison(tmp_path / "gap")
+
+
+@pytest.mark.parametrize("name", ["count", "slice", "profile", "score"])
+def test_the_second_process_is_told_and_the_first_is_not_disturbed(run, text, small_slices, tmp_path, name):
+    shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    commands = {
+        "count": ([text, "-o", tmp_path / "c.duckdb"], tmp_path / "c.duckdb"),
+        "slice": ([text, "-o", tmp_path / "s"], tmp_path / "s" / "sequences.parquet"),
+        "profile": ([text, "-o", tmp_path / "p"], tmp_path / "p" / "profile.parquet"),
+        "score": (["control:bigram", "--slices", tmp_path / "slices"], pipeline.score_path(tmp_path / "slices", "control:bigram")),
+    }
+    arguments, target = commands[name]
+    with Journal(target, {"first": "of two"}) as first:
+        first.commit({"hours": "of work"})
+        before = visible(tmp_path)
+        done = run(name, *arguments, "--force")
+        assert done.returncode == 1, done.stderr
+        assert done.stderr.splitlines()[-1] == (
+            f"recallkit: {target}: another recallkit process is writing this; wait for it, or choose another output"
+        )
+        assert visible(tmp_path) == before
+    with Journal(target, {"first": "of two"}) as first:
+        assert first.state == {"hours": "of work"}
