@@ -79,16 +79,18 @@ def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndar
 
     tokenizer = opened.tokenizer
     pieces = _pieces(opened, parts)
+    shards = [piece for of_shard in pieces for piece in of_shard]
     counting = bigrams.Counting(tokenizer.end_token_id, tokenizer.vocab_size, opened.options.boundary, options.order, only)
     whole = bigrams.CHUNK_TOKENS if options.order == 2 else bigrams.NGRAM_CHUNK_TOKENS
     return CountingJob(
         opened.options,
-        [piece for of_shard in pieces for piece in of_shard],
+        shards,
         [digest for digest, of_shard in zip(opened.digests, pieces, strict=True) for _ in of_shard],
         tokenizer.digest,
         replace(parts, folder=parts.folder.resolve()),
         counting,
         max(_LEAST_CHUNK, whole // options.workers),
+        opened.of_shards(shards),
     )
 
 
@@ -130,6 +132,7 @@ def _count_stretches(job: CountingJob, stretches: Sequence[range], options: Coun
     before = done = sum(_tokens_there(job.parts, number) for number in range(len(stretches)))
     if before:
         console.note(f"going on after {before:,} tokens of an interrupted run", event="resumed", done=before, unit="tokens")
+    job = job if options.engine == "local" and options.workers == 1 else job.for_others()
     progress = console.progress("counting", total=limit)
     with timings.stage("counting", resumed=bool(before)) as stage, progress as show:
         while missing := _missing(job.parts, stretches, limit, options.workers):

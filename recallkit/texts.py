@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,13 @@ class OpenText:
             self.corpus = open_corpus(options.sources, fields, default_split=options.default_split)
         else:
             self.corpus = Corpus(shards, skip_bad=options.skip_bad)
+
+    def of_shards(self, shards: Sequence[Shard]) -> OpenText:
+        """The same with other shards, such as pieces of its own."""
+        other = copy.copy(self)
+        other.__dict__.pop("digests", None)
+        other.corpus = type(self.corpus)(shards, skip_bad=self.options.skip_bad)
+        return other
 
     @cached_property
     def digests(self) -> list[str]:

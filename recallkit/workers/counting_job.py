@@ -49,11 +49,17 @@ class CountingJob:
     parts: Parts
     counting: Counting
     chunk_tokens: int
+    opened: OpenText | None = None
+    """The text as it is open in this process; others open it themselves (`for_others`)."""
 
     doing: ClassVar[str] = "counting"
     remedy: ClassVar[str] = "give fewer --workers"
     wants_card: ClassVar[bool] = False
     most_items_a_task: ClassVar[int] = 1
+
+    def for_others(self) -> CountingJob:
+        """The job as it is sent to other processes."""
+        return replace(self, opened=None)
 
     @property
     def where(self) -> str:
@@ -74,7 +80,7 @@ class Counter:
         if seat is not None:
             self.num_threads = seat.num_threads
             os.environ["RAYON_NUM_THREADS"] = str(seat.num_threads)  # tokenizers ask for it when they first encode
-        self.opened = OpenText(job.text, shards=job.shards)
+        self.opened = job.opened or OpenText(job.text, shards=job.shards)
         if self.opened.tokenizer.digest != job.tokenizer_digest:
             raise UserError("changed while the text was counted", where=job.text.tokenizer, remedy="count again with --force")
 
