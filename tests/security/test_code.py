@@ -14,6 +14,9 @@ FILES = [*python_files("recallkit"), *python_files("kernels"), *python_files("ex
 USERS_OWN = ROOT / "recallkit" / "models" / "user.py"
 """Runs the file that the user named on the command line, and nothing else."""
 
+STARTS_PROCESSES = {ROOT / "recallkit" / name for name in ("doctor/checks.py", "doctor/machine.py", "stages/index_check.py")}
+"""Each starts this very interpreter, or a system's own program, by a fixed list of words, without a shell."""
+
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "subprocess", "pty", "jinja2", "yaml"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load"}
 
@@ -34,7 +37,8 @@ def problems(path: Path) -> list[str]:
     for node in ast.walk(tree):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        found += [f"{node.lineno}: imports {name}" for name in names if name.split(".")[0] in FORBIDDEN_MODULES - {"pickle"}]
+        forbidden = FORBIDDEN_MODULES - {"pickle"} - ({"subprocess"} if path in STARTS_PROCESSES else set())
+        found += [f"{node.lineno}: imports {name}" for name in names if name.split(".")[0] in forbidden]
         if isinstance(node, ast.ImportFrom) and node.module == "pickle":
             found.append(f"{node.lineno}: imports from pickle")
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pickle" and node.attr != "UnpicklingError":
@@ -74,6 +78,7 @@ def test_no_module_runs_what_it_reads(path):
         "import pickle; pickle.load(f)",
         "from pickle import loads",
         "import dill",
+        "import subprocess",
         "torch.load(path)",
         "torch.load(path, weights_only=False)",
         "np.load(path, allow_pickle=True)",
