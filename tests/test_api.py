@@ -122,6 +122,7 @@ FUNCTION_OF = {
 WITHOUT_FUNCTION = {
     "demo": "slice, score and gap without arguments are what it runs",
     "bench": "measures the machine and keeps nothing",
+    "doctor": "looks at the machine and keeps nothing",
     "models": "a list to read",
     "sources": "a list to read",
     "tasks": "a list to read",
