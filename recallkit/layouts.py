@@ -367,7 +367,7 @@ _ENTRIES: dict[str, Callable[[Any], bool]] = {
     "inexact": _each(_each(_is_real)),
     "models": _list_of(_is_text),
     "names": _list_of(_is_text),
-    "num_bytes": _maybe(_list_of(_is_bytes_row)),
+    "num_bytes": _maybe(_either(_is_count, _list_of(_is_bytes_row))),
     "of_models": _each(_with(tokenizer=_is_tokenizer, vocabulary=_is_vocabulary)),
     "options": _OPTIONS,
     "pairs": _either(_is_count, _list_of(_is_count)),

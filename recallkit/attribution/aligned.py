@@ -15,7 +15,7 @@ from recallkit.errors import UserError
 from recallkit.layouts import check_schema, check_values, refusing_damage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -74,16 +74,19 @@ def open_tokens(path: Path) -> LabelledTokens:
         )
     if not manifest["num_rows"]:
         raise UserError("holds no tokens", where=path, remedy="slice a source with longer text")
-    _check_rows(path, manifest, _SLICE_AGAIN)
+    check_labels(path, manifest, columns=("match_length",))  # the others are looked at when rows are read
     return LabelledTokens(path, manifest)
 
 
-def check_labels(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Raises UserError where the columns or the number of rows of `tokens.parquet` are not what they should be: no row is read."""
+def check_labels(path: Path, manifest: Mapping[str, Any], *, columns: Iterable[str] | None = None) -> None:
+    """Raises UserError where the columns (these, or all) or the number of rows of `tokens.parquet` are not what they should be.
+
+    No row is read.
+    """
     import pyarrow.parquet as pq
 
     with refusing_damage(path, _SLICE_AGAIN):
-        check_schema(pq.read_schema(path), "tokens", path, remedy=_SLICE_AGAIN)
+        check_schema(pq.read_schema(path), "tokens", path, remedy=_SLICE_AGAIN, columns=columns)
     _check_rows(path, manifest, _SLICE_AGAIN)
 
 
