@@ -197,7 +197,7 @@ def print_table(table: Table) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    rows = [[printable(cell) for cell in row] for row in table.rows]
+    rows = [[_cut(printable(cell)) for cell in row] for row in table.rows]
     headers = ["\n".join(map(printable, header.split("\n"))) for header in table.headers]
     shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, (header, width) in enumerate(zip(headers, _widths(headers, rows, stdout().width), strict=True)):
@@ -208,6 +208,14 @@ def print_table(table: Table) -> None:
     stdout().print(shown)
     for line in (table.caption or "").splitlines():
         print_line(line)
+
+
+_LONGEST_CELL = 300
+"""Characters: a name of a megabyte would fill the screen for minutes; files hold it whole."""
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= _LONGEST_CELL else f"{cell[: _LONGEST_CELL - 1]}…"
 
 
 def print_tables(tables: Iterable[Table]) -> None:

@@ -244,7 +244,7 @@ def test_damaged_slices_are_told(small_slices, tmp_path):
 
     manifest = artifacts.read_manifest(small_slices / "tokens.parquet")
     rows = pq.read_table(small_slices / "tokens.parquet")
-    for column, problem in (("token", "beyond the vocabulary"), ("position", "positions or distances beyond")):
+    for column, problem in (("token", "column token is not within"), ("position", "column position is not within")):
         values = rows[column].to_numpy().copy()
         values[100] = 70_000
         changed = rows.set_column(rows.schema.get_field_index(column), column, [values])
