@@ -194,7 +194,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
     with Journal(path, options, force=force) as journal, timings.stage("tokenising", before=journal.seconds_before) as stage:
         state = sequences.PackingState.from_json(journal.state) if journal.resumed else sequences.PackingState()
         _note_resumed(journal, state.num_predictions)
-        with console.progress("tokenising", total=opened.options.limit_tokens) as show:
+        with opened.reading(journal.finish), console.progress("tokenising", total=opened.options.limit_tokens) as show:
             blocks = sequences.pack_sequences(
                 opened.encoded(state.position),
                 end_token_id=opened.tokenizer.end_token_id,
@@ -210,7 +210,6 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
                 )
                 journal.commit(block.state.to_json())
                 show(block.state.num_predictions)
-        opened.conclude()
         if not journal.num_parts:
             raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
         facts = {**_stamp(), "kind": "sequences", "options": options, **options, "names": opened.names()}

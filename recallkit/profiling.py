@@ -83,10 +83,9 @@ def profile(
     labeller = Labeller(token_mask(opened.tokenizer, words), table, max_count)
     with Journal(out / _LAST, key, force=options.force) as journal:
         timings = Timings()
-        with timings.stage("profiling", before=journal.seconds_before) as stage:
+        with opened.reading(journal.finish), timings.stage("profiling", before=journal.seconds_before) as stage:
             num_sequences = _count_text(opened, labeller, sums, journal)
             stage.amounts["tokens"] = sums.num_tokens
-        opened.conclude()
         if not sums.num_tokens:
             raise UserError("the text is too short for a single prediction", where=", ".join(text.sources))
         facts = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from recallkit import console
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from recallkit.joining import Boundary
     from recallkit.records import EncodedDocuments, Position
@@ -90,20 +91,42 @@ class OpenText:
             self._encoder = tokenizer.checked_encoder(texts, console.note) if self.options.fast else tokenizer.encode
         return self._encoder
 
-    def check_unchanged(self, shards: Iterable[int] | None = None, digests: Sequence[str] | None = None) -> None:
+    def check_unchanged(
+        self, shards: Iterable[int] | None = None, digests: Sequence[str] | None = None, *, discard: Callable[[], None] = lambda: None
+    ) -> None:
         """Raises UserError where a shard is no longer what it was when `digests`, of all shards, were taken.
 
-        All shards are looked at, and compared with what `digests` gave before, unless others are given.
+        All shards are looked at, and compared with what `digests` gave before, unless others are given. `discard` is called
+        before for one that changed, not for one that cannot be read.
         """
         known = self.digests if digests is None else digests
         for number in range(len(known)) if shards is None else shards:
             if self.corpus.digest(number) != known[number]:
-                remedy = "let nothing write to it, and begin again with --force"
+                discard()
+                remedy = "let nothing write to it while it is read; begin again, with --force if it stays as it is now"
                 raise UserError("changed while it was read", where=self.corpus.shards[number].name, remedy=remedy)
 
-    def conclude(self) -> None:
-        """Ends a reading: tells the user of records that were skipped. Raises UserError where a shard changed meanwhile."""
-        self.check_unchanged()
+    @contextlib.contextmanager
+    def unchanged(
+        self, discard: Callable[[], None], shards: Iterable[int] | None = None, digests: Sequence[str] | None = None
+    ) -> Iterator[None]:
+        """A block that reads shards (as `check_unchanged` takes them) to their end.
+
+        Raises UserError where one changed meanwhile, also where a bad record of it ended the block: that record may be good
+        again. `discard` removes the unfinished work then: were the shard what it was before, work on another one would be gone on with.
+        """
+        try:
+            yield
+        except UserError:
+            self.check_unchanged(shards, digests, discard=discard)
+            raise
+        self.check_unchanged(shards, digests, discard=discard)
+
+    @contextlib.contextmanager
+    def reading(self, discard: Callable[[], None]) -> Iterator[None]:
+        """`unchanged` for the whole text; afterwards the user is told of records that were skipped."""
+        with self.unchanged(discard):
+            yield
         report = self.corpus.report
         note_skipped(report.num_skipped, report.first_skipped)
 

@@ -205,18 +205,26 @@ def test_orphans_are_removed(text, whole, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_shard_that_changes_is_noticed(text, tmp_path, workers, warm_workers):
+def test_a_shard_that_changes_is_noticed(text, tmp_path, workers, warm_workers, monkeypatch):
     folder = tmp_path / "shards"
     folder.mkdir()
     shards = [write_jsonl(folder / f"{number}.jsonl", made_up_texts(20, 100, seed=number)) for number in range(3)]
     opened = OpenText(TextOptions([str(folder)], "train"))
     identity = opened.identity()
+    before = shards[1].read_bytes()
+    monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
+    monkeypatch.setattr(tokens, "_BATCH_CHARACTERS", 1000)
     write_jsonl(shards[1], made_up_texts(20, 100, seed=9))
     with PartsJournal(tmp_path / "counts.duckdb", identity) as journal:
         with pytest.raises(UserError, match=r"1\.jsonl: changed while it was read") as caught:
             counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())
         assert "--force" in caught.value.line()
         assert not CountedStretch.load(journal.parts.path(1))
+        assert not journal.parts.begun_state(1), "what was read of another file would be gone on with"
+        shards[1].write_bytes(before)
+        counted = counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())
+    pipeline.count(TextOptions([str(folder)], "train"), tmp_path / "undisturbed.duckdb")
+    assert counted.num_tokens == read_meta(tmp_path / "undisturbed.duckdb")["num_tokens"]
     shards[2].unlink()
     with PartsJournal(tmp_path / "other.duckdb", identity) as journal, pytest.raises(UserError, match=r"[12]\.jsonl"):
         counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())

@@ -94,8 +94,8 @@ class Counter:
         with _journal_when_free(path, stretch) as journal:
             found = CountedStretch.load(path)  # by another one, while this one waited
             if found is None or not found.fits(stretch.limit):
-                counted = yield from self._count_into(journal, stretch)
-                self.opened.check_unchanged(range(stretch.first, stretch.stop), self.job.digests)
+                with self.opened.unchanged(journal.finish, range(stretch.first, stretch.stop), self.job.digests):
+                    counted = yield from self._count_into(journal, stretch)
                 counted.save(path)
             journal.finish()
         yield Done(0)

@@ -1,0 +1,146 @@
+"""Text that changes while it is read: one line that names the shard, nothing finished, and no trace once it is what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from recallkit import cli, pipeline, profiling
+from recallkit.records import EncodedDocuments, Position
+from recallkit.sources import readers
+from recallkit.stages import sequences, tokens
+from recallkit.texts import OpenText, TextOptions
+from tests.conftest import made_up_texts, write_jsonl
+from tests.faults.conftest import has_committed, left_over, visible
+
+LAST = {"slice": "tokens.parquet", "profile": "profile.parquet"}
+
+
+def replace(path: Path) -> None:
+    """By another file, which whoever has opened the first one does not see."""
+    write_jsonl(path.with_name("new"), made_up_texts(30, 100, seed=9)).replace(path)
+
+
+def write_over(path: Path) -> None:
+    """In place, by lines as long as those that stood there."""
+    path.write_text(path.read_text().replace("token", "motor").replace("state", "stone"))
+
+
+def cut(path: Path) -> None:
+    """In the middle of a line."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def cut_after_a_line(path: Path) -> None:
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:20]))
+
+
+def append(path: Path) -> None:
+    with path.open("a") as file:
+        file.write('{"text": "one more", "meta": {"pile_set_name": "made up"}}\n')
+
+
+CHANGES = [Path.unlink, replace, write_over, cut, cut_after_a_line, append]
+CHANGED, GONE = "changed while it was read; let nothing write to it", "cannot be read (No such file or directory); check that it is"
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
+    """Two shards of many commits each, read in blocks of a few lines."""
+    folder = tmp_path_factory.mktemp("text")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "BLOCK_BYTES", 1 << 12)
+        patch.setattr(tokens, "_BATCH_CHARACTERS", 4_000)
+        patch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", 16)
+        patch.setattr(profiling, "SECONDS_A_COMMIT", 0.0)
+        yield [write_jsonl(folder / f"{name}.jsonl", made_up_texts(40, 120, seed=number)) for number, name in enumerate("ab")]
+
+
+@pytest.fixture(scope="module")
+def expected(shards, tmp_path_factory) -> dict[str, dict[str, bytes]]:
+    """What the commands make of a text that stays."""
+    text, folder = TextOptions([str(shards[0].parent)], "validation"), tmp_path_factory.mktemp("whole")
+    pipeline.slice_text(text, folder / "slice", counts=None, seq_len=64)
+    profiling.profile(text, folder / "profile", seq_len=64)
+    return {name: tables(folder / name) for name in LAST}
+
+
+@pytest.fixture
+def command(shards, monkeypatch, capsys) -> Callable[..., tuple[int, list[str]]]:
+    """Runs a command in this process, which does something once the reading is at `at`; gives its status and what it says."""
+
+    def call(
+        name: str, out: Path, *options: str, at: Position | None = None, then: Callable[[], None] = lambda: None
+    ) -> tuple[int, list[str]]:
+        whole = OpenText.encoded
+
+        def watched(self: OpenText, *arguments: object) -> Iterator[EncodedDocuments]:
+            waits = at is not None
+            for batch in whole(self, *arguments):
+                yield batch
+                if waits and batch.positions[-1] >= at:
+                    waits = False
+                    then()
+
+        with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+            patch.setattr(OpenText, "encoded", watched)
+            cli.run([name, str(shards[0].parent), "-o", str(out), "--seq-len", "64", *options])
+        return int(ended.value.code or 0), capsys.readouterr().err.splitlines()
+
+    return call
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    """What decides no byte of a table, the seconds of its stages, stands in manifest.json."""
+    return {name: content for name, content in visible(folder).items() if not name.endswith("manifest.json")}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [*(("slice", change) for change in CHANGES), *(("profile", change) for change in (Path.unlink, write_over, cut))]
+)
+def test_a_text_that_changes_is_told_and_leaves_no_trace(command, shards, expected, tmp_path, name, change):
+    """A shard half read, one not read yet, and of one way to change one that was read."""
+    assert LAST[name] in expected[name]
+    before = [shard.read_bytes() for shard in shards]
+    moments = [(0, Position(0, 20)), (1, Position(0, 20)), *([(0, Position(1, 20))] if change is replace else [])]
+    for place, at in moments:
+        out = tmp_path / f"{place}{at}"
+        status, said = command(name, out, at=at, then=lambda shard=shards[place]: change(shard))
+        changed = shards[place].read_bytes() if change is not Path.unlink else None
+        shards[place].write_bytes(before[place])
+        assert changed != before[place]
+        assert status == 1, said
+        assert len(said) == 1
+        assert said[0].startswith(f"recallkit: {shards[place]}: {GONE if change is Path.unlink else CHANGED}")
+        assert not visible(out)
+        assert not left_over(out)
+        status, said = command(name, out)
+        assert status == 0, said
+        assert tables(out) == expected[name]
+        assert not list(out.rglob(".*"))
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_work_on_a_shard_that_cannot_be_read_for_a_while_is_not_lost(command, shards, expected, tmp_path, name):
+    """A file server that is away: what was read before is right."""
+    before = shards[1].read_bytes()
+    status, said = command(name, tmp_path / "cut", at=Position(0, 30), then=shards[1].unlink)
+    shards[1].write_bytes(before)
+    assert status == 1, said
+    assert has_committed(tmp_path / "cut")
+    status, said = command(name, tmp_path / "cut")
+    assert status == 0, said
+    assert "going on after" in said[0]
+    assert tables(tmp_path / "cut") == expected[name]
+
+
+def test_a_bad_record_of_a_text_that_stays_is_told_as_one(command, shards, tmp_path):
+    before = shards[1].read_bytes()
+    shards[1].write_bytes(before + b"{\n")
+    status, said = command("slice", tmp_path / "cut")
+    shards[1].write_bytes(before)
+    assert (status, len(said)) == (1, 1)
+    assert f"{shards[1]}, line 41: not JSON" in said[0]
+    assert has_committed(tmp_path / "cut")
