@@ -40,7 +40,8 @@ def lookup_kernel(q_ptr, k_ptr, v_ptr, offsets_ptr, keys_ptr, out_ptr, batch, nu
     last = tl.minimum(tl.load(offsets_ptr + row * t + place + 1), num_keys)
     heads_long = heads.to(tl.int64)[:, None]
     at_query = row * q_row + place * q_place + heads_long * q_head + inner[None, :]
-    q = tl.load(q_ptr + at_query, mask=has & (first < last), other=0.0).to(tl.float32) * scale
+    # Triton 3.9 interprets `has & (a scalar)` as integers, which are no mask.
+    q = tl.load(q_ptr + at_query, mask=tl.where(first < last, has, False), other=0.0).to(tl.float32) * scale
     keys_of_row = k_ptr + row * k_row + heads_long * k_head + inner[None, :]
     values_of_row = v_ptr + row * v_row + heads_long * v_head + inner[None, :]
     highest = tl.full((together,), -float("inf"), tl.float32)

@@ -87,7 +87,8 @@ def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_p
             gate = _step_by_step(gate_ptr, gate_t, t, first, channels, has_channel)
         for i in tl.static_range(STEPS):
             h, y = _advance(h, x[i], dt[i], write[i], read[i], gate[i], skip, rates, HAS_SKIP, HAS_GATE)
-            tl.store(y_ptr + (tl.cast(first, tl.int64) + i) * b * d + channels, y, mask=has_channel & (first + i < t))
+            # Triton 3.9 interprets `has_channel & (a scalar)` as integers, which are no mask.
+            tl.store(y_ptr + (tl.cast(first, tl.int64) + i) * b * d + channels, y, mask=tl.where(first + i < t, has_channel, False))
     tl.store(tl.multiple_of(last_ptr + in_state, [1, 1]), h, mask=mask)
 
 

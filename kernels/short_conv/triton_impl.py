@@ -40,11 +40,12 @@ def conv_kernel(u_ptr, taps_ptr, bias_ptr, history_ptr, gate_ptr, y_ptr, latest_
     inputs = ()
     for i in tl.static_range(TIMES + K - 1):
         time = tile * TIMES + i - (K - 1)
-        there = has & (time >= 0) & (time < t)
+        # Triton 3.9 interprets `has & (a scalar)` as integers, which are no mask.
+        there = tl.where((time >= 0) & (time < t), has, False)
         value = tl.load(u_ptr + tl.cast(time, tl.int64) * u_t + channels, mask=there, other=0.0).to(tl.float32)
         if HAS_HISTORY and i < K - 1:
             older = history_ptr + (time + K - 1) * c + channels
-            value += tl.load(older, mask=has & (time < 0), other=0.0).to(tl.float32)
+            value += tl.load(older, mask=tl.where(time < 0, has, False), other=0.0).to(tl.float32)
         inputs = inputs + (value,)  # type: ignore[assignment]  # noqa: RUF005
     for i in tl.static_range(TIMES):
         time = tile * TIMES + i
@@ -55,15 +56,16 @@ def conv_kernel(u_ptr, taps_ptr, bias_ptr, history_ptr, gate_ptr, y_ptr, latest_
             acc = acc / (1.0 + tl.exp2(acc * -1.4426950408889634))
         if HAS_GATE:
             gate = gate_ptr + tl.cast(time, tl.int64) * gate_t + channels
-            acc *= tl.load(gate, mask=has & (time < t), other=0.0).to(tl.float32)
-        tl.store(y_ptr + tl.cast(time, tl.int64) * y_t + channels, acc, mask=has & (time < t))
+            acc *= tl.load(gate, mask=tl.where(time < t, has, False), other=0.0).to(tl.float32)
+        tl.store(y_ptr + tl.cast(time, tl.int64) * y_t + channels, acc, mask=tl.where(time < t, has, False))
     if tile == num_tiles - 1:
         for place in tl.static_range(K - 1):
             latest = t - (K - 1) + place
-            kept = tl.load(u_ptr + tl.cast(latest, tl.int64) * u_t + channels, mask=has & (latest >= 0), other=0.0).to(tl.float32)
+            newer = u_ptr + tl.cast(latest, tl.int64) * u_t + channels
+            kept = tl.load(newer, mask=tl.where(latest >= 0, has, False), other=0.0).to(tl.float32)
             if HAS_HISTORY:
                 before = history_ptr + (latest + K - 1) * c + channels
-                kept += tl.load(before, mask=has & (latest < 0), other=0.0).to(tl.float32)
+                kept += tl.load(before, mask=tl.where(latest < 0, has, False), other=0.0).to(tl.float32)
             tl.store(latest_ptr + place * c + channels, kept, mask=has)
 
 

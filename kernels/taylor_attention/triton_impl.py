@@ -78,7 +78,8 @@ def chunk_state_kernel(k_ptr, v_ptr, kv_ptr, sum_ptr, heads, t, v_dim, num_chunk
     kv *= scale[:, None]
     out = place.to(tl.int64) * FEATURES + n
     tl.store(kv_ptr + out[:, None] * v_dim + values[None, :], kv, mask=(n < FEATURES)[:, None] & (values < v_dim)[None, :])
-    tl.store(sum_ptr + out, total, mask=(n < FEATURES) & (tl.program_id(1) == 0))
+    # Triton 3.9 interprets `mask & (a scalar)` as integers, which are no mask; here and below.
+    tl.store(sum_ptr + out, total, mask=tl.where(tl.program_id(1) == 0, n < FEATURES, False))
 
 
 @triton.jit
@@ -93,8 +94,8 @@ def _add_up(chunks_ptr, initial_ptr, prefix_ptr, final_ptr, places, row, width, 
     prefix_at = prefix_ptr + row * num_prefixes * width + places
     # Chunks that are ahead are loaded meanwhile: nothing else here takes time.
     for chunk in tl.range(0, tl.maximum(num_chunks, num_prefixes), num_stages=AHEAD):
-        tl.store(prefix_at, (before * _SCALE).to(OUT), mask=within & (chunk < num_prefixes))
-        before += tl.load(chunk_at, mask=within & (chunk < num_chunks), other=0.0)
+        tl.store(prefix_at, (before * _SCALE).to(OUT), mask=tl.where(chunk < num_prefixes, within, False))
+        before += tl.load(chunk_at, mask=tl.where(chunk < num_chunks, within, False), other=0.0)
         chunk_at += width
         prefix_at += width
     if WITH_FINAL:
@@ -200,7 +201,7 @@ def step_kernel(q_ptr, k_ptr, v_ptr, kv_ptr, sum_ptr, y_ptr, new_kv_ptr, new_sum
         kv += k[:, None] * v[None, :]
         sums += k
         tl.store(new_kv_ptr + at, kv, mask=mask)
-        tl.store(new_sum_ptr + place, sums, mask=known & (tl.program_id(1) == 0))
+        tl.store(new_sum_ptr + place, sums, mask=tl.where(tl.program_id(1) == 0, known, False))
         y += tl.sum(q[:, None] * kv, axis=0)
         total += tl.sum(q * sums, axis=0)
     tl.store(y_ptr + row * v_dim + values, (y / (total + eps)).to(y_ptr.dtype.element_ty), mask=has_value)

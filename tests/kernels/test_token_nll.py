@@ -289,6 +289,7 @@ def test_triton_keeps_ties_large_logits_and_masked_entries():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # of numpy, with which Triton 3.9 interprets a maximum
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_triton_says_where_a_logit_is_broken(value):
     hidden, weight, _, targets = (tensor.to(DEVICE) for tensor in draw(20, 8, 100))
