@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+OPTIONS = {"enable_fp_fusion": True}
+"""What every kernel is compiled with: products and sums fused, which Triton 3.9 warns of where it is not said, and 3.10 leaves out."""
+
 
 class Launcher:
     """A kernel with its configurations, the first of which is the usual one.
@@ -42,9 +45,9 @@ class Launcher:
         device = next(tensor for tensor in tensors if tensor is not None).device
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
             if config is None and os.environ.get("RECALLKIT_AUTOTUNE") == "1" and not interpreted():
-                self._autotuner()[grid](*tensors, **values)
+                self._autotuner()[grid](*tensors, **values, **OPTIONS)
             else:
-                self.kernel[grid](*tensors, **values, **self.configs[config or 0].all_kwargs())
+                self.kernel[grid](*tensors, **values, **OPTIONS, **self.configs[config or 0].all_kwargs())
 
     def _autotuner(self) -> Any:
         if self._tuned is None:

@@ -86,6 +86,8 @@ def compile_case(case: Case) -> Resources:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    from recallkit.kernels.launch import OPTIONS
+
     kernel, launcher = _find(case.kernel), _find(case.launcher)
     given = {**case.arguments, **launcher.configs[case.config].kwargs}
     types = {"bf16": tl.bfloat16, "fp16": tl.float16, "fp32": tl.float32}
@@ -106,7 +108,8 @@ def compile_case(case: Case) -> Resources:
     if given:
         raise ValueError(f"{case}: no such arguments: {', '.join(given)}")
     config = launcher.configs[case.config]
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages} | ({"maxnreg": config.maxnreg} if config.maxnreg else {})
+    options = {**OPTIONS, "num_warps": config.num_warps, "num_stages": config.num_stages}
+    options |= {"maxnreg": config.maxnreg} if config.maxnreg else {}
     source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
     compiled = triton.compile(source, target=GPUTarget("cuda", HOPPER, 32), options=options)
     return _inspect(compiled.asm["cubin"], compiled.metadata.shared)
