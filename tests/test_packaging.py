@@ -30,7 +30,8 @@ NEEDED_BY_OTHERS = {
 UNDECLARED = {
     "liger_kernel": "a peer that `bench` times where it is there",
     "cut_cross_entropy": "a peer that `bench` times where it is there",
-    "tokengrams": "a peer that a benchmark times where it is there",
+    "pydivsufsort": "a peer that a benchmark times where it is there",
+    "atheris": "guides fuzzing where it is there",
     "nltk": "comes with lm-eval; `profile --stop-words nltk` tells what to do without it",
     "markdown_it": "comes with rich; a test reads tables with it",
     "tqdm": "comes with transformers; examples draw their progress with it",
@@ -38,6 +39,7 @@ UNDECLARED = {
 }
 """Modules that are imported and are no dependency of ours, and why they need be none."""
 ELSEWHERE = {"gigatoken": "gigatoken", "fla": "fla-core", "ray": "ray", "triton": "triton", "selenium": "selenium"}
+ELSEWHERE |= {"tokengrams": "tokengrams", "infini_gram": "infini-gram"}
 """Modules of optional dependencies, which need not be installed where the tests run, with their distributions."""
 
 
@@ -76,11 +78,11 @@ def test_every_dependency_is_imported():
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
-        ("recallkit", ("fast", "ray", "gpu")),
+        ("recallkit", ("fast", "ray", "gpu", "indexes")),
         ("kernels", ("gpu",)),
         ("examples", ("fast",)),
         ("scripts", ()),
-        ("tests", ("fast", "ray", "gpu", "dev")),
+        ("tests", ("fast", "ray", "gpu", "indexes", "dev")),
     ],
 )
 def test_every_import_is_declared(folder, extras):

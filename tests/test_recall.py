@@ -58,9 +58,8 @@ def test_the_embedded_default(run_afresh, run):
     assert rows["control:copy"]["accuracy"] == 1.0
     assert rows["control:unigram"]["accuracy"] == 0.0
     assert rows["control:unigram"]["difference"] == -1.0
-    assert {path.name for path in Path(found["path"]).iterdir()} == {
-        f"{name}.parquet" for name in ("recall", "by_distance", "by_occurrences", "by_length")
-    }
+    tables = {f"{name}.parquet" for name in ("recall", "by_distance", "by_occurrences", "by_length")}
+    assert {path.name for path in Path(found["path"]).iterdir()} == {*tables, "manifest.json"}
     table = run("eval-recall", "--limit", 30)
     assert "control:unigram" in table.stdout
     assert "-100.0" in table.stdout
