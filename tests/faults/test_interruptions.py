@@ -32,7 +32,14 @@ def check_stopped(process: BaseProcess, number: signal.Signals) -> None:
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(("stage", "number"), [("count", signal.SIGTERM), ("slice", signal.SIGTERM), ("profile", signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [
+        ("slice", signal.SIGTERM),
+        pytest.param("count", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("profile", signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
 def test_asked_to_end_a_command_keeps_its_work(listening, text, tmp_path, stage, number):
     def command(name: str) -> list[object]:
         more = ["--limit-tokens", 30_000, "--export", tmp_path / name / "made.parquet"] if stage == "count" else ["--seq-len", 64]
