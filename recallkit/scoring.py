@@ -88,6 +88,9 @@ def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOption
 
     if is_finished(found, identity, path, force=options.force, remedy=remedy):
         manifest = artifacts.read_manifest(path)
+        beside = path.with_suffix(".json")
+        if not beside.exists():  # a full disk, or a kill, came between the two files
+            write_manifest(beside, manifest, Timings())
         num_parts = -(-sequences["num_sequences"] // SEQUENCES_PER_PART)
         return manifest if options.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
     key = {**identity, "batch_tokens": options.batch_tokens, "sequences_per_part": SEQUENCES_PER_PART}
