@@ -55,7 +55,8 @@ def call_within(seconds: float, call: Callable[[], Value]) -> Value:
     """The value of `call()`; raises what it raises, and TimeoutError once it has run for longer than `seconds`.
 
     Both the time that passed and the processor time of this process must exceed the limit: a slow machine, a busy one, a
-    process that was stopped for an hour are no reason to give up.
+    process that was stopped for an hour are no reason to give up. It is the whole process's time, because tokenizers work in
+    threads of their own; a call that was given up still uses some, so that calls after it are judged by the time that passed.
     """
     try:
         caller = _idle.pop()
