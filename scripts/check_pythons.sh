@@ -8,7 +8,6 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 kept=${2:-}
 folder=${kept:-$work}
-export PIP_NO_COMPILE=1
 
 scripts/build.sh "$venv" "$work/dist"
 passed=() failed=() missing=()

@@ -8,7 +8,6 @@ cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 venv=${2:-$work/venv}
-export PIP_NO_COMPILE=1
 
 # Deprecations are mistakes of ours with the newest versions; older libraries deprecate one another.
 : >"$work/constraints.txt"

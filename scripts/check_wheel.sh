@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Builds sdist and wheel twice, which must give the same bytes, installs the wheel with its declared dependencies in a clean
 # environment, has its types checked from outside, and runs it there.
-# usage: scripts/check_wheel.sh VENV     (VENV has the packages `build` and `mypy`)
+# usage: scripts/check_wheel.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repository=$PWD
-venv=$(cd "$1" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-scripts/build.sh "$venv" "$work/dist" | tee "$work/digests"
-(umask 077 && TZ=Asia/Kathmandu scripts/build.sh "$venv" "$work/again") | diff "$work/digests" - || { echo "two builds of one commit differ" >&2; exit 1; }
+"${PYTHON:-python3}" -m venv "$work/tools"
+"$work/tools/bin/python" -m pip --disable-pip-version-check --quiet install --no-compile -c constraints-cpu.txt build mypy
+scripts/build.sh "$work/tools" "$work/dist" | tee "$work/digests"
+(umask 077 && TZ=Asia/Kathmandu scripts/build.sh "$work/tools" "$work/again") | diff "$work/digests" - || { echo "two builds of one commit differ" >&2; exit 1; }
 scripts/install.sh "$work/venv" "$work"/dist/*.whl
 cd "$work"
 export RECALLKIT_HOME="$work/home"
@@ -37,6 +38,6 @@ tables = recallkit.gap("zoo:attention", "zoo:rwkv")
 assert_type(tables, recallkit.GapTables)
 recallkit.gap("zoo:attention", "zoo:rwkv", workers="two")  # type: ignore[arg-type]
 PYTHON
-"$venv/bin/mypy" --strict --follow-imports=silent --cache-dir "$work/types" --python-executable "$work/venv/bin/python" consumer.py
+"$work/tools/bin/mypy" --strict --follow-imports=silent --cache-dir "$work/types" --python-executable "$work/venv/bin/python" consumer.py
 "$repository/scripts/try_out.sh" "$work/venv"
 echo "wheel: the same bytes twice, typed, works outside the tree with its declared dependencies alone"

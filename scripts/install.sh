@@ -12,7 +12,9 @@ torch=$(grep -m 1 '^torch==' "$constraints" || echo torch)
 python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "recallkit needs Python 3.11 or newer; name one with PYTHON=..." >&2; exit 1; }
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)
+# pip would compile every module of every package, one after the other, which takes longer than all the rest: Python compiles those
+# that are used when they are first imported.
+install=("$venv/bin/python" -m pip --disable-pip-version-check --quiet install --no-compile)
 
 if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
     echo "There is a card here, but make installs torch's CPU build. For CUDA run afterwards:"
@@ -24,7 +26,8 @@ if [ "$(uname)" = Linux ]; then
     found=$("$venv/bin/python" -m pip install --dry-run --no-deps "$torch" 2>/dev/null || true)
     case "$found" in
     *+cpu* | *"already satisfied"*) ;;
-    *) "${pip[@]}" install --no-deps --extra-index-url https://download.pytorch.org/whl/cpu -c "$constraints" torch ;;
+    *) "${install[@]}" --no-deps --extra-index-url https://download.pytorch.org/whl/cpu -c "$constraints" torch ;;
     esac
 fi
-"${pip[@]}" install -c "$constraints" "$@"
+"${install[@]}" -c "$constraints" "$@"
+env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c 'import altair, datasets, duckdb, lm_eval.evaluator, numba, polars, torch, transformers.modeling_utils'
