@@ -53,6 +53,7 @@ class Journal:
         self.num_parts = 0
         self.state: dict[str, Any] = {}
         self.seconds_before = 0.0
+        self.before_commit: Callable[[], None] = lambda: None
         self._begun = time.monotonic()
         self._lock: int | None = None
 
@@ -131,7 +132,11 @@ class Journal:
         return self.folder / f"part-{index:06d}"
 
     def commit(self, state: dict[str, Any], *, num_new_parts: int = 1) -> None:
-        """Records that `num_new_parts` more parts are whole on disk, and the state to go on from."""
+        """Records that `num_new_parts` more parts are whole on disk, and the state to go on from.
+
+        What `before_commit` raises ends the run with the commit before.
+        """
+        self.before_commit()
         self.num_parts += num_new_parts
         self.state = state
         saved = {"key": self.key, "num_parts": self.num_parts, "state": state, "seconds": self.seconds}

@@ -194,7 +194,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
     with Journal(path, options, force=force) as journal, timings.stage("tokenising", before=journal.seconds_before) as stage:
         state = sequences.PackingState.from_json(journal.state) if journal.resumed else sequences.PackingState()
         _note_resumed(journal, state.num_predictions)
-        with opened.reading(journal.finish), console.progress("tokenising", total=opened.options.limit_tokens) as show:
+        with opened.reading(journal), console.progress("tokenising", total=opened.options.limit_tokens) as show:
             blocks = sequences.pack_sequences(
                 opened.encoded(state.position),
                 end_token_id=opened.tokenizer.end_token_id,

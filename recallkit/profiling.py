@@ -83,7 +83,7 @@ def profile(
     labeller = Labeller(token_mask(opened.tokenizer, words), table, max_count)
     with Journal(out / _LAST, key, force=options.force) as journal:
         timings = Timings()
-        with opened.reading(journal.finish), timings.stage("profiling", before=journal.seconds_before) as stage:
+        with opened.reading(journal), timings.stage("profiling", before=journal.seconds_before) as stage:
             num_sequences = _count_text(opened, labeller, sums, journal)
             stage.amounts["tokens"] = sums.num_tokens
         if not sums.num_tokens:

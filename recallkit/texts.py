@@ -12,8 +12,9 @@ from recallkit import console
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from recallkit.journal import Journal
     from recallkit.joining import Boundary
     from recallkit.records import EncodedDocuments, Position
     from recallkit.sources.readers import Shard
@@ -46,6 +47,7 @@ class OpenText:
 
         self.options = options
         self._encoder: Encoder | None = None
+        self._unchecked = range(0)
         self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer, end_token=options.end_token)
         if shards is None:
             fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad)
@@ -82,7 +84,10 @@ class OpenText:
         """The stream of encoded documents from a position on, up to shard `stop`."""
         from recallkit.stages.tokens import encode_documents
 
-        return encode_documents(self.corpus.documents(start, stop), self.tokenizer, choose=self._choose_encoder)
+        self._unchecked = range(start.shard, start.shard + 1)
+        for encoded in encode_documents(self.corpus.documents(start, stop), self.tokenizer, choose=self._choose_encoder):
+            self._unchecked = range(self._unchecked.start, encoded.positions[-1].shard + 1)
+            yield encoded
 
     def _choose_encoder(self, texts: Sequence[str]) -> Encoder:
         """The encoder for this text, chosen once, by the first documents that are read."""
@@ -91,41 +96,40 @@ class OpenText:
             self._encoder = tokenizer.checked_encoder(texts, console.note) if self.options.fast else tokenizer.encode
         return self._encoder
 
-    def check_unchanged(
-        self, shards: Iterable[int] | None = None, digests: Sequence[str] | None = None, *, discard: Callable[[], None] = lambda: None
-    ) -> None:
-        """Raises UserError where a shard is no longer what it was when `digests`, of all shards, were taken.
-
-        All shards are looked at, and compared with what `digests` gave before, unless others are given. `discard` is called
-        before for one that changed, not for one that cannot be read.
-        """
-        known = self.digests if digests is None else digests
-        for number in range(len(known)) if shards is None else shards:
-            if self.corpus.digest(number) != known[number]:
-                discard()
+    def _check(self, shards: Iterable[int], digests: Sequence[str]) -> None:
+        """Raises UserError where one of these shards is not what it was when `digests`, of all shards, were taken."""
+        for number in shards:
+            if self.corpus.digest(number) != digests[number]:
                 remedy = "let nothing write to it while it is read; begin again, with --force if it stays as it is now"
                 raise UserError("changed while it was read", where=self.corpus.shards[number].name, remedy=remedy)
 
-    @contextlib.contextmanager
-    def unchanged(
-        self, discard: Callable[[], None], shards: Iterable[int] | None = None, digests: Sequence[str] | None = None
-    ) -> Iterator[None]:
-        """A block that reads shards (as `check_unchanged` takes them) to their end.
+    def _check_read(self, digests: Sequence[str]) -> None:
+        """The same for what was read since it was last asked."""
+        self._check(self._unchecked, digests)
+        self._unchecked = range(self._unchecked.stop - 1, self._unchecked.stop)
 
-        Raises UserError where one changed meanwhile, also where a bad record of it ended the block: that record may be good
-        again. `discard` removes the unfinished work then: were the shard what it was before, work on another one would be gone on with.
+    @contextlib.contextmanager
+    def unchanged(self, journal: Journal, shards: range | None = None, digests: Sequence[str] | None = None) -> Iterator[None]:
+        """A block that reads shards (all of them) to their end, and commits what it makes of them to `journal`.
+
+        Raises UserError where one is not what it was when `digests` (of all shards; `self.digests`) were taken: before each
+        commit, for work on a text that was another one for a while must not be gone on with, at the end, and where a bad
+        record ended the block, for it may be good again.
         """
+        known = self.digests if digests is None else digests
+        asked = range(len(known)) if shards is None else shards
+        journal.before_commit = lambda: self._check_read(known)
         try:
             yield
         except UserError:
-            self.check_unchanged(shards, digests, discard=discard)
+            self._check(asked, known)
             raise
-        self.check_unchanged(shards, digests, discard=discard)
+        self._check(asked, known)
 
     @contextlib.contextmanager
-    def reading(self, discard: Callable[[], None]) -> Iterator[None]:
+    def reading(self, journal: Journal) -> Iterator[None]:
         """`unchanged` for the whole text; afterwards the user is told of records that were skipped."""
-        with self.unchanged(discard):
+        with self.unchanged(journal):
             yield
         report = self.corpus.report
         note_skipped(report.num_skipped, report.first_skipped)

@@ -94,7 +94,7 @@ class Counter:
         with _journal_when_free(path, stretch) as journal:
             found = CountedStretch.load(path)  # by another one, while this one waited
             if found is None or not found.fits(stretch.limit):
-                with self.opened.unchanged(journal.finish, range(stretch.first, stretch.stop), self.job.digests):
+                with self.opened.unchanged(journal, range(stretch.first, stretch.stop), self.job.digests):
                     counted = yield from self._count_into(journal, stretch)
                 counted.save(path)
             journal.finish()

@@ -136,6 +136,24 @@ def test_work_on_a_shard_that_cannot_be_read_for_a_while_is_not_lost(command, sh
     assert tables(tmp_path / "cut") == expected[name]
 
 
+@pytest.mark.parametrize("name", LAST)
+@pytest.mark.parametrize("change", [write_over, append])
+def test_nothing_is_committed_of_a_text_that_changed(command, shards, tmp_path, name, change):
+    """A run killed while the text is another one would be gone on with once the text is what it was."""
+    out, before, committed = tmp_path / "cut", shards[0].read_bytes(), []
+
+    def change_it() -> None:
+        change(shards[0])
+        committed.extend(path.read_bytes() for path in out.rglob("state.json"))
+
+    status, said = command(name, out, at=Position(0, 20), then=change_it)
+    shards[0].write_bytes(before)
+    assert status == 1, said
+    assert len(committed) == 1
+    assert [path.read_bytes() for path in out.rglob("state.json")] == committed
+    assert has_committed(out)
+
+
 def test_a_bad_record_of_a_text_that_stays_is_told_as_one(command, shards, tmp_path):
     before = shards[1].read_bytes()
     shards[1].write_bytes(before + b"{\n")
