@@ -14,8 +14,8 @@ from recallkit.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from recallkit.journal import Journal
     from recallkit.joining import Boundary
+    from recallkit.journal import Journal
     from recallkit.records import EncodedDocuments, Position
     from recallkit.sources.readers import Shard
     from recallkit.stages.tokens import Encoder, TextTokenizer
