@@ -6,13 +6,16 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 repository=$PWD
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 
 "${PYTHON:-python3}" -m venv "$work/tools"
 "$work/tools/bin/python" -m pip --disable-pip-version-check --quiet install --no-compile -c constraints-cpu.txt build mypy
 scripts/build.sh "$work/tools" "$work/dist" | tee "$work/digests"
-(umask 077 && TZ=Asia/Kathmandu scripts/build.sh "$work/tools" "$work/again") | diff "$work/digests" - || { echo "two builds of one commit differ" >&2; exit 1; }
+again() { (umask 077 && TZ=Asia/Kathmandu scripts/build.sh "$work/tools" "$work/again") | diff "$work/digests" - || { echo "two builds of one commit differ" >&2; exit 1; }; }
+again &
+building=$!
 scripts/install.sh "$work/venv" "$work"/dist/*.whl
+wait "$building"
 cd "$work"
 export RECALLKIT_HOME="$work/home"
 where=$("$work/venv/bin/python" -c 'import recallkit; print(recallkit.__file__)')
@@ -38,6 +41,8 @@ tables = recallkit.gap("zoo:attention", "zoo:rwkv")
 assert_type(tables, recallkit.GapTables)
 recallkit.gap("zoo:attention", "zoo:rwkv", workers="two")  # type: ignore[arg-type]
 PYTHON
-"$work/tools/bin/mypy" --strict --follow-imports=silent --cache-dir "$work/types" --python-executable "$work/venv/bin/python" consumer.py
+"$work/tools/bin/mypy" --strict --follow-imports=silent --cache-dir "$work/types" --python-executable "$work/venv/bin/python" consumer.py &
+checking=$!
 "$repository/scripts/try_out.sh" "$work/venv"
+wait "$checking"
 echo "wheel: the same bytes twice, typed, works outside the tree with its declared dependencies alone"
