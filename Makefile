@@ -11,7 +11,7 @@ demo: $(VENV)/.installed
 
 # Sets up and runs the tests.
 test: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
+	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 slow: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -q -m slow

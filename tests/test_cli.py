@@ -544,10 +544,10 @@ def test_ctrl_c_is_heard_at_any_moment(home, tmp_path):
     """Also while modules are being imported, where an exception would be lost or leave the import lock taken."""
     shard = tmp_path / "long.jsonl"
     shard.write_text("".join(json.dumps({"text": t}) + "\n" for t in made_up_texts(400, 400)) * 100)
-    for moment in range(12):
+    for moment in range(6):
         command = [sys.executable, "-m", "recallkit", "count", str(shard), "-o", str(tmp_path / "c.duckdb"), "--force"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        time.sleep(0.5 + 0.05 * moment)
+        time.sleep(0.5 + 0.1 * moment)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 130, err

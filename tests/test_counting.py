@@ -88,10 +88,10 @@ def test_longer_ngrams_too(text, tmp_path, boundary, warm_workers, monkeypatch):
     assert several["num_ngrams"] > several["num_bigrams"]
 
 
-@pytest.mark.parametrize("limit", [1, 3_000, 3_500, 12_345, 10**6])
+@pytest.mark.parametrize("limit", [1, 3_000, 12_345, 10**6])
 def test_a_limit_ends_the_text_at_the_same_token(text, tmp_path, limit, warm_workers, monkeypatch):
     text = replace(text, limit_tokens=limit)
-    tables = [count(text, tmp_path / f"{workers}.duckdb", workers=workers) for workers in (1, 2, 5)]
+    tables = [count(text, tmp_path / f"{workers}.duckdb", workers=workers) for workers in (1, 3)]
     monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1 << 30)
     tables.append(count(text, tmp_path / "one.duckdb"))
     assert all(table == tables[0] for table in tables)

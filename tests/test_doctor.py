@@ -100,15 +100,15 @@ def test_a_package_that_is_broken_is_found_and_a_file_of_its_name_here_is_not_ta
 
 def test_a_probe_that_hangs_is_ended_with_all_it_started(tmp_path, monkeypatch):
     left = tmp_path / "left"
-    child = f"import time; time.sleep(6); open({str(left)!r}, 'w')"
+    child = f"import time; time.sleep(4); open({str(left)!r}, 'w')"
     program = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\ntime.sleep(60)\n"
     (tmp_path / "duckdb.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     begun = time.monotonic()
     with pytest.raises(TimeoutError):
-        probe("tables", seconds=3)
+        probe("tables", seconds=2)
     assert time.monotonic() - begun < 15
-    time.sleep(7)
+    time.sleep(3.5)
     assert not left.exists()
 
 

@@ -49,7 +49,7 @@ def finish(start) -> Callable[..., float]:
 
 @pytest.fixture
 def kill_often(start) -> Callable[..., None]:
-    def call(arguments: list[object], seconds: float, outputs: list[Path], seed: int, *, times: int = 8) -> None:
+    def call(arguments: list[object], seconds: float, outputs: list[Path], seed: int, *, times: int = 4) -> None:
         """Kills the command at random moments of its `seconds`; one that was faster starts again from nothing."""
         rng, killed = random.Random(seed), 0
         while killed < times:
