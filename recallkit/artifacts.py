@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from recallkit.config import SCHEMA_VERSION, home
-from recallkit.errors import UserError
+from recallkit.errors import UserError, lacks_resources
 from recallkit.layouts import check_manifest
 
 if TYPE_CHECKING:
@@ -189,6 +189,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError("no such table", where=path, remedy="make it with `recallkit slice` or `recallkit score`") from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if lacks_resources(error):
+            raise
         raise UserError(f"not a readable Parquet file ({error})", where=path, remedy="make it again with --force") from error
     if MANIFEST_KEY not in metadata:
         raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
@@ -239,7 +241,9 @@ def _is_foreign_parquet(path: Path) -> bool:
 
     try:
         return MANIFEST_KEY not in (pq.read_metadata(path).metadata or {})
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if lacks_resources(error):
+            raise
         return False
 
 

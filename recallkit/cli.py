@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import events
 from recallkit.commands import app
-from recallkit.commands.app import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE
-from recallkit.errors import UsageError, UserError
+from recallkit.commands.app import EXIT_DEFECT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE
+from recallkit.errors import UsageError, UserError, lacks_resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """Runs a command; exits 0, 1 (it failed), 2 (usage), 130 (interrupted) or 143 (terminated; the same command goes on).
+    """Runs a command; exits 0, 1 (it failed), 2 (usage), 70 (a defect of recallkit), 130 (interrupted) or 143 (terminated;
+    the same command goes on).
 
     `--log-json` may stand before the command's name or behind it.
     """
@@ -126,21 +127,44 @@ def _explain(error: BaseException) -> None:
         _stop(_os_error(error))
     if callable(getattr(error, "show", None)):
         _show_usage(error)
-    if _is_out_of_memory(error):
+    if lacks_resources(error):
         remedy = "free some, or give fewer --workers, a smaller --batch-tokens, shorter --seq-len; the same command goes on from here"
-        _stop(UserError("not enough memory", where=_first_line(error), remedy=remedy))
+        _stop(UserError("not enough memory, threads or open files", where=_first_line(error), remedy=remedy))
     if "no space left" in str(error).lower():
         _stop(UserError("no space left on the disk", remedy="free some and run the same command again"))
-    if events.are_on() and isinstance(error, Exception):
-        lines = "".join(traceback.format_exception(error))
-        events.emit_error(f"{type(error).__name__}: {error}", status=EXIT_FAILED, traceback=lines)
-        sys.exit(EXIT_FAILED)
+    if not isinstance(error, SystemExit | KeyboardInterrupt):
+        _stop_defective(error)
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Python's own, numpy's and Arrow's errors are MemoryErrors; torch and DuckDB have others, told by their words."""
-    words = str(error).lower()
-    return isinstance(error, MemoryError) or any(said in words for said in ("can't allocate memory", "out of memory", "failed to allocate"))
+def _stop_defective(error: BaseException) -> None:
+    """A defect of recallkit is one line too; what helps to mend it lies in a file, or in the event."""
+    problem = f"internal error ({type(error).__name__}: {_first_line(error)})"
+    lines = "".join(traceback.format_exception(error))
+    if events.are_on():
+        events.emit_error(problem, status=EXIT_DEFECT, traceback=lines)
+        sys.exit(EXIT_DEFECT)
+    lines = "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in lines)
+    try:
+        where = _write_report(lines)
+    except OSError:
+        sys.stderr.write(lines)
+        where = "the lines above"
+    _stop(UserError(problem, remedy=f"a mistake in recallkit, not in what it was given: please report it with {where}"), EXIT_DEFECT)
+
+
+def _write_report(lines: str) -> str:
+    """Writes where an error came from, for those who can mend it, to a new file; returns its path."""
+    import platform
+    import shlex
+    import tempfile
+
+    from recallkit import __version__
+
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="recallkit-error-", suffix=".txt", delete=False, encoding="utf-8", errors="replace"
+    ) as file:
+        file.write(f"recallkit {__version__}, Python {platform.python_version()}, {platform.platform()}\n{shlex.join(sys.argv)}\n\n{lines}")
+    return file.name
 
 
 def _first_line(error: BaseException) -> str | None:

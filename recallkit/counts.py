@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit import artifacts, db
-from recallkit.errors import UserError
+from recallkit.errors import UserError, lacks_resources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,6 +109,8 @@ def read_meta(path: Path) -> dict[str, Any]:
         with db.connect(path, read_only=True) as connection:
             rows = connection.execute(db.query("counts/select_meta")).fetchall()
     except duckdb.Error as error:
+        if lacks_resources(error):
+            raise
         raise UserError(f"not a readable counts table ({_first_line(error)})", where=path, remedy="make it again with --force") from error
     meta = {key: json.loads(value) for key, value in rows}
     artifacts.check_schema_version(meta, path)
@@ -125,6 +127,8 @@ def open_counts(path: Path) -> CountsTable:
             bigrams = connection.execute(db.query("counts/select_bigrams")).fetchnumpy()
             unigrams = connection.execute(db.query("counts/select_unigrams")).fetchnumpy()
     except duckdb.Error as error:
+        if lacks_resources(error):
+            raise
         raise UserError(f"not a readable counts table ({_first_line(error)})", where=path, remedy="make it again with --force") from error
     return CountsTable(
         path=path,

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from recallkit.errors import UserError
+from recallkit.errors import UserError, lacks_resources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,13 +37,17 @@ def connect(path: Path | None = None, *, read_only: bool = False, threads: int |
     has_odd_log = "?" in where
     settings = _SETTINGS | {"enable_external_access": has_odd_log} | ({} if threads is None else {"threads": threads})
     connection = duckdb.connect(where, read_only=read_only, config=settings)
-    if has_odd_log and read_only:  # DuckDB looks for its log in another place than it allows; what is written is all our own
-        connection.execute("SET allowed_paths = [$log]", {"log": ".wal?".join(where.split("?", 1))})
-        connection.execute("SET enable_external_access = false")
-    connection.execute("SET enable_progress_bar = false")
-    connection.execute("SET lock_configuration = true")
-    if path is not None and read_only:
-        _check_holds_tables(connection, path)
+    try:
+        if has_odd_log and read_only:  # DuckDB looks for its log in another place than it allows; what is written is all our own
+            connection.execute("SET allowed_paths = [$log]", {"log": ".wal?".join(where.split("?", 1))})
+            connection.execute("SET enable_external_access = false")
+        connection.execute("SET enable_progress_bar = false")
+        connection.execute("SET lock_configuration = true")
+        if path is not None and read_only:
+            _check_holds_tables(connection, path)
+    except BaseException:
+        connection.close()  # or the next one to this file would share its settings, which are locked
+        raise
     return connection
 
 
@@ -59,7 +63,6 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 def _check_holds_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     found = connection.execute(query("counts/find_computed")).fetchone()
     if found is not None:
-        connection.close()
         raise UserError(
             f"it holds a {found[0]}, {found[1]}, which recallkit never writes, and it is not asked",
             where=path,
@@ -77,7 +80,7 @@ def frame(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
     try:
         result: pl.DataFrame = connection.sql(query(name)).pl()
     except duckdb.Error as error:
-        if "stream registered as" not in str(error):  # else a mistake of ours
+        if lacks_resources(error) or "stream registered as" not in str(error):  # the latter a mistake of ours
             raise
         raise UserError(f"a table is damaged ({str(error).strip().splitlines()[0]})", remedy="make it again with --force") from error
     return result

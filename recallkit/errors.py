@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+
+_LACKING = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+_LACKING_WORDS = (
+    "allocate memory",
+    "out of memory",
+    "not enough memory",
+    "failed to allocate",
+    "bad allocation",
+    "can't start new thread",
+    "resource temporarily unavailable",
+    "too many open files",
+)
+
 
 class UserError(Exception):
     """What went wrong, where, and what to do about it, in one line.
@@ -25,6 +39,17 @@ class UserError(Exception):
 
 class UsageError(UserError):
     """Options that do not go together, or that no run can take: nothing was tried, and the command line exits 2."""
+
+
+def lacks_resources(error: BaseException) -> bool:
+    """Whether memory, threads or open files ran out: an error of the machine, which says nothing of a file that was being read.
+
+    Python's own, numpy's and Arrow's errors are MemoryErrors; torch, DuckDB and others have errors told by their words.
+    """
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _LACKING):
+        return True
+    words = str(error).lower()
+    return any(said in words for said in _LACKING_WORDS)
 
 
 def printable(text: str) -> str:

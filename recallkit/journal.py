@@ -7,6 +7,8 @@ depend on each other need no state: each is done when its file is there (`PartsJ
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -16,10 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from recallkit import artifacts
-from recallkit.errors import UserError
+from recallkit.errors import UserError, lacks_resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _STATE = "state.json"
@@ -184,6 +186,24 @@ class Parts:
         if not path.exists():
             _write_once(path, propose())
         return artifacts.read_json(path)
+
+
+@contextlib.contextmanager
+def removing_damage(part: Path) -> Iterator[None]:
+    """A block that reads a part which is a Parquet file: a UserError for one that is damaged, which is removed.
+
+    What the system says (a file server that is away, no memory) says nothing of the part, which stays.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if lacks_resources(error) or getattr(error, "errno", None) not in (None, errno.ENOENT):
+            raise
+        part.unlink(missing_ok=True)
+        problem = "a damaged part of unfinished work, now removed"
+        raise UserError(problem, where=part, remedy="run the same command again: it makes this part anew") from error
 
 
 def _mark(key: dict[str, Any]) -> str:

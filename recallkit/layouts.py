@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit import config
-from recallkit.errors import UserError
+from recallkit.errors import UserError, lacks_resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -258,6 +258,8 @@ def refusing_damage(path: Path, remedy: str = _AGAIN) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if lacks_resources(error):
+            raise
         first_line = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"damaged ({first_line})", where=path, remedy=remedy) from error
 

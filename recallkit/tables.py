@@ -22,7 +22,7 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "`": r"\textasciigrave{}",
     '"': r"\char34{}",  # babel makes it a command
-    "–": "--",
+    "–": r"\textendash{}",  # -- beside a hyphen would be a longer dash
     "…": r"\dots{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",

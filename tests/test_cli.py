@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ import polars as pl
 import pytest
 import zstandard
 
-from recallkit import artifacts, cli, embedded, pipeline, scoring
+from recallkit import __version__, artifacts, cli, embedded, pipeline, scoring
 from recallkit.models import zoo
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -552,6 +553,34 @@ def test_ctrl_c_is_heard_at_any_moment(home, tmp_path):
         _, err = process.communicate(timeout=30)
         assert process.returncode == 130, err
         assert err.splitlines()[-1] == "recallkit: interrupted; the same command goes on from here"
+
+
+@pytest.fixture
+def a_defect(monkeypatch, tmp_path):
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("what is\nmissing\x1b[31m")
+
+    monkeypatch.setattr(pipeline, "count", broken)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_a_defect_is_one_line_and_a_report(invoke, a_defect, tmp_path):
+    result = invoke("count", "demo", "-o", tmp_path / "c.duckdb")
+    [report] = tmp_path.iterdir()
+    assert_one_line(result, "recallkit: internal error (RuntimeError: what is)", "please report it with", str(report), code=70)
+    text = report.read_text()
+    assert "in broken" in text
+    assert f"recallkit {__version__}, Python " in text
+    assert "missing\\x1b[31m" in text
+    assert "\x1b" not in result[2]
+
+
+def test_a_defect_is_told_where_no_report_can_be_written(invoke, a_defect, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    status, _, err = invoke("count", "demo", "-o", tmp_path / "c.duckdb")
+    assert status == 70
+    assert "in broken" in err
+    assert err.splitlines()[-1].endswith("please report it with the lines above")
 
 
 def on_a_small_disk(folder: Path, kilobytes: int, *command: object) -> subprocess.CompletedProcess[str]:

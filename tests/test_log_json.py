@@ -251,8 +251,8 @@ def test_a_defect_is_one_event_with_its_traceback(monkeypatch, log):
     with pytest.raises(SystemExit) as stopped:
         cli.run(["models"])
     [event] = log()
-    assert (stopped.value.code, event["event"], event["level"]) == (1, "error", "error")
-    assert event["problem"].startswith("RuntimeError: not to be mended by a user a")
+    assert (stopped.value.code, event["event"], event["level"]) == (70, "error", "error")
+    assert event["problem"].startswith("internal error (RuntimeError: not to be mended by a user a")
     assert "in broken" in event["traceback"]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from recallkit import artifacts, config
-from recallkit.errors import UserError
+from recallkit.errors import UserError, lacks_resources
 from recallkit.sources.fields import FieldError, FieldFinder, too_long
 
 if TYPE_CHECKING:
@@ -240,6 +240,8 @@ class ParquetShard(FileShard):
         except FieldError as error:
             raise UserError(str(error), where=self.name, remedy=error.remedy) from error
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            if lacks_resources(error):
+                raise
             raise self._damaged(error, row) from error
 
     def _batches(self, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:

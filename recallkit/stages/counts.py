@@ -9,7 +9,7 @@ import numpy as np
 
 from recallkit import artifacts, db
 from recallkit.config import SCHEMA_VERSION
-from recallkit.errors import UserError
+from recallkit.errors import UserError, lacks_resources
 from recallkit.records import CountedStream
 from recallkit.timings import KEY as TIMINGS
 from recallkit.timings import Timings
@@ -112,6 +112,8 @@ def read_foreign_counts(path: Path) -> CountedStream:
             db.view_file(connection, "foreign_counts", path)
             columns = connection.execute(db.query("counts/import_table")).fetchnumpy()
     except (duckdb.Error, pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if lacks_resources(error):
+            raise
         raise UserError(
             f"not a table of bigram counts ({str(error).strip().splitlines()[0]})",
             where=path,

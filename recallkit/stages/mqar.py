@@ -9,6 +9,7 @@ from recallkit import artifacts, db, layouts
 from recallkit.attribution.bootstrap import percentile_interval, resample_totals
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.errors import UserError
+from recallkit.journal import removing_damage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,15 +87,10 @@ def write_part(path: Path, samples: Sequence[int], places: np.ndarray, answers: 
 
 def _read_part(path: Path) -> pa.Table:
     """Raises UserError for a damaged part, and removes it."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with removing_damage(path):
         return pq.read_table(path, page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
-        path.unlink(missing_ok=True)
-        problem = "a damaged part of unfinished work, now removed"
-        raise UserError(problem, where=path, remedy="run the same command again: it makes this part anew") from error
 
 
 def join_parts(parts: Sequence[Path], pairs: int, files: MqarFiles, manifest: dict[str, Any]) -> None:

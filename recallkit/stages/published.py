@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import clipped_share, describe_gap
-from recallkit.errors import UserError
+from recallkit.errors import UserError, lacks_resources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,6 +160,8 @@ def _read_frame(table: Path) -> pl.DataFrame:
     except pl.exceptions.NoDataError:
         raise UserError("an empty file", where=table, remedy="the columns are model, all, ar, other") from None
     except (pl.exceptions.PolarsError, OSError) as error:
+        if lacks_resources(error):
+            raise
         raise UserError(f"not a readable table ({error})", where=table, remedy="give a CSV, TSV or Parquet file") from error
     names = {name: name.strip().lower() for name in frame.columns}
     if len(set(names.values())) < len(names):

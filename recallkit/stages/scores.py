@@ -7,7 +7,6 @@ and one on many devices write the same bytes.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +15,7 @@ import numpy as np
 from recallkit import artifacts, db, layouts
 from recallkit.config import SEQUENCES_PER_ROW_GROUP
 from recallkit.errors import UserError
+from recallkit.journal import removing_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -359,7 +359,7 @@ def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manif
 def _read_part(part: Path) -> pa.Table:
     import pyarrow.parquet as pq
 
-    with _removing_damage(part):
+    with removing_damage(part):
         return pq.read_table(part, schema=scores_schema(), page_checksum_verification=True)
 
 
@@ -367,18 +367,5 @@ def part_rows(part: Path) -> int:
     """Predicted tokens in a part, by its footer. Raises UserError where it is damaged, and removes it."""
     import pyarrow.parquet as pq
 
-    with _removing_damage(part):
+    with removing_damage(part):
         return int(pq.read_metadata(part).num_rows)
-
-
-@contextlib.contextmanager
-def _removing_damage(part: Path) -> Iterator[None]:
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        part.unlink(missing_ok=True)
-        raise UserError(
-            "a damaged part of unfinished scores, now removed", where=part, remedy="run the same command again: it makes this part anew"
-        ) from error

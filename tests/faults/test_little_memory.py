@@ -1,0 +1,163 @@
+"""Less memory than a batch takes: smaller batches, or one line where not even one sequence fits; nothing half, nothing lost."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import resource
+import shutil
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from recallkit import cli, db, pipeline
+from recallkit.errors import UserError
+from recallkit.journal import removing_damage
+from recallkit.texts import TextOptions
+from tests.conftest import made_up_texts, write_jsonl
+from tests.faults.conftest import left_over
+
+BATCH = 8192
+SEQUENCE = 256
+M_MMAP_THRESHOLD = -3
+
+
+def used() -> int:
+    """Bytes of writable memory of this process, as its limit counts them."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmData:")).split()[1])
+
+
+class LittleMemory:
+    """After `parts` parts are scored, scoring a part may take `megabytes` more than the process has by then, and no more."""
+
+    def __init__(self, megabytes: int, parts: int = 0) -> None:
+        self.megabytes, self.parts = megabytes, parts
+
+    def __call__(self) -> None:
+        from recallkit.stages import scores
+
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)  # tensors are given back at once: what is refused does not depend on luck
+        scored, waiting = scores.score_sequences, [None] * self.parts
+
+        def limited(*arguments: object) -> object:
+            if waiting:
+                waiting.pop()
+                return scored(*arguments)
+            limit = used() + self.megabytes * 1_000_000
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
+            try:
+                return scored(*arguments)
+            finally:
+                resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+        scores.score_sequences = limited
+
+
+@pytest.fixture(scope="module")
+def slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+    folder = tmp_path_factory.mktemp("memory")
+    text = write_jsonl(folder / "t.jsonl", made_up_texts(60, 400, seed=3))
+    pipeline.slice_text(TextOptions([str(text)], "validation"), folder / "slices", counts=None, seq_len=SEQUENCE)
+    return folder / "slices"
+
+
+@pytest.fixture
+def score(start: Callable[..., BaseProcess], tiny_model: Callable[[str], Path], slices: Path, tmp_path: Path):
+    def call(name: str, prepared: Callable[[], None] | None = None) -> tuple[int, list[str]]:
+        """Scores a copy of the slices called `name`: status, lines on stderr."""
+        if not (tmp_path / name).exists():
+            shutil.copytree(slices, tmp_path / name)
+        process = start(
+            "score", tiny_model("llama"), "--device", "cpu", "--batch-tokens", BATCH, "--slices", tmp_path / name, prepared=prepared
+        )
+        process.join(120)
+        return process.exitcode, [line for line in process.err.read_text().splitlines() if "no tokenizer beside it" not in line]
+
+    return call
+
+
+def scores_of(folder: Path) -> Path:
+    [path] = (folder / "scores").glob("*.parquet")
+    return path
+
+
+def out_of_memory(said: list[str]) -> list[str]:
+    return [line.split(": ", 2)[2] for line in said if "out of memory with" in line]
+
+
+def test_a_batch_that_does_not_fit_is_scored_in_halves(score, tmp_path):
+    """Smaller batches round in other places, and nothing else."""
+    assert score("whole") == (0, [])
+    status, said = score("cut", LittleMemory(15))
+    assert status == 0, said
+    assert out_of_memory(said)[0] == f"out of memory with 32 x {SEQUENCE} tokens, going on with half of it"
+    one, other = (pl.read_parquet(scores_of(tmp_path / name)) for name in ("whole", "cut"))
+    assert one.drop("nll", "argmax", "rank").equals(other.drop("nll", "argmax", "rank"))
+    np.testing.assert_allclose(one["nll"], other["nll"], rtol=1e-5, atol=1e-5)
+
+
+def test_where_not_one_sequence_fits_a_line_says_so_and_what_was_scored_is_kept(score, tmp_path):
+    assert score("whole") == (0, [])
+    status, said = score("cut", LittleMemory(1, parts=2))
+    assert status == 1
+    assert out_of_memory(said)[-1].startswith(f"out of memory with one sequence of {SEQUENCE} ids; read it in windows")
+    assert said[-1].startswith("recallkit: ")
+    assert not list((tmp_path / "cut" / "scores").glob("*.parquet"))
+    assert len(list((tmp_path / "cut" / "scores").glob(".*.partial/part-*"))) == 2
+    assert not left_over(tmp_path / "cut")
+    status, said = score("cut")
+    assert status == 0
+    assert "going on after" in said[0]
+    assert scores_of(tmp_path / "cut").read_bytes() == scores_of(tmp_path / "whole").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pa.ArrowMemoryError("malloc of size 64 failed"),
+        OSError(errno.EMFILE, "Too many open files"),
+        OSError(errno.EIO, "Input/output error"),
+    ],
+)
+def test_what_the_machine_lacks_removes_no_part(tmp_path, error):
+    part = tmp_path / "part"
+    part.write_bytes(b"hours of work")
+    with pytest.raises(type(error)), removing_damage(part):
+        raise error
+    assert part.exists()
+    with pytest.raises(UserError, match="now removed"), removing_damage(part):
+        raise pa.ArrowInvalid("no Parquet file")
+    assert not part.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Out of Memory Error: failed to allocate data of size 16.0 KiB",
+        "IO Error: Cannot open file: Too many open files",
+        "Failed to launch worker thread: Resource temporarily unavailable",
+    ],
+)
+def test_a_table_is_not_called_damaged_where_the_machine_lacks_something(small_slices, monkeypatch, capsys, words):
+    """Whoever is told to make counts again loses days."""
+
+    def lack(*_: object, **__: object) -> None:
+        raise duckdb.Error(words)
+
+    monkeypatch.setattr(db, "query", lack)
+    folder = small_slices.parent
+    command = ["slice", folder / "valid.jsonl", "--counts", folder / "counts.duckdb", "-o", folder / "none"]
+    with pytest.raises(SystemExit) as ended:
+        cli.run([str(word) for word in command])
+    [line] = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 1
+    assert words in line
+    assert "not enough memory, threads or open files" in line
+    assert "--force" not in line
