@@ -462,9 +462,9 @@ def brief_home(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def briefly(invoke, brief_home, monkeypatch) -> None:
-    """All models of the zoo are compared on an eighth of the embedded text."""
+    """All models of the zoo are compared on a sixteenth of the embedded text."""
     monkeypatch.setenv("RECALLKIT_HOME", str(brief_home))
-    monkeypatch.setattr(embedded, "VALIDATION_TEXT", replace(embedded.VALIDATION_TEXT, limit_tokens=12_500))
+    monkeypatch.setattr(embedded, "VALIDATION_TEXT", replace(embedded.VALIDATION_TEXT, limit_tokens=6_400))
 
 
 def test_every_command_answers_without_arguments(invoke, briefly):
