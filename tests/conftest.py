@@ -79,8 +79,11 @@ def run_afresh(home: Path) -> Run:
     return call
 
 
-SLOW_TO_IMPORT = ["pytest", "numba", "torch", "transformers.modeling_utils", "datasets", "lm_eval.evaluator", "lm_eval.tasks"]
-"""Other people's modules that take seconds to import and start no threads (polars starts some). None of ours."""
+SLOW_TO_IMPORT = [
+    *("pytest", "pandas", "awkward", "torch", "transformers.modeling_utils"),
+    *("datasets", "lm_eval.evaluator", "lm_eval.tasks", "tests.preloaded"),
+]
+"""Modules that take seconds to import and start no threads (polars starts some). None of recallkit's."""
 
 
 @pytest.fixture(scope="session")
