@@ -23,6 +23,7 @@ import zstandard
 from recallkit import __version__, artifacts, cli, embedded, pipeline, scoring
 from recallkit.models import zoo
 from tests.conftest import made_up_texts, write_jsonl
+from tests.faults.conftest import listens
 
 
 @pytest.fixture
@@ -548,7 +549,9 @@ def test_ctrl_c_is_heard_at_any_moment(home, tmp_path):
     for moment in range(6):
         command = [sys.executable, "-m", "recallkit", "count", str(shard), "-o", str(tmp_path / "c.duckdb"), "--force"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        time.sleep(0.5 + 0.1 * moment)
+        while not listens(process) and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.1 * moment)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 130, err

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
@@ -25,7 +26,7 @@ def commit_often() -> None:
     sequences.SEQUENCES_PER_ROW_GROUP = scores.SEQUENCES_PER_ROW_GROUP = 16
 
 
-def listens(process: BaseProcess) -> bool:
+def listens(process: BaseProcess | Popen[str]) -> bool:
     """Whether the process hears SIGTERM by now."""
     try:
         status = Path(f"/proc/{process.pid}/status").read_text()
