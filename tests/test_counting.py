@@ -98,6 +98,14 @@ def test_a_limit_ends_the_text_at_the_same_token(text, tmp_path, limit, warm_wor
     assert tables[0]["num_tokens"] == min(limit, tables[-1]["num_tokens"])
 
 
+def test_what_lies_behind_the_limit_is_not_read(tmp_path):
+    write_jsonl(tmp_path / "0.jsonl", made_up_texts(30, 100, seed=1))
+    for number in (1, 2):
+        (tmp_path / f"{number}.jsonl").write_text("no JSON\n")
+    limited = TextOptions([str(tmp_path)], "train", limit_tokens=500)
+    assert count(limited, tmp_path / "out" / "counts.duckdb")["num_tokens"] == 500
+
+
 def test_only_is_the_same_in_stretches(text, tmp_path, small_slices, warm_workers, monkeypatch):
     options = CountingOptions(workers=2)
     pipeline.count(text, tmp_path / "several.duckdb", only=small_slices, options=options)
@@ -108,17 +116,16 @@ def test_only_is_the_same_in_stretches(text, tmp_path, small_slices, warm_worker
 
 def test_a_killed_process_is_replaced(text, whole, tmp_path, warm_workers, monkeypatch, capfd):
     """Its stretch is counted by another one."""
-    monkeypatch.setattr(tokens, "_BATCH_CHARACTERS", 1000)
     killed: list[int] = []
-    started = processes._Worker.start
+    given = processes._Worker.give
 
-    def start(self, *arguments):
-        started(self, *arguments)
+    def give(self, tasks):
+        given(self, tasks)
         if not killed:
             killed.append(self.process.pid)
-            threading.Timer(0.3, os.kill, (self.process.pid, signal.SIGKILL)).start()
+            os.kill(self.process.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(processes._Worker, "start", start)
+    monkeypatch.setattr(processes._Worker, "give", give)
     assert count(text, tmp_path / "counts.duckdb", workers=2) == whole
     assert killed
     assert "a counting process died (SIGKILL)" in capfd.readouterr().err

@@ -70,7 +70,7 @@ def kill_often(start) -> Callable[..., None]:
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_jsonl(tmp_path_factory.mktemp("text") / "t.jsonl", made_up_texts(700, 400, seed=5))
+    return write_jsonl(tmp_path_factory.mktemp("text") / "t.jsonl", made_up_texts(400, 400, seed=5))
 
 
 def test_count_survives(finish, kill_often, text, tmp_path):

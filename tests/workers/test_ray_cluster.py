@@ -15,7 +15,7 @@ import pytest
 from recallkit import scoring
 from recallkit.errors import UserError
 from recallkit.workers import ray_cluster
-from tests.test_scoring import SETTLED, copy_of, finely, only_scores, whole  # noqa: F401 - fixtures
+from tests.test_scoring import SETTLED, copy_of, finely, made_at_once, only_scores, whole  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -63,7 +63,7 @@ def test_an_error_of_an_actor_is_one_line(small_slices, tiny_model, tmp_path):
 def test_without_ray_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"recallkit\[ray\]"):
-        list(ray_cluster.score_on_cluster(None, [0], 2))
+        list(ray_cluster.work_on_cluster(None, [0], 2))
 
 
 def test_a_cluster_that_is_not_there_is_told(small_slices, tiny_model, tmp_path):
