@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -146,7 +147,11 @@ def test_an_interrupted_count_goes_on_with_other_workers(text, whole, tmp_path, 
     monkeypatch.setattr(CountedStretch, "save", saved)
     assert not out.exists()
     assert count(text, out, workers=2) == whole
-    assert "going on after" in capsys.readouterr().err
+    told = re.search(r"going on after ([\d,]+) tokens", capsys.readouterr().err)
+    assert told
+    before, stage = int(told[1].replace(",", "")), read_meta(out)["timings"]["stages"]["counting"]
+    assert 0 < before < whole["num_tokens"]
+    assert (stage["tokens"], stage["resumed"]) == (whole["num_tokens"] - before, True)
 
 
 def test_unfinished_stretches_are_not_lost_to_other_options(text, tmp_path, monkeypatch):
@@ -206,8 +211,10 @@ def test_orphans_are_removed(text, whole, tmp_path, monkeypatch):
     monkeypatch.undo()
     folder = tmp_path / ".counts.duckdb.partial"
     assert list(folder.glob("bigrams-*"))
+    assert list(folder.glob("tokens-*"))
     counting.remove_orphans(Parts(folder, "whatever"), ("bigrams",))
     assert not list(folder.glob("bigrams-*"))
+    assert not list(folder.glob("tokens-*"))
     assert count(text, out) == whole
 
 
