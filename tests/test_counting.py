@@ -8,14 +8,16 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from recallkit import counting, pipeline
+from recallkit import counting, pipeline, runs
 from recallkit.counting import CountingOptions
 from recallkit.counts import read_meta
 from recallkit.errors import UsageError, UserError
@@ -199,6 +201,23 @@ def test_a_part_that_lost_a_file_is_counted_again(text, whole, tmp_path, monkeyp
     next((tmp_path / ".counts.duckdb.partial").glob("tokens-*.counts")).unlink()
     monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1)
     assert count(text, out) == whole
+
+
+@pytest.mark.parametrize("kind", ["bigrams", "ngrams"])
+def test_runs_merged_by_ranges_of_keys_are_sorted_and_whole(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(runs, "_ROWS_A_RANGE", 50)
+    rng, expected, made = np.random.default_rng(0), Counter(), []
+    for _ in range(5):
+        keys = np.unique(rng.integers(0, 2000, 300)).astype(np.uint64)
+        counts = rng.integers(1, 9, len(keys)).astype(np.uint64)
+        expected.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
+        columns = (keys,) if kind == "bigrams" else (keys >> np.uint64(4), keys & np.uint64(15))
+        made.append(runs.kind_of(kind).make(*columns, counts))
+    files = runs.RunFiles(tmp_path, kind)
+    *columns, counts = files.load(files.merge_all(made, num_threads=3))
+    keys = columns[0] if kind == "bigrams" else (columns[0] << np.uint64(4)) + columns[1]
+    assert keys.tolist() == sorted(expected)
+    assert counts.tolist() == [expected[key] for key in sorted(expected)]
 
 
 def test_orphans_are_removed(text, whole, tmp_path, monkeypatch):
