@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from recallkit import artifacts, config, embedded, pipeline, scoring
+from recallkit import artifacts, attribution, config, counting, embedded, scoring
 from recallkit.comparison import Comparison
 from recallkit.comparison import read_comparison as _read_comparison
 from recallkit.counting import CountingOptions
@@ -175,7 +175,7 @@ def count(
         path = _optional(out) or Path("counts.duckdb")
         _check_choice("boundary", boundary, ("pack", "document"))
         spec, num_tokens = None if tokenizer is None else fspath(tokenizer), _amount("training_tokens", training_tokens)
-        meta = pipeline.import_counts(
+        meta = counting.import_counts(
             _path(import_file), path, tokenizer=spec, end_token=end_token, num_tokens=num_tokens, boundary=boundary, force=force
         )
     else:
@@ -184,9 +184,9 @@ def count(
         _check_bounds(order=order, workers=workers)
         _check_choice("engine", engine, ("local", "ray"))
         options = CountingOptions(order, engine, workers, address)
-        meta = pipeline.count(text, path, only=_optional(only), force=force, options=options)
+        meta = counting.count(text, path, only=_optional(only), force=force, options=options)
     if export is not None:
-        pipeline.export_counts(path, _path(export), force=force)
+        counting.export_counts(path, _path(export), force=force)
     numbers = {name: meta.get(name) for name in ("num_tokens", "num_documents", "num_bigrams")}
     names = {"boundary": meta.get("boundary"), "tokenizer": (meta.get("tokenizer") or {}).get("name"), "only": meta.get("only")}
     schema = {"path": pl.String, "id": pl.String, **dict.fromkeys(numbers, pl.Int64), **dict.fromkeys(names, pl.String)}
@@ -465,7 +465,7 @@ def gap(
         raise UserError("a gap is between two models", where="gap", remedy="name the reference, and the models to compare with it")
     first, *others = embedded.MODELS if reference is None else (reference, *_named(models, ()))
     options = _scoring_options(counts, device, dtype, batch_tokens, trust_remote_code, workers, force)
-    return pipeline.gap(first, others, _slices(slices), _optional(out), options)
+    return attribution.gap(first, others, _slices(slices), _optional(out), options)
 
 
 def gap_of_table(table: File, *, reference: str | None = None, ar_share: float | None = None) -> PublishedGap:

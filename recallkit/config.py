@@ -20,6 +20,10 @@ MAX_COUNT = 1250
 SEQUENCES_PER_ROW_GROUP = 512
 """Row groups of every table of tokens: 512 x 2048 = 1,048,576 rows, the same in slices and scores."""
 
+MAX_RESAMPLED_SOURCES = 100
+"""Sources with intervals of their own, the largest by tokens: where every document is a source, sums of each sequence by
+every source would take gigabytes, and a source of few sequences has no interval worth reading."""
+
 MAX_RECORD_BYTES = 50_000_000
 """Longest record read (one line, one text): anything longer is a broken file rather than a document."""
 

@@ -7,25 +7,28 @@ two of them is found from their ends.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from recallkit import console
+from recallkit import __version__, artifacts, console
+from recallkit.counts import open_counts, read_meta
 from recallkit.errors import UsageError, UserError
-from recallkit.texts import note_skipped
+from recallkit.journal import PartsJournal, is_finished
+from recallkit.texts import OpenText, note_skipped
+from recallkit.timings import Timings
 from recallkit.workers.api import work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     import numpy as np
 
-    from recallkit.journal import Parts, PartsJournal
+    from recallkit.joining import Boundary
+    from recallkit.journal import Parts
     from recallkit.records import CountedStream
     from recallkit.sources.readers import Shard
     from recallkit.stages.bigrams import CountedStretch
-    from recallkit.texts import OpenText
-    from recallkit.timings import Timings
+    from recallkit.texts import TextOptions
     from recallkit.workers.counting_job import CountingJob, Stretch
 
 
@@ -48,6 +51,102 @@ class CountingOptions:
             raise UsageError("keeps bigrams alone, and --order asks for longer n-grams", where="--only", remedy="give one of them")
         if self.engine != "ray" and self.address is not None:
             raise UsageError("names a Ray cluster", where="--address", remedy="add --engine ray")
+
+
+def count(
+    text: TextOptions,
+    out: Path,
+    *,
+    only: Path | None = None,
+    force: bool = False,
+    options: CountingOptions = CountingOptions(),
+) -> dict[str, Any]:
+    """Counts training bigrams into `out` (DuckDB), with `options.order` longer n-grams too; returns the table's meta.
+
+    `only` names a slice directory: bigrams that its sequences do not hold are left out, to save memory and disk.
+    Raises UserError for everything a user can mend.
+    """
+    from recallkit.stages import counts, slices
+
+    options.check(only)
+    opened = OpenText(text)
+    identity = {**opened.identity(), "only": _sequences_digest(only) if only else None}
+    if options.order > 2:
+        identity["order"] = options.order
+    _check_output(out, opened)
+    if is_finished(read_meta(out).get("options") if out.exists() and not force else None, identity, out, force=force):
+        console.note(f"{out} is complete, nothing to do (--force counts again)")
+        return read_meta(out)
+    needed = slices.needed_bigrams(only / "sequences.parquet") if only else None
+    with PartsJournal(out, identity, force=force) as journal:
+        timings = Timings()
+        counted = count_text(opened, journal, options, timings, only=needed)
+        if not counted.num_tokens:
+            raise UserError("no text to count", where=", ".join(text.sources))
+        meta = counts.write_counts(
+            out, counted, {"recallkit_version": __version__, "options": identity, **identity, "names": opened.names()}, timings
+        )
+        journal.finish()
+    return meta
+
+
+def _check_output(out: Path, opened: OpenText) -> None:
+    """Raises UserError where writing `out` would replace the text itself, or a file that is no counts table."""
+    if any(Path(name).exists() and Path(name).resolve() == out.resolve() for name in opened.names()):
+        raise UserError("the output is one of the inputs", where=out, remedy="give another name with -o")
+    artifacts.check_replaceable(out, b"DUCK", at=8)
+
+
+def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
+    """Writes the bigrams of a counts table to Parquet; a file that is there and holds others is replaced with `force` alone."""
+    from recallkit.stages import counts as tables
+
+    artifacts.check_replaceable(parquet, artifacts.PARQUET_MAGIC)
+    table = open_counts(counts)
+    if parquet.exists() and not force:
+        if artifacts.read_manifest(parquet).get("counts_id") == table.meta["id"]:
+            return
+        raise UserError("holds other counts", where=parquet, remedy="give another --export, or replace it with --force")
+    tables.export_counts(table, parquet)
+
+
+def import_counts(
+    file: Path, out: Path, *, tokenizer: str | None, num_tokens: int | None, boundary: Boundary, force: bool, end_token: str | None = None
+) -> dict[str, Any]:
+    """Makes a counts database of what was counted elsewhere, or indexed there; returns its meta.
+
+    `file` is a table (Parquet or CSV: first, second, count) or an index of tokengrams or infini-gram, whose ids are counted as
+    a text's would be: `tokenizer` says what they are, `end_token` what ends documents. Raises UserError for everything a user can mend.
+    """
+    from recallkit import index_import
+    from recallkit.stages import counts as tables
+    from recallkit.stages import indexes
+    from recallkit.stages.tokens import load_tokenizer
+
+    if indexes.is_index(file):
+        if num_tokens is not None:
+            raise UserError("an index holds its number of tokens", where="--training-tokens", remedy="leave it out")
+        return index_import.import_index(file, out, tokenizer=tokenizer, end_token=end_token, boundary=boundary, force=force)
+    described = load_tokenizer(tokenizer, end_token=end_token).describe() if tokenizer else None
+    options = {
+        "imported": artifacts.digest_file(file) if file.is_file() else None,
+        "tokenizer": described,
+        "boundary": boundary,
+        "given_num_tokens": num_tokens,
+    }
+    artifacts.check_replaceable(out, b"DUCK", at=8)
+    if is_finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
+        return read_meta(out)
+    counted = tables.read_foreign_counts(file)
+    if num_tokens is not None:
+        counted = replace(counted, num_tokens=num_tokens)
+    return tables.write_counts(
+        out, counted, {"recallkit_version": __version__, "options": options, "tokenizer": described, "boundary": boundary, "only": None}
+    )
+
+
+def _sequences_digest(slices: Path) -> str:
+    return str(artifacts.read_manifest(slices / "sequences.parquet")["sequences_digest"])
 
 
 def count_text(

@@ -12,7 +12,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from recallkit import __version__, artifacts, config, pipeline
+from recallkit import __version__, artifacts, attribution, config, counting, slicing
 from recallkit.errors import UsageError
 from recallkit.models import zoo
 from recallkit.stages.tokens import EMBEDDED
@@ -32,7 +32,7 @@ RECALL_MODELS = ("control:copy", "control:recall", "control:unigram")
 LIKELIHOOD_MODELS = RECALL_MODELS[1:]
 """Those of them that give likelihoods, which lm-eval's own tasks need."""
 
-RARE = pipeline.RareCount(5)
+RARE = slicing.RareCount(5)
 """5 occurrences in the 3 million tokens of the zoo's training, 1,667 a billion. The papers' 125 a billion would be none."""
 
 _LAYOUT = 2
@@ -51,7 +51,7 @@ def counts(*, force: bool = False) -> Path:
     """The counts table of the zoo's training tokens, made if it is not there, or with `force`."""
     path = folder() / "zoo-counts.duckdb"
     if force or not path.exists():
-        pipeline.import_counts(zoo.TRAINING_BIGRAMS, path, tokenizer=EMBEDDED, num_tokens=None, boundary="pack", force=force)
+        counting.import_counts(zoo.TRAINING_BIGRAMS, path, tokenizer=EMBEDDED, num_tokens=None, boundary="pack", force=force)
     return path
 
 
@@ -59,15 +59,15 @@ def slices(*, force: bool = False) -> Path:
     """The slice directory of the validation text, made if it is not there, or with `force`."""
     path = folder() / "slices"
     if force or not (path / "tokens.parquet").exists():
-        pipeline.slice_text(VALIDATION_TEXT, path, counts=counts(force=force), rare=RARE, seq_len=config.EMBEDDED_SEQ_LEN, force=force)
+        slicing.slice_text(VALIDATION_TEXT, path, counts=counts(force=force), rare=RARE, seq_len=config.EMBEDDED_SEQ_LEN, force=force)
     return path
 
 
 def comparison(slices_folder: Path | None = None) -> Path:
     """The folder of the comparison of the zoo's models, on the embedded slices unless others are given; made as far as it is not there."""
     compared_on = slices_folder or slices()
-    pipeline.gap(MODELS[0], MODELS[1:], compared_on)
-    return pipeline.gap_path(compared_on, MODELS[0], MODELS[1:])
+    attribution.gap(MODELS[0], MODELS[1:], compared_on)
+    return attribution.gap_path(compared_on, MODELS[0], MODELS[1:])
 
 
 # ------------------------------------------------------------------------------------- what is meant where nothing is said
@@ -85,17 +85,17 @@ def what_to_count(text: TextOptions, *, only: Path | None = None, out: Path | No
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """What `pipeline.slice_text` takes."""
+    """What `slicing.slice_text` takes."""
 
     text: TextOptions
     out: Path
     counts: Path | None
-    rare: pipeline.RareCount
+    rare: slicing.RareCount
     seq_len: int
 
     def run(self, *, force: bool = False) -> dict[str, Any]:
         """Labels the text; returns the manifest of `tokens.parquet`. Raises UserError for everything a user can mend."""
-        return pipeline.slice_text(self.text, self.out, counts=self.counts, rare=self.rare, seq_len=self.seq_len, force=force)
+        return slicing.slice_text(self.text, self.out, counts=self.counts, rare=self.rare, seq_len=self.seq_len, force=force)
 
 
 def what_to_slice(
@@ -124,7 +124,7 @@ def what_to_slice(
     text = replace(text, sources=tuple(text.sources) or VALIDATION_TEXT.sources, default_split=VALIDATION_TEXT.default_split)
     given = (counts_file, max_count, max_rate, seq_len)
     is_sample = usual and given == (None,) * len(given) and text == WHOLE_VALIDATION_TEXT
-    rare = pipeline.RareCount(config.MAX_COUNT if max_count is None else max_count, max_rate)
+    rare = slicing.RareCount(config.MAX_COUNT if max_count is None else max_count, max_rate)
     if is_ours and given[:3] == (None, None, None):
         rare = RARE
     return Slicing(

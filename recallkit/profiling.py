@@ -17,7 +17,7 @@ from recallkit import __version__, artifacts, config, console, layouts
 from recallkit.counts import CountsTable, open_counts
 from recallkit.errors import UserError
 from recallkit.journal import Journal, is_finished
-from recallkit.pipeline import RareCount
+from recallkit.slicing import RareCount
 from recallkit.texts import OpenText, TextOptions
 from recallkit.timings import Timings, write_manifest
 

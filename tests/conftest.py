@@ -166,15 +166,15 @@ def made_up_texts(num_documents: int, num_words: int, seed: int = 0) -> list[str
 @pytest.fixture(scope="session")
 def small_slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     """A slice directory of made-up text in sequences of 64, with its counts: `small_slices.parent / "counts.duckdb"`."""
-    from recallkit import pipeline
+    from recallkit import counting, slicing
 
     folder = tmp_path_factory.mktemp("small")
     train = write_jsonl(folder / "train.jsonl", made_up_texts(60, 200, seed=1), "books")
     valid = write_jsonl(folder / "valid.jsonl", made_up_texts(40, 200, seed=2), "books")
     other = write_jsonl(folder / "other.jsonl", made_up_texts(20, 60, seed=3), "letters")
-    pipeline.count(TextOptions([str(train)], "train"), folder / "counts.duckdb")
+    counting.count(TextOptions([str(train)], "train"), folder / "counts.duckdb")
     text = TextOptions([str(valid), str(other)], "validation")
-    pipeline.slice_text(text, folder / "slices", counts=folder / "counts.duckdb", rare=pipeline.RareCount(20), seq_len=64)
+    slicing.slice_text(text, folder / "slices", counts=folder / "counts.duckdb", rare=slicing.RareCount(20), seq_len=64)
     return folder / "slices"
 
 

@@ -20,7 +20,7 @@ import polars as pl
 import pytest
 import zstandard
 
-from recallkit import __version__, artifacts, cli, embedded, pipeline, scoring
+from recallkit import __version__, artifacts, cli, counting, embedded, scoring
 from recallkit.models import zoo
 from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import listens
@@ -265,7 +265,7 @@ def test_a_users_files_are_never_replaced(invoke, tmp_path):
     other = ["count", shard, "--limit-tokens", 20, "-o", tmp_path / "d.duckdb", "--export", tmp_path / "x.parquet"]
     assert_one_line(invoke(*other), "holds other counts", after_notes=True)
     assert shard.read_bytes() == before
-    assert pipeline.read_meta(counts)["num_documents"] == 5
+    assert counting.read_meta(counts)["num_documents"] == 5
 
 
 def test_a_gap_with_another_question_is_kept(invoke, tmp_path, small_slices):
@@ -356,7 +356,7 @@ def test_relabelling_needs_no_tokenising(invoke, tmp_path, small_slices):
 
 def test_a_rate_is_a_count_a_billion_training_tokens(invoke, tmp_path, small_slices):
     counts = small_slices.parent / "counts.duckdb"
-    num_tokens = pipeline.read_meta(counts)["num_tokens"]
+    num_tokens = counting.read_meta(counts)["num_tokens"]
     rate = 7.9e9 / num_tokens
     status, out, _ = invoke(
         "slice", small_slices.parent / "valid.jsonl", "--counts", counts, "--max-rate", rate, "-o", tmp_path / "s", "--json"
@@ -563,7 +563,7 @@ def a_defect(monkeypatch, tmp_path):
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("what is\nmissing\x1b[31m")
 
-    monkeypatch.setattr(pipeline, "count", broken)
+    monkeypatch.setattr(counting, "count", broken)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from recallkit import artifacts, pipeline
+from recallkit import artifacts, attribution
 from recallkit.comparison import find_comparison, read_comparison
 from recallkit.errors import UserError
 from recallkit.stages.gap import GapTables
@@ -32,8 +32,8 @@ def slices(small_slices, tmp_path) -> Path:
 @pytest.fixture
 def compared(slices) -> Path:
     """The folder of a comparison in it."""
-    pipeline.gap("control:recall", MODELS[::-1], slices)
-    return pipeline.gap_path(slices, "control:recall", MODELS[::-1])
+    attribution.gap("control:recall", MODELS[::-1], slices)
+    return attribution.gap_path(slices, "control:recall", MODELS[::-1])
 
 
 def change_manifest(path: Path, **facts: object) -> None:
@@ -74,7 +74,7 @@ def test_a_comparison_of_before_there_was_a_table_by_match_is_made_again(compare
     (compared / "by_match.parquet").unlink()
     with pytest.raises(UserError, match=r"compared before by_match.parquet existed.*run the same `recallkit gap` again"):
         read_comparison(compared)
-    pipeline.gap("control:recall", MODELS[::-1], slices)
+    attribution.gap("control:recall", MODELS[::-1], slices)
     assert not read_comparison(compared).tables.by_match.is_empty()
 
 
@@ -93,8 +93,8 @@ def test_a_single_turned_bit_is_noticed(compared):
 
 
 def test_tables_that_do_not_belong_together_are_refused(compared, slices):
-    other = pipeline.gap_path(slices, "control:recall", ["control:bigram"])
-    pipeline.gap("control:recall", ["control:bigram"], slices)
+    other = attribution.gap_path(slices, "control:recall", ["control:bigram"])
+    attribution.gap("control:recall", ["control:bigram"], slices)
     whole = (compared / "by_count.parquet").read_bytes()
     shutil.copy(other / "by_count.parquet", compared / "by_count.parquet")
     with pytest.raises(UserError, match="different comparisons"):
@@ -109,7 +109,7 @@ def test_tables_that_do_not_belong_together_are_refused(compared, slices):
 
 
 def test_of_several_comparisons_one_is_to_be_named(compared, slices, tmp_path):
-    pipeline.gap("control:recall", ["control:bigram"], slices)
+    attribution.gap("control:recall", ["control:bigram"], slices)
     with pytest.raises(UserError, match=r"2 comparisons here \(.*control-bigram.*name the folder"):
         find_comparison(slices)
     assert find_comparison(compared) == compared

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from recallkit import counting, pipeline, runs
+from recallkit import counting, runs
 from recallkit.counting import CountingOptions
 from recallkit.counts import read_meta
 from recallkit.errors import UsageError, UserError
@@ -57,7 +57,7 @@ def facts(out: Path) -> dict[str, object]:
 
 
 def count(text: TextOptions, out: Path, **options: object) -> dict[str, object]:
-    pipeline.count(text, out, options=CountingOptions(**options))
+    counting.count(text, out, options=CountingOptions(**options))
     assert not list(out.parent.glob(".*")), "something is left behind"
     return facts(out)
 
@@ -111,9 +111,9 @@ def test_what_lies_behind_the_limit_is_not_read(tmp_path):
 
 def test_only_is_the_same_in_stretches(text, tmp_path, small_slices, warm_workers, monkeypatch):
     options = CountingOptions(workers=2)
-    pipeline.count(text, tmp_path / "several.duckdb", only=small_slices, options=options)
+    counting.count(text, tmp_path / "several.duckdb", only=small_slices, options=options)
     monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1 << 30)
-    pipeline.count(text, tmp_path / "one.duckdb", only=small_slices)
+    counting.count(text, tmp_path / "one.duckdb", only=small_slices)
     assert facts(tmp_path / "one.duckdb") == facts(tmp_path / "several.duckdb")
 
 
@@ -145,7 +145,7 @@ def test_an_interrupted_count_goes_on_with_other_workers(text, whole, tmp_path, 
 
     monkeypatch.setattr(CountedStretch, "save", save)
     with pytest.raises(KeyboardInterrupt):
-        pipeline.count(text, out)
+        counting.count(text, out)
     monkeypatch.setattr(CountedStretch, "save", saved)
     assert not out.exists()
     assert count(text, out, workers=2) == whole
@@ -163,11 +163,11 @@ def test_unfinished_stretches_are_not_lost_to_other_options(text, tmp_path, monk
     monkeypatch.setattr(CountedStretch, "save", _interrupt)
     out = tmp_path / "counts.duckdb"
     with pytest.raises(KeyboardInterrupt):
-        pipeline.count(text, out)
+        counting.count(text, out)
     monkeypatch.undo()
     with pytest.raises(UserError, match="an unfinished run with other options"):
-        pipeline.count(replace(text, boundary="document"), out)
-    pipeline.count(replace(text, boundary="document"), out, force=True)
+        counting.count(replace(text, boundary="document"), out)
+    counting.count(replace(text, boundary="document"), out, force=True)
     assert not list(tmp_path.glob(".*"))
 
 
@@ -196,7 +196,7 @@ def test_a_part_that_lost_a_file_is_counted_again(text, whole, tmp_path, monkeyp
     out = tmp_path / "counts.duckdb"
     monkeypatch.setattr(bigrams, "join_stretches", _interrupt)
     with pytest.raises(KeyboardInterrupt):
-        pipeline.count(text, out)
+        counting.count(text, out)
     monkeypatch.undo()
     next((tmp_path / ".counts.duckdb.partial").glob("tokens-*.counts")).unlink()
     monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1)
@@ -226,7 +226,7 @@ def test_orphans_are_removed(text, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(CountedStretch, "save", _interrupt)
     monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        pipeline.count(text, out)
+        counting.count(text, out)
     monkeypatch.undo()
     folder = tmp_path / ".counts.duckdb.partial"
     assert list(folder.glob("bigrams-*"))
@@ -256,7 +256,7 @@ def test_a_shard_that_changes_is_noticed(text, tmp_path, workers, warm_workers, 
         assert not journal.parts.begun_state(1), "what was read of another file would be gone on with"
         shards[1].write_bytes(before)
         counted = counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())
-    pipeline.count(TextOptions([str(folder)], "train"), tmp_path / "undisturbed.duckdb")
+    counting.count(TextOptions([str(folder)], "train"), tmp_path / "undisturbed.duckdb")
     assert counted.num_tokens == read_meta(tmp_path / "undisturbed.duckdb")["num_tokens"]
     shards[2].unlink()
     with PartsJournal(tmp_path / "other.duckdb", identity) as journal, pytest.raises(UserError, match=r"[12]\.jsonl"):
@@ -269,9 +269,9 @@ def test_a_bad_record_is_one_line_from_a_process_too(tmp_path, warm_workers):
     (tmp_path / "1.jsonl").write_text('{"text": "whole"}\n{"text": 3}\n')
     text = TextOptions([str(tmp_path)], "train")
     with pytest.raises(UserError, match=r"1\.jsonl, line 2"):
-        pipeline.count(text, tmp_path / "out" / "counts.duckdb", options=CountingOptions(workers=2))
+        counting.count(text, tmp_path / "out" / "counts.duckdb", options=CountingOptions(workers=2))
     skipping = replace(text, skip_bad=True)
-    assert pipeline.count(skipping, tmp_path / "out" / "a.duckdb", options=CountingOptions(workers=2))["num_documents"] == 11
+    assert counting.count(skipping, tmp_path / "out" / "a.duckdb", options=CountingOptions(workers=2))["num_documents"] == 11
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -281,7 +281,7 @@ def test_files_of_a_data_set_are_counted_apart(tmp_path, warm_workers, workers):
     repo.mkdir()
     for number in range(3):
         write_jsonl(repo / f"train-{number}-of-3.jsonl", made_up_texts(20, 60, seed=number))
-    local = pipeline.count(TextOptions([str(repo)], "train"), tmp_path / "local.duckdb")
+    local = counting.count(TextOptions([str(repo)], "train"), tmp_path / "local.duckdb")
     opened = OpenText(TextOptions(["demo"], "train"), shards=[HubShard("pile:train", str(repo), "train", "pile", FieldFinder())])
     with PartsJournal(tmp_path / "hub.duckdb", {}) as journal:
         counted = counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())
@@ -292,9 +292,9 @@ def test_files_of_a_data_set_are_counted_apart(tmp_path, warm_workers, workers):
 
 def test_options_that_do_not_go_together(text, tmp_path, small_slices):
     with pytest.raises(UsageError, match="--only"):
-        pipeline.count(text, tmp_path / "c.duckdb", only=small_slices, options=CountingOptions(order=3))
+        counting.count(text, tmp_path / "c.duckdb", only=small_slices, options=CountingOptions(order=3))
     with pytest.raises(UsageError, match="--engine ray"):
-        pipeline.count(text, tmp_path / "c.duckdb", options=CountingOptions(address="auto"))
+        counting.count(text, tmp_path / "c.duckdb", options=CountingOptions(address="auto"))
 
 
 def test_the_command_counts_with_processes(run, text, tmp_path, whole):
@@ -335,7 +335,7 @@ def test_a_killed_actor_is_replaced(text, tmp_path, capfd):
     killer = threading.Thread(target=kill_one)
     killer.start()
     try:
-        pipeline.count(many, tmp_path / "ray.duckdb", options=CountingOptions(engine="ray", workers=2))
+        counting.count(many, tmp_path / "ray.duckdb", options=CountingOptions(engine="ray", workers=2))
     finally:
         stopped.set()
         killer.join()

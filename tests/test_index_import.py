@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recallkit import pipeline
+from recallkit import counting
 from recallkit.counts import open_counts, read_meta
 from recallkit.errors import UserError
 from recallkit.records import Position
@@ -41,12 +41,12 @@ def end_of(tokenizer: Path | str) -> int:
 def counted(folder: Path, tokenizer: Path | str, boundary: str) -> dict:
     """What `count` gives for the texts."""
     shard = write_jsonl(folder / "texts.jsonl", TEXTS)
-    return pipeline.count(TextOptions([str(shard)], "train", tokenizer=str(tokenizer), boundary=boundary), folder / "own.duckdb")
+    return counting.count(TextOptions([str(shard)], "train", tokenizer=str(tokenizer), boundary=boundary), folder / "own.duckdb")
 
 
 def imported(place: Path, folder: Path, tokenizer: Path | str, boundary: str = "pack", **options) -> dict:
     given = {"num_tokens": None, "force": False, **options}
-    return pipeline.import_counts(place, folder / "imported.duckdb", tokenizer=str(tokenizer), boundary=boundary, **given)
+    return counting.import_counts(place, folder / "imported.duckdb", tokenizer=str(tokenizer), boundary=boundary, **given)
 
 
 FACTS = ("id", "num_tokens", "num_documents", "num_bigrams", "boundary", "tokenizer", "only")
@@ -149,7 +149,7 @@ def test_mistakes_are_told_and_leave_nothing(tmp_path, tokenizer, name, options,
     (tmp_path / "folder").mkdir()
     given = {"tokenizer": str(tokenizer), "num_tokens": None, "boundary": "pack", "force": False, **options}
     with pytest.raises(UserError, match=said):
-        pipeline.import_counts(tmp_path / name, tmp_path / "c.duckdb", **given)
+        counting.import_counts(tmp_path / name, tmp_path / "c.duckdb", **given)
     assert not list(tmp_path.glob("*.duckdb*"))
 
 

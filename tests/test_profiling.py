@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from recallkit import artifacts, pipeline, profiling
+from recallkit import artifacts, counting, profiling, slicing
 from recallkit.errors import UserError
 from recallkit.profiling import ProfileOptions, profile, profile_slices, read_profile, stop_words, token_mask, token_texts
 from recallkit.stages.profile import ProfileTables
@@ -41,8 +41,8 @@ def assert_same(one: ProfileTables, other: ProfileTables) -> None:
 @pytest.mark.parametrize("counted", [True, False])
 def test_text_and_its_slices_agree(text, small_slices, tmp_path, boundary, counted):
     text = TextOptions(text.sources, "validation", boundary=boundary)
-    counts, rare = small_slices.parent / "counts.duckdb" if counted else None, pipeline.RareCount(20)
-    pipeline.slice_text(text, tmp_path / "slices", counts=counts, rare=rare, seq_len=64)
+    counts, rare = small_slices.parent / "counts.duckdb" if counted else None, slicing.RareCount(20)
+    slicing.slice_text(text, tmp_path / "slices", counts=counts, rare=rare, seq_len=64)
     of_text = profile(text, tmp_path / "text", counts=counts, rare=rare, seq_len=64)
     of_slices = profile_slices(tmp_path / "slices", tmp_path / "of-slices")
     assert_same(of_text, of_slices)
@@ -59,7 +59,7 @@ def test_text_and_its_slices_agree(text, small_slices, tmp_path, boundary, count
 
 def test_content_is_decided_by_the_tokens_own_text(text, tmp_path):
     """Of the made-up words some are stop words; what is left is counted by a slow reading of the same slices."""
-    pipeline.slice_text(text, tmp_path / "slices", counts=None, seq_len=64)
+    slicing.slice_text(text, tmp_path / "slices", counts=None, seq_len=64)
     tables = profile_slices(tmp_path / "slices", tmp_path / "out")
     tokenizer, listed = load_tokenizer(None), set(stop_words("ours"))
 
@@ -214,7 +214,7 @@ def test_unfinished_work_with_other_options_is_kept(text, tmp_path, monkeypatch)
         ({"seq_len": 1 << 19}, "sequences of 524,288"),
         ({"seq_len": 64, "options": ProfileOptions(x_min=63)}, "no tail of distances begins at 63; give 1 to 62"),
         ({"seq_len": 2, "options": ProfileOptions(x_min=2)}, "give 1 to 1,"),
-        ({"rare": pipeline.RareCount(max_rate=5.0)}, "a rate needs"),
+        ({"rare": slicing.RareCount(max_rate=5.0)}, "a rate needs"),
         ({"options": ProfileOptions("no/such/file")}, "no such list"),
     ],
 )
@@ -234,7 +234,7 @@ def test_empty_text_is_told(tmp_path):
 
 def test_counts_of_other_sequences_are_refused(text, small_slices, tmp_path):
     books = TextOptions(text.sources[:1], "train")
-    pipeline.count(books, tmp_path / "counts.duckdb", only=small_slices)
+    counting.count(books, tmp_path / "counts.duckdb", only=small_slices)
     with pytest.raises(UserError, match="counted with --only"):
         profile(text, tmp_path / "out", counts=tmp_path / "counts.duckdb")
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recallkit import artifacts, pipeline, scoring
+from recallkit import artifacts, attribution, scoring, slicing
 from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.models.api import ModelRequest
@@ -414,7 +414,7 @@ def test_an_end_token_that_only_the_user_can_name_is_no_false_alarm(tiny_model, 
     (path / "tokenizer.json").write_text(json.dumps(settings))
     (tmp_path / "text.jsonl").write_text(json.dumps({"text": "a text of its own " * 20}) + "\n")
     text = TextOptions([str(tmp_path / "text.jsonl")], "validation", tokenizer=str(path), end_token="<stop>")
-    pipeline.slice_text(text, tmp_path / "slices", counts=None, seq_len=32)
+    slicing.slice_text(text, tmp_path / "slices", counts=None, seq_len=32)
     manifest = scoring.score(str(path), tmp_path / "slices", scoring.ScoringOptions(device="cpu"))
     assert manifest["num_rows"] > 0
 
@@ -428,7 +428,7 @@ def test_names_never_leave_the_folder(small_slices):
 
 def test_labels_without_ar_hits_are_told_before_anything_is_scored(tmp_path):
     text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(2, 40), "books")
-    pipeline.slice_text(TextOptions([str(text)], "validation"), tmp_path / "slices", counts=None, seq_len=64)
+    slicing.slice_text(TextOptions([str(text)], "validation"), tmp_path / "slices", counts=None, seq_len=64)
     with pytest.raises(UserError, match="without training counts"):
-        pipeline.gap("zoo:attention", ["zoo:hyena"], tmp_path / "slices")
+        attribution.gap("zoo:attention", ["zoo:hyena"], tmp_path / "slices")
     assert not (tmp_path / "slices" / "scores").exists()

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from recallkit import artifacts, pipeline, profiling, scoring
+from recallkit import artifacts, attribution, profiling, scoring, slicing
 from recallkit.console import print_line
 from recallkit.journal import Journal
 from recallkit.texts import TextOptions
@@ -126,9 +126,9 @@ def test_a_line_says_what_took_how_long(capsys):
 
 def test_slices_keep_the_seconds_of_tokenising_when_they_are_labelled_anew(tmp_path, small_slices):
     text = TextOptions([str(small_slices.parent / "valid.jsonl")], "validation")
-    pipeline.slice_text(text, tmp_path, counts=None, seq_len=64)
+    slicing.slice_text(text, tmp_path, counts=None, seq_len=64)
     first = read_timings(tmp_path / "manifest.json")
-    pipeline.slice_text(text, tmp_path, counts=small_slices.parent / "counts.duckdb", seq_len=64, force=True)
+    slicing.slice_text(text, tmp_path, counts=small_slices.parent / "counts.duckdb", seq_len=64, force=True)
     again = read_timings(tmp_path / "manifest.json")
     assert first is not None
     assert again is not None
@@ -136,7 +136,7 @@ def test_slices_keep_the_seconds_of_tokenising_when_they_are_labelled_anew(tmp_p
     assert again["stages"]["labelling"] != first["stages"]["labelling"]
     assert again["resumed"] is False
     (tmp_path / "manifest.json").write_text("{ half")
-    pipeline.slice_text(text, tmp_path, counts=None, seq_len=64, force=True)
+    slicing.slice_text(text, tmp_path, counts=None, seq_len=64, force=True)
     unknown = read_timings(tmp_path / "manifest.json")
     assert unknown is not None
     assert unknown["resumed"] is True
@@ -145,9 +145,9 @@ def test_slices_keep_the_seconds_of_tokenising_when_they_are_labelled_anew(tmp_p
 
 def test_no_footer_holds_timings(tmp_path, small_slices):
     text = TextOptions([str(small_slices.parent / "valid.jsonl")], "validation")
-    pipeline.slice_text(text, tmp_path / "s", counts=small_slices.parent / "counts.duckdb", rare=pipeline.RareCount(20), seq_len=64)
+    slicing.slice_text(text, tmp_path / "s", counts=small_slices.parent / "counts.duckdb", rare=slicing.RareCount(20), seq_len=64)
     profiling.profile_slices(tmp_path / "s", tmp_path / "p")
-    pipeline.gap("control:recall", ["control:bigram"], tmp_path / "s", tmp_path / "g")
+    attribution.gap("control:recall", ["control:bigram"], tmp_path / "s", tmp_path / "g")
     for path in tmp_path.rglob("*.parquet"):
         assert "timings" not in json.dumps(artifacts.read_manifest(path)), path
     assert {path.name for path in (tmp_path / "s" / "scores").iterdir()} == {
@@ -194,7 +194,7 @@ def work(folder: str) -> None:
     from recallkit.stages import tokens
 
     tokens._BATCH_CHARACTERS = 20_000
-    pipeline.slice_text(TextOptions([f"{folder}/t.jsonl"], "validation"), pipeline.Path(folder) / "s", counts=None, seq_len=256)
+    slicing.slice_text(TextOptions([f"{folder}/t.jsonl"], "validation"), slicing.Path(folder) / "s", counts=None, seq_len=256)
 
 
 def test_a_killed_run_counts(tmp_path, warm, home):

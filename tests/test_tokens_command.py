@@ -10,7 +10,7 @@ import subprocess
 import polars as pl
 import pytest
 
-from recallkit import artifacts, cli, console, pipeline, scoring
+from recallkit import artifacts, attribution, cli, console, scoring, slicing
 from recallkit.errors import UserError
 from recallkit.excerpt import open_excerpts, read_sequence, scored_models
 from recallkit.stages.tokens import load_tokenizer
@@ -32,8 +32,8 @@ def slices(tmp_path_factory, small_slices):
     write_jsonl(folder / "text.jsonl", texts, "books")
     options = TextOptions([str(folder / "text.jsonl")], "validation")
     counts = small_slices.parent / "counts.duckdb"
-    pipeline.slice_text(options, folder / "slices", counts=counts, rare=pipeline.RareCount(20), seq_len=64)
-    pipeline.gap(REFERENCE, [MODEL, "control:unigram"], folder / "slices")
+    slicing.slice_text(options, folder / "slices", counts=counts, rare=slicing.RareCount(20), seq_len=64)
+    attribution.gap(REFERENCE, [MODEL, "control:unigram"], folder / "slices")
     return folder / "slices"
 
 
@@ -41,7 +41,7 @@ def slices(tmp_path_factory, small_slices):
 def bare(slices, tmp_path_factory):
     """The same text without counts and scores."""
     out = tmp_path_factory.mktemp("bare") / "slices"
-    pipeline.slice_text(TextOptions([str(slices.parent / "text.jsonl")], "validation"), out, counts=None, seq_len=64)
+    slicing.slice_text(TextOptions([str(slices.parent / "text.jsonl")], "validation"), out, counts=None, seq_len=64)
     return out
 
 

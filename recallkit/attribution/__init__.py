@@ -1,1 +1,5 @@
-"""Arithmetic of attributing a gap: aligned reading, cells, buckets, shares, bootstrap intervals."""
+"""Perplexity gaps between models, attributed to slices of the tokens."""
+
+from recallkit.attribution.run import gap, gap_path
+
+__all__ = ["gap", "gap_path"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from recallkit import db
 from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
 from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
-from recallkit.config import MAX_COUNT
+from recallkit.config import MAX_COUNT, MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NUM_POSITION_BUCKETS = 32
-MAX_RESAMPLED_SOURCES = 100
-"""Sources with intervals of their own, the largest by tokens: where every document is a source, sums of each sequence by
-every source would take gigabytes, and a source of few sequences has no interval worth reading."""
 LARGEST_THRESHOLD = (1 << 63) - 1
 """Training counts are 64-bit integers: no threshold need be larger."""
 _MAX_WORKERS = 4

@@ -9,7 +9,7 @@ from recallkit.options import Force, Json
 @app.command()
 def demo(as_json: Json = False, force: Force = False) -> None:
     """Run the whole way on the embedded text: slice, score and attribute the gaps between the zoo's trained models; a page tells."""
-    from recallkit import console, embedded, pipeline, scoring
+    from recallkit import attribution, console, embedded, scoring
     from recallkit.report.write import write_report
     from recallkit.views.gap import gap_json, print_gap
     from recallkit.views.text import manifest_of, print_slices, slices_json
@@ -18,8 +18,8 @@ def demo(as_json: Json = False, force: Force = False) -> None:
     reference, *models = embedded.MODELS
     for model in embedded.MODELS:
         scoring.score(model, slices, scoring.ScoringOptions(force=force))
-    tables = pipeline.gap(reference, models, slices, options=scoring.ScoringOptions(force=force))
-    out = pipeline.gap_path(slices, reference, models)
+    tables = attribution.gap(reference, models, slices, options=scoring.ScoringOptions(force=force))
+    out = attribution.gap_path(slices, reference, models)
     page = write_report(out).page
     sliced = manifest_of(slices)
     if as_json:

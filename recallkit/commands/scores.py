@@ -139,7 +139,7 @@ def gap(
     as_json: Json = False,
 ) -> None:
     """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals."""
-    from recallkit import console, embedded, exports, pipeline, scoring
+    from recallkit import attribution, console, embedded, exports, scoring
     from recallkit.views.files import print_files
     from recallkit.views.gap import gap_json, gap_tables, print_gap, worst_ar_gap
     from recallkit.views.text import manifest_of
@@ -153,11 +153,11 @@ def gap(
         raise typer.BadParameter("name at least one model to compare with the reference")
     compared = (reference, *(models or ())) if reference is not None else embedded.MODELS
     folder = slices or embedded.slices()
-    target = out or pipeline.gap_path(folder, compared[0], compared[1:])
+    target = out or attribution.gap_path(folder, compared[0], compared[1:])
     options = scoring.ScoringOptions(
         counts, device, dtype.value if dtype else None, batch_tokens, force, trust_remote_code=trust_remote_code, workers=workers
     )
-    tables = pipeline.gap(compared[0], compared[1:], folder, target, options)
+    tables = attribution.gap(compared[0], compared[1:], folder, target, options)
     written = exports.export(tables, gap_tables(tables, manifest_of(folder)), target, export or ())
     if as_json:
         console.print_json(gap_json(tables, target))

@@ -85,24 +85,24 @@ def count(
     as_json: Json = False,
 ) -> None:
     """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes."""
-    from recallkit import console, embedded, pipeline
+    from recallkit import console, counting, embedded
     from recallkit.counting import CountingOptions
-    from recallkit.views.text import counts_json, print_counts
+    from recallkit.views.counts import counts_json, print_counts
 
     if import_file is not None and sources:
         raise typer.BadParameter("give SOURCE or --import, not both")
     if import_file is not None:
         path = out or Path("counts.duckdb")
-        meta = pipeline.import_counts(
+        meta = counting.import_counts(
             import_file, path, tokenizer=tokenizer, end_token=end_token, num_tokens=training_tokens, boundary=boundary.value, force=force
         )
     else:
         text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
         text, path = embedded.what_to_count(text, only=only, out=out)
         options = CountingOptions(order, engine.value, workers, address)
-        meta = pipeline.count(text, path, only=only, force=force, options=options)
+        meta = counting.count(text, path, only=only, force=force, options=options)
     if export is not None:
-        pipeline.export_counts(path, export, force=force)
+        counting.export_counts(path, export, force=force)
     if as_json:
         console.print_json(counts_json(meta, path))
     else:

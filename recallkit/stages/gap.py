@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from recallkit import db
 from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
 from recallkit.attribution.buckets import count_thresholds
-from recallkit.attribution.cells import LARGEST_THRESHOLD, MAX_RESAMPLED_SOURCES, NUM_POSITION_BUCKETS, collect_cells, extra_thresholds
+from recallkit.attribution.cells import LARGEST_THRESHOLD, NUM_POSITION_BUCKETS, collect_cells, extra_thresholds
 from recallkit.attribution.intervals import SLICES, GapIntervals, gap_intervals
 from recallkit.attribution.shares import clipped_share, describe_gap
+from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:

@@ -22,11 +22,12 @@ from recallkit.artifacts import read_manifest, replacing
 from recallkit.attribution.aligned import RowReader, batch_ranges, check_labels
 from recallkit.attribution.bootstrap import percentile_interval, resample_totals
 from recallkit.attribution.buckets import position_bucket
-from recallkit.attribution.cells import MAX_RESAMPLED_SOURCES, NUM_POSITION_BUCKETS
+from recallkit.attribution.cells import NUM_POSITION_BUCKETS
 from recallkit.attribution.power_law import MIN_TAIL, PowerLaw, cut_points, fit_power_law, tail_alpha
 from recallkit.compiled import histograms
 from recallkit.compiled.histograms import Histograms
 from recallkit.compiled.labels import NO_DISTANCE, label_bigrams
+from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.artifacts import read_manifest
-from recallkit.attribution.cells import MAX_RESAMPLED_SOURCES
 from recallkit.compiled.labels import NO_DISTANCE, label_bigrams
 from recallkit.compiled.matches import longest_matches
+from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.layouts import LAYOUTS, check_schema, check_sequences, refusing_damage
 
 if TYPE_CHECKING:

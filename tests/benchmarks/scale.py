@@ -156,7 +156,7 @@ def options_of(folder: Path) -> Any:
 
 def whole_command(folder: Path, workers: int) -> dict[str, Any]:
     """Seconds of `count`, from opening the text to the table, once everything is imported and compiled."""
-    from recallkit import pipeline
+    from recallkit import counting
     from recallkit.counting import CountingOptions
     from recallkit.stages import bigrams
     from recallkit.texts import TextOptions
@@ -165,9 +165,9 @@ def whole_command(folder: Path, workers: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=folder) as name:
         out = Path(name)
         (out / "small.jsonl").write_text('{"text": "' + "a few words " * 1000 + '"}\n')
-        pipeline.count(TextOptions([str(out / "small.jsonl")], "train", options_of(folder).tokenizer), out / "small.duckdb")
+        counting.count(TextOptions([str(out / "small.jsonl")], "train", options_of(folder).tokenizer), out / "small.duckdb")
         begin = time.perf_counter()
-        meta = pipeline.count(options_of(folder), out / "counts.duckdb", options=CountingOptions(workers=workers))
+        meta = counting.count(options_of(folder), out / "counts.duckdb", options=CountingOptions(workers=workers))
         return {"seconds": time.perf_counter() - begin, "num_tokens": meta["num_tokens"], "id": meta["id"]}
 
 

@@ -253,7 +253,7 @@ def lookup_polars(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
 
 def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     """The whole of `slice` and the tokeniser alone, on the same documents in this process; where the time goes."""
-    from recallkit import artifacts, pipeline
+    from recallkit import artifacts, slicing
     from recallkit.counts import CountsTable
     from recallkit.stages import sequences, slices, tokens
     from recallkit.stages.corpus import open_corpus
@@ -270,16 +270,16 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     alone = time.perf_counter() - begin
 
     options = TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", str(tokenizer_path(data)), fast=fast)
-    pipeline.slice_text(options, folder / "warm-up", counts=folder / "counts.duckdb", force=True)
+    slicing.slice_text(options, folder / "warm-up", counts=folder / "counts.duckdb", force=True)
     spent: dict[str, float] = defaultdict(float)
     for owner, name in [
-        (pipeline, "open_counts"),
+        (slicing, "open_counts"),
         (tokens.TextTokenizer, "encode"),
         (tokens.TextTokenizer, "decode"),
         (sequences, "sequences_table"),
         (sequences, "write_sequences"),
-        (pipeline, "_make_sequences"),
-        (pipeline, "_make_labels"),
+        (slicing, "_make_sequences"),
+        (slicing, "_make_labels"),
         (slices, "label_group"),
         (CountsTable, "lookup"),
         (artifacts, "write_parquet"),
@@ -287,7 +287,7 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
         setattr(owner, name, timed(getattr(owner, name), name, spent))
     options = TextOptions([str(shard) for shard in shards], "validation", str(tokenizer_path(data)), fast=fast)
     begin = time.perf_counter()
-    manifest = pipeline.slice_text(options, folder / "slices", counts=folder / "counts.duckdb", force=True)
+    manifest = slicing.slice_text(options, folder / "slices", counts=folder / "counts.duckdb", force=True)
     seconds = time.perf_counter() - begin
     assert manifest["num_rows"] == num_tokens + len(documents) - 1
     return {"seconds": seconds, "alone": alone, "num_tokens": num_tokens, "spent": spent}
@@ -372,7 +372,7 @@ def measure_apart(task: str, method: str, folder: Path) -> dict[str, Any]:
 
 def write_inputs(folder: Path, tasks: list[str]) -> None:
     """The ids, a table of the counts of 800M ids, and for the command a database of the shards' counts."""
-    from recallkit import pipeline
+    from recallkit import counting
     from recallkit.compiled.counting import BigramCounter, merge_runs
 
     tiled = folder / "tiled.npy"
@@ -390,7 +390,7 @@ def write_inputs(folder: Path, tasks: list[str]) -> None:
     if "slice" in tasks:
         data = Path(os.environ["RECALLKIT_TEST_DATA"])
         shards = [str(shard) for shard in sorted((data / "corpus").glob("train-0*.jsonl.zst"))]
-        pipeline.count(TextOptions(shards, "train", str(tokenizer_path(data))), folder / "counts.duckdb")
+        counting.count(TextOptions(shards, "train", str(tokenizer_path(data))), folder / "counts.duckdb")
     tiled.unlink()
 
 

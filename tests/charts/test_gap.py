@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recallkit import pipeline
+from recallkit import attribution
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.charts.gap import figures
 from recallkit.charts.gap_lines import _POSITIONS, by_match
@@ -28,7 +28,7 @@ NAMES = ["perplexities", "gap_parts", "by_count", "by_distance", "by_match", "by
 @pytest.fixture(scope="module")
 def comparison(small_slices, tmp_path_factory) -> Comparison:
     folder = tmp_path_factory.mktemp("compared")
-    pipeline.gap(REFERENCE, MODELS, small_slices, folder)
+    attribution.gap(REFERENCE, MODELS, small_slices, folder)
     return read_comparison(folder)
 
 

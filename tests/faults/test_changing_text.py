@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recallkit import cli, pipeline, profiling
+from recallkit import cli, profiling, slicing
 from recallkit.records import EncodedDocuments, Position
 from recallkit.sources import readers
 from recallkit.stages import sequences, tokens
@@ -62,7 +62,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
 def expected(shards, tmp_path_factory) -> dict[str, dict[str, bytes]]:
     """What the commands make of a text that stays."""
     text, folder = TextOptions([str(shards[0].parent)], "validation"), tmp_path_factory.mktemp("whole")
-    pipeline.slice_text(text, folder / "slice", counts=None, seq_len=64)
+    slicing.slice_text(text, folder / "slice", counts=None, seq_len=64)
     profiling.profile(text, folder / "profile", seq_len=64)
     return {name: tables(folder / name) for name in LAST}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recallkit import pipeline
+from recallkit import attribution
 from tests.conftest import made_up_texts
 from tests.faults.conftest import left_over, made_of, visible
 
@@ -38,7 +38,7 @@ def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 @pytest.fixture(scope="session")
 def compared(small_slices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compared")
-    pipeline.gap("control:recall", ["control:bigram"], small_slices, folder)
+    attribution.gap("control:recall", ["control:bigram"], small_slices, folder)
     return folder
 
 

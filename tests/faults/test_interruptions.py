@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from recallkit import pipeline
+from recallkit import attribution
 from tests.conftest import made_up_texts
 from tests.faults.conftest import has_committed, left_over, listens, made_of, visible
 
@@ -114,7 +114,7 @@ def stages(text, small_slices, tiny_model, tmp_path_factory) -> list[Stage]:
     (given / "foreign.csv").write_text("first,second,count\n" + "".join(f"{i},{j},{i + j + 1}\n" for i in range(200) for j in range(200)))
     models = ("control:recall", "control:bigram", "control:unigram")
     compared = given / "compared"
-    pipeline.gap(models[0], models[1:], small_slices, compared)
+    attribution.gap(models[0], models[1:], small_slices, compared)
     model = tiny_model("gpt_neox")
 
     def count(*options: object) -> Callable[[Path], list[object]]:

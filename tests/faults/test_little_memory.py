@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from recallkit import cli, db, pipeline
+from recallkit import cli, db, slicing
 from recallkit.errors import UserError
 from recallkit.journal import removing_damage
 from recallkit.texts import TextOptions
@@ -66,7 +66,7 @@ class LittleMemory:
 def slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     folder = tmp_path_factory.mktemp("memory")
     text = write_jsonl(folder / "t.jsonl", made_up_texts(60, 400, seed=3))
-    pipeline.slice_text(TextOptions([str(text)], "validation"), folder / "slices", counts=None, seq_len=SEQUENCE)
+    slicing.slice_text(TextOptions([str(text)], "validation"), folder / "slices", counts=None, seq_len=SEQUENCE)
     return folder / "slices"
 
 

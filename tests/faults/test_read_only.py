@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from recallkit import pipeline
+from recallkit import attribution
 from tests.conftest import made_up_texts, write_jsonl
 
 
@@ -70,7 +70,7 @@ def folder(small_slices: Path, tiny_model: Callable[[str], Path]) -> Iterator[Pa
         shutil.copytree(tiny_model("rwkv"), place / "model")
         shutil.copytree(small_slices, place / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
         shutil.copytree(place / "slices", place / "scored")
-        pipeline.gap("control:recall", ["control:bigram"], place / "scored")
+        attribution.gap("control:recall", ["control:bigram"], place / "scored")
         for name in ("scratch", "shut", "home"):
             (place / name).mkdir()
         for path in (place, *place.rglob("*")):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recallkit import artifacts, layouts, pipeline
+from recallkit import artifacts, attribution, layouts, scoring
 from recallkit.comparison import read_comparison
 from recallkit.errors import UserError
 from recallkit.journal import Journal
@@ -61,7 +61,7 @@ def test_a_reader_never_sees_tables_of_two_runs(warm: ForkServerContext, tmp_pat
 @pytest.mark.parametrize("name", [field.name for field in fields(GapTables)])
 def test_tables_of_a_run_that_was_killed_are_told_from_those_of_another(small_slices, tmp_path, name):
     """Also where both were asked the same: the numbers of scores made on another device are not the same."""
-    pipeline.gap(MODELS[0], MODELS[1:], small_slices, tmp_path / "gap")
+    attribution.gap(MODELS[0], MODELS[1:], small_slices, tmp_path / "gap")
     read_comparison(tmp_path / "gap")
     path = tmp_path / "gap" / f"{name}.parquet"
     tables = read_comparison(tmp_path / "gap").tables
@@ -80,7 +80,7 @@ def test_the_second_process_is_told_and_the_first_is_not_disturbed(run, text, sm
         "count": ([text, "-o", tmp_path / "c.duckdb"], tmp_path / "c.duckdb"),
         "slice": ([text, "-o", tmp_path / "s"], tmp_path / "s" / "sequences.parquet"),
         "profile": ([text, "-o", tmp_path / "p"], tmp_path / "p" / "profile.parquet"),
-        "score": (["control:bigram", "--slices", tmp_path / "slices"], pipeline.score_path(tmp_path / "slices", "control:bigram")),
+        "score": (["control:bigram", "--slices", tmp_path / "slices"], scoring.score_path(tmp_path / "slices", "control:bigram")),
     }
     arguments, target = commands[name]
     with Journal(target, {"first": "of two"}) as first:

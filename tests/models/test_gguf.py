@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from recallkit import artifacts, cli, pipeline, scoring
+from recallkit import artifacts, cli, scoring, slicing
 from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import identify_model, load_model
@@ -151,7 +151,7 @@ def test_its_tokenizer_is_known_to_be_the_slices_or_not(llama, small_slices, tmp
     used = artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"]
     assert scoring._other_tokenizer(spec, None, small_slices, used) is None
     text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(5, 50))
-    pipeline.slice_text(TextOptions([str(text)], "validation", tokenizer="bytes"), tmp_path / "slices", counts=None, seq_len=64)
+    slicing.slice_text(TextOptions([str(text)], "validation", tokenizer="bytes"), tmp_path / "slices", counts=None, seq_len=64)
     manifest = scoring.score(spec, tmp_path / "slices", scoring.ScoringOptions(device="cpu"))
     assert manifest["tokenizer"]["vocab_size"] == 4096
     assert 0 < manifest["num_own_ids"] < manifest["num_rows"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recallkit import pipeline, scoring
+from recallkit import attribution, counting, scoring, slicing
 from recallkit.comparison import Comparison, read_comparison
 from recallkit.texts import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
@@ -47,8 +47,8 @@ def words(small_slices, tmp_path_factory) -> Path:
     """A slice directory of its own that holds one comparison of control models; a part of the repeated tokens are AR hits."""
     made, folder = small_slices.parent, tmp_path_factory.mktemp("words") / "slices"
     text = TextOptions([str(made / "valid.jsonl"), str(made / "other.jsonl")], "validation")
-    pipeline.slice_text(text, folder, counts=made / "counts.duckdb", rare=pipeline.RareCount(9), seq_len=64)
-    pipeline.gap(REFERENCE, MODELS, folder)
+    slicing.slice_text(text, folder, counts=made / "counts.duckdb", rare=slicing.RareCount(9), seq_len=64)
+    attribution.gap(REFERENCE, MODELS, folder)
     return folder
 
 
@@ -71,11 +71,11 @@ def hostile(home, own_model, tmp_path_factory) -> Path:
     train = write_jsonl(folder / "train.jsonl", [*made_up_texts(20, 80, seed=5), *HOSTILE[:3]], "books")
     valid = write_jsonl(folder / "valid.jsonl", [*HOSTILE, *made_up_texts(4, 60, seed=6)], "<img onerror=alert(3)>")
     text = {"tokenizer": "bytes"}
-    pipeline.count(TextOptions([str(train)], "train", **text), folder / "counts.duckdb")
+    counting.count(TextOptions([str(train)], "train", **text), folder / "counts.duckdb")
     options = TextOptions([str(valid)], "validation", **text)
-    pipeline.slice_text(options, folder / "slices", counts=folder / "counts.duckdb", rare=pipeline.RareCount(9), seq_len=96)
+    slicing.slice_text(options, folder / "slices", counts=folder / "counts.duckdb", rare=slicing.RareCount(9), seq_len=96)
     scoring.score(own_model, folder / "slices", scoring.ScoringOptions(device="cpu", tokenizer="recallkit-4k"))
-    pipeline.gap(REFERENCE, ["control:bigram", own_model], folder / "slices")
+    attribution.gap(REFERENCE, ["control:bigram", own_model], folder / "slices")
     return folder / "slices"
 
 

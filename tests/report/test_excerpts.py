@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recallkit import artifacts, pipeline
+from recallkit import artifacts, attribution
 from recallkit.comparison import read_comparison
 from recallkit.errors import UserError
 from recallkit.report import excerpts
@@ -233,7 +233,7 @@ def test_scores_that_are_no_numbers_are_refused(comparison, words, tmp_path, val
 
 def test_one_model_alone(words, tmp_path):
     folder = tmp_path / "one"
-    pipeline.gap(REFERENCE, MODELS[:1], words, folder)
+    attribution.gap(REFERENCE, MODELS[:1], words, folder)
     data = json.loads(token_view(read_comparison(folder, words)).data)
     assert data["models"] == [REFERENCE, MODELS[0]]
     assert all(len(excerpt["gap"]) == 1 for excerpt in data["excerpts"])

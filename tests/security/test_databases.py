@@ -9,7 +9,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from recallkit import db, pipeline
+from recallkit import attribution, counting, db, slicing
 from recallkit.counts import open_counts, read_meta
 from recallkit.errors import UserError
 from recallkit.texts import TextOptions
@@ -109,11 +109,11 @@ def test_names_like_sql_are_names(home, tmp_path):
     shard.write_text("\n".join(lines) + "\n")
     options = TextOptions([str(shard)], "train", source_field=f"meta.{field}")
     counts = folder / '"$1.duckdb'
-    pipeline.count(options, counts)
+    counting.count(options, counts)
     slices = folder / "%s"
     text = TextOptions([str(shard)], "validation", source_field=f"meta.{field}")
-    pipeline.slice_text(text, slices, counts=counts, rare=pipeline.RareCount(20), seq_len=32)
-    made = pipeline.gap("control:recall", ["control:bigram"], slices)
+    slicing.slice_text(text, slices, counts=counts, rare=slicing.RareCount(20), seq_len=32)
+    made = attribution.gap("control:recall", ["control:bigram"], slices)
     del made
     [gap] = slices.rglob("gap.parquet")
     assert set(INJECTIONS) <= set(pl.read_parquet(gap)["source"])
@@ -122,5 +122,5 @@ def test_names_like_sql_are_names(home, tmp_path):
 
 def test_rows_with_such_sources_stay_apart(home, tmp_path):
     shard = write_jsonl(tmp_path / "a.jsonl", made_up_texts(4, 40), "'); DELETE FROM meta; --")
-    pipeline.count(TextOptions([str(shard)], "train"), tmp_path / "c.duckdb")
+    counting.count(TextOptions([str(shard)], "train"), tmp_path / "c.duckdb")
     assert read_meta(tmp_path / "c.duckdb")["num_documents"] == 4

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import recallkit
-from recallkit import artifacts, pipeline
+from recallkit import artifacts, attribution
 from recallkit.artifacts import MANIFEST_KEY, read_manifest, write_parquet
 from recallkit.attribution import aligned, bootstrap, cells, shares
 from recallkit.attribution.buckets import count_class, count_thresholds, log2_bucket, match_bucket, position_bucket
@@ -621,7 +621,7 @@ def test_match_buckets_change_at_each_power_of_two_and_at_three():
 
 def test_the_gap_by_match_is_that_of_a_group_by_in_polars(small_slices, tmp_path):
     names = ["control:recall", "control:bigram"]
-    found = pipeline.gap(names[0], names[1:], small_slices, tmp_path / "gap").by_match
+    found = attribution.gap(names[0], names[1:], small_slices, tmp_path / "gap").by_match
     rows = recallkit.tokens(small_slices, {"reference": names[0], "model": names[1]}).with_columns(pl.col("^nll_.*$").cast(pl.Float64))
     low = pl.when(pl.col("match_length") < 4).then("match_length").otherwise(2 ** pl.col("match_length").log(2).floor())
     sums = pl.col("nll_reference", "nll_model").sum(), (pl.col("nll_model") - pl.col("nll_reference")).sum().alias("gap")

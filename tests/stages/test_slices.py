@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import zstandard
 
-from recallkit import artifacts, pipeline
+from recallkit import artifacts, counting, slicing
 from recallkit.errors import UserError
 from recallkit.stages import sequences
 from recallkit.stages import slices as slices_stage
@@ -127,12 +127,12 @@ def test_labels_equal_brute_force_on_every_token_of_real_text(real_text, real_do
     if every > 1:  # as many row groups as of all text
         monkeypatch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", sequences.SEQUENCES_PER_ROW_GROUP // every)
     train, valid = real_text["train"], real_text["valid"]
-    pipeline.count(TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb")
-    manifest = pipeline.slice_text(
+    counting.count(TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb")
+    manifest = slicing.slice_text(
         TextOptions(valid, "validation", boundary=boundary),
         tmp_path / "slices",
         counts=tmp_path / "counts.duckdb",
-        rare=pipeline.RareCount(60),
+        rare=slicing.RareCount(60),
     )
     counts = brute_force_counts(real_documents["train"], boundary)
     assert manifest["counts"]["num_bigrams"] == len(counts)
@@ -149,16 +149,16 @@ def test_labels_equal_brute_force_on_made_up_text(tmp_path, boundary, seed):
     texts = ["".join(rng.choice(words, rng.integers(0, 90))) for _ in range(30)]
     train = [str(write_jsonl(tmp_path / "train.jsonl", texts[:15], "t"))]
     valid = [str(write_jsonl(tmp_path / f"v{n}.jsonl", texts[15 + 5 * n : 20 + 5 * n], f"v{n}")) for n in range(3)]
-    pipeline.count(TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb")
+    counting.count(TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb")
     options = TextOptions(valid, "validation", boundary=boundary)
-    pipeline.slice_text(options, tmp_path / "slices", counts=tmp_path / "counts.duckdb", rare=pipeline.RareCount(3), seq_len=16)
+    slicing.slice_text(options, tmp_path / "slices", counts=tmp_path / "counts.duckdb", rare=slicing.RareCount(3), seq_len=16)
     counts = brute_force_counts(documents_of(train), boundary)
     assert_labels(tmp_path / "slices", brute_force_labels(documents_of(valid), counts, boundary, 16, 3))
 
 
 def test_without_counts_rarity_is_unknown_not_false(tmp_path):
     text = [str(write_jsonl(tmp_path / "v.jsonl", ["a b a b a b"]))]
-    pipeline.slice_text(TextOptions(text, "validation"), tmp_path / "slices", counts=None)
+    slicing.slice_text(TextOptions(text, "validation"), tmp_path / "slices", counts=None)
     table = pl.read_parquet(tmp_path / "slices" / "tokens.parquet")
     assert table["train_count"].null_count() == table["ar_hit"].null_count() == len(table)
     assert table["repeated"].sum() > 0
@@ -182,10 +182,10 @@ def test_needed_bigrams_are_those_of_the_sequences(small_slices):
 
 def test_a_count_of_only_the_needed_bigrams_gives_the_same_labels(small_slices, tmp_path):
     train = [str(small_slices.parent / "train.jsonl")]
-    meta = pipeline.count(TextOptions(train, "train"), tmp_path / "only.duckdb", only=small_slices)
+    meta = counting.count(TextOptions(train, "train"), tmp_path / "only.duckdb", only=small_slices)
     sources = [str(small_slices.parent / name) for name in ("valid.jsonl", "other.jsonl")]
     options = TextOptions(sources, "validation")
-    pipeline.slice_text(options, tmp_path / "slices", counts=tmp_path / "only.duckdb", rare=pipeline.RareCount(20), seq_len=64)
+    slicing.slice_text(options, tmp_path / "slices", counts=tmp_path / "only.duckdb", rare=slicing.RareCount(20), seq_len=64)
     one, other = (pl.read_parquet(folder / "tokens.parquet") for folder in (small_slices, tmp_path / "slices"))
     assert one.equals(other)
     assert meta["num_bigrams"] <= artifacts.read_manifest(small_slices / "tokens.parquet")["counts"]["num_bigrams"]
@@ -226,8 +226,8 @@ def num_bytes_of(folder: Path) -> dict[str, list[int | None]]:
 def test_bytes_of_text_are_counted_by_hand(tmp_path):
     # Of the bigrams " a b", " b a", " a b" the third stood there before.
     text = [str(write_jsonl(tmp_path / "v.jsonl", [" a b a b"], "letters")), str(write_jsonl(tmp_path / "w.jsonl", ["\u00e9"], "accents"))]
-    pipeline.count(TextOptions(text, "train"), tmp_path / "counts.duckdb")
-    pipeline.slice_text(TextOptions(text, "validation"), tmp_path / "slices", counts=tmp_path / "counts.duckdb")
+    counting.count(TextOptions(text, "train"), tmp_path / "counts.duckdb")
+    slicing.slice_text(TextOptions(text, "validation"), tmp_path / "slices", counts=tmp_path / "counts.duckdb")
     tokens = pl.read_parquet(tmp_path / "slices" / "tokens.parquet")
     pieces = load_tokenizer(None).token_bytes
     assert [pieces[t] for t in tokens["token"]] == [b" b", b" a", b" b", b"<|endoftext|>", "é".encode(), b"<|endoftext|>"]
@@ -242,7 +242,7 @@ def test_bytes_are_those_of_the_texts(tmp_path, name):
     tokenizer = {"embedded": None, "bytes": "bytes"}.get(name, str(tmp_path / "t.json"))
     made(name).backend.save(str(tmp_path / "t.json"))
     options = TextOptions(shards, "validation", tokenizer=tokenizer, boundary="document")
-    manifest = pipeline.slice_text(options, tmp_path / "slices", counts=None, seq_len=5)
+    manifest = slicing.slice_text(options, tmp_path / "slices", counts=None, seq_len=5)
     expected = {source: [len("".join(documents).encode()), None] for source, documents in texts.items()}
     assert num_bytes_of(tmp_path / "slices") == {"ALL": [sum(whole for whole, _ in expected.values()), None], **expected}
     assert manifest == artifacts.read_manifest(tmp_path / "slices" / "tokens.parquet")
@@ -251,7 +251,7 @@ def test_bytes_are_those_of_the_texts(tmp_path, name):
 def test_only_the_largest_sources_have_bytes_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(slices_stage, "MAX_RESAMPLED_SOURCES", 2)
     shards = [str(write_jsonl(tmp_path / f"{n}.jsonl", ["a b " * n], f"s{n}")) for n in (3, 9, 2, 7)]
-    pipeline.slice_text(TextOptions(shards, "validation", tokenizer="bytes"), tmp_path / "slices", counts=None)
+    slicing.slice_text(TextOptions(shards, "validation", tokenizer="bytes"), tmp_path / "slices", counts=None)
     # An end token, a newline, for each document; the stream's first byte is not predicted.
     assert num_bytes_of(tmp_path / "slices") == {"ALL": [4 * (3 + 9 + 2 + 7) + 4 - 1, None], "s7": [29, None], "s9": [37, None]}
 
@@ -260,14 +260,14 @@ def test_a_tokenizer_without_bytes_has_no_count_of_them(tmp_path):
     made("wordpiece").backend.save(str(tmp_path / "t.json"))
     text = [str(write_jsonl(tmp_path / "v.jsonl", ["the model recalls"]))]
     options = TextOptions(text, "validation", tokenizer=str(tmp_path / "t.json"), end_token="[SEP]")
-    assert pipeline.slice_text(options, tmp_path / "slices", counts=None)["num_bytes"] is None
+    assert slicing.slice_text(options, tmp_path / "slices", counts=None)["num_bytes"] is None
 
 
 def test_bytes_can_be_the_tokens_of_slices(tmp_path):
     text = [str(write_jsonl(tmp_path / "v.jsonl", ["é a", "b"]))]
-    pipeline.count(TextOptions(text, "train", tokenizer="bytes"), tmp_path / "counts.duckdb")
+    counting.count(TextOptions(text, "train", tokenizer="bytes"), tmp_path / "counts.duckdb")
     options = TextOptions(text, "validation", tokenizer="bytes")
-    pipeline.slice_text(options, tmp_path / "slices", counts=tmp_path / "counts.duckdb")
+    slicing.slice_text(options, tmp_path / "slices", counts=tmp_path / "counts.duckdb")
     sequences = pl.read_parquet(tmp_path / "slices" / "sequences.parquet")
     assert bytes(sequences["tokens"][0]) == "é a\nb\n".encode()
     assert sequences["text"][0] == "é a\nb\n"
@@ -278,7 +278,7 @@ def test_slices_carry_their_tokenizer_and_get_it_back(tmp_path):
     text = [str(write_jsonl(tmp_path / "v.jsonl", ["the model recalls"]))]
     options = TextOptions(text, "validation", tokenizer=str(tmp_path / "t.json"))
     out = tmp_path / "slices"
-    manifest = pipeline.slice_text(options, out, counts=None)
+    manifest = slicing.slice_text(options, out, counts=None)
     (tmp_path / "t.json").rename(tmp_path / "moved.json")
     assert load_slices_tokenizer(out, manifest["tokenizer"]).describe() == manifest["tokenizer"]
 
@@ -287,11 +287,11 @@ def test_slices_carry_their_tokenizer_and_get_it_back(tmp_path):
     with pytest.raises(UserError, match="again"):
         load_slices_tokenizer(out, manifest["tokenizer"])
     (tmp_path / "moved.json").rename(tmp_path / "t.json")
-    pipeline.slice_text(options, out, counts=None)
+    slicing.slice_text(options, out, counts=None)
     assert load_slices_tokenizer(out, manifest["tokenizer"]).describe() == manifest["tokenizer"]
     assert made_at == {name: (out / name).stat().st_mtime_ns for name in made_at}
 
-    other = pipeline.slice_text(TextOptions(text, "validation"), out, counts=None, force=True)
+    other = slicing.slice_text(TextOptions(text, "validation"), out, counts=None, force=True)
     assert load_slices_tokenizer(out, other["tokenizer"]).name == "recallkit-4k"
     with pytest.raises(UserError, match=r"not t\.json"):
         load_slices_tokenizer(out, manifest["tokenizer"])
@@ -302,6 +302,6 @@ def test_a_model_directory_keeps_its_tokenizer(tmp_path):
     before = (tmp_path / "tokenizer.json").read_bytes()
     text = TextOptions([str(write_jsonl(tmp_path / "v.jsonl", ["the model"]))], "validation")
     with pytest.raises(UserError, match=r"tokenizer\.json: .*-o"):
-        pipeline.slice_text(text, tmp_path, counts=None)
+        slicing.slice_text(text, tmp_path, counts=None)
     assert (tmp_path / "tokenizer.json").read_bytes() == before
     assert not list(tmp_path.glob("*.parquet"))

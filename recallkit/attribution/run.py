@@ -1,0 +1,73 @@
+"""What `gap` does: scores what is not scored yet, attributes the gap to slices, and writes its tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from recallkit import __version__, artifacts, config, console
+from recallkit.errors import UserError
+from recallkit.journal import is_finished
+from recallkit.scoring import ScoringOptions, count_inexact, score, score_path
+from recallkit.timings import Timings, write_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from recallkit.stages.gap import GapTables
+
+
+def gap_path(slices: Path, reference: str, models: Sequence[str]) -> Path:
+    """Where the gap between these models lies unless the user says otherwise: each question has a folder of its own."""
+    return slices / "gap" / artifacts.file_slug(" vs ".join([reference, *models]))
+
+
+def gap(
+    reference: str, models: Sequence[str], slices: Path, out: Path | None = None, options: ScoringOptions = ScoringOptions()
+) -> GapTables:
+    """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
+
+    Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can mend.
+    """
+    from recallkit.attribution.aligned import open_tokens
+    from recallkit.stages.gap import attribute_gap
+
+    names = [reference, *models]
+    if len(set(names)) < len(names):
+        raise UserError("a model is named twice", where=" ".join(names), remedy="compare different models")
+    out = out or gap_path(slices, reference, models)
+    question = {"reference": reference, "models": list(models)}
+    artifacts.check_replaceable(out / "gap.parquet", artifacts.PARQUET_MAGIC)
+    is_finished(artifacts.manifest_options(out / "gap.parquet", force=options.force), question, out, force=options.force)
+    open_tokens(slices / "tokens.parquet")  # labels without AR hits are told before hours of scoring
+    # --force is about the tables here: scores may have taken days, and are made again by `score --force` alone.
+    manifests = {name: score(name, slices, replace(options, force=False)) for name in names}
+    _note_other_readings(manifests)
+    timings = Timings()
+    with timings.stage("attributing") as stage:
+        tables = attribute_gap(slices / "tokens.parquet", score_path(slices, reference), [score_path(slices, name) for name in models])
+        stage.amounts["tokens"] = manifests[reference]["num_rows"] * len(names)
+    tokens = artifacts.read_manifest(slices / "tokens.parquet")
+    kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
+    facts = {
+        "recallkit_version": __version__,
+        "schema_version": config.SCHEMA_VERSION,
+        "kind": "gap",
+        "options": question,
+        **question,
+        "slices": {key: tokens[key] for key in kept},
+        "scores": {name: manifests[name]["options"] for name in names},
+        "inexact": {name: share for name in names if (share := count_inexact(name, slices)) is not None},
+    }
+    artifacts.write_frames(tables, out, facts)
+    write_manifest(out / "manifest.json", facts, timings)
+    return tables
+
+
+def _note_other_readings(manifests: Mapping[str, Mapping[str, Any]]) -> None:
+    """Tells where models were scored in other precisions or contexts: a part of their gap is that."""
+    for name in ("dtype", "context", "stride", "carry_state"):
+        values = {model: m["options"].get(name) for model, m in manifests.items() if not (name == "dtype" and m["options"][name] is None)}
+        if len(set(values.values())) > 1 and any(not model.startswith("control:") for model in values):
+            console.note(f"scored with different {name}: " + ", ".join(f"{model} {value or 'default'}" for model, value in values.items()))

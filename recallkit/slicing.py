@@ -1,0 +1,157 @@
+"""What `slice` does: text to sequences to labelled tokens, each reused where it is finished and resumed where it is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from recallkit import __version__, artifacts, config, console
+from recallkit.counts import CountsTable, open_counts
+from recallkit.errors import UserError
+from recallkit.journal import Journal, is_finished
+from recallkit.texts import OpenText, TextOptions
+from recallkit.timings import Timings, read_timings, write_manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from recallkit.stages.tokens import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class RareCount:
+    """What counts as rare in training: at most `max_count` times, or at most `max_rate` times a billion tokens."""
+
+    max_count: int = config.MAX_COUNT
+    max_rate: float | None = None
+
+    def resolve(self, counts: CountsTable | None) -> int:
+        """The largest count that is still rare. Raises UserError for a rate without counts."""
+        if self.max_rate is None:
+            return self.max_count
+        if counts is None:
+            raise UserError("a rate needs the number of training tokens", where="--max-rate", remedy="give --counts")
+        return int(self.max_rate * counts.num_tokens / 1e9)
+
+
+def slice_text(
+    text: TextOptions, out: Path, *, counts: Path | None, rare: RareCount = RareCount(), seq_len: int = config.SEQ_LEN, force: bool = False
+) -> dict[str, Any]:
+    """Labels every predicted token of a text into the directory `out`; returns the manifest of `tokens.parquet`.
+
+    Tokenising is the slow part and resumable: sequences that are there already are labelled anew without it. Without
+    `counts` only repetition is labelled. Raises UserError for everything a user can mend.
+    """
+    from recallkit.stages import tokens
+
+    if seq_len < 1:
+        raise UserError("a sequence needs at least one prediction", where=f"--seq-len {seq_len}")
+    table = open_counts(counts) if counts else None
+    opened = OpenText(text)
+    tokens.check_tokenizer_file(out, opened.tokenizer)
+    if table is not None:
+        table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
+        if table.meta.get("boundary") != text.boundary:
+            console.note(f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}")
+    for name in ("sequences.parquet", "tokens.parquet"):
+        artifacts.check_replaceable(out / name, artifacts.PARQUET_MAGIC)
+    timings = Timings()
+    sequences = _make_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force)
+    tokens.keep_tokenizer(out, opened.tokenizer)
+    if table is not None and table.meta.get("only") not in (None, sequences["sequences_digest"]):
+        raise UserError(
+            "counted with --only for other sequences: bigrams that are missing would look unseen",
+            where=counts,
+            remedy=f"count with --only {out}, or without --only",
+        )
+    return _make_labels(out, opened.tokenizer, sequences, table, rare, timings, force=force)
+
+
+def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings, *, force: bool) -> dict[str, Any]:
+    from recallkit.stages import sequences
+
+    options = {**opened.identity(), "seq_len": seq_len}
+    found = artifacts.manifest_options(path, force=force)
+    if is_finished(found, options, path, force=force and found != options):
+        manifest = artifacts.read_manifest(path)
+        timings.keep("tokenising", _seconds_of_tokenising(path.parent, manifest))
+        return manifest
+    with Journal(path, options, force=force) as journal, timings.stage("tokenising", before=journal.seconds_before) as stage:
+        state = sequences.PackingState.from_json(journal.state) if journal.resumed else sequences.PackingState()
+        _note_resumed(journal, state.num_predictions)
+        with opened.reading(journal), console.progress("tokenising", total=opened.options.limit_tokens) as show:
+            blocks = sequences.pack_sequences(
+                opened.encoded(state.position),
+                end_token_id=opened.tokenizer.end_token_id,
+                seq_len=seq_len,
+                boundary=opened.options.boundary,
+                limit_predictions=opened.options.limit_tokens,
+                state=state,
+            )
+            for block in blocks:
+                table = sequences.sequences_table(block, opened.tokenizer)
+                artifacts.write_parquet(
+                    journal.part(journal.num_parts), [table], sequences.sequences_schema(), {}, use_dictionary=False, compression="lz4"
+                )
+                journal.commit(block.state.to_json())
+                show(block.state.num_predictions)
+        if not journal.num_parts:
+            raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
+        facts = {"recallkit_version": __version__, "kind": "sequences", "options": options, **options, "names": opened.names()}
+        manifest = sequences.write_sequences(path, journal, facts)
+        stage.amounts["tokens"] = manifest["num_rows"]
+        journal.finish()
+    return manifest
+
+
+def _seconds_of_tokenising(out: Path, sequences: dict[str, Any]) -> dict[str, Any] | None:
+    """What the manifest beside finished sequences says of how they were made; None where it is of others."""
+    known = read_timings(out / "manifest.json", sequences_digest=sequences["sequences_digest"])
+    return None if known is None else known["stages"].get("tokenising")
+
+
+def _make_labels(
+    out: Path,
+    tokenizer: TextTokenizer,
+    sequences: dict[str, Any],
+    table: CountsTable | None,
+    rare: RareCount,
+    timings: Timings,
+    *,
+    force: bool,
+) -> dict[str, Any]:
+    from recallkit.stages import slices
+
+    path = out / "tokens.parquet"
+    max_count = rare.resolve(table)
+    counts = table.describe() if table is not None else None
+    options = {"sequences_digest": sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": max_count}
+    if is_finished(artifacts.manifest_options(path, force=force), options, path, force=force):
+        console.note(f"{out} is complete, nothing to do (--force labels again)")
+        return artifacts.read_manifest(path)
+    kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")
+    facts = {
+        "recallkit_version": __version__,
+        "kind": "tokens",
+        "options": options,
+        "counts": counts,
+        "max_count": max_count,
+        **{k: sequences[k] for k in kept},
+    }
+    num_bytes = slices.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
+
+    def manifest_at_end() -> dict[str, Any]:
+        return {**facts, "num_bytes": None if num_bytes is None else num_bytes.rows()}
+
+    with timings.stage("labelling") as stage, console.progress("labelling", total=sequences["num_rows"]) as show:
+        tables = slices.label_sequences(out / "sequences.parquet", table, max_count, num_bytes=num_bytes, progress=show)
+        manifest = artifacts.write_parquet(path, tables, slices.tokens_schema(), manifest_at_end, **slices.PARQUET_OPTIONS)
+        stage.amounts["tokens"] = sequences["num_rows"]
+    write_manifest(out / "manifest.json", manifest, timings)
+    return manifest
+
+
+def _note_resumed(journal: Journal, num_tokens: int) -> None:
+    if journal.resumed:
+        message = f"{journal.target}: going on after {num_tokens:,} tokens of an interrupted run"
+        console.note(message, event="resumed", done=num_tokens, unit="tokens", seconds_before=journal.seconds_before)

@@ -1,0 +1,27 @@
+"""Counts, as a line and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit import console
+from recallkit.views.timings import print_timings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def counts_json(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Facts of a counts table."""
+    kept = ("id", "num_tokens", "num_documents", "num_bigrams", "boundary", "tokenizer", "only", "sources", "timings")
+    longer = {key: meta[key] for key in ("order", "num_ngrams") if key in meta}
+    return {"path": str(path), **{key: meta.get(key) for key in kept}, **longer}
+
+
+def print_counts(meta: Mapping[str, Any], path: Path) -> None:
+    """One line: how much was counted, and where it lies."""
+    longer = f", {meta['num_ngrams']:,} distinct {meta['order']}-grams" if "num_ngrams" in meta else ""
+    console.print_line(f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams{longer}")
+    print_timings(meta.get("timings"))
+    console.print_line(f"Table (DuckDB): {path}", is_path=True)
