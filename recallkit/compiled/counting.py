@@ -19,7 +19,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from recallkit.jit import njit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from recallkit.compiled.labels import NO_DISTANCE
+from recallkit.jit import njit
 
 NUM_COUNTS = 6
 TOKENS, CONTENT_TOKENS, REPEATED, CONTENT_REPEATED, DISTINCT_REPEATED, AR_HITS = range(NUM_COUNTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from numba import njit
+from recallkit.jit import njit
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from numba import njit
+
+from recallkit.jit import njit
 
 NO_DISTANCE = -1
 """`distance` of a token whose bigram did not stand earlier in its sequence."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from numba import njit
+
+from recallkit.jit import njit
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from numba import njit
+
+from recallkit.jit import njit
 
 _STEPS_PER_ID = 64
 """Ids compared on the quick path, an id of the sequence, before the suffix array takes over: it costs about as much."""

@@ -6,13 +6,14 @@ a binary search counts them, and only the followers of `u` are looked at one by 
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from recallkit.jit import njit, prange
 
 _NONE = -1
 
 
-@nb.njit(inline="always", nogil=True, cache=True)
+@njit(inline="always", nogil=True, cache=True)
 def _find(seconds, low, end, token):  # type: ignore[no-untyped-def]
     """Place of `token` in seconds[low:end] (sorted), or -1."""
     stop = end
@@ -25,7 +26,7 @@ def _find(seconds, low, end, token):  # type: ignore[no-untyped-def]
     return low if low < end and seconds[low] == token else _NONE
 
 
-@nb.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _count_larger_scaled(ascending, scale, bound):  # type: ignore[no-untyped-def]
     """How many values v of `ascending` have scale * v > bound."""
     low, stop = 0, len(ascending)
@@ -38,7 +39,7 @@ def _count_larger_scaled(ascending, scale, bound):  # type: ignore[no-untyped-de
     return len(ascending) - low
 
 
-@nb.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _count_larger(low, end, seconds, counts, scale, unigram, ascending, bound):  # type: ignore[no-untyped-def]
     """How many tokens v have weight(v) = count(u, v) + scale * p1(v) > bound."""
     larger = _count_larger_scaled(ascending, scale, bound)
@@ -49,7 +50,7 @@ def _count_larger(low, end, seconds, counts, scale, unigram, ascending, bound): 
     return larger
 
 
-@nb.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def summarise_rows(starts, seconds, counts, unigram):  # type: ignore[no-untyped-def]
     """For every token u: the sum of its counts, and the most likely next token under p2 with its weight.
 
@@ -61,7 +62,7 @@ def summarise_rows(starts, seconds, counts, unigram):  # type: ignore[no-untyped
     best = np.empty(num_rows, np.int64)
     best_weight = np.empty(num_rows)
     most_frequent = np.int64(np.argmax(unigram))
-    for u in nb.prange(num_rows):
+    for u in prange(num_rows):
         scale = max(1.0, np.float64(starts[u + 1] - starts[u]))
         token, weight, total = most_frequent, scale * unigram[most_frequent], 0.0
         for place in range(starts[u], starts[u + 1]):
@@ -73,7 +74,7 @@ def summarise_rows(starts, seconds, counts, unigram):  # type: ignore[no-untyped
     return totals, best, best_weight
 
 
-@nb.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def score_ngrams(ids, offsets, cache_weight, starts, seconds, counts, unigram, ascending, totals, best, best_weight):  # type: ignore[no-untyped-def]
     """NLL (float32, nats), argmax and rank (int32) of every predicted id under p3 (p2 where `cache_weight` is 0).
 
@@ -85,7 +86,7 @@ def score_ngrams(ids, offsets, cache_weight, starts, seconds, counts, unigram, a
     nll = np.empty(num_predicted, np.float32)
     argmax = np.empty(num_predicted, np.int32)
     rank = np.empty(num_predicted, np.int32)
-    for sequence in nb.prange(num_sequences):
+    for sequence in prange(num_sequences):
         latest = np.full(len(unigram), _NONE, np.int64)
         out = offsets[sequence] - offsets[0] - sequence
         for place in range(offsets[sequence] + 1, offsets[sequence + 1]):

@@ -20,9 +20,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from recallkit.compiled.counting import _blocks, _checked, _frozen, _run
+from recallkit.jit import njit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
