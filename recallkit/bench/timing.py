@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from recallkit.models.quiet import first_line
+from recallkit.quiet_transformers import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

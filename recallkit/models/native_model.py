@@ -9,8 +9,8 @@ import torch
 from recallkit.errors import UserError
 from recallkit.kernels.token_nll.api import TokenNll, token_nll
 from recallkit.models.language_model import LanguageModel
-from recallkit.models.quiet import first_line
 from recallkit.models.torch_model import TorchModel
+from recallkit.quiet_transformers import first_line
 
 if TYPE_CHECKING:
     from pathlib import Path

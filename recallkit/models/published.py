@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
-from recallkit.models.quiet import FAILURES_TO_READ, first_line
+from recallkit.quiet_transformers import FAILURES_TO_READ, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,9 +20,9 @@ from recallkit.errors import UserError
 from recallkit.kernels.token_nll.api import TokenNll, logits_nll, token_nll
 from recallkit.models import probes
 from recallkit.models.precision import widened
-from recallkit.models.quiet import first_line, without_advice
 from recallkit.models.resources import memory_errors
 from recallkit.models.torch_model import TorchModel
+from recallkit.quiet_transformers import first_line, without_advice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -410,7 +410,7 @@ def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
     """GGUF files, and directories that hold a tokenizer in another format."""
     from transformers import AutoTokenizer
 
-    from recallkit.models.quiet import FAILURES_TO_READ, first_line, quiet_transformers
+    from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
 
     source, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
     try:
