@@ -24,10 +24,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.artifacts import replacing
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig
 from recallkit.models.language_model import LanguageModel
+from recallkit.storage.artifacts import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from recallkit import artifacts, attribution, config, counting, embedded, scoring
+from recallkit import attribution, config, counting, embedded, scoring
 from recallkit.comparison import Comparison
 from recallkit.comparison import read_comparison as _read_comparison
 from recallkit.counting import CountingOptions
 from recallkit.errors import UserError
+from recallkit.storage import artifacts
 from recallkit.texts import TextOptions
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts, layouts
 from recallkit.errors import UserError
 from recallkit.stages.gap import GapTables
+from recallkit.storage import artifacts, schemas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     again = "run the same `recallkit gap` again with --force"
     with artifacts.holding(folder):
         manifest = _common_manifest(folder, files)
-        tables = GapTables(**{name: layouts.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()})
+        tables = GapTables(**{name: schemas.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()})
     totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
     return Comparison(
         folder=folder,

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, artifacts, console
+from recallkit import __version__, console
 from recallkit.counts import open_counts, read_meta
 from recallkit.errors import UsageError, UserError
-from recallkit.journal import PartsJournal, is_finished
+from recallkit.storage import artifacts
+from recallkit.storage.journal import PartsJournal, is_finished
+from recallkit.storage.timings import Timings
 from recallkit.texts import OpenText, note_skipped
-from recallkit.timings import Timings
 from recallkit.workers.api import work
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from recallkit.joining import Boundary
-    from recallkit.journal import Parts
     from recallkit.records import CountedStream
     from recallkit.sources.readers import Shard
     from recallkit.stages.bigrams import CountedStretch
+    from recallkit.storage.journal import Parts
     from recallkit.texts import TextOptions
     from recallkit.workers.counting_job import CountingJob, Stretch
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit import artifacts, db
 from recallkit.errors import UserError, lacks_resources
+from recallkit.storage import artifacts, db
 
 if TYPE_CHECKING:
     from pathlib import Path

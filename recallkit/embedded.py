@@ -12,10 +12,11 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from recallkit import __version__, artifacts, attribution, config, counting, slicing
+from recallkit import __version__, attribution, config, counting, slicing
 from recallkit.errors import UsageError
 from recallkit.models import zoo
 from recallkit.stages.tokens import EMBEDDED
+from recallkit.storage import artifacts
 from recallkit.texts import TextOptions
 
 TRAINING_TEXT = TextOptions(("demo:train",), "train")

@@ -8,19 +8,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, artifacts, console
+from recallkit import __version__, console
 from recallkit.errors import UserError
 from recallkit.model_tokenizer import identify_tokenizer, own_tokenizer
 from recallkit.models.api import ModelRequest
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lm_eval.api.model import LM
 
-    from recallkit.journal import Parts
     from recallkit.models.api import ScoringModel
     from recallkit.stages.tokens import TextTokenizer
+    from recallkit.storage.journal import Parts
 
 
 _SPARE_ENTRIES = 256

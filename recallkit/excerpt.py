@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts
 from recallkit.attribution.aligned import LabelledTokens, RowReader, batch_ranges, check_labels, open_scores
 from recallkit.errors import UserError
-from recallkit.layouts import check_schema, check_values, refusing_damage
 from recallkit.scoring import score_path
 from recallkit.stages.tokens import load_slices_tokenizer
+from recallkit.storage import artifacts
+from recallkit.storage.schemas import check_schema, check_values, refusing_damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

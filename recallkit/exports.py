@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts
+from recallkit.storage import artifacts
 from recallkit.tables import LATEX_HEAD, MARKDOWN_HEAD
 
 if TYPE_CHECKING:

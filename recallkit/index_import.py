@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, artifacts, console
+from recallkit import __version__, console
 from recallkit.counts import read_meta
 from recallkit.errors import UserError
-from recallkit.journal import Journal, PartsJournal, is_finished
 from recallkit.records import Position
-from recallkit.timings import Timings
+from recallkit.storage import artifacts
+from recallkit.storage.journal import Journal, PartsJournal, is_finished
+from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
     from pathlib import Path

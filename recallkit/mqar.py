@@ -10,20 +10,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, artifacts, config, console
+from recallkit import __version__, config, console
 from recallkit.errors import UsageError, UserError
 from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
-from recallkit.journal import PartsJournal, is_finished
-from recallkit.timings import Timings, read_timings, write_manifest
+from recallkit.storage import artifacts
+from recallkit.storage.journal import PartsJournal, is_finished
+from recallkit.storage.timings import Timings, read_timings, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from recallkit.evals.mqar import MqarTask, MqarVocabulary
-    from recallkit.journal import Parts
     from recallkit.models.api import ScoringModel
     from recallkit.stages.mqar import MqarFiles, MqarTables
+    from recallkit.storage.journal import Parts
 
 SAMPLES_PER_PART = 32
 """Sequences that are kept at once: a kill costs at most this much work."""

@@ -13,13 +13,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, artifacts, config, console, layouts
+from recallkit import __version__, config, console
 from recallkit.counts import CountsTable, open_counts
 from recallkit.errors import UserError
-from recallkit.journal import Journal, is_finished
 from recallkit.slicing import RareCount
+from recallkit.storage import artifacts, schemas
+from recallkit.storage.journal import Journal, is_finished
+from recallkit.storage.timings import Timings, write_manifest
 from recallkit.texts import OpenText, TextOptions
-from recallkit.timings import Timings, write_manifest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,7 +179,7 @@ def read_profile(folder: Path) -> ProfileTables:
     tables = {}
     for field in fields(ProfileTables):
         artifacts.read_manifest(folder / f"{field.name}.parquet")
-        tables[field.name] = layouts.read_frame(folder / f"{field.name}.parquet", f"profile/{field.name}")
+        tables[field.name] = schemas.read_frame(folder / f"{field.name}.parquet", f"profile/{field.name}")
     return ProfileTables(**tables)
 
 

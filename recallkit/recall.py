@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from recallkit import __version__, artifacts, config, console
+from recallkit import __version__, config, console
 from recallkit.evals.rows import OWN, TASKS, load_rows
 from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
-from recallkit.journal import PartsJournal, is_finished
-from recallkit.timings import Timings, read_timings, write_manifest
+from recallkit.storage import artifacts
+from recallkit.storage.journal import PartsJournal, is_finished
+from recallkit.storage.timings import Timings, read_timings, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

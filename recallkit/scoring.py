@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, artifacts, console
+from recallkit import __version__, console
 from recallkit.errors import UsageError, UserError
-from recallkit.journal import Parts, PartsJournal, is_finished
 from recallkit.model_tokenizer import identify_tokenizer, own_tokenizer
 from recallkit.models.api import ModelRequest
-from recallkit.timings import Timings, read_timings, write_manifest
+from recallkit.storage import artifacts
+from recallkit.storage.journal import Parts, PartsJournal, is_finished
+from recallkit.storage.timings import Timings, read_timings, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -389,7 +390,7 @@ def count_inexact(model_spec: str, slices: Path) -> dict[str, float] | None:
 
     None for a model that reads the slices' own tokens.
     """
-    from recallkit import db
+    from recallkit.storage import db
 
     path = score_path(slices, model_spec)
     if artifacts.read_manifest(path).get("tokenizer") is None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, artifacts, config, console
+from recallkit import __version__, config, console
 from recallkit.counts import CountsTable, open_counts
 from recallkit.errors import UserError
-from recallkit.journal import Journal, is_finished
+from recallkit.storage import artifacts
+from recallkit.storage.journal import Journal, is_finished
+from recallkit.storage.timings import Timings, read_timings, write_manifest
 from recallkit.texts import OpenText, TextOptions
-from recallkit.timings import Timings, read_timings, write_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, artifacts, config, console
+from recallkit import __version__, config, console
 from recallkit.errors import UsageError, UserError
 from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
-from recallkit.journal import PartsJournal, is_finished
+from recallkit.storage import artifacts
+from recallkit.storage.journal import PartsJournal, is_finished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from recallkit.joining import Boundary
-    from recallkit.journal import Journal
     from recallkit.records import EncodedDocuments, Position
     from recallkit.sources.readers import Shard
     from recallkit.stages.tokens import Encoder, TextTokenizer
+    from recallkit.storage.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from importlib.metadata import files
 
 folders = {file.parts[0] for file in files("recallkit") if file.parts[0] != ".."}
 assert {name.split("-")[0] for name in folders} == {"recallkit"}, f"the wheel installs more than recallkit: {folders}"
-from recallkit.db import query
+from recallkit.storage.db import query
 from recallkit.kernels.token_nll.api import token_nll
 
 assert callable(token_nll)

@@ -20,8 +20,9 @@ import polars as pl
 import pytest
 import zstandard
 
-from recallkit import __version__, artifacts, cli, counting, embedded, scoring
+from recallkit import __version__, cli, counting, embedded, scoring
 from recallkit.models import zoo
+from recallkit.storage import artifacts
 from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import listens
 

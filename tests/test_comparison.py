@@ -10,10 +10,11 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from recallkit import artifacts, attribution
+from recallkit import attribution
 from recallkit.comparison import find_comparison, read_comparison
 from recallkit.errors import UserError
 from recallkit.stages.gap import GapTables
+from recallkit.storage import artifacts
 
 MODELS = ("control:bigram", "control:unigram")
 TABLES = [field.name for field in fields(GapTables)]

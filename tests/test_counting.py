@@ -21,13 +21,13 @@ from recallkit import counting, runs
 from recallkit.counting import CountingOptions
 from recallkit.counts import read_meta
 from recallkit.errors import UsageError, UserError
-from recallkit.journal import Parts, PartsJournal
 from recallkit.sources.fields import FieldFinder
 from recallkit.sources.hub import HubShard
 from recallkit.stages import bigrams, counts, tokens
 from recallkit.stages.bigrams import CountedStretch
+from recallkit.storage.journal import Parts, PartsJournal
+from recallkit.storage.timings import Timings
 from recallkit.texts import OpenText, TextOptions
-from recallkit.timings import Timings
 from recallkit.workers import processes
 from tests.conftest import made_up_texts, write_jsonl
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from recallkit import artifacts
 from recallkit.counts import read_meta
+from recallkit.storage import artifacts
 from tests.conftest import made_up_texts, write_jsonl
 
 

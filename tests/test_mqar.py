@@ -13,11 +13,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recallkit import artifacts, console
+from recallkit import console
 from recallkit.errors import UserError
 from recallkit.evals.mqar import ask, make_sequences, split_vocabulary
 from recallkit.mqar import AskedModel, MqarOptions, evaluate_mqar, files_of, plan_mqar
 from recallkit.stages.tokens import load_tokenizer
+from recallkit.storage import artifacts
 from recallkit.views.mqar import mqar_json, print_mqar, shown_mqar
 
 VOCAB = 4096

@@ -12,11 +12,12 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from recallkit import artifacts, counting, profiling, slicing
+from recallkit import counting, profiling, slicing
 from recallkit.errors import UserError
 from recallkit.profiling import ProfileOptions, profile, profile_slices, read_profile, stop_words, token_mask, token_texts
 from recallkit.stages.profile import ProfileTables
 from recallkit.stages.tokens import load_tokenizer
+from recallkit.storage import artifacts
 from recallkit.texts import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 from tests.made_tokenizers import NAMES, made

@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recallkit.journal import Parts
 from recallkit.recall import RecallOptions, documents_path, evaluate_recall
+from recallkit.storage.journal import Parts
 from tests.evals.test_adapter import samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

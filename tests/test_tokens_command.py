@@ -10,10 +10,11 @@ import subprocess
 import polars as pl
 import pytest
 
-from recallkit import artifacts, attribution, cli, console, scoring, slicing
+from recallkit import attribution, cli, console, scoring, slicing
 from recallkit.errors import UserError
 from recallkit.excerpt import open_excerpts, read_sequence, scored_models
 from recallkit.stages.tokens import load_tokenizer
+from recallkit.storage import artifacts
 from recallkit.texts import TextOptions
 from recallkit.views.tokens import ShownSequence, Which, print_tokens, tokens_json
 from tests.conftest import made_up_texts, write_jsonl

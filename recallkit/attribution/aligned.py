@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.artifacts import read_manifest
 from recallkit.config import LONGEST, MOST
 from recallkit.errors import UserError
-from recallkit.layouts import check_schema, check_values, refusing_damage
+from recallkit.storage.artifacts import read_manifest
+from recallkit.storage.schemas import check_schema, check_values, refusing_damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

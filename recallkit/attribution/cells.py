@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recallkit import db
 from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
 from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
 from recallkit.config import MAX_COUNT, MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
+from recallkit.storage import db
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

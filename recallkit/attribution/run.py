@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, artifacts, config, console
+from recallkit import __version__, config, console
 from recallkit.errors import UserError
-from recallkit.journal import is_finished
 from recallkit.scoring import ScoringOptions, count_inexact, score, score_path
-from recallkit.timings import Timings, write_manifest
+from recallkit.storage import artifacts
+from recallkit.storage.journal import is_finished
+from recallkit.storage.timings import Timings, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

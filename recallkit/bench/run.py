@@ -101,8 +101,8 @@ _FILES = {"bench.json": b'{\n  "machine"', "bench.parquet": b"PAR1", "bench.svg"
 
 def make_folder(folder: Path) -> None:
     """The folder of `write_results`, before anything is measured. Raises UserError where its files could not be written."""
-    from recallkit import artifacts
     from recallkit.errors import UserError
+    from recallkit.storage import artifacts
 
     another = "give another folder with -o"
     if folder.exists() and not folder.is_dir():
@@ -124,8 +124,8 @@ def write_results(results: Results, folder: Path) -> list[Path]:
     """
     import pyarrow as pa
 
-    from recallkit import artifacts
     from recallkit.bench.plot import draw
+    from recallkit.storage import artifacts
 
     files = [folder / "bench.json", folder / "bench.parquet"]
     artifacts.write_json(files[0], results.to_json())

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts
 from recallkit.errors import UserError
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -58,7 +58,7 @@ def report(
     """Write one HTML page: the gap and what it is made of, pictures, and the text token by token. It needs no network; text is in it."""
     from recallkit import console, embedded
     from recallkit.report.write import ReportOptions, write_report
-    from recallkit.timings import Timings
+    from recallkit.storage.timings import Timings
 
     options = ReportOptions(
         slices=slices, more=tuple(more or ()), figures=figures, sequences=tuple(sequence or ()), documents=tuple(document or ())

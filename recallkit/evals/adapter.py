@@ -16,21 +16,21 @@ from lm_eval.api.model import LM, TemplateLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from recallkit import artifacts
 from recallkit.errors import UserError
 from recallkit.evals.copying import copy_answer
 from recallkit.evals.prompts import Places, find_places
 from recallkit.evals.recall_task import GENERATED_TOKENS, STOP, RecallInstance
 from recallkit.models.generation import generate
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lm_eval.api.instance import Instance
 
-    from recallkit.journal import Parts
     from recallkit.models.api import ScoringModel
     from recallkit.stages.tokens import TextTokenizer
+    from recallkit.storage.journal import Parts
 
 _MOST_GENERATED = 256
 """Ids generated where a task of lm-eval's does not say: its own default."""

@@ -17,8 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts
 from recallkit.errors import UserError
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

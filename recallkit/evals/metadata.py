@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from recallkit.artifacts import digest_bytes
 from recallkit.evals.records import RecallRow
 from recallkit.sources.demo_text import installed_projects
+from recallkit.storage.artifacts import digest_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recallkit import artifacts
 from recallkit.errors import UserError
 from recallkit.models.api import TokenScores
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

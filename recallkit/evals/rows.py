@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.artifacts import digest_json
 from recallkit.errors import UserError
 from recallkit.evals.metadata import read_installed
 from recallkit.evals.records import RecallRow
@@ -13,6 +12,7 @@ from recallkit.registry import look_up
 from recallkit.sources.fields import FieldError, FieldFinder, kind_of, present_names
 from recallkit.sources.hub import HubShard
 from recallkit.sources.readers import COMPRESSION, JsonLinesShard, ParquetShard
+from recallkit.storage.artifacts import digest_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recallkit import artifacts
 from recallkit.counts import open_counts, read_meta
 from recallkit.errors import UserError
 from recallkit.models.api import Continuation, TokenScores
 from recallkit.models.generation import by_scoring
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

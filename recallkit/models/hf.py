@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts, registry
+from recallkit import registry
 from recallkit.errors import UserError
 from recallkit.models.architecture import check_foreign
 from recallkit.models.torch_model import choose_device, choose_dtype
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from recallkit.models.api import ModelRequest

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recallkit import artifacts
 from recallkit.models import published, rwkv_file, zoo
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from recallkit.models.api import ModelRequest

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit import artifacts
 from recallkit.errors import UserError
 from recallkit.models.api import Continuation, TokenScores
 from recallkit.models.generation import by_scoring
 from recallkit.models.resources import memory_errors
 from recallkit.models.torch_model import TorchModel, choose_device, choose_dtype
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -11,13 +11,13 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts, db
 from recallkit.attribution.aligned import LabelledTokens, RowReader, open_scores, open_tokens
 from recallkit.errors import UserError, printable
 from recallkit.report.markup import compact_json
 from recallkit.report.pieces import Pieces
 from recallkit.scoring import score_path
 from recallkit.stages.tokens import load_slices_tokenizer
+from recallkit.storage import artifacts, db
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

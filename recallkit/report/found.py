@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recallkit import artifacts
 from recallkit.errors import UserError
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from recallkit import artifacts, layouts
 from recallkit.attribution.shares import is_void
 from recallkit.charts import theme
 from recallkit.console import percent
 from recallkit.errors import UserError
 from recallkit.report import markup, words
 from recallkit.report.markup import tag, text
+from recallkit.storage import artifacts, schemas
 from recallkit.views.gap import by_source_table, interval, ppl
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def read_tables(kind: type[_T], folder: Path) -> _T:
         manifests = [{**artifacts.read_manifest(path), "kind": ""} for path in files.values()]
         if any(manifest != manifests[0] for manifest in manifests):
             raise UserError("tables of different results", where=folder, remedy="make them again with --force")
-        return kind(**{name: layouts.read_frame(path, f"{result}/{name}") for name, path in files.items()})
+        return kind(**{name: schemas.read_frame(path, f"{result}/{name}") for name, path in files.items()})
 
 
 def recall_section(folder: Path) -> tuple[Section, list[Figure]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, artifacts
+from recallkit import __version__
 from recallkit.charts.theme import check_figures_folder, save_figures
 from recallkit.comparison import Comparison, read_comparison
 from recallkit.errors import UserError
 from recallkit.report import excerpts, page, sections, words
 from recallkit.report.found import find_results
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

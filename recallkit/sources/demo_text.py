@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts
 from recallkit.errors import UserError
 from recallkit.sources.fields import FieldFinder
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

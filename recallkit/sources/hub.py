@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts
 from recallkit.errors import UserError
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

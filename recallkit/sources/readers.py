@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from recallkit import artifacts, config
+from recallkit import config
 from recallkit.errors import UserError, lacks_resources
 from recallkit.sources.fields import FieldError, FieldFinder, too_long
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit import artifacts, db
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError, lacks_resources
 from recallkit.records import CountedStream
-from recallkit.timings import KEY as TIMINGS
-from recallkit.timings import Timings
+from recallkit.storage import artifacts, db
+from recallkit.storage.timings import KEY as TIMINGS
+from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from recallkit import db
 from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
 from recallkit.attribution.buckets import count_thresholds
 from recallkit.attribution.cells import LARGEST_THRESHOLD, NUM_POSITION_BUCKETS, collect_cells, extra_thresholds
@@ -18,6 +17,7 @@ from recallkit.attribution.intervals import SLICES, GapIntervals, gap_intervals
 from recallkit.attribution.shares import clipped_share, describe_gap
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
+from recallkit.storage import db
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from recallkit import artifacts
 from recallkit.errors import UserError
 from recallkit.records import EncodedDocuments, Position
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

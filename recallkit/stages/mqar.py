@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts, db, layouts
 from recallkit.attribution.bootstrap import percentile_interval, resample_totals
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.errors import UserError
-from recallkit.journal import removing_damage
+from recallkit.storage import artifacts, db, schemas
+from recallkit.storage.journal import removing_damage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -156,7 +156,7 @@ def _read_together(paths: Mapping[tuple[str, int], Path], layout: str, schema: p
 
     frames: list[pl.DataFrame] = []
     for (model, pairs), path in paths.items():
-        frame = layouts.read_frame(path, layout, schema=schema)
+        frame = schemas.read_frame(path, layout, schema=schema)
         if not len(frame) or len(frame) % (pairs if "pair" in schema.names else 1):
             raise UserError(f"damaged ({len(frame):,} rows)", where=path, remedy="make it again with --force")
         frames.append(frame.select(pl.lit(model).alias("model"), pl.all()))

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.artifacts import read_manifest, replacing
 from recallkit.attribution.aligned import RowReader, batch_ranges, check_labels
 from recallkit.attribution.bootstrap import percentile_interval, resample_totals
 from recallkit.attribution.buckets import position_bucket
@@ -29,6 +28,7 @@ from recallkit.compiled.histograms import Histograms
 from recallkit.compiled.labels import NO_DISTANCE, label_bigrams
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
+from recallkit.storage.artifacts import read_manifest, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

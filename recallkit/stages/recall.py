@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit import db, layouts
-from recallkit.artifacts import read_manifest, write_parquet
 from recallkit.attribution.accuracy import accuracy_intervals
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.errors import UserError
+from recallkit.storage import db, schemas
+from recallkit.storage.artifacts import read_manifest, write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ def compare_recall(files: Mapping[tuple[str, str], Path]) -> RecallTables:
     models = list(dict.fromkeys(model for model, _ in files))
     tasks = list(dict.fromkeys(task for _, task in files))
     manifests = {pair: read_manifest(path) for pair, path in files.items()}
-    documents = {pair: layouts.read_frame(path, "recall documents", schema=documents_schema()) for pair, path in files.items()}
+    documents = {pair: schemas.read_frame(path, "recall documents", schema=documents_schema()) for pair, path in files.items()}
     for pair, table in documents.items():
         if not 0 < len(table) == manifests[pair].get("num_rows", len(table)):
             raise UserError(f"damaged ({len(table):,} rows)", where=files[pair], remedy="make it again with --force")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from recallkit import artifacts, db, layouts
 from recallkit.config import SEQUENCES_PER_ROW_GROUP
 from recallkit.errors import UserError
-from recallkit.journal import removing_damage
+from recallkit.storage import artifacts, db, schemas
+from recallkit.storage.journal import removing_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -89,9 +89,9 @@ class SequenceReader:
             raise UserError("replaced while it was scored", where=path, remedy="score again what is there now")
         self._path, self._size = path, sequences_per_part
         self._manifest = artifacts.read_manifest(path)
-        with layouts.refusing_damage(path, _SLICE_AGAIN):
+        with schemas.refusing_damage(path, _SLICE_AGAIN):
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
-            layouts.check_schema(self._file.schema_arrow, "sequences", path, remedy=_SLICE_AGAIN, columns=["tokens"])
+            schemas.check_schema(self._file.schema_arrow, "sequences", path, remedy=_SLICE_AGAIN, columns=["tokens"])
         metadata = self._file.metadata
         self._starts = np.cumsum([0, *(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))])
         self._kept: tuple[int, np.ndarray, np.ndarray] | None = None
@@ -111,10 +111,10 @@ class SequenceReader:
 
     def _group(self, group: int) -> tuple[np.ndarray, np.ndarray]:
         if self._kept is None or self._kept[0] != group:
-            with layouts.refusing_damage(self._path, _SLICE_AGAIN):
+            with schemas.refusing_damage(self._path, _SLICE_AGAIN):
                 table = self._file.read_row_group(group, columns=["tokens"])
                 table.validate(full=True)
-            layouts.check_sequences(table, self._manifest, self._path, remedy=_SLICE_AGAIN)
+            schemas.check_sequences(table, self._manifest, self._path, remedy=_SLICE_AGAIN)
             tokens = table["tokens"].combine_chunks()
             offsets = tokens.offsets.to_numpy().astype(np.int64)
             self._kept = (group, tokens.values.to_numpy(), offsets)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.artifacts import read_manifest
 from recallkit.compiled.labels import NO_DISTANCE, label_bigrams
 from recallkit.compiled.matches import longest_matches
 from recallkit.config import MAX_RESAMPLED_SOURCES
-from recallkit.layouts import LAYOUTS, check_schema, check_sequences, refusing_damage
+from recallkit.storage.artifacts import read_manifest
+from recallkit.storage.schemas import LAYOUTS, check_schema, check_sequences, refusing_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -223,7 +223,7 @@ def needed_bigrams(sequences: Path) -> np.ndarray:
 
 def summarise_slices(tokens: Path) -> pl.DataFrame:
     """Tokens, repeated tokens and AR hits by source, `ALL` first: what `recallkit slice` prints."""
-    from recallkit import db
+    from recallkit.storage import db
 
     with db.connect() as connection:
         db.view_file(connection, "tokens", tokens)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit import config
-from recallkit.artifacts import check_replaceable, digest_json, replacing
 from recallkit.errors import UserError
 from recallkit.records import Document, EncodedDocuments
 from recallkit.registry import may_be_hub_id
+from recallkit.storage.artifacts import check_replaceable, digest_json, replacing
 from recallkit.time_limit import call_within
 from recallkit.vocabulary import (
     DocumentText,

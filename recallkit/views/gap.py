@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts, console
+from recallkit import console
 from recallkit.console import percent, sparkline
 from recallkit.errors import UserError
+from recallkit.storage import artifacts
+from recallkit.storage.timings import read_timings
 from recallkit.tables import Table
-from recallkit.timings import read_timings
 from recallkit.views.text import powers_of_two, what_is_rare
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts, console
+from recallkit import console
+from recallkit.storage import artifacts
+from recallkit.storage.timings import read_timings
 from recallkit.tables import Table
-from recallkit.timings import read_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import console
 from recallkit.console import percent, sparkline
+from recallkit.storage.timings import read_timings
 from recallkit.tables import Table
-from recallkit.timings import read_timings
 from recallkit.views.text import what_is_rare
 from recallkit.views.timings import print_timings
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import console
 from recallkit.console import sparkline
+from recallkit.storage.timings import read_timings
 from recallkit.tables import Table
-from recallkit.timings import read_timings
 from recallkit.views.text import powers_of_two
 
 if TYPE_CHECKING:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit import artifacts, console
+from recallkit import console
 from recallkit.console import percent, sparkline
+from recallkit.storage import artifacts
+from recallkit.storage.timings import read_timings
 from recallkit.tables import Table
-from recallkit.timings import read_timings
 from recallkit.views.timings import print_timings
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def powers_of_two(highs: Sequence[int]) -> list[int]:
 
 
 def _bucket_distances(slices: Path) -> pl.DataFrame:
-    from recallkit import db
+    from recallkit.storage import db
 
     with db.connect() as connection:
         db.view_file(connection, "tokens", slices / "tokens.parquet")

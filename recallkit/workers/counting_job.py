@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from recallkit.errors import UserError
-from recallkit.journal import Journal
 from recallkit.records import Position
 from recallkit.stages import bigrams
 from recallkit.stages.bigrams import CountedStretch, Counting
+from recallkit.storage.journal import Journal
 from recallkit.texts import OpenText, TextOptions
 from recallkit.workers.api import Done, Seat
 from recallkit.workers.processes import num_cores
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from pathlib import Path
 
-    from recallkit.journal import Parts
     from recallkit.sources.readers import Shard
+    from recallkit.storage.journal import Parts
 
 _SECONDS_BETWEEN_WORDS = 0.5
 _MOST_THREADS = 16

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from recallkit.journal import Parts
     from recallkit.models.api import ModelRequest
+    from recallkit.storage.journal import Parts
     from recallkit.translation import Translation, Translator
     from recallkit.workers.api import Seat
 
@@ -148,8 +148,8 @@ class Scorer:
 def _open_translator(job: ScoringJob) -> Translator | None:
     if job.tokenizer is None:
         return None
-    from recallkit import artifacts
     from recallkit.stages.tokens import load_slices_tokenizer, load_tokenizer
+    from recallkit.storage import artifacts
     from recallkit.translation import Translator
 
     described = artifacts.read_manifest(job.slices / "sequences.parquet")["tokenizer"]

@@ -70,8 +70,8 @@ def write_corpus(folder: Path, num_sequences: int, num_models: int) -> None:
     """tokens.parquet and scores/0.parquet (the reference), scores/1.parquet ... in the layout of the real stages."""
     import pyarrow as pa
 
-    from recallkit.artifacts import write_parquet
     from recallkit.config import SCHEMA_VERSION
+    from recallkit.storage.artifacts import write_parquet
 
     rng = np.random.Generator(np.random.PCG64(0))
     starts = range(0, num_sequences, SEQUENCES_PER_GROUP)
@@ -127,7 +127,7 @@ def ours(folder: Path) -> Split:
 
 def duckdb_split(folder: Path, join: str) -> Split:
     """`join` is the text between two tables, with {n} for the second one's number."""
-    from recallkit import db
+    from recallkit.storage import db
 
     files = score_files(folder)
     tables = [f"{join.split('|')[0]} '{path}' AS s{n} {join.split('|')[1]}" for n, path in enumerate(files)]

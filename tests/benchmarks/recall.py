@@ -30,7 +30,7 @@ MODELS = ("llama", "mamba")
 
 def ours(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Any]:
     from recallkit.evaluated import EvaluatedModel, EvaluationOptions
-    from recallkit.journal import Parts
+    from recallkit.storage.journal import Parts
 
     options = EvaluationOptions(batch_size=batch, context=given.context, device=given.device, dtype=given.dtype)
     evaluated = EvaluatedModel(str(path), options)

@@ -73,9 +73,9 @@ def stream(base: np.ndarray, num_tokens: int, spent: list[float]) -> Iterator[En
 
 def count_tokens(folder: Path, num_tokens: int) -> dict[str, Any]:
     """Seconds and extra memory of counting."""
-    from recallkit.journal import Journal
     from recallkit.stages.bigrams import Counting, count_stretch, join_stretches
     from recallkit.stages.counts import write_counts
+    from recallkit.storage.journal import Journal
 
     counting = Counting(END, VOCAB, "pack")
     base = np.load(folder / "base.npy")

@@ -253,10 +253,11 @@ def lookup_polars(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
 
 def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     """The whole of `slice` and the tokeniser alone, on the same documents in this process; where the time goes."""
-    from recallkit import artifacts, slicing
+    from recallkit import slicing
     from recallkit.counts import CountsTable
     from recallkit.stages import sequences, slices, tokens
     from recallkit.stages.corpus import open_corpus
+    from recallkit.storage import artifacts
 
     data = Path(os.environ["RECALLKIT_TEST_DATA"])
     shards = sorted((data / "corpus").glob("train-0*.jsonl.zst"))[: None if fast else SLOW_SHARDS]
@@ -345,7 +346,7 @@ LEAST_SHARE = 0.8
 
 def measure(task: str, method: str, folder: Path) -> dict[str, Any]:
     """One repeat of one method, in this process: seconds, extra peak memory, digest of the result."""
-    from recallkit.artifacts import digest_arrays
+    from recallkit.storage.artifacts import digest_arrays
 
     if task == "slice":
         return SLICES[method](folder)

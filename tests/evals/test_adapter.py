@@ -12,10 +12,10 @@ from recallkit.errors import UserError
 from recallkit.evals import harness
 from recallkit.evals.adapter import ModelLM
 from recallkit.evals.recall_task import RecallTask
-from recallkit.journal import Parts
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
 from recallkit.stages.tokens import load_tokenizer
+from recallkit.storage.journal import Parts
 from tests.conftest import made_up_texts
 from tests.made_tokenizers import byte_level
 

@@ -17,9 +17,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from recallkit import cli, db, slicing
+from recallkit import cli, slicing
 from recallkit.errors import UserError
-from recallkit.journal import removing_damage
+from recallkit.storage import db
+from recallkit.storage.journal import removing_damage
 from recallkit.texts import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import left_over

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from recallkit import artifacts, attribution, layouts, scoring
+from recallkit import attribution, scoring
 from recallkit.comparison import read_comparison
 from recallkit.errors import UserError
-from recallkit.journal import Journal
 from recallkit.report.sections import read_tables
 from recallkit.stages.gap import GapTables
+from recallkit.storage import artifacts, schemas
+from recallkit.storage.journal import Journal
 from tests.faults.conftest import visible
 
 MODELS = ("control:recall", "control:bigram")
@@ -41,7 +42,7 @@ def write_often(folder: str, number: int, seconds: float) -> None:
 
 
 def test_a_reader_never_sees_tables_of_two_runs(warm: ForkServerContext, tmp_path, monkeypatch):
-    monkeypatch.setattr(layouts, "LAYOUTS", {f"/{field.name}": {} for field in fields(Tables)})
+    monkeypatch.setattr(schemas, "LAYOUTS", {f"/{field.name}": {} for field in fields(Tables)})
     writers = [warm.Process(target=write_often, args=(str(tmp_path), number, 4.0)) for number in range(3)]
     for writer in writers:
         writer.start()

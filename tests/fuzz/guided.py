@@ -35,7 +35,7 @@ def _rwkv(path: Path) -> object:
 
 
 def _manifest(path: Path) -> object:
-    from recallkit.artifacts import read_manifest
+    from recallkit.storage.artifacts import read_manifest
 
     return read_manifest(path)
 
@@ -81,6 +81,7 @@ def main() -> None:
     name, *options = sys.argv[1:]
     with atheris.instrument_imports(include=["recallkit"]):
         import recallkit.artifacts
+
         import recallkit.evals.rows
         import recallkit.models.rwkv_file
         import recallkit.stages.corpus

@@ -11,11 +11,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from recallkit import artifacts, cli, scoring, slicing
+from recallkit import cli, scoring, slicing
 from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import identify_model, load_model
 from recallkit.stages.tokens import load_tokenizer
+from recallkit.storage import artifacts
 from recallkit.texts import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 from tests.models.test_hf import LENGTHS, ragged

@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from recallkit import artifacts
 from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.user import user_tokenizer
+from recallkit.storage import artifacts
 from tests.conftest import ROOT
 
 VOCAB = 4096

@@ -7,7 +7,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from recallkit import db
+from recallkit.storage import db
 
 PAIR = {"reference": "attention", "model": "conv"}
 

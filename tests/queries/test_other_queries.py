@@ -7,7 +7,7 @@ import math
 import polars as pl
 import pytest
 
-from recallkit import db
+from recallkit.storage import db
 
 
 def test_create_insert_and_select_counts():

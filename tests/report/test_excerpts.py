@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recallkit import artifacts, attribution
+from recallkit import attribution
 from recallkit.comparison import read_comparison
 from recallkit.errors import UserError
 from recallkit.report import excerpts
 from recallkit.report.excerpts import RIGHT, UNKNOWN, WRONG, list_excerpts, preferred, token_view
 from recallkit.scoring import score_path
+from recallkit.storage import artifacts
 from tests.report.conftest import MODELS, REFERENCE
 
 

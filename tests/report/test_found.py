@@ -7,9 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recallkit.artifacts import write_parquet
 from recallkit.errors import UserError
 from recallkit.report.found import find_results
+from recallkit.storage.artifacts import write_parquet
 
 
 def put(folder: Path, kind: str, said: str | None = None) -> Path:

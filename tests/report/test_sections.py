@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from recallkit import artifacts
 from recallkit.comparison import read_comparison
 from recallkit.errors import UserError
 from recallkit.mqar import MqarOptions, evaluate_mqar
@@ -16,6 +15,7 @@ from recallkit.report.sections import read_tables
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.stages.mqar import MqarTables
 from recallkit.stages.recall import RecallTables, compare_recall, write_documents
+from recallkit.storage import artifacts
 from recallkit.views.mqar import shown_mqar
 from recallkit.views.profile import profile_tables
 from recallkit.views.recall import recall_tables

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recallkit import artifacts
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.comparison import Comparison, read_comparison
 from recallkit.errors import UserError
@@ -26,6 +25,7 @@ from recallkit.report import words as told
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.scoring import score_path
 from recallkit.stages.gap import EMPTY_SLICE, GapTables, attribute_gap
+from recallkit.storage import artifacts
 from recallkit.tables import Table
 from tests.report.conftest import HOSTILE, MODELS, REFERENCE
 from tests.report.reading import Page

@@ -9,9 +9,10 @@ import duckdb
 import polars as pl
 import pytest
 
-from recallkit import attribution, counting, db, slicing
+from recallkit import attribution, counting, slicing
 from recallkit.counts import open_counts, read_meta
 from recallkit.errors import UserError
+from recallkit.storage import db
 from recallkit.texts import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from recallkit import artifacts
 from recallkit.errors import UserError
-from recallkit.journal import Journal, PartsJournal
+from recallkit.storage import artifacts
+from recallkit.storage.journal import Journal, PartsJournal
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recallkit import mqar, recall, scoring, stock_tasks
-from recallkit.artifacts import file_slug
+from recallkit.storage.artifacts import file_slug
 
 NAMES = [
     "../../x", "/etc/passwd", "..", ".", "..%2f..%2fx", "a/../../b", "~", "~root/x", "zoo:../x", "control:../x", "x" * 300, "CON",

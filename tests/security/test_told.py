@@ -1,6 +1,6 @@
 """What the user is told and never obeyed by a terminal: whose code runs, and control characters of corpora as characters.
 
-Errors, tables and the token view are in tests/test_artifacts.py, test_cli.py and test_tokens_command.py.
+Errors, tables and the token view are in tests/storage/test_artifacts.py, test_cli.py and test_tokens_command.py.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit import artifacts, console, db
+from recallkit import console
 from recallkit.stages.slices import summarise_slices
+from recallkit.storage import artifacts, db
 from recallkit.views.text import powers_of_two, print_slices, slices_table, with_distances
 
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -9,11 +9,12 @@ import time
 
 import pytest
 
-from recallkit import artifacts, attribution, profiling, scoring, slicing
+from recallkit import attribution, profiling, scoring, slicing
 from recallkit.console import print_line
-from recallkit.journal import Journal
+from recallkit.storage import artifacts
+from recallkit.storage.journal import Journal
+from recallkit.storage.timings import Stage, Timings, read_timings, write_manifest
 from recallkit.texts import TextOptions
-from recallkit.timings import Stage, Timings, read_timings, write_manifest
 from recallkit.views.timings import duration, timings_line
 from tests.conftest import made_up_texts, write_jsonl
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.config import SCHEMA_VERSION, home
 from recallkit.errors import UserError, lacks_resources
-from recallkit.layouts import check_manifest
+from recallkit.storage.schemas import check_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -17,8 +17,8 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from recallkit import artifacts
 from recallkit.errors import UserError, lacks_resources
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

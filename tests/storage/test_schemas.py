@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.layouts import check_schema, check_sequences, check_values
+from recallkit.storage.schemas import check_schema, check_sequences, check_values
 
 WHOLE = ("sequence", "position", "argmax", "rank", "context")
 NUMBERS = {name: pa.array([0, 1], pa.int32()) for name in WHOLE}

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recallkit import artifacts, config
+from recallkit import config
 from recallkit.errors import UserError
-from recallkit.journal import Journal, PartsJournal, forget_finished
+from recallkit.storage import artifacts
+from recallkit.storage.journal import Journal, PartsJournal, forget_finished
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
@@ -119,7 +120,7 @@ def test_unfinished_work_with_other_options_is_kept_unless_forced(tmp_path):
 def test_two_processes_never_write_one_output(tmp_path):
     target = tmp_path / "out"
     with Journal(target, {}):
-        program = "import sys; from pathlib import Path; from recallkit.journal import Journal; Journal(Path(sys.argv[1]), {}).__enter__()"
+        program = "import sys, pathlib; from recallkit.storage.journal import Journal; Journal(pathlib.Path(sys.argv[1]), {}).__enter__()"
         second = subprocess.run([sys.executable, "-c", program, str(target)], capture_output=True, text=True, check=False)
     assert "another recallkit process is writing this" in second.stderr
 
@@ -305,7 +306,7 @@ import sys
 import time
 from pathlib import Path
 from pathlib import Path
-from recallkit import artifacts
+from recallkit.storage import artifacts
 artifacts._REMEMBERED_BYTES, artifacts._SETTLING_NS = 8, -1
 for number in range(40):
     path = Path(f"{sys.argv[1]}.{number}")

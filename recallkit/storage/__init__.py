@@ -1,0 +1,1 @@
+"""Files that are whole or absent, journals, schemas, timings, DuckDB."""
