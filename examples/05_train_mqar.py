@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import altair as alt
     from torch import Tensor
 
-    from recallkit.charts.theme import Chart, Figure, Palette
+    from recallkit.display.chart_theme import Chart, Figure, Palette
     from recallkit.models.language_model import LanguageModel
 
 TASK = "mqar"
@@ -253,7 +253,7 @@ def show(runs: list[dict[str, Any]]) -> None:
 
 def figures_of(runs: list[dict[str, Any]]) -> list[Figure]:
     """One picture of two rows: accuracy by width (Zoology's Figure 2), and by size of the state (Based's Figure 2)."""
-    from recallkit.charts.theme import Figure
+    from recallkit.display.chart_theme import Figure
 
     kept = best(runs, "length", "mixer", "width")
     caption = (
@@ -277,7 +277,7 @@ def _panel(runs: list[dict[str, Any]], length: int, by: str, palette: Palette) -
     """Accuracy by `width` or `state_bytes` at a length, a line a mixer; the legend stands below them all."""
     import altair as alt
 
-    from recallkit.charts.theme import HEIGHT, WIDTH, model_colours, model_dashes
+    from recallkit.display.chart_theme import HEIGHT, WIDTH, model_colours, model_dashes
 
     shown = [run for run in runs if run["length"] == length]
     mixers = list(dict.fromkeys(run["mixer"] for run in runs))

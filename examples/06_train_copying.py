@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import altair as alt
     from torch import Tensor
 
-    from recallkit.charts.theme import Figure, Palette
+    from recallkit.display.chart_theme import Figure, Palette
     from recallkit.models.language_model import LanguageModel
     from recallkit.models.mixers.attention import Attention
 
@@ -241,7 +241,7 @@ def sparsity_shown(found: list[dict[str, Any] | None]) -> float:
 
 def figures_of(runs: list[dict[str, Any]]) -> list[Figure]:
     """Accuracy by pattern and layers as a table of shaded cells, sparsity beside it."""
-    from recallkit.charts.theme import Figure
+    from recallkit.display.chart_theme import Figure
 
     kept = best(runs, "pattern", "layers")
     caption = (
@@ -254,7 +254,7 @@ def figures_of(runs: list[dict[str, Any]]) -> list[Figure]:
 def _draw(runs: list[dict[str, Any]], palette: Palette) -> alt.HConcatChart:
     import altair as alt
 
-    from recallkit.charts.theme import WIDTH
+    from recallkit.display.chart_theme import WIDTH
 
     patterns = list(dict.fromkeys(run["pattern"] for run in runs))
     rows = [{name: run[name] for name in ("pattern", "layers", "accuracy")} for run in runs]

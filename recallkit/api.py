@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import altair as alt
 
-    from recallkit.charts.theme import Figure
+    from recallkit.display.chart_theme import Figure
     from recallkit.recall import RecallOptions
     from recallkit.stages.gap import GapTables
     from recallkit.stages.mqar import MqarTables
@@ -629,7 +629,7 @@ def figures(of: File | Comparison) -> dict[str, Chart]:
     """
     import altair as alt
 
-    from recallkit.charts.theme import PAPER, themed
+    from recallkit.display.chart_theme import PAPER, themed
 
     drawn = {figure.name: themed(figure.draw(PAPER), PAPER) for figure in _figures(of)}
     return {name: alt.Chart.from_dict(specification) for name, specification in drawn.items()}

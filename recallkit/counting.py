@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, console
+from recallkit import __version__
 from recallkit.counts import open_counts, read_meta
+from recallkit.display import console
 from recallkit.errors import UsageError, UserError
 from recallkit.storage import artifacts
 from recallkit.storage.journal import PartsJournal, is_finished

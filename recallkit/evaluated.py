@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, console
+from recallkit import __version__
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.model_tokenizer import identify_tokenizer, own_tokenizer
 from recallkit.models.api import ModelRequest

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, console
+from recallkit import __version__
 from recallkit.counts import read_meta
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.records import Position
 from recallkit.storage import artifacts

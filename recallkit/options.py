@@ -61,7 +61,7 @@ class Formats(tuple[str, ...]):
 
 def formats(text: str) -> Formats:
     """`csv,tex`, for typer."""
-    from recallkit.exports import parse_formats
+    from recallkit.display.exports import parse_formats
 
     try:
         return Formats(parse_formats(text))

@@ -13,8 +13,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, config, console
+from recallkit import __version__, config
 from recallkit.counts import CountsTable, open_counts
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.slicing import RareCount
 from recallkit.storage import artifacts, schemas

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from recallkit import __version__, config, console
+from recallkit import __version__, config
+from recallkit.display import console
 from recallkit.evals.rows import OWN, TASKS, load_rows
 from recallkit.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
 from recallkit.storage import artifacts

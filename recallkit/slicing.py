@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, config, console
+from recallkit import __version__, config
 from recallkit.counts import CountsTable, open_counts
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Journal, is_finished

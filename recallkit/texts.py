@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from recallkit import console
+from recallkit.display import console
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from recallkit import cli, console, events
+from recallkit import cli, events
+from recallkit.display import console
 from tests.conftest import made_up_texts, write_jsonl
 
 ALWAYS = ["time", "level", "event", "command", "pid", "message"]
@@ -258,7 +259,7 @@ def test_a_defect_is_one_event_with_its_traceback(monkeypatch, log):
 
 PROGRAM = """
 import os, subprocess, sys
-from recallkit import console, events
+from recallkit import events; from recallkit.display import console
 events.start("program")
 os.write(2, b"first\\n")
 print("second", file=sys.stderr)

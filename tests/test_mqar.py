@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recallkit import console
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.evals.mqar import ask, make_sequences, split_vocabulary
 from recallkit.mqar import AskedModel, MqarOptions, evaluate_mqar, files_of, plan_mqar

@@ -323,7 +323,7 @@ def test_command_prints_draws_and_exports(run: Callable, small_slices, tmp_path)
 
 
 def test_command_fits_80_columns(run: Callable, small_slices, tmp_path, monkeypatch):
-    from recallkit import console
+    from recallkit.display import console
     from recallkit.views.profile import distances_table, profile_table
 
     names = ["ALL", "Gutenberg (PG-19)", "PubMed Abstracts"]

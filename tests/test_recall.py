@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recallkit import console
+from recallkit.display import console
 from recallkit.evals.rows import load_rows
 from recallkit.recall import RecallOptions, documents_path, evaluate_recall
 from recallkit.stages.tokens import load_tokenizer

@@ -10,7 +10,8 @@ import subprocess
 import polars as pl
 import pytest
 
-from recallkit import attribution, cli, console, scoring, slicing
+from recallkit import attribution, cli, scoring, slicing
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.excerpt import open_excerpts, read_sequence, scored_models
 from recallkit.stages.tokens import load_tokenizer

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, config, console
+from recallkit import __version__, config
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.scoring import ScoringOptions, count_inexact, score, score_path
 from recallkit.storage import artifacts

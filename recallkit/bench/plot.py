@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from recallkit.bench.results import OURS
-from recallkit.charts.lines import (
+from recallkit.display.chart_parts import (
     AXIS,
     CHARACTER,
     Point,
@@ -23,7 +23,7 @@ from recallkit.charts.lines import (
     text,
     values,
 )
-from recallkit.charts.theme import PAPER, Figure, check_picture, save_figure
+from recallkit.display.chart_theme import PAPER, Figure, check_picture, save_figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from recallkit.bench.results import Results, Row
-    from recallkit.charts.theme import Chart, Palette
+    from recallkit.display.chart_theme import Chart, Palette
 
 _ACROSS = 3
 """Plots side by side."""

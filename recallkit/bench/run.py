@@ -15,7 +15,7 @@ from recallkit.bench.models import Workload, measure_models
 from recallkit.bench.operations import Setting, measure_case
 from recallkit.bench.results import Results, describe_machine
 from recallkit.bench.timing import measure_ceilings
-from recallkit.charts.theme import SVG_HEAD
+from recallkit.display.chart_theme import SVG_HEAD
 from recallkit.models import zoo
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from recallkit.charts.gap_rows import gap_parts, perplexities
 from recallkit.charts.gap_shares import by_source, by_threshold
 
 if TYPE_CHECKING:
-    from recallkit.charts.theme import Figure
     from recallkit.comparison import Comparison
+    from recallkit.display.chart_theme import Figure
 
 _MAKERS = (perplexities, gap_parts, by_count, by_distance, by_match, by_position, by_source, by_threshold)
 

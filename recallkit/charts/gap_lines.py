@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.charts.lines import (
+from recallkit.display.chart_parts import (
     FEW,
     Point,
     bucket_axis,
@@ -25,15 +25,15 @@ from recallkit.charts.lines import (
     stacked,
     text,
 )
-from recallkit.charts.theme import WIDTH, Figure
+from recallkit.display.chart_theme import WIDTH, Figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import altair as alt
 
-    from recallkit.charts.theme import Chart, Palette
     from recallkit.comparison import Comparison
+    from recallkit.display.chart_theme import Chart, Palette
 
     Row = Mapping[str, Any]
 

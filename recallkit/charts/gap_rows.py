@@ -7,29 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import is_void
-from recallkit.charts.lines import (
-    FULL,
-    Key,
-    counted,
-    haloed,
-    labels,
-    legend,
-    rounded,
-    share,
-    shorten,
-    stacked,
-    upright,
-    values,
-)
-from recallkit.charts.theme import Figure
+from recallkit.display.chart_parts import FULL, Key, counted, haloed, labels, legend, rounded, share, shorten, stacked, upright, values
+from recallkit.display.chart_theme import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import altair as alt
 
-    from recallkit.charts.theme import Chart, Palette
     from recallkit.comparison import Comparison
+    from recallkit.display.chart_theme import Chart, Palette
 
     Row = Mapping[str, Any]
 

@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import is_void
-from recallkit.charts.lines import (
+from recallkit.config import MAX_COUNT
+from recallkit.display.chart_parts import (
     AXIS,
     CHARACTER,
     FULL,
@@ -25,17 +26,16 @@ from recallkit.charts.lines import (
     upright,
     values,
 )
-from recallkit.charts.theme import WIDTH, Figure
-from recallkit.config import MAX_COUNT
+from recallkit.display.chart_theme import WIDTH, Figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import altair as alt
 
-    from recallkit.charts.lines import Series
-    from recallkit.charts.theme import Chart, Palette
     from recallkit.comparison import Comparison
+    from recallkit.display.chart_parts import Series
+    from recallkit.display.chart_theme import Chart, Palette
 
     Row = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.charts.lines import (
+from recallkit.display.chart_parts import (
     AXIS,
     FEW,
     Point,
@@ -23,7 +23,7 @@ from recallkit.charts.lines import (
     stacked,
     values,
 )
-from recallkit.charts.theme import HEIGHT, WIDTH, Figure
+from recallkit.display.chart_theme import HEIGHT, WIDTH, Figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import altair as alt
     import polars as pl
 
-    from recallkit.charts.lines import Series
-    from recallkit.charts.theme import Chart, Palette
+    from recallkit.display.chart_parts import Series
+    from recallkit.display.chart_theme import Chart, Palette
 
     Row = Mapping[str, Any]
 

@@ -9,14 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.power_law import power_law_masses
-from recallkit.charts.lines import AXIS, CHARACTER
-from recallkit.charts.theme import HEIGHT, WIDTH, Figure, model_colours
+from recallkit.display.chart_parts import AXIS, CHARACTER
+from recallkit.display.chart_theme import HEIGHT, WIDTH, Figure, model_colours
 
 if TYPE_CHECKING:
     import altair as alt
     import polars as pl
 
-    from recallkit.charts.theme import Chart, Palette
+    from recallkit.display.chart_theme import Chart, Palette
     from recallkit.stages.profile import ProfileTables
 
 MOST_SOURCES = 7

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.charts.lines import (
+from recallkit.display.chart_parts import (
     AXIS,
     CHARACTER,
     FULL,
@@ -26,15 +26,15 @@ from recallkit.charts.lines import (
     stacked,
     values,
 )
-from recallkit.charts.theme import WIDTH, Figure
+from recallkit.display.chart_theme import WIDTH, Figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import polars as pl
 
-    from recallkit.charts.lines import Series
-    from recallkit.charts.theme import Chart, Palette
+    from recallkit.display.chart_parts import Series
+    from recallkit.display.chart_theme import Chart, Palette
     from recallkit.stages.recall import RecallTables
 
     Row = Mapping[str, Any]

@@ -59,9 +59,9 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Time this machine: operations beside PyTorch's and public kernels, and scoring, prefill and generation of the zoo's models."""
-    from recallkit import console
     from recallkit.bench.run import bench as measure
     from recallkit.bench.run import chosen_options, make_folder, num_steps, usual_dtype, write_results
+    from recallkit.display import console
     from recallkit.models.torch_model import choose_device, choose_dtype
     from recallkit.views.bench import print_bench
 

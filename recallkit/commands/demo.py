@@ -9,7 +9,8 @@ from recallkit.options import Force, Json
 @app.command()
 def demo(as_json: Json = False, force: Force = False) -> None:
     """Run the whole way on the embedded text: slice, score and attribute the gaps between the zoo's trained models; a page tells."""
-    from recallkit import attribution, console, embedded, scoring
+    from recallkit import attribution, embedded, scoring
+    from recallkit.display import console
     from recallkit.report.write import write_report
     from recallkit.views.gap import gap_json, print_gap
     from recallkit.views.text import manifest_of, print_slices, slices_json

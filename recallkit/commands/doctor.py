@@ -16,7 +16,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check this installation and machine: versions, devices, memory, disks, kernels, tokenizers, the hub; for bug reports too."""
-    from recallkit import console
+    from recallkit.display import console
     from recallkit.doctor.checks import worst
     from recallkit.doctor.examine import examine
     from recallkit.views.doctor import doctor_json, print_doctor

@@ -19,13 +19,13 @@ def models(
     as_json: Json = False,
 ) -> None:
     """List the models that can be scored, a line each; with --describe what they and every mixer cost."""
+    from recallkit.display.lists import print_list
     from recallkit.models.loading import describe_models
-    from recallkit.views.lists import print_list
 
     if not describe:
         print_list(describe_models(), as_json)
         return
-    from recallkit import console
+    from recallkit.display import console
     from recallkit.models.describe import describe_mixers, describe_zoo
     from recallkit.views.costs import print_costs
 
@@ -41,8 +41,8 @@ def models(
 @app.command()
 def sources(as_json: Json = False) -> None:
     """List the kinds of text that can be read, a line each."""
+    from recallkit.display.lists import print_list
     from recallkit.stages.corpus import describe_sources
-    from recallkit.views.lists import print_list
 
     print_list(describe_sources(), as_json)
 
@@ -50,7 +50,7 @@ def sources(as_json: Json = False) -> None:
 @app.command()
 def tasks(as_json: Json = False) -> None:
     """List the recall tasks, a line each."""
+    from recallkit.display.lists import print_list
     from recallkit.recall import describe_tasks
-    from recallkit.views.lists import print_list
 
     print_list(describe_tasks(), as_json)

@@ -82,10 +82,11 @@ def mqar(
     as_json: Json = False,
 ) -> None:
     """Multi-query associative recall in a model's own vocabulary, without training: accuracy and perplexity by number of pairs; resumes."""
-    from recallkit import console, embedded
-    from recallkit.charts.theme import check_figures_folder
+    from recallkit import embedded
+    from recallkit.display import console
+    from recallkit.display.chart_theme import check_figures_folder
+    from recallkit.display.files import print_files
     from recallkit.mqar import MqarOptions, choose_size, plan_mqar
-    from recallkit.views.files import print_files
     from recallkit.views.mqar import mqar_json, print_mqar, shown_mqar
 
     size = choose_size(length, None if pairs is None else _numbers(pairs), samples, is_zoo=not models)
@@ -108,11 +109,11 @@ def mqar(
     written = []
     if figures is not None:
         from recallkit.charts.mqar import mqar_figures
-        from recallkit.charts.theme import save_figures
+        from recallkit.display.chart_theme import save_figures
 
         written += save_figures(mqar_figures(tables.mqar, tables.by_distance), figures)
     if export is not None:
-        from recallkit.exports import export as write_exports
+        from recallkit.display.exports import export as write_exports
 
         written += write_exports(tables, shown_mqar(tables), compared, export)
     if as_json:

@@ -73,12 +73,13 @@ def profile(
     as_json: Json = False,
 ) -> None:
     """Profile a text by source: repeated bigrams a sequence, their distances and positions, AR hits; in bounded memory, resumes."""
-    from recallkit import console, embedded, exports, profiling
+    from recallkit import embedded, profiling
     from recallkit.charts.profile import profile_figures
-    from recallkit.charts.theme import check_figures_folder, save_figures
+    from recallkit.display import console, exports
+    from recallkit.display.chart_theme import check_figures_folder, save_figures
+    from recallkit.display.files import print_files
     from recallkit.storage import artifacts
     from recallkit.texts import TextOptions
-    from recallkit.views.files import print_files
     from recallkit.views.profile import print_profile, profile_json, profile_tables
 
     check_figures_folder(figures)

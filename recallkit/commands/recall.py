@@ -92,10 +92,11 @@ def eval_recall(
     as_json: Json = False,
 ) -> None:
     """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes."""
-    from recallkit import console, embedded, exports, recall
+    from recallkit import embedded, recall
+    from recallkit.display import console, exports
+    from recallkit.display.files import print_files
     from recallkit.evals.rows import tasks_of
     from recallkit.stock_tasks import lm_eval_names, plan_stock, task_names
-    from recallkit.views.files import print_files
     from recallkit.views.recall import metrics_table, print_metrics, print_recall, recall_json, recall_tables
 
     named = task_names(tasks) if tasks is not None else [] if lm_eval_task else tasks_of(data)

@@ -56,7 +56,8 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write one HTML page: the gap and what it is made of, pictures, and the text token by token. It needs no network; text is in it."""
-    from recallkit import console, embedded
+    from recallkit import embedded
+    from recallkit.display import console
     from recallkit.report.write import ReportOptions, write_report
     from recallkit.storage.timings import Timings
 
@@ -76,8 +77,8 @@ def report(
 
 def print_report(written: Report) -> None:
     """Where the page lies, what it holds, and where the pictures are."""
-    from recallkit import console
-    from recallkit.views.files import print_files
+    from recallkit.display import console
+    from recallkit.display.files import print_files
 
     excerpts = f", {written.excerpts:,} excerpts of the text" if written.excerpts else ", no text"
     console.print_line(f"Page: {written.page}", is_path=True)

@@ -62,7 +62,8 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes."""
-    from recallkit import console, embedded, scoring
+    from recallkit import embedded, scoring
+    from recallkit.display import console
     from recallkit.models.loading import is_control
     from recallkit.views.scores import print_checks, print_scores, print_shares, scores_json
 
@@ -139,8 +140,9 @@ def gap(
     as_json: Json = False,
 ) -> None:
     """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals."""
-    from recallkit import attribution, console, embedded, exports, scoring
-    from recallkit.views.files import print_files
+    from recallkit import attribution, embedded, scoring
+    from recallkit.display import console, exports
+    from recallkit.display.files import print_files
     from recallkit.views.gap import gap_json, gap_tables, print_gap, worst_ar_gap
     from recallkit.views.text import manifest_of
 
@@ -173,9 +175,9 @@ def _attribute_printed(
     table: Path, reference: str | None, ar_share: float | None, out: Path | None, formats: Sequence[str], as_json: bool
 ) -> None:
     """`gap --table`: the arithmetic on printed perplexities."""
-    from recallkit import console, exports
+    from recallkit.display import console, exports
+    from recallkit.display.files import print_files
     from recallkit.stages.published import attribute_published
-    from recallkit.views.files import print_files
     from recallkit.views.published import print_published, published_json, published_table
 
     if formats and out is None:

@@ -85,8 +85,9 @@ def count(
     as_json: Json = False,
 ) -> None:
     """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes."""
-    from recallkit import console, counting, embedded
+    from recallkit import counting, embedded
     from recallkit.counting import CountingOptions
+    from recallkit.display import console
     from recallkit.views.counts import counts_json, print_counts
 
     if import_file is not None and sources:
@@ -131,9 +132,10 @@ def slice_(
     as_json: Json = False,
 ) -> None:
     """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?"""
-    from recallkit import console, embedded, exports
+    from recallkit import embedded
+    from recallkit.display import console, exports
+    from recallkit.display.files import print_files
     from recallkit.stages.slices import summarise_slices
-    from recallkit.views.files import print_files
     from recallkit.views.text import print_slices, slices_json, slices_table
 
     text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)

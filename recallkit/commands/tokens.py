@@ -50,7 +50,7 @@ def tokens(
     as_json: Json = False,
 ) -> None:
     """Show the text of one sequence, each token marked: is it an AR hit, and which of two models was right?"""
-    from recallkit import console
+    from recallkit.display import console
     from recallkit.excerpt import open_excerpts
     from recallkit.views.tokens import ShownSequence, print_tokens, tokens_json
 

@@ -14,7 +14,7 @@ from recallkit.errors import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from recallkit.tables import Table
+    from recallkit.display.tables import Table
 
 _VOID = ("meta",)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recallkit.attribution.shares import is_void
-from recallkit.charts import theme
-from recallkit.console import percent
+from recallkit.display import chart_theme
+from recallkit.display.console import percent
 from recallkit.errors import UserError
 from recallkit.report import markup, words
 from recallkit.report.markup import tag, text
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from recallkit.charts.theme import Figure
     from recallkit.comparison import Comparison
+    from recallkit.display.chart_theme import Figure
+    from recallkit.display.tables import Table
     from recallkit.report.excerpts import TokenView
     from recallkit.report.words import Totals
-    from recallkit.tables import Table
 
 _KINDS = ("all", "ar_hit", "other")
 _NUM_OWN_COLUMNS, _MOST_COLUMNS = 3, 8
@@ -46,7 +46,7 @@ def pictures(figures: Sequence[Figure]) -> str:
 
 
 def _picture(figure: Figure) -> str:
-    drawing = re.sub(r' xmlns="[^"]*"', "", theme.svg(figure), count=1)  # in HTML it is needless
+    drawing = re.sub(r' xmlns="[^"]*"', "", chart_theme.svg(figure), count=1)  # in HTML it is needless
     return tag("figure", tag("h3", text(figure.title)), drawing, tag("figcaption", text(figure.caption)), id=f"figure-{figure.name}")
 
 

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO, is_void
-from recallkit.console import abbreviate, percent
+from recallkit.display.console import abbreviate, percent
 from recallkit.errors import UserError
 from recallkit.report.markup import tag, text
 from recallkit.views.gap import interval, ppl

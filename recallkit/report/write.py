@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__
-from recallkit.charts.theme import check_figures_folder, save_figures
 from recallkit.comparison import Comparison, read_comparison
+from recallkit.display.chart_theme import check_figures_folder, save_figures
 from recallkit.errors import UserError
 from recallkit.report import excerpts, page, sections, words
 from recallkit.report.found import find_results
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from recallkit.charts.theme import Figure
+    from recallkit.display.chart_theme import Figure
     from recallkit.report.excerpts import TokenView
     from recallkit.report.sections import Section
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recallkit import console
-from recallkit.tables import Table
+from recallkit.display import console
+from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

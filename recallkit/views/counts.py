@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit import console
-from recallkit.views.timings import print_timings
+from recallkit.display import console
+from recallkit.display.durations import print_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

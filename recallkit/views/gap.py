@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit import console
-from recallkit.console import percent, sparkline
+from recallkit.display import console
+from recallkit.display.console import percent, sparkline
+from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
-from recallkit.tables import Table
 from recallkit.views.text import powers_of_two, what_is_rare
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from recallkit import console
+from recallkit.display import console
+from recallkit.display.tables import Table
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
-from recallkit.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit import console
-from recallkit.console import percent, sparkline
+from recallkit.display import console
+from recallkit.display.console import percent, sparkline
+from recallkit.display.durations import print_timings
+from recallkit.display.tables import Table
 from recallkit.storage.timings import read_timings
-from recallkit.tables import Table
 from recallkit.views.text import what_is_rare
-from recallkit.views.timings import print_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

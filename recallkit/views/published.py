@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit import console
-from recallkit.console import percent
-from recallkit.tables import Table
+from recallkit.display import console
+from recallkit.display.console import percent
+from recallkit.display.tables import Table
 from recallkit.views.gap import ppl
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from recallkit import console
-from recallkit.console import sparkline
+from recallkit.display import console
+from recallkit.display.console import sparkline
+from recallkit.display.tables import Table
 from recallkit.storage.timings import read_timings
-from recallkit.tables import Table
 from recallkit.views.text import powers_of_two
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit import console
-from recallkit.console import percent
-from recallkit.tables import Table
-from recallkit.views.timings import print_timings
+from recallkit.display import console
+from recallkit.display.console import percent
+from recallkit.display.durations import print_timings
+from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

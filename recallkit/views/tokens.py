@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from recallkit import console
+from recallkit.display import console
+from recallkit.display.tables import Table
 from recallkit.errors import UserError, printable
-from recallkit.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
-from recallkit import console
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.workers.api import Done, Seat, make_tasks
 

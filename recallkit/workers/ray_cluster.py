@@ -12,7 +12,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from recallkit import console
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.workers.api import Seat, make_tasks
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from recallkit import console
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.stages import scores
 from recallkit.stages.scores import BatchLimit, Reading, SequenceReader, SequenceScores

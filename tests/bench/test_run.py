@@ -16,10 +16,10 @@ from recallkit.bench.models import Workload, measure_models
 from recallkit.bench.results import Results, Row
 from recallkit.bench.run import chosen_options, make_folder, split_names, write_results
 from recallkit.bench.timing import Timing
-from recallkit.charts.theme import SVG_HEAD
+from recallkit.display.chart_theme import SVG_HEAD
 from recallkit.errors import UserError
 from recallkit.models import zoo
-from tests.charts.drawings import shapes
+from tests.display.drawings import shapes
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
 

@@ -14,11 +14,11 @@ from recallkit import attribution
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.charts.gap import figures
 from recallkit.charts.gap_lines import _POSITIONS, by_match
-from recallkit.charts.lines import bucket_edge, labels, rounded, shorten
-from recallkit.charts.theme import PAPER, svg
 from recallkit.comparison import Comparison, read_comparison
+from recallkit.display.chart_parts import bucket_edge, labels, rounded, shorten
+from recallkit.display.chart_theme import PAPER, svg
 from recallkit.stages.gap import GapTables
-from tests.charts.drawings import Shape, marks, shapes
+from tests.display.drawings import Shape, marks, shapes
 
 REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]
 EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from recallkit.charts.mqar import mqar_figures
-from recallkit.charts.theme import PAGE, PAPER, save_figures, svg
+from recallkit.display.chart_theme import PAGE, PAPER, save_figures, svg
 
 FIGURES = ("mqar_perplexity", "mqar_accuracy", "mqar_by_distance")
 NASTY = '"><script>alert(1)</script> <b>&amp;'

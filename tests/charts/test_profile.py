@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from recallkit.charts.profile import MOST_SOURCES, drawn_sources, profile_figures
-from recallkit.charts.theme import PAGE, PAPER, save_figures, svg, themed
+from recallkit.display.chart_theme import PAGE, PAPER, save_figures, svg, themed
 from recallkit.stages.profile import ProfileSums, ProfileTables, make_tables
 from tests.stages.test_profile import synthetic
 

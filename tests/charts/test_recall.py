@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from recallkit.charts.recall import figures
-from recallkit.charts.theme import svg
+from recallkit.display.chart_theme import svg
 from recallkit.stages.recall import RecallTables
-from tests.charts.drawings import marks, shapes
+from tests.display.drawings import marks, shapes
 
 MODELS, TASKS = ["zoo:attention", "a.b[c]", "<script>"], ["fda", "swde"]
 

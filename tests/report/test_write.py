@@ -19,6 +19,7 @@ import pytest
 
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.comparison import Comparison, read_comparison
+from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.report import sections
 from recallkit.report import words as told
@@ -26,7 +27,6 @@ from recallkit.report.write import ReportOptions, write_report
 from recallkit.scoring import score_path
 from recallkit.stages.gap import EMPTY_SLICE, GapTables, attribute_gap
 from recallkit.storage import artifacts
-from recallkit.tables import Table
 from tests.report.conftest import HOSTILE, MODELS, REFERENCE
 from tests.report.reading import Page
 from tests.stages.test_gap import Corpus

@@ -10,12 +10,12 @@ import time
 import pytest
 
 from recallkit import attribution, profiling, scoring, slicing
-from recallkit.console import print_line
+from recallkit.display.console import print_line
+from recallkit.display.durations import duration, timings_line
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Journal
 from recallkit.storage.timings import Stage, Timings, read_timings, write_manifest
 from recallkit.texts import TextOptions
-from recallkit.views.timings import duration, timings_line
 from tests.conftest import made_up_texts, write_jsonl
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from recallkit import config, console
+from recallkit import config
+from recallkit.display import console
 from recallkit.stages.gap import GapTables
 from recallkit.storage import artifacts
 from recallkit.views.gap import by_source_table, curves_table, gap_table, gap_tables, print_gap

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit import console
+from recallkit.display import console
 from recallkit.stages.slices import summarise_slices
 from recallkit.storage import artifacts, db
 from recallkit.views.text import powers_of_two, print_slices, slices_table, with_distances

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from recallkit.charts.theme import DASHES, HEIGHT, WIDTH, model_colours, model_dashes, model_shapes, without_controls
+from recallkit.display.chart_theme import DASHES, HEIGHT, WIDTH, model_colours, model_dashes, model_shapes, without_controls
 from recallkit.errors import printable
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import altair as alt
 
-    from recallkit.charts.theme import Chart, Palette
+    from recallkit.display.chart_theme import Chart, Palette
 
 AXIS = 36
 """Pixels to the left of a plot that its numbers get: plots below each other are flush."""

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from recallkit import console
-from recallkit.console import print_line, print_table, sparkline
-from recallkit.tables import Table
+from recallkit.display import console
+from recallkit.display.console import print_line, print_table, sparkline
+from recallkit.display.tables import Table
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 VALUES = st.lists(st.one_of(st.none(), st.floats(-1e300, 1e300), st.just(math.inf), st.just(math.nan)), max_size=12)

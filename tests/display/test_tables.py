@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from recallkit.display.tables import LATEX_HEAD, MARKDOWN_HEAD, Table
 from recallkit.errors import printable
-from recallkit.tables import LATEX_HEAD, MARKDOWN_HEAD, Table
 
 HOSTILE = [
     "a|b", "*x*", "_y_", "`z`", "<script>alert(1)</script>", "&amp;", "[a](http://evil.example)", "![x](y)", "\\", "\\|", "~~gone~~",

@@ -13,8 +13,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from recallkit.display.tables import LATEX_HEAD, MARKDOWN_HEAD
 from recallkit.storage import artifacts
-from recallkit.tables import LATEX_HEAD, MARKDOWN_HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.tables import Table
+    from recallkit.display.tables import Table
 
 FORMATS = ("csv", "json", "md", "tex")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recallkit import console
+from recallkit.display import console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

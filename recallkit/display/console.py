@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from recallkit.tables import Table
+    from recallkit.display.tables import Table
 
 
 SECONDS_BETWEEN_EVENTS = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from recallkit import console
+from recallkit.display import console
 
 
 def print_list(rows: list[tuple[str, str]], as_json: bool) -> None:

@@ -12,10 +12,10 @@ import altair as alt
 import pytest
 import vl_convert
 
-from recallkit.charts import theme
-from recallkit.charts.theme import PAGE, PAPER, Figure, model_colours, model_dashes, model_shapes, save_figures, svg
+from recallkit.display import chart_theme
+from recallkit.display.chart_theme import PAGE, PAPER, Figure, model_colours, model_dashes, model_shapes, save_figures, svg
 from recallkit.errors import UserError
-from tests.charts.drawings import shapes
+from tests.display.drawings import shapes
 
 EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
 ROWS = [{"x": 1, "y": 2.123456, "name": "a.b[c]", "tip": EVIL}, {"x": 2, "y": 3, "name": EVIL, "tip": "second"}]
@@ -77,7 +77,9 @@ def test_data_are_never_fetched():
 
 def test_tidying_changes_nothing_that_is_seen():
     layered = alt.layer(points(PAPER), points(PAPER).mark_line(clip=True), points(PAPER).mark_bar(opacity=0.5)).properties(title="A title")
-    raw = vl_convert.vegalite_to_svg(theme.themed(layered, PAPER, theme._FILE_FONT)).replace("\x1b", "\N{REPLACEMENT CHARACTER}")
+    raw = vl_convert.vegalite_to_svg(chart_theme.themed(layered, PAPER, chart_theme._FILE_FONT)).replace(
+        "\x1b", "\N{REPLACEMENT CHARACTER}"
+    )
     drawn = svg(figure(draw=lambda palette: layered), PAPER)
     assert len(drawn) < 0.7 * len(raw)
     before, after = (
@@ -166,7 +168,7 @@ def test_a_chart_that_fails_leaves_no_half_file(tmp_path):
 @pytest.mark.parametrize("ending", [".pdf", "", ".jpg"])
 def test_other_kinds_of_files_are_a_mistake(tmp_path, ending):
     with pytest.raises(UserError, match=r"use \.svg or \.png"):
-        theme.save_figure(figure(), tmp_path / f"picture{ending}")
+        chart_theme.save_figure(figure(), tmp_path / f"picture{ending}")
 
 
 def test_twenty_one_models_are_told_apart_and_not_by_colour_alone():

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from recallkit.display.exports import FORMATS, export, parse_formats
+from recallkit.display.tables import Table
 from recallkit.errors import UserError
-from recallkit.exports import FORMATS, export, parse_formats
-from recallkit.tables import Table
 
 NAMES = st.one_of(
     st.none(),
