@@ -14,11 +14,11 @@ from recallkit import __version__
 from recallkit.counts import open_counts, read_meta
 from recallkit.display import console
 from recallkit.errors import UsageError, UserError
+from recallkit.parallel.job import work
 from recallkit.storage import artifacts
 from recallkit.storage.journal import PartsJournal, is_finished
 from recallkit.storage.timings import Timings
 from recallkit.texts import OpenText, note_skipped
-from recallkit.workers.api import work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -158,8 +158,8 @@ def count_text(
 
     `only`, sorted bigram keys, keeps these bigrams alone. Raises UserError for everything a user can mend.
     """
+    from recallkit.parallel.processes import num_cores
     from recallkit.stages import bigrams
-    from recallkit.workers.processes import num_cores
 
     job = _job(opened, journal.parts, options, only)
     stretches = [range(*ends) for ends in journal.parts.settle("stretches", lambda: _plan(job.shards))]

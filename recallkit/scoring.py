@@ -284,8 +284,8 @@ def _score_parts(
     job: ScoringJob, wanted: Sequence[int], journal: PartsJournal, num_rows: int, options: ScoringOptions, timings: Timings
 ) -> None:
     """Scores those of the `wanted` parts that are not there yet."""
+    from recallkit.parallel.job import work
     from recallkit.stages.scores import part_rows
-    from recallkit.workers.api import work
 
     there = journal.parts.done()
     missing = [number for number in wanted if number not in there]

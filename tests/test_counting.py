@@ -21,6 +21,7 @@ from recallkit import counting, runs
 from recallkit.counting import CountingOptions
 from recallkit.counts import read_meta
 from recallkit.errors import UsageError, UserError
+from recallkit.parallel import processes
 from recallkit.sources.fields import FieldFinder
 from recallkit.sources.hub import HubShard
 from recallkit.stages import bigrams, counts, tokens
@@ -28,7 +29,6 @@ from recallkit.stages.bigrams import CountedStretch
 from recallkit.storage.journal import Parts, PartsJournal
 from recallkit.storage.timings import Timings
 from recallkit.texts import OpenText, TextOptions
-from recallkit.workers import processes
 from tests.conftest import made_up_texts, write_jsonl
 
 

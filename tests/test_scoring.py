@@ -26,11 +26,11 @@ from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
+from recallkit.parallel import processes
 from recallkit.stages import scores
 from recallkit.stages.tokens import load_tokenizer
 from recallkit.storage import artifacts
 from recallkit.texts import TextOptions
-from recallkit.workers import processes
 from tests.conftest import FAMILIES, made_up_texts, write_jsonl
 from tests.models.test_hf import direct
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from recallkit.errors import UserError
+from recallkit.parallel.job import Done, Seat
+from recallkit.parallel.processes import num_cores
 from recallkit.records import Position
 from recallkit.stages import bigrams
 from recallkit.stages.bigrams import CountedStretch, Counting
 from recallkit.storage.journal import Journal
 from recallkit.texts import OpenText, TextOptions
-from recallkit.workers.api import Done, Seat
-from recallkit.workers.processes import num_cores
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence

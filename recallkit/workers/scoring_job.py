@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from recallkit.display import console
 from recallkit.errors import UserError
+from recallkit.parallel.job import Done
 from recallkit.stages import scores
 from recallkit.stages.scores import BatchLimit, Reading, SequenceReader, SequenceScores
 from recallkit.translation import carry
-from recallkit.workers.api import Done
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from recallkit.models.api import ModelRequest
+    from recallkit.parallel.job import Seat
     from recallkit.storage.journal import Parts
     from recallkit.translation import Translation, Translator
-    from recallkit.workers.api import Seat
 
 
 @dataclass(frozen=True, slots=True)

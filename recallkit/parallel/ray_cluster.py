@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.workers.api import Seat, make_tasks
+from recallkit.parallel.job import Seat, make_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from recallkit.workers.api import Done, Job, Runner
+    from recallkit.parallel.job import Done, Job, Runner
 
 _MOST_DEATHS = 3
 """In a row, without a task done between."""

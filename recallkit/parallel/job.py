@@ -79,11 +79,11 @@ def work(job: Job, items: Sequence[Any], *, engine: str = "local", workers: int 
     Raises UserError what a worker raised, and where workers keep dying.
     """
     if engine == "ray":
-        from recallkit.workers.ray_cluster import work_on_cluster
+        from recallkit.parallel.ray_cluster import work_on_cluster
 
         return work_on_cluster(job, items, workers, address)
     if workers > 1:
-        from recallkit.workers.processes import work_in_processes
+        from recallkit.parallel.processes import work_in_processes
 
         return work_in_processes(job, items, workers)
     return work_here(job, items)

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.workers.api import Done, Seat, make_tasks
+from recallkit.parallel.job import Done, Seat, make_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from multiprocessing.context import SpawnContext
 
-    from recallkit.workers.api import Job, Runner
+    from recallkit.parallel.job import Job, Runner
 
 _MOST_DEATHS = 3
 """In a row, without an item done between: the next process would die as well."""

@@ -1,0 +1,1 @@
+"""Jobs done by one process, several, or a Ray cluster."""
