@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from recallkit.stages.corpus import open_corpus
+from recallkit.text.corpus import open_corpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

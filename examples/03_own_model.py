@@ -105,9 +105,9 @@ def load(request: ModelRequest) -> nn.Module:
 
 def training_ids() -> tuple[Tensor, int]:
     """The training part of the embedded text as one stream of ids, int64 (n,), and the size of the vocabulary."""
-    from recallkit.joining import join_documents
-    from recallkit.stages.corpus import open_corpus
-    from recallkit.stages.tokens import encode_documents, load_tokenizer
+    from recallkit.text.corpus import open_corpus
+    from recallkit.text.joining import join_documents
+    from recallkit.text.tokenizers import encode_documents, load_tokenizer
 
     tokenizer = load_tokenizer(None)
     encoded = encode_documents(open_corpus(["demo:train"]).documents(), tokenizer)

@@ -82,7 +82,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 def documents_of(sources: list[str], leave_out: AbstractSet[str] = frozenset()) -> list[tuple[str, str]]:
     """Set and text of each document of the sources, less those of the sets to leave out."""
-    from recallkit.stages.corpus import open_corpus
+    from recallkit.text.corpus import open_corpus
 
     return [(document.source, document.text) for document in open_corpus(sources).documents() if document.source not in leave_out]
 
@@ -104,7 +104,7 @@ def mixed(demo: list[tuple[str, str]], others: list[tuple[str, str]], demo_share
 
 def encoded_documents(documents: list[tuple[str, str]]) -> tuple[np.ndarray, dict[str, Any]]:
     """Sets and texts -> their ids in one stream, uint16, each document behind an end token, and what the stream is made of."""
-    from recallkit.stages.tokens import load_tokenizer
+    from recallkit.text.tokenizers import load_tokenizer
 
     tokenizer = load_tokenizer(None)
     encoded = tokenizer.backend.encode_batch([text for _, text in documents], add_special_tokens=False)

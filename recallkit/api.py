@@ -24,7 +24,7 @@ from recallkit.comparison import read_comparison as _read_comparison
 from recallkit.counting import CountingOptions
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
-from recallkit.texts import TextOptions
+from recallkit.text.open_text import TextOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -304,7 +304,7 @@ def token_texts(slices: File | None = None) -> pl.DataFrame:
     Columns: token (id), text; bytes that are no whole character become U+FFFD.
     """
     from recallkit import profiling
-    from recallkit.stages.tokens import load_slices_tokenizer
+    from recallkit.text.tokenizers import load_slices_tokenizer
 
     folder = _slices(slices)
     tokenizer = load_slices_tokenizer(folder, artifacts.read_manifest(folder / "tokens.parquet")["tokenizer"])

@@ -18,19 +18,19 @@ from recallkit.parallel.job import work
 from recallkit.storage import artifacts
 from recallkit.storage.journal import PartsJournal, is_finished
 from recallkit.storage.timings import Timings
-from recallkit.texts import OpenText, note_skipped
+from recallkit.text.open_text import OpenText, note_skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy as np
 
-    from recallkit.joining import Boundary
-    from recallkit.records import CountedStream
-    from recallkit.sources.readers import Shard
     from recallkit.stages.bigrams import CountedStretch
     from recallkit.storage.journal import Parts
-    from recallkit.texts import TextOptions
+    from recallkit.text.joining import Boundary
+    from recallkit.text.open_text import TextOptions
+    from recallkit.text.readers import Shard
+    from recallkit.text.records import CountedStream
     from recallkit.workers.counting_job import CountingJob, Stretch
 
 
@@ -123,7 +123,7 @@ def import_counts(
     from recallkit import index_import
     from recallkit.stages import counts as tables
     from recallkit.stages import indexes
-    from recallkit.stages.tokens import load_tokenizer
+    from recallkit.text.tokenizers import load_tokenizer
 
     if indexes.is_index(file):
         if num_tokens is not None:
@@ -212,7 +212,7 @@ def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
 
 def _plan(shards: Sequence[Shard]) -> list[list[int]]:
     from recallkit.stages.bigrams import plan_stretches
-    from recallkit.stages.corpus import sizes_of
+    from recallkit.text.corpus import sizes_of
 
     return [[stretch.start, stretch.stop] for stretch in plan_stretches(sizes_of(shards))]
 

@@ -15,9 +15,9 @@ from typing import Any
 from recallkit import __version__, attribution, config, counting, slicing
 from recallkit.errors import UsageError
 from recallkit.models import zoo
-from recallkit.stages.tokens import EMBEDDED
 from recallkit.storage import artifacts
-from recallkit.texts import TextOptions
+from recallkit.text.open_text import TextOptions
+from recallkit.text.tokenizers import EMBEDDED
 
 TRAINING_TEXT = TextOptions(("demo:train",), "train")
 WHOLE_VALIDATION_TEXT = TextOptions(("demo:validation",), "validation")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from lm_eval.api.model import LM
 
     from recallkit.models.api import ScoringModel
-    from recallkit.stages.tokens import TextTokenizer
     from recallkit.storage.journal import Parts
+    from recallkit.text.tokenizers import TextTokenizer
 
 
 _SPARE_ENTRIES = 256
@@ -111,7 +111,7 @@ class EvaluatedModel:
     def _named_tokenizer(self) -> str | None:
         """The tokenizer that the user names, or that comes with the model: with the zoo's the embedded one."""
         from recallkit.models import zoo
-        from recallkit.stages.tokens import EMBEDDED
+        from recallkit.text.tokenizers import EMBEDDED
 
         own = EMBEDDED if self.spec.startswith(zoo.PREFIX) else own_tokenizer(self.spec)
         return self.options.tokenizer or own
@@ -119,7 +119,7 @@ class EvaluatedModel:
     @cached_property
     def tokenizer(self) -> TextTokenizer:
         """Its own tokenizer, or the one that the user names; the embedded one where neither is known."""
-        from recallkit.stages.tokens import EMBEDDED, load_tokenizer
+        from recallkit.text.tokenizers import EMBEDDED, load_tokenizer
 
         name = self._named_tokenizer
         if name is None and not self._is_control:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from recallkit.attribution.aligned import LabelledTokens, RowReader, batch_ranges, check_labels, open_scores
 from recallkit.errors import UserError
 from recallkit.scoring import score_path
-from recallkit.stages.tokens import load_slices_tokenizer
 from recallkit.storage import artifacts
 from recallkit.storage.schemas import check_schema, check_values, refusing_damage
+from recallkit.text.tokenizers import load_slices_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from recallkit.stages.tokens import TextTokenizer
+    from recallkit.text.tokenizers import TextTokenizer
 
 _LABELS = (
     *("position", "document", "source", "prev_token", "token"),

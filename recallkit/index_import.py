@@ -13,18 +13,18 @@ from recallkit import __version__
 from recallkit.counts import read_meta
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.records import Position
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Journal, PartsJournal, is_finished
 from recallkit.storage.timings import Timings
+from recallkit.text.records import Position
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from recallkit.joining import Boundary
-    from recallkit.records import CountedStream
     from recallkit.stages.indexes import TokenIndex
-    from recallkit.stages.tokens import TextTokenizer
+    from recallkit.text.joining import Boundary
+    from recallkit.text.records import CountedStream
+    from recallkit.text.tokenizers import TextTokenizer
 
 LEAST_AGREEMENT = 0.95
 """Below this share of bigrams that survive decoding and encoding, the tokenizer is likely another one: of GPT-2's ids read as
@@ -46,7 +46,7 @@ def import_index(
 ) -> dict[str, Any]:
     """Counts the ids of the index at `place` into `out`; returns the table's meta. Raises UserError for everything a user can mend."""
     from recallkit.stages import counts, indexes
-    from recallkit.stages.tokens import load_tokenizer
+    from recallkit.text.tokenizers import load_tokenizer
 
     if tokenizer is None:
         raise UserError("the ids of an index need their tokenizer", where=place, remedy="name it with --tokenizer")

@@ -21,13 +21,13 @@ from recallkit.slicing import RareCount
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.journal import Journal, is_finished
 from recallkit.storage.timings import Timings, write_manifest
-from recallkit.texts import OpenText, TextOptions
+from recallkit.text.open_text import OpenText, TextOptions
 
 if TYPE_CHECKING:
     import numpy as np
 
     from recallkit.stages.profile import Labeller, ProfileSums, ProfileTables
-    from recallkit.stages.tokens import TextTokenizer
+    from recallkit.text.tokenizers import TextTokenizer
 
 SECONDS_A_COMMIT = 5.0
 """Work that a kill may cost. A commit writes the histograms anew, some megabytes."""
@@ -105,7 +105,7 @@ def profile(
 def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS) -> ProfileTables:
     """The same of the labelled tokens of a slice directory, with its sequences, training counts and threshold."""
     from recallkit.stages.profile import ProfileSums, labelled_rows
-    from recallkit.stages.tokens import load_slices_tokenizer
+    from recallkit.text.tokenizers import load_slices_tokenizer
 
     path = slices / "tokens.parquet"
     manifest = artifacts.read_manifest(path)
@@ -186,7 +186,7 @@ def read_profile(folder: Path) -> ProfileTables:
 
 def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal: Journal) -> int:
     """Adds the stream from where the journal stands to its end; returns the number of sequences in all."""
-    from recallkit.stages.sequences import PackingState, pack_sequences, source_label
+    from recallkit.text.sequences import PackingState, pack_sequences, source_label
 
     state = PackingState()
     if journal.resumed:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from recallkit.evals.records import RecallRow
     from recallkit.evals.rows import RecallRows
     from recallkit.stages.recall import RecallTables
-    from recallkit.stages.tokens import TextTokenizer
+    from recallkit.text.tokenizers import TextTokenizer
 
 CENTRED_TOKENS = 950
 """Tokens kept around the answer by the answer-centred cut: a context of 1,000 less 50 for the answer (JRT, arXiv 2407.05483)."""

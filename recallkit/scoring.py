@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recallkit.stages.scores import SequenceReader
-    from recallkit.stages.tokens import TextTokenizer
+    from recallkit.text.tokenizers import TextTokenizer
     from recallkit.workers.scoring_job import Scorer, ScoringJob
 
 
@@ -209,7 +209,7 @@ def _other_tokenizer(spec: str, given: str | None, slices: Path, used: Mapping[s
 
 def _load_tokenizer(name: str, end_token: str) -> TextTokenizer:
     """A tokenizer with this end token if it has it, else with its own."""
-    from recallkit.stages.tokens import load_tokenizer
+    from recallkit.text.tokenizers import load_tokenizer
 
     try:
         return load_tokenizer(name, end_token=end_token)
@@ -225,7 +225,7 @@ def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, An
     """
     import pyarrow.parquet as pq
 
-    from recallkit.stages.tokens import load_slices_tokenizer
+    from recallkit.text.tokenizers import load_slices_tokenizer
 
     entries = mine.backend.get_vocab() if mine.name != "bytes" else {}
     theirs = load_slices_tokenizer(slices, used)

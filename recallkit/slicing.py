@@ -12,12 +12,12 @@ from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Journal, is_finished
 from recallkit.storage.timings import Timings, read_timings, write_manifest
-from recallkit.texts import OpenText, TextOptions
+from recallkit.text.open_text import OpenText, TextOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from recallkit.stages.tokens import TextTokenizer
+    from recallkit.text.tokenizers import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ def slice_text(
     Tokenising is the slow part and resumable: sequences that are there already are labelled anew without it. Without
     `counts` only repetition is labelled. Raises UserError for everything a user can mend.
     """
-    from recallkit.stages import tokens
+    from recallkit.text import tokenizers
 
     if seq_len < 1:
         raise UserError("a sequence needs at least one prediction", where=f"--seq-len {seq_len}")
     table = open_counts(counts) if counts else None
     opened = OpenText(text)
-    tokens.check_tokenizer_file(out, opened.tokenizer)
+    tokenizers.check_tokenizer_file(out, opened.tokenizer)
     if table is not None:
         table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
         if table.meta.get("boundary") != text.boundary:
@@ -59,7 +59,7 @@ def slice_text(
         artifacts.check_replaceable(out / name, artifacts.PARQUET_MAGIC)
     timings = Timings()
     sequences = _make_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force)
-    tokens.keep_tokenizer(out, opened.tokenizer)
+    tokenizers.keep_tokenizer(out, opened.tokenizer)
     if table is not None and table.meta.get("only") not in (None, sequences["sequences_digest"]):
         raise UserError(
             "counted with --only for other sequences: bigrams that are missing would look unseen",
@@ -70,7 +70,7 @@ def slice_text(
 
 
 def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings, *, force: bool) -> dict[str, Any]:
-    from recallkit.stages import sequences
+    from recallkit.text import sequences
 
     options = {**opened.identity(), "seq_len": seq_len}
     found = artifacts.manifest_options(path, force=force)

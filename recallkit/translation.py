@@ -22,8 +22,8 @@ from recallkit.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from recallkit.stages.tokens import TextTokenizer
-    from recallkit.vocabulary import DocumentText
+    from recallkit.text.tokenizers import TextTokenizer
+    from recallkit.text.vocabulary import DocumentText
 
 _REPLACEMENT = "\ufffd"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from recallkit.texts import TextOptions
+from recallkit.text.open_text import TextOptions
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on two threads crawl where another job has one of the cores
 

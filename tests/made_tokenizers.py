@@ -8,7 +8,7 @@ from functools import cache
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from recallkit.stages.tokens import TextTokenizer, load_tokenizer
+from recallkit.text.tokenizers import TextTokenizer, load_tokenizer
 from tests.conftest import made_up_texts
 
 TEXTS = [*made_up_texts(30, 80), "naïve café 中文 字符 👩‍👩 e\u0301 and the Model RECALLS a  value\n\n the the"] * 2

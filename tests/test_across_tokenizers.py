@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from recallkit import scoring
-from recallkit.stages.tokens import load_tokenizer
+from recallkit.text.tokenizers import load_tokenizer
 from tests import byte_rwkv
 from tests.models.test_smollm2 import call, slices, wikipedia  # noqa: F401 - fixtures
 

@@ -116,7 +116,7 @@ def test_skip_bad_counts_and_reports(invoke, tmp_path):
 
 
 def test_counts_of_another_tokenizer_are_refused(invoke, tmp_path, small_slices):
-    from tests.stages.test_tokens import word_tokenizer
+    from tests.text.test_tokenizers import word_tokenizer
 
     word_tokenizer(["?", "</s>", "a"]).save(str(tmp_path / "other.json"))
     text = small_slices.parent / "valid.jsonl"
@@ -233,7 +233,7 @@ def test_counts_of_only_other_sequences_are_refused(invoke, tmp_path, small_slic
 
 
 def test_control_models_refuse_counts_of_another_tokenizer(invoke, tmp_path, small_slices):
-    from tests.stages.test_tokens import word_tokenizer
+    from tests.text.test_tokenizers import word_tokenizer
 
     word_tokenizer(["?", "</s>", "the", "model"]).save(str(tmp_path / "words.json"))
     train = small_slices.parent / "train.jsonl"

@@ -22,13 +22,14 @@ from recallkit.counting import CountingOptions
 from recallkit.counts import read_meta
 from recallkit.errors import UsageError, UserError
 from recallkit.parallel import processes
-from recallkit.sources.fields import FieldFinder
-from recallkit.sources.hub import HubShard
-from recallkit.stages import bigrams, counts, tokens
+from recallkit.stages import bigrams, counts
 from recallkit.stages.bigrams import CountedStretch
 from recallkit.storage.journal import Parts, PartsJournal
 from recallkit.storage.timings import Timings
-from recallkit.texts import OpenText, TextOptions
+from recallkit.text import tokenizers
+from recallkit.text.fields import FieldFinder
+from recallkit.text.hub import HubShard
+from recallkit.text.open_text import OpenText, TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 
 
@@ -159,7 +160,7 @@ def test_an_interrupted_count_goes_on_with_other_workers(text, whole, tmp_path, 
 def test_unfinished_stretches_are_not_lost_to_other_options(text, tmp_path, monkeypatch):
     """The journal of a stretch is work, though no stretch is done."""
     monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
-    monkeypatch.setattr(tokens, "_BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr(tokenizers, "_BATCH_CHARACTERS", 1000)
     monkeypatch.setattr(CountedStretch, "save", _interrupt)
     out = tmp_path / "counts.duckdb"
     with pytest.raises(KeyboardInterrupt):
@@ -246,7 +247,7 @@ def test_a_shard_that_changes_is_noticed(text, tmp_path, workers, warm_workers, 
     identity = opened.identity()
     before = shards[1].read_bytes()
     monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
-    monkeypatch.setattr(tokens, "_BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr(tokenizers, "_BATCH_CHARACTERS", 1000)
     write_jsonl(shards[1], made_up_texts(20, 100, seed=9))
     with PartsJournal(tmp_path / "counts.duckdb", identity) as journal:
         with pytest.raises(UserError, match=r"1\.jsonl: changed while it was read") as caught:

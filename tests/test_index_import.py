@@ -12,10 +12,10 @@ import pytest
 from recallkit import counting
 from recallkit.counts import open_counts, read_meta
 from recallkit.errors import UserError
-from recallkit.records import Position
 from recallkit.stages import index_check, indexes
-from recallkit.stages.tokens import load_tokenizer
-from recallkit.texts import TextOptions
+from recallkit.text.open_text import TextOptions
+from recallkit.text.records import Position
+from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 from tests.indexes_made import build_infini_gram, build_tokengrams, write_infini_gram, write_tokengrams
 

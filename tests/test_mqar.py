@@ -17,8 +17,8 @@ from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.evals.mqar import ask, make_sequences, split_vocabulary
 from recallkit.mqar import AskedModel, MqarOptions, evaluate_mqar, files_of, plan_mqar
-from recallkit.stages.tokens import load_tokenizer
 from recallkit.storage import artifacts
+from recallkit.text.tokenizers import load_tokenizer
 from recallkit.views.mqar import mqar_json, print_mqar, shown_mqar
 
 VOCAB = 4096

@@ -16,9 +16,9 @@ from recallkit import counting, profiling, slicing
 from recallkit.errors import UserError
 from recallkit.profiling import ProfileOptions, profile, profile_slices, read_profile, stop_words, token_mask, token_texts
 from recallkit.stages.profile import ProfileTables
-from recallkit.stages.tokens import load_tokenizer
 from recallkit.storage import artifacts
-from recallkit.texts import TextOptions
+from recallkit.text.open_text import TextOptions
+from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 from tests.made_tokenizers import NAMES, made
 
@@ -117,10 +117,10 @@ def test_tables_of_two_runs_are_not_taken_for_one(text, tmp_path):
 
 
 def commit_often() -> None:
-    from recallkit.stages import sequences, tokens
+    from recallkit.text import sequences, tokenizers
 
     profiling.SECONDS_A_COMMIT = 0.0
-    tokens._BATCH_CHARACTERS = 20_000
+    tokenizers._BATCH_CHARACTERS = 20_000
     sequences.SEQUENCES_PER_ROW_GROUP = 16
 
 
@@ -189,10 +189,10 @@ def test_a_run_that_fails_goes_on_from_its_last_commit(text, tmp_path, monkeypat
 
 
 def commit_often_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    from recallkit.stages import sequences, tokens
+    from recallkit.text import sequences, tokenizers
 
     monkeypatch.setattr(profiling, "SECONDS_A_COMMIT", 0.0)
-    monkeypatch.setattr(tokens, "_BATCH_CHARACTERS", 20_000)
+    monkeypatch.setattr(tokenizers, "_BATCH_CHARACTERS", 20_000)
     monkeypatch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", 16)
 
 

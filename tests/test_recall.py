@@ -11,8 +11,8 @@ import pytest
 from recallkit.display import console
 from recallkit.evals.rows import load_rows
 from recallkit.recall import RecallOptions, documents_path, evaluate_recall
-from recallkit.stages.tokens import load_tokenizer
 from recallkit.storage import artifacts
+from recallkit.text.tokenizers import load_tokenizer
 from recallkit.views.recall import print_recall
 from tests.conftest import ROOT, made_up_texts
 

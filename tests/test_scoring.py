@@ -28,9 +28,9 @@ from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
 from recallkit.parallel import processes
 from recallkit.stages import scores
-from recallkit.stages.tokens import load_tokenizer
 from recallkit.storage import artifacts
-from recallkit.texts import TextOptions
+from recallkit.text.open_text import TextOptions
+from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import FAMILIES, made_up_texts, write_jsonl
 from tests.models.test_hf import direct
 

@@ -19,7 +19,7 @@ from recallkit.models import zoo
 from recallkit.models.api import ModelRequest
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import load_model
-from recallkit.stages.tokens import load_tokenizer
+from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import write_jsonl
 
 STEPS = 6

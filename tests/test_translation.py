@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from recallkit.errors import UserError
-from recallkit.stages.tokens import TextTokenizer, load_tokenizer
+from recallkit.text.tokenizers import TextTokenizer, load_tokenizer
 from recallkit.translation import Translation, Translator, carry
 from tests.made_tokenizers import NAMES, WITH_BYTES, made
 
@@ -436,7 +436,7 @@ def test_a_reference_without_bytes_is_one_line():
 
 @pytest.mark.parametrize("names", list(itertools.permutations(["gpt2.json", "gpt-neox-20b.json", "embedded", "bytes"], 2)), ids=" to ".join)
 def test_real_text_is_translated_as_slowly_computed_with_the_fast_encoder(test_data, names):
-    from recallkit.stages.corpus import open_corpus
+    from recallkit.text.corpus import open_corpus
 
     reference, other = (load_real(test_data, name) for name in names)
     documents = [d.text[:3000] for d in open_corpus([str(test_data / "corpus" / "valid.jsonl.zst")]).documents()][::60]

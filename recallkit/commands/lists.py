@@ -42,7 +42,7 @@ def models(
 def sources(as_json: Json = False) -> None:
     """List the kinds of text that can be read, a line each."""
     from recallkit.display.lists import print_list
-    from recallkit.stages.corpus import describe_sources
+    from recallkit.text.corpus import describe_sources
 
     print_list(describe_sources(), as_json)
 

@@ -79,7 +79,7 @@ def profile(
     from recallkit.display.chart_theme import check_figures_folder, save_figures
     from recallkit.display.files import print_files
     from recallkit.storage import artifacts
-    from recallkit.texts import TextOptions
+    from recallkit.text.open_text import TextOptions
     from recallkit.views.profile import print_profile, profile_json, profile_tables
 
     check_figures_folder(figures)

@@ -33,7 +33,7 @@ from recallkit.options import (
 )
 
 if TYPE_CHECKING:
-    from recallkit.texts import TextOptions
+    from recallkit.text.open_text import TextOptions
 
 
 @app.command()
@@ -163,6 +163,6 @@ def _text(
     skip_bad: bool,
 ) -> TextOptions:
     """What is said of the text; its split is the command's."""
-    from recallkit.texts import TextOptions
+    from recallkit.text.open_text import TextOptions
 
     return TextOptions(tuple(sources or ()), "", tokenizer, end_token, boundary.value, limit_tokens, text_field, source_field, skip_bad)

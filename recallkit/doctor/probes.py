@@ -61,7 +61,7 @@ def probe_transformers() -> dict[str, Any]:
 
 def probe_tokenizer() -> dict[str, Any]:
     """Whether the embedded tokenizer works, and the fast one agrees with it on probes."""
-    from recallkit.stages.tokens import fast_encoder, load_tokenizer
+    from recallkit.text.tokenizers import fast_encoder, load_tokenizer
 
     told: list[str] = []
     tokenizer = load_tokenizer(None)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
     from recallkit.models.api import ScoringModel
-    from recallkit.stages.tokens import TextTokenizer
     from recallkit.storage.journal import Parts
+    from recallkit.text.tokenizers import TextTokenizer
 
 _MOST_GENERATED = 256
 """Ids generated where a task of lm-eval's does not say: its own default."""

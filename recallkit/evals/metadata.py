@@ -9,13 +9,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from recallkit.evals.records import RecallRow
-from recallkit.sources.demo_text import installed_projects
 from recallkit.storage.artifacts import digest_bytes
+from recallkit.text.demo_text import installed_projects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from recallkit.sources.demo_text import InstalledProject
+    from recallkit.text.demo_text import InstalledProject
 
 KEYS = (
     "Name",

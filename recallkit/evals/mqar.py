@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from recallkit.models.api import ScoringModel
-    from recallkit.stages.tokens import TextTokenizer
+    from recallkit.text.tokenizers import TextTokenizer
 
 _FILLERS = (" ", "\n", ".", ",", "the")
 """The filler is the first of these that the tokenizer writes as one plain id: a space, which text repeats, and which ends no document."""

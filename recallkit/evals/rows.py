@@ -9,16 +9,16 @@ from recallkit.errors import UserError
 from recallkit.evals.metadata import read_installed
 from recallkit.evals.records import RecallRow
 from recallkit.registry import look_up
-from recallkit.sources.fields import FieldError, FieldFinder, kind_of, present_names
-from recallkit.sources.hub import HubShard
-from recallkit.sources.readers import COMPRESSION, JsonLinesShard, ParquetShard
 from recallkit.storage.artifacts import digest_json
+from recallkit.text.fields import FieldError, FieldFinder, kind_of, present_names
+from recallkit.text.hub import HubShard
+from recallkit.text.readers import COMPRESSION, JsonLinesShard, ParquetShard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from recallkit.sources.readers import Shard
+    from recallkit.text.readers import Shard
 
 SUFFIXES = (*COMPRESSION, ".parquet")
 _REVISION = "main"

@@ -16,8 +16,8 @@ from recallkit.errors import UserError, printable
 from recallkit.report.markup import compact_json
 from recallkit.report.pieces import Pieces
 from recallkit.scoring import score_path
-from recallkit.stages.tokens import load_slices_tokenizer
 from recallkit.storage import artifacts, db
+from recallkit.text.tokenizers import load_slices_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

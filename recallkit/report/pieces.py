@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from recallkit.stages.tokens import TextTokenizer
+    from recallkit.text.tokenizers import TextTokenizer
 
     Shown = str | int | list[str | int]
 

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.joining import Boundary, join_documents
-from recallkit.records import CountedStream, Position
 from recallkit.runs import RunFiles, SavedRun, kind_of
 from recallkit.storage import artifacts
+from recallkit.text.joining import Boundary, join_documents
+from recallkit.text.records import CountedStream, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
     from pathlib import Path
 
     from recallkit.compiled.counting import BigramRun
-    from recallkit.records import EncodedDocuments
     from recallkit.runs import Run
     from recallkit.storage.journal import Journal
+    from recallkit.text.records import EncodedDocuments
 
 CHUNK_TOKENS = 1 << 27
 """Tokens counted in memory at a time: 256 MB of uint16 ids and about twice that of work space. Processes share them."""

@@ -9,10 +9,10 @@ import numpy as np
 
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError, lacks_resources
-from recallkit.records import CountedStream
 from recallkit.storage import artifacts, db
 from recallkit.storage.timings import KEY as TIMINGS
 from recallkit.storage.timings import Timings
+from recallkit.text.records import CountedStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.records import EncodedDocuments, Position
 from recallkit.storage import artifacts
+from recallkit.text.records import EncodedDocuments, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from recallkit.joining import Boundary
+    from recallkit.text.joining import Boundary
 
 BLOCK_IDS = 1 << 22
 """Ids read at a time: 8 or 16 MB, and the same again for each step that copies them."""

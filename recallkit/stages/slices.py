@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from recallkit.counts import CountsTable
-    from recallkit.vocabulary import DocumentText
+    from recallkit.text.vocabulary import DocumentText
 
 
 def tokens_schema() -> pa.Schema:

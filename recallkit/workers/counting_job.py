@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from recallkit.errors import UserError
 from recallkit.parallel.job import Done, Seat
 from recallkit.parallel.processes import num_cores
-from recallkit.records import Position
 from recallkit.stages import bigrams
 from recallkit.stages.bigrams import CountedStretch, Counting
 from recallkit.storage.journal import Journal
-from recallkit.texts import OpenText, TextOptions
+from recallkit.text.open_text import OpenText, TextOptions
+from recallkit.text.records import Position
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from pathlib import Path
 
-    from recallkit.sources.readers import Shard
     from recallkit.storage.journal import Parts
+    from recallkit.text.readers import Shard
 
 _SECONDS_BETWEEN_WORDS = 0.5
 _MOST_THREADS = 16

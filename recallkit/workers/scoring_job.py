@@ -148,8 +148,8 @@ class Scorer:
 def _open_translator(job: ScoringJob) -> Translator | None:
     if job.tokenizer is None:
         return None
-    from recallkit.stages.tokens import load_slices_tokenizer, load_tokenizer
     from recallkit.storage import artifacts
+    from recallkit.text.tokenizers import load_slices_tokenizer, load_tokenizer
     from recallkit.translation import Translator
 
     described = artifacts.read_manifest(job.slices / "sequences.parquet")["tokenizer"]

@@ -29,8 +29,8 @@ from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
 from recallkit.models.transformers_model import TransformersModel
-from recallkit.stages.corpus import open_corpus
-from recallkit.stages.tokens import load_tokenizer
+from recallkit.text.corpus import open_corpus
+from recallkit.text.tokenizers import load_tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -29,10 +29,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from recallkit import profiling
 from recallkit.compiled.labels import label_bigrams
-from recallkit.records import Position
 from recallkit.stages.profile import LabelledRows, Labeller, ProfileSums, make_tables
-from recallkit.stages.sequences import SequenceBlock, pack_sequences
-from recallkit.texts import OpenText, TextOptions
+from recallkit.text.open_text import OpenText, TextOptions
+from recallkit.text.records import Position
+from recallkit.text.sequences import SequenceBlock, pack_sequences
 
 SEQ_LEN = 2048
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from recallkit.stages.corpus import open_corpus
+from recallkit.text.corpus import open_corpus
 
 
 def read_with_recallkit(shard: Path) -> int:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from recallkit.config import parse_amount
-from recallkit.records import EncodedDocuments, Position
+from recallkit.text.records import EncodedDocuments, Position
 from tests.benchmarks.counting import memory_kb, read_corpus, verdict
 
 REPEATS_A_SHIFT = 8
@@ -136,8 +136,8 @@ def write_shards(root: Path, folder: Path, num_bytes: int) -> int:
 
 def tokeniser_alone(folder: Path) -> dict[str, Any]:
     """Seconds of encoding the documents, in memory, in the batches that the command makes."""
-    from recallkit.stages.tokens import _batches
-    from recallkit.texts import OpenText
+    from recallkit.text.open_text import OpenText
+    from recallkit.text.tokenizers import _batches
 
     opened = OpenText(options_of(folder))
     batches = [[document.text for document in batch] for batch in _batches(opened.corpus.documents())]
@@ -148,7 +148,7 @@ def tokeniser_alone(folder: Path) -> dict[str, Any]:
 
 
 def options_of(folder: Path) -> Any:
-    from recallkit.texts import TextOptions
+    from recallkit.text.open_text import TextOptions
 
     shards = [str(path) for path in sorted(folder.glob("*.jsonl.zst"))]
     return TextOptions(shards, "train", str(Path(os.environ["RECALLKIT_TEST_DATA"]) / "tokenizers" / "gpt2.json"))
@@ -159,7 +159,7 @@ def whole_command(folder: Path, workers: int) -> dict[str, Any]:
     from recallkit import counting
     from recallkit.counting import CountingOptions
     from recallkit.stages import bigrams
-    from recallkit.texts import TextOptions
+    from recallkit.text.open_text import TextOptions
 
     bigrams.STRETCH_BYTES = 1
     with tempfile.TemporaryDirectory(dir=folder) as name:

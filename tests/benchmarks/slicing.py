@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from recallkit.texts import TextOptions
+from recallkit.text.open_text import TextOptions
 from tests.benchmarks import counting
 
 Columns = tuple[np.ndarray, ...]
@@ -255,16 +255,17 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     """The whole of `slice` and the tokeniser alone, on the same documents in this process; where the time goes."""
     from recallkit import slicing
     from recallkit.counts import CountsTable
-    from recallkit.stages import sequences, slices, tokens
-    from recallkit.stages.corpus import open_corpus
+    from recallkit.stages import slices
     from recallkit.storage import artifacts
+    from recallkit.text import sequences, tokenizers
+    from recallkit.text.corpus import open_corpus
 
     data = Path(os.environ["RECALLKIT_TEST_DATA"])
     shards = sorted((data / "corpus").glob("train-0*.jsonl.zst"))[: None if fast else SLOW_SHARDS]
-    tokenizer = tokens.load_tokenizer(str(data / "tokenizers" / "gpt2.json"))
+    tokenizer = tokenizers.load_tokenizer(str(data / "tokenizers" / "gpt2.json"))
     documents = list(open_corpus([str(shard) for shard in shards]).documents())
-    encode = (tokens.fast_encoder(tokenizer) if fast else None) or tokenizer.encode
-    batches = [[document.text for document in batch] for batch in tokens._batches(documents)]
+    encode = (tokenizers.fast_encoder(tokenizer) if fast else None) or tokenizer.encode
+    batches = [[document.text for document in batch] for batch in tokenizers._batches(documents)]
     encode(batches[0])
     begin = time.perf_counter()
     num_tokens = sum(len(encode(batch)[0]) for batch in batches)
@@ -275,8 +276,8 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     spent: dict[str, float] = defaultdict(float)
     for owner, name in [
         (slicing, "open_counts"),
-        (tokens.TextTokenizer, "encode"),
-        (tokens.TextTokenizer, "decode"),
+        (tokenizers.TextTokenizer, "encode"),
+        (tokenizers.TextTokenizer, "decode"),
         (sequences, "sequences_table"),
         (sequences, "write_sequences"),
         (slicing, "_make_sequences"),

@@ -14,8 +14,8 @@ from recallkit.evals.adapter import ModelLM
 from recallkit.evals.recall_task import RecallTask
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
-from recallkit.stages.tokens import load_tokenizer
 from recallkit.storage.journal import Parts
+from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts
 from tests.made_tokenizers import byte_level
 

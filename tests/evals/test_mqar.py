@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recallkit.errors import UserError
 from recallkit.evals.mqar import MqarTask, MqarVocabulary, ask, draw, make_sequences, place_plainly, place_queries, split_vocabulary
 from recallkit.models.api import TokenScores
-from recallkit.stages.tokens import TextTokenizer, load_tokenizer
+from recallkit.text.tokenizers import TextTokenizer, load_tokenizer
 from tests.made_tokenizers import NAMES, made
 
 SMALL = MqarVocabulary(np.arange(10, 60), np.arange(100, 160), 7, ())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from recallkit.evals.prompts import Places, cut_around_answer, find_places, make_prompt, split_query
 from recallkit.evals.records import RecallRow
-from recallkit.stages.tokens import load_tokenizer
+from recallkit.text.tokenizers import load_tokenizer
 
 
 def row(text: str, value: str = "v", **fields: str) -> RecallRow:

@@ -18,10 +18,11 @@ from tests.conftest import made_up_texts, write_jsonl
 
 def commit_often() -> None:
     from recallkit import mqar, profiling
-    from recallkit.stages import bigrams, scores, sequences, tokens
+    from recallkit.stages import bigrams, scores
+    from recallkit.text import sequences, tokenizers
 
     bigrams.SECONDS_A_CHUNK = profiling.SECONDS_A_COMMIT = 0.0
-    tokens._BATCH_CHARACTERS = 20_000
+    tokenizers._BATCH_CHARACTERS = 20_000
     scores.SEQUENCES_PER_PART = mqar.SAMPLES_PER_PART = 2
     sequences.SEQUENCES_PER_ROW_GROUP = scores.SEQUENCES_PER_ROW_GROUP = 16
 

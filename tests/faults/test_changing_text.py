@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from recallkit import cli, profiling, slicing
-from recallkit.records import EncodedDocuments, Position
-from recallkit.sources import readers
-from recallkit.stages import sequences, tokens
-from recallkit.texts import OpenText, TextOptions
+from recallkit.text import readers, sequences, tokenizers
+from recallkit.text.open_text import OpenText, TextOptions
+from recallkit.text.records import EncodedDocuments, Position
 from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import has_committed, left_over, visible
 
@@ -52,7 +51,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
     folder = tmp_path_factory.mktemp("text")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(readers, "BLOCK_BYTES", 1 << 12)
-        patch.setattr(tokens, "_BATCH_CHARACTERS", 4_000)
+        patch.setattr(tokenizers, "_BATCH_CHARACTERS", 4_000)
         patch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", 16)
         patch.setattr(profiling, "SECONDS_A_COMMIT", 0.0)
         yield [write_jsonl(folder / f"{name}.jsonl", made_up_texts(40, 120, seed=number)) for number, name in enumerate("ab")]

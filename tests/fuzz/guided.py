@@ -14,7 +14,7 @@ from recallkit.errors import UserError
 
 
 def _read_corpus(suffix: str) -> Callable[[Path], object]:
-    from recallkit.stages.corpus import CorpusOptions, open_corpus
+    from recallkit.text.corpus import CorpusOptions, open_corpus
 
     def read(path: Path) -> object:
         return sum(len(document.text) for document in open_corpus([str(path)], CorpusOptions(skip_bad=True)).documents())
@@ -41,7 +41,7 @@ def _manifest(path: Path) -> object:
 
 
 def _tokenizer(path: Path) -> object:
-    from recallkit.stages.tokens import load_tokenizer
+    from recallkit.text.tokenizers import load_tokenizer
 
     tokenizer = load_tokenizer(str(path))
     return tokenizer.token_bytes, tokenizer.encode(["a b"]), tokenizer.digest
@@ -81,11 +81,9 @@ def main() -> None:
     name, *options = sys.argv[1:]
     with atheris.instrument_imports(include=["recallkit"]):
         import recallkit.artifacts
-
-        import recallkit.evals.rows
-        import recallkit.models.rwkv_file
         import recallkit.stages.corpus
         import recallkit.stages.tokens  # noqa: F401 (what is imported here is instrumented)
+
     with tempfile.TemporaryDirectory() as folder:
         atheris.Setup([sys.argv[0], *options], lambda content: feed(name, content, Path(folder)))
         atheris.Fuzz()

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recallkit.errors import UserError
-from recallkit.stages.corpus import CorpusOptions, open_corpus
+from recallkit.text.corpus import CorpusOptions, open_corpus
 from tests.fuzz.harness import assert_refused, invoke
 from tests.fuzz.mutations import COLUMN_TYPES, Damage, byte_damage, of_type
 
@@ -154,7 +154,7 @@ MEASURED = """
 import sys
 from pathlib import Path
 from recallkit.errors import UserError
-from recallkit.stages.corpus import CorpusOptions, open_corpus
+from recallkit.text.corpus import CorpusOptions, open_corpus
 try:
     print(sum(len(d.text) for d in open_corpus([sys.argv[1]], CorpusOptions(skip_bad=sys.argv[2] == "skip")).documents()))
 except UserError as error:

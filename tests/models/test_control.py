@@ -15,8 +15,8 @@ from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.models.loading import identify_model, load_model
-from recallkit.records import CountedStream
 from recallkit.stages.counts import write_counts
+from recallkit.text.records import CountedStream
 
 VOCAB = 11
 

@@ -15,9 +15,9 @@ from recallkit import cli, scoring, slicing
 from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import identify_model, load_model
-from recallkit.stages.tokens import load_tokenizer
 from recallkit.storage import artifacts
-from recallkit.texts import TextOptions
+from recallkit.text.open_text import TextOptions
+from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 from tests.models.test_hf import LENGTHS, ragged
 

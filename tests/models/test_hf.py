@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest
 from recallkit.models.loading import identify_model, load_model
-from recallkit.stages.tokens import load_tokenizer
+from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import FAMILIES
 
 LENGTHS = [33, 65, 65, 2, 17]

@@ -17,7 +17,7 @@ import zstandard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recallkit import cli, scoring
-from recallkit.stages.tokens import load_tokenizer
+from recallkit.text.tokenizers import load_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

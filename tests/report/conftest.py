@@ -10,7 +10,7 @@ import pytest
 
 from recallkit import attribution, counting, scoring, slicing
 from recallkit.comparison import Comparison, read_comparison
-from recallkit.texts import TextOptions
+from recallkit.text.open_text import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 
 REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallkit.report.pieces import Pieces, parts_of
-from recallkit.stages.tokens import load_tokenizer
+from recallkit.text.tokenizers import load_tokenizer
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:

@@ -118,7 +118,7 @@ def test_code_of_checkpoints_is_off_wherever_it_can_be_switched_on():
 
 def test_code_of_tokenizers_is_never_run():
     """They are loaded with the switch off in so many words: left out, transformers asks on the terminal."""
-    [call] = [call for name, call in calls(ROOT / "recallkit/stages/tokens.py") if name == "AutoTokenizer.from_pretrained"]
+    [call] = [call for name, call in calls(ROOT / "recallkit/text/tokenizers.py") if name == "AutoTokenizer.from_pretrained"]
     assert keyword(call, "trust_remote_code") == "False"
     others = [path for path in python_files("recallkit") for name, _ in calls(path) if "AutoTokenizer" in name]
-    assert others == [ROOT / "recallkit/stages/tokens.py"]
+    assert others == [ROOT / "recallkit/text/tokenizers.py"]

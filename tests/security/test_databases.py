@@ -13,7 +13,7 @@ from recallkit import attribution, counting, slicing
 from recallkit.counts import open_counts, read_meta
 from recallkit.errors import UserError
 from recallkit.storage import db
-from recallkit.texts import TextOptions
+from recallkit.text.open_text import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 
 INJECTIONS = ["'; DROP TABLE bigrams; --", "$1", '"', "%s", "$source", "{0}", "\\'", "a'b\"c", "?", "`x`", "/* */"]

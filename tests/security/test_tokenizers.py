@@ -13,7 +13,7 @@ import pytest
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest
-from recallkit.stages.tokens import load_tokenizer
+from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import write_jsonl
 
 END = "<|endoftext|>"

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from recallkit.compiled.ngrams import unpack_ngrams
 from recallkit.counts import open_counts
 from recallkit.errors import UserError
-from recallkit.records import CountedStream, Position
 from recallkit.stages import bigrams
 from recallkit.stages.bigrams import CountedStretch, Counting, count_stretch, counting_state, ended, join_stretches, plan_stretches
 from recallkit.stages.counts import export_counts, read_foreign_counts, write_counts
 from recallkit.storage import db
 from recallkit.storage.journal import Journal
-from tests.stages.test_sequences import END, batches, documents_strategy
+from recallkit.text.records import CountedStream, Position
+from tests.text.test_sequences import END, batches, documents_strategy
 
 VOCAB = END + 1
 

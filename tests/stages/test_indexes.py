@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.errors import UserError
-from recallkit.records import Position
 from recallkit.stages import indexes
+from recallkit.text.records import Position
 from tests.indexes_made import write_infini_gram, write_tokengrams
 
 END, VOCAB = 9, 300

@@ -13,13 +13,13 @@ import zstandard
 
 from recallkit import counting, slicing
 from recallkit.errors import UserError
-from recallkit.stages import sequences
 from recallkit.stages import slices as slices_stage
-from recallkit.stages.corpus import open_corpus
 from recallkit.stages.slices import needed_bigrams, summarise_slices
-from recallkit.stages.tokens import load_slices_tokenizer, load_tokenizer
 from recallkit.storage import artifacts
-from recallkit.texts import TextOptions
+from recallkit.text import sequences
+from recallkit.text.corpus import open_corpus
+from recallkit.text.open_text import TextOptions
+from recallkit.text.tokenizers import load_slices_tokenizer, load_tokenizer
 from tests.compiled.test_matches import by_automaton
 from tests.conftest import write_jsonl
 from tests.made_tokenizers import made

@@ -15,7 +15,7 @@ from recallkit.display.durations import duration, timings_line
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Journal
 from recallkit.storage.timings import Stage, Timings, read_timings, write_manifest
-from recallkit.texts import TextOptions
+from recallkit.text.open_text import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 
 
@@ -192,9 +192,9 @@ def test_a_journal_adds_up_the_seconds_of_all_runs(tmp_path):
 
 def work(folder: str) -> None:
     """What is killed on its way."""
-    from recallkit.stages import tokens
+    from recallkit.text import tokenizers
 
-    tokens._BATCH_CHARACTERS = 20_000
+    tokenizers._BATCH_CHARACTERS = 20_000
     slicing.slice_text(TextOptions([f"{folder}/t.jsonl"], "validation"), slicing.Path(folder) / "s", counts=None, seq_len=256)
 
 

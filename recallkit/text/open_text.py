@@ -14,11 +14,11 @@ from recallkit.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from recallkit.joining import Boundary
-    from recallkit.records import EncodedDocuments, Position
-    from recallkit.sources.readers import Shard
-    from recallkit.stages.tokens import Encoder, TextTokenizer
     from recallkit.storage.journal import Journal
+    from recallkit.text.joining import Boundary
+    from recallkit.text.readers import Shard
+    from recallkit.text.records import EncodedDocuments, Position
+    from recallkit.text.tokenizers import Encoder, TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class OpenText:
 
     def __init__(self, options: TextOptions, *, shards: Sequence[Shard] | None = None) -> None:
         """`shards` are those that the sources were found to be before, by another process."""
-        from recallkit.stages.corpus import Corpus, CorpusOptions, open_corpus
-        from recallkit.stages.tokens import load_tokenizer
+        from recallkit.text.corpus import Corpus, CorpusOptions, open_corpus
+        from recallkit.text.tokenizers import load_tokenizer
 
         self.options = options
         self._encoder: Encoder | None = None
@@ -82,7 +82,7 @@ class OpenText:
 
     def encoded(self, start: Position, stop: int | None = None) -> Iterator[EncodedDocuments]:
         """The stream of encoded documents from a position on, up to shard `stop`."""
-        from recallkit.stages.tokens import encode_documents
+        from recallkit.text.tokenizers import encode_documents
 
         self._unchecked = range(start.shard, start.shard + 1)
         for encoded in encode_documents(self.corpus.documents(start, stop), self.tokenizer, choose=self._choose_encoder):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.config import SEQUENCES_PER_ROW_GROUP
-from recallkit.joining import Boundary, join_documents
-from recallkit.records import Position
 from recallkit.storage.artifacts import digest_arrays, digest_json, write_parquet
+from recallkit.text.joining import Boundary, join_documents
+from recallkit.text.records import Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from recallkit.records import EncodedDocuments
-    from recallkit.stages.tokens import TextTokenizer
     from recallkit.storage.journal import Journal
+    from recallkit.text.records import EncodedDocuments
+    from recallkit.text.tokenizers import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit.records import EncodedDocuments, Position
-from recallkit.stages import sequences
-from recallkit.stages.sequences import PackingState, pack_sequences
+from recallkit.text import sequences
+from recallkit.text.records import EncodedDocuments, Position
+from recallkit.text.sequences import PackingState, pack_sequences
 
 END = 99
 

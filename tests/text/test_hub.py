@@ -10,10 +10,10 @@ import huggingface_hub.constants
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.records import Position
-from recallkit.sources.fields import FieldFinder
-from recallkit.sources.hub import HubShard
-from recallkit.stages.corpus import Corpus, open_corpus
+from recallkit.text.corpus import Corpus, open_corpus
+from recallkit.text.fields import FieldFinder
+from recallkit.text.hub import HubShard
+from recallkit.text.records import Position
 
 
 def hub_shard(repo: Path | str, split: str, **options: str) -> HubShard:

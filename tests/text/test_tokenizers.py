@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from recallkit.errors import UserError
-from recallkit.records import Document, Position
-from recallkit.stages import tokens
-from recallkit.stages.tokens import (
+from recallkit.text import tokenizers
+from recallkit.text.records import Document, Position
+from recallkit.text.tokenizers import (
     EMBEDDED,
     TextTokenizer,
     check_tokenizer_file,
@@ -63,7 +63,7 @@ def embedded_fast_encoder():
 @pytest.mark.parametrize("name", ["gpt2.json", "gpt-neox-20b.json"])
 def test_the_fast_path_is_exact_on_real_text_and_published_tokenizers(test_data, name):
     pytest.importorskip("gigatoken", reason="the extra `fast` is not installed")
-    from recallkit.stages.corpus import open_corpus
+    from recallkit.text.corpus import open_corpus
 
     tokenizer = load_tokenizer(str(test_data / "tokenizers" / name))
     assert tokenizer.end_token == "<|endoftext|>"
@@ -79,7 +79,7 @@ def test_a_fast_path_that_differs_is_noticed_and_not_used(monkeypatch):
 
         return encode
 
-    monkeypatch.setattr(tokens, "fast_encoder", wrong)
+    monkeypatch.setattr(tokenizers, "fast_encoder", wrong)
     tokenizer, notes = load_tokenizer(None), []
     texts = made_up_texts(5, 50)
     encoded = list(encode_documents(as_documents(texts), tokenizer, notify=notes.append))
@@ -89,7 +89,7 @@ def test_a_fast_path_that_differs_is_noticed_and_not_used(monkeypatch):
 
 
 def test_batches_keep_documents_in_order(monkeypatch):
-    monkeypatch.setattr(tokens, "_BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(tokenizers, "_BATCH_CHARACTERS", 100)
     tokenizer = load_tokenizer(None)
     texts = ["", *made_up_texts(30, 40), ""]
     encoded = list(encode_documents(as_documents(texts), tokenizer))

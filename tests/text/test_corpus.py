@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.records import Position
-from recallkit.sources import readers
-from recallkit.stages.corpus import CorpusOptions, describe_sources, open_corpus
+from recallkit.text import readers
+from recallkit.text.corpus import CorpusOptions, describe_sources, open_corpus
+from recallkit.text.records import Position
 
 STRICT = CorpusOptions()
 SKIPPING = CorpusOptions(skip_bad=True)

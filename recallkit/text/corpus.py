@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from recallkit.errors import UserError
-from recallkit.records import Document, Position, ShardSummary, StreamReport
 from recallkit.registry import may_be_hub_id
-from recallkit.sources.demo_text import DemoShard
-from recallkit.sources.fields import FieldError, FieldFinder
-from recallkit.sources.hub import HubShard
-from recallkit.sources.readers import COMPRESSION, JsonLinesShard, ParquetShard, TextShard
+from recallkit.text.demo_text import DemoShard
+from recallkit.text.fields import FieldError, FieldFinder
+from recallkit.text.hub import HubShard
+from recallkit.text.readers import COMPRESSION, JsonLinesShard, ParquetShard, TextShard
+from recallkit.text.records import Document, Position, ShardSummary, StreamReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from recallkit.sources.readers import Shard
+    from recallkit.text.readers import Shard
 
 Answer = TypeVar("Answer")
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from recallkit import config
 from recallkit.errors import UserError, lacks_resources
-from recallkit.sources.fields import FieldError, FieldFinder, too_long
 from recallkit.storage import artifacts
+from recallkit.text.fields import FieldError, FieldFinder, too_long
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -12,8 +12,8 @@ from recallkit.storage import artifacts
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from recallkit.sources.fields import FieldFinder
-    from recallkit.sources.readers import OnBad
+    from recallkit.text.fields import FieldFinder
+    from recallkit.text.readers import OnBad
 
 
 @dataclass(frozen=True, slots=True)

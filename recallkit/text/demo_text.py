@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
-from recallkit.sources.fields import FieldFinder
 from recallkit.storage import artifacts
+from recallkit.text.fields import FieldFinder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from importlib.metadata import Distribution
 
-    from recallkit.sources.readers import OnBad
+    from recallkit.text.readers import OnBad
 
 SPLITS = ("train", "validation")
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from recallkit.time_limit import call_within
+from recallkit.text.time_limit import call_within
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_threads_are_kept():
 def test_a_forked_process_makes_threads_of_its_own():
     call_within(60, lambda: 1)
     program = (
-        "import os, sys; from recallkit.time_limit import call_within; call_within(60, lambda: 1)\n"
+        "import os, sys; from recallkit.text.time_limit import call_within; call_within(60, lambda: 1)\n"
         "child = os.fork()\n"
         "if child == 0: os._exit(call_within(60, lambda: 7))\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"

@@ -20,11 +20,11 @@ import numpy as np
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.records import Document, EncodedDocuments
 from recallkit.registry import may_be_hub_id
 from recallkit.storage.artifacts import check_replaceable, digest_json, replacing
-from recallkit.time_limit import call_within
-from recallkit.vocabulary import (
+from recallkit.text.records import Document, EncodedDocuments
+from recallkit.text.time_limit import call_within
+from recallkit.text.vocabulary import (
     DocumentText,
     PieceTable,
     byte_backend,

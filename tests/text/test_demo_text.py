@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.records import Position
-from recallkit.sources import demo_text
-from recallkit.stages.corpus import open_corpus
+from recallkit.text import demo_text
+from recallkit.text.corpus import open_corpus
+from recallkit.text.records import Position
 
 
 def test_the_split_is_fixed() -> None:

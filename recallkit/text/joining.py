@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 if TYPE_CHECKING:
-    from recallkit.records import EncodedDocuments
+    from recallkit.text.records import EncodedDocuments
 
 Boundary = Literal["pack", "document"]
 """`pack`: one stream, context runs across documents. `document`: the context is reset at each document."""
@@ -18,7 +18,7 @@ def join_documents(encoded: EncodedDocuments, end_token_id: int, boundary: Bound
 
     Packed, the end token follows its document; by document it stands before it, as the context of the first token.
     """
-    from recallkit.compiled.joining import copy_joined
+    from recallkit.text.joining_kernels import copy_joined
 
     ids = np.empty(len(encoded.ids) + len(encoded.offsets) - 1, encoded.ids.dtype)
     flat = encoded.ids.view()

@@ -1,0 +1,1 @@
+"""Text to sequences of ids: readers, corpora, tokenizers, packing."""
