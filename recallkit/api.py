@@ -21,7 +21,7 @@ import polars as pl
 from recallkit import attribution, config, counting, embedded, scoring
 from recallkit.comparison import Comparison
 from recallkit.comparison import read_comparison as _read_comparison
-from recallkit.counting import CountingOptions
+from recallkit.counting.run import CountingOptions
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.text.open_text import TextOptions
@@ -207,7 +207,7 @@ def bigrams(counts: File | None = None, *, limit: int | None = None) -> pl.DataF
 
     Columns: first, second (ids), count (in training). Reads the table into memory, 16 bytes a bigram.
     """
-    from recallkit.counts import open_counts
+    from recallkit.counting.table import open_counts
 
     _check_bounds(limit=limit)
     table = open_counts(_optional(counts) or zoo_counts())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__, config
-from recallkit.counts import CountsTable, open_counts
+from recallkit.counting.table import CountsTable, open_counts
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.slicing import RareCount

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__, config
-from recallkit.counts import CountsTable, open_counts
+from recallkit.counting.table import CountsTable, open_counts
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.storage import artifacts

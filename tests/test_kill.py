@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from recallkit.counts import read_meta
+from recallkit.counting.table import read_meta
 from recallkit.storage import artifacts
 from tests.conftest import made_up_texts, write_jsonl
 
 
 def commit_often() -> None:
-    from recallkit.stages import bigrams, scores
+    from recallkit.counting import bigrams
+    from recallkit.stages import scores
     from recallkit.text import sequences, tokenizers
 
     bigrams.SECONDS_A_CHUNK = 0.0

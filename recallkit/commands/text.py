@@ -86,9 +86,9 @@ def count(
 ) -> None:
     """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes."""
     from recallkit import counting, embedded
-    from recallkit.counting import CountingOptions
+    from recallkit.counting.run import CountingOptions
+    from recallkit.counting.view import counts_json, print_counts
     from recallkit.display import console
-    from recallkit.views.counts import counts_json, print_counts
 
     if import_file is not None and sources:
         raise typer.BadParameter("give SOURCE or --import, not both")

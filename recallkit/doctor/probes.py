@@ -31,9 +31,9 @@ def probe_numba() -> dict[str, Any]:
     """Whether our kernels load, and where numba keeps what it compiles."""
     from numba.core.dispatcher import Dispatcher
 
-    from recallkit.compiled import lookup
+    from recallkit.counting import lookup_kernels
 
-    kernels: list[Any] = [value for value in vars(lookup).values() if isinstance(value, Dispatcher)]
+    kernels: list[Any] = [value for value in vars(lookup_kernels).values() if isinstance(value, Dispatcher)]
     return {"cache": str(kernels[0]._cache.cache_path)}
 
 

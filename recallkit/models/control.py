@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recallkit.counts import open_counts, read_meta
+from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
 from recallkit.models.api import Continuation, TokenScores
 from recallkit.models.generation import by_scoring
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from recallkit.counts import CountsTable
+    from recallkit.counting.table import CountsTable
     from recallkit.models.api import ModelRequest
 
 CACHE_WEIGHT = 0.35

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from recallkit.counts import CountsTable
+    from recallkit.counting.table import CountsTable
 
 NUM_GROUPS = 64
 """Groups of sequences that are resampled. Sequences that begin in the same document are in the same one: documents are what is

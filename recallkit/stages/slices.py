@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from recallkit.counts import CountsTable
+    from recallkit.counting.table import CountsTable
     from recallkit.text.vocabulary import DocumentText
 
 

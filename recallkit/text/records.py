@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from recallkit.compiled.counting import BigramRun
-    from recallkit.compiled.ngrams import NgramRun
+    from recallkit.counting.bigram_kernels import BigramRun
+    from recallkit.counting.ngram_kernels import NgramRun
 
 
 @dataclass(frozen=True, slots=True, order=True)

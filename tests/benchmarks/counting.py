@@ -46,7 +46,7 @@ SOURCE = Path(__file__).with_name("radix_count.c")
 
 
 def ours(ids: np.ndarray) -> Callable[[], Table]:
-    from recallkit.compiled.counting import BigramCounter, merge_runs
+    from recallkit.counting.bigram_kernels import BigramCounter, merge_runs
 
     counter = BigramCounter(num_threads=NUM_THREADS)
     starts = np.zeros(1, np.int64)

@@ -3,7 +3,7 @@
     python tests/benchmarks/ngrams.py --tokens 20M --repeats 3
     python tests/benchmarks/ngrams.py --tokens 100M --orders 5
 
-Ids and the way of measuring are those of `counting.py` beside it: each method runs in a fresh process a repeat, methods in
+Ids and the way of measuring are those of `counting/run.py` beside it: each method runs in a fresh process a repeat, methods in
 turn; it warms up on a million tokens, then counts twice, `first` with memory new from the system and `again` with that
 memory. Memory is the peak over both, beyond the ids, imports and warm-up. Every table is compared with ours by digest.
 """
@@ -44,7 +44,7 @@ def windows(ids: np.ndarray, order: int) -> list[np.ndarray]:
 
 
 def ours(ids: np.ndarray, order: int) -> Callable[[], Table]:
-    from recallkit.compiled.ngrams import NgramCounter
+    from recallkit.counting.ngram_kernels import NgramCounter
 
     counter = NgramCounter(order, num_threads=NUM_THREADS)
     starts = np.zeros(1, np.int64)
@@ -144,7 +144,7 @@ def describe(table: Table, order: int) -> dict[str, Any]:
 
 def unpacked(keys: list[np.ndarray], order: int) -> list[np.ndarray]:
     """The ids, a column each."""
-    from recallkit.compiled.ngrams import unpack_ngrams
+    from recallkit.counting.ngram_kernels import unpack_ngrams
 
     if len(keys) == order:
         return keys

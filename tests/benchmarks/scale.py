@@ -73,8 +73,8 @@ def stream(base: np.ndarray, num_tokens: int, spent: list[float]) -> Iterator[En
 
 def count_tokens(folder: Path, num_tokens: int) -> dict[str, Any]:
     """Seconds and extra memory of counting."""
-    from recallkit.stages.bigrams import Counting, count_stretch, join_stretches
-    from recallkit.stages.counts import write_counts
+    from recallkit.counting.bigrams import Counting, count_stretch, join_stretches
+    from recallkit.counting.make_table import write_counts
     from recallkit.storage.journal import Journal
 
     counting = Counting(END, VOCAB, "pack")
@@ -157,8 +157,8 @@ def options_of(folder: Path) -> Any:
 def whole_command(folder: Path, workers: int) -> dict[str, Any]:
     """Seconds of `count`, from opening the text to the table, once everything is imported and compiled."""
     from recallkit import counting
-    from recallkit.counting import CountingOptions
-    from recallkit.stages import bigrams
+    from recallkit.counting import bigrams
+    from recallkit.counting.run import CountingOptions
     from recallkit.text.open_text import TextOptions
 
     bigrams.STRETCH_BYTES = 1

@@ -188,7 +188,7 @@ def table_of(folder: Path) -> Columns:
 
 
 def lookup_ours(ids: np.ndarray, folder: Path, *, num_threads: int, timed_build: bool) -> Callable[[], Columns]:
-    from recallkit.compiled.lookup import build_index, index_rows, lookup_indexed
+    from recallkit.counting.lookup_kernels import build_index, index_rows, lookup_indexed
 
     keys, counts = table_of(folder)
 
@@ -206,7 +206,7 @@ def lookup_ours(ids: np.ndarray, folder: Path, *, num_threads: int, timed_build:
 
 
 def lookup_search(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
-    from recallkit.compiled.lookup import index_rows, lookup_counts
+    from recallkit.counting.lookup_kernels import index_rows, lookup_counts
 
     keys, counts = table_of(folder)
     starts, shift = index_rows(keys)
@@ -254,7 +254,7 @@ def lookup_polars(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
 def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     """The whole of `slice` and the tokeniser alone, on the same documents in this process; where the time goes."""
     from recallkit import slicing
-    from recallkit.counts import CountsTable
+    from recallkit.counting.table import CountsTable
     from recallkit.stages import slices
     from recallkit.storage import artifacts
     from recallkit.text import sequences, tokenizers
@@ -375,7 +375,7 @@ def measure_apart(task: str, method: str, folder: Path) -> dict[str, Any]:
 def write_inputs(folder: Path, tasks: list[str]) -> None:
     """The ids, a table of the counts of 800M ids, and for the command a database of the shards' counts."""
     from recallkit import counting
-    from recallkit.compiled.counting import BigramCounter, merge_runs
+    from recallkit.counting.bigram_kernels import BigramCounter, merge_runs
 
     tiled = folder / "tiled.npy"
     num_tokens = TABLE_TOKENS if "lookup" in tasks else NUM_TOKENS

@@ -12,13 +12,14 @@ from subprocess import Popen
 
 import pytest
 
-from recallkit.counts import read_meta
+from recallkit.counting.table import read_meta
 from tests.conftest import made_up_texts, write_jsonl
 
 
 def commit_often() -> None:
     from recallkit import mqar, profiling
-    from recallkit.stages import bigrams, scores
+    from recallkit.counting import bigrams
+    from recallkit.stages import scores
     from recallkit.text import sequences, tokenizers
 
     bigrams.SECONDS_A_CHUNK = profiling.SECONDS_A_COMMIT = 0.0

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recallkit.counting.make_table import write_counts
 from recallkit.errors import UserError
 from recallkit.models.api import ModelRequest
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.models.loading import identify_model, load_model
-from recallkit.stages.counts import write_counts
 from recallkit.text.records import CountedStream
 
 VOCAB = 11
@@ -49,7 +49,7 @@ class Slow:
 
 
 def make_counts(path, training: list[int]):
-    from recallkit.compiled.counting import count_bigrams_reference
+    from recallkit.counting.bigram_kernels import count_bigrams_reference
 
     ids = np.array(training, np.uint16)
     run = count_bigrams_reference(ids, np.zeros(1, np.int64))

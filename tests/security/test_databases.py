@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from recallkit import attribution, counting, slicing
-from recallkit.counts import open_counts, read_meta
+from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
 from recallkit.storage import db
 from recallkit.text.open_text import TextOptions

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.compiled.histograms import KIND_CONTENT, KIND_REPEATED
-from recallkit.counts import CountsTable
+from recallkit.counting.table import CountsTable
 from recallkit.errors import UserError
 from recallkit.stages import profile as stage
 from recallkit.stages.profile import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__
-from recallkit.counts import open_counts, read_meta
+from recallkit.counting.table import open_counts, read_meta
 from recallkit.display import console
 from recallkit.errors import UsageError, UserError
 from recallkit.parallel.job import work
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from recallkit.stages.bigrams import CountedStretch
+    from recallkit.counting.bigrams import CountedStretch
+    from recallkit.counting.worker import CountingJob, Stretch
     from recallkit.storage.journal import Parts
     from recallkit.text.joining import Boundary
     from recallkit.text.open_text import TextOptions
     from recallkit.text.readers import Shard
     from recallkit.text.records import CountedStream
-    from recallkit.workers.counting_job import CountingJob, Stretch
 
 
 _LEAST_CHUNK = 1 << 24
@@ -68,7 +68,8 @@ def count(
     `only` names a slice directory: bigrams that its sequences do not hold are left out, to save memory and disk.
     Raises UserError for everything a user can mend.
     """
-    from recallkit.stages import counts, slices
+    from recallkit.counting import make_table
+    from recallkit.stages import slices
 
     options.check(only)
     opened = OpenText(text)
@@ -85,7 +86,7 @@ def count(
         counted = count_text(opened, journal, options, timings, only=needed)
         if not counted.num_tokens:
             raise UserError("no text to count", where=", ".join(text.sources))
-        meta = counts.write_counts(
+        meta = make_table.write_counts(
             out, counted, {"recallkit_version": __version__, "options": identity, **identity, "names": opened.names()}, timings
         )
         journal.finish()
@@ -101,7 +102,7 @@ def _check_output(out: Path, opened: OpenText) -> None:
 
 def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
     """Writes the bigrams of a counts table to Parquet; a file that is there and holds others is replaced with `force` alone."""
-    from recallkit.stages import counts as tables
+    from recallkit.counting import make_table as tables
 
     artifacts.check_replaceable(parquet, artifacts.PARQUET_MAGIC)
     table = open_counts(counts)
@@ -120,9 +121,8 @@ def import_counts(
     `file` is a table (Parquet or CSV: first, second, count) or an index of tokengrams or infini-gram, whose ids are counted as
     a text's would be: `tokenizer` says what they are, `end_token` what ends documents. Raises UserError for everything a user can mend.
     """
-    from recallkit import index_import
-    from recallkit.stages import counts as tables
-    from recallkit.stages import indexes
+    from recallkit.counting import index_import, indexes
+    from recallkit.counting import make_table as tables
     from recallkit.text.tokenizers import load_tokenizer
 
     if indexes.is_index(file):
@@ -158,8 +158,8 @@ def count_text(
 
     `only`, sorted bigram keys, keeps these bigrams alone. Raises UserError for everything a user can mend.
     """
+    from recallkit.counting import bigrams
     from recallkit.parallel.processes import num_cores
-    from recallkit.stages import bigrams
 
     job = _job(opened, journal.parts, options, only)
     stretches = [range(*ends) for ends in journal.parts.settle("stretches", lambda: _plan(job.shards))]
@@ -175,8 +175,8 @@ def count_text(
 
 
 def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndarray | None) -> CountingJob:
-    from recallkit.stages import bigrams
-    from recallkit.workers.counting_job import CountingJob
+    from recallkit.counting import bigrams
+    from recallkit.counting.worker import CountingJob
 
     tokenizer = opened.tokenizer
     pieces = _pieces(opened, parts)
@@ -197,7 +197,7 @@ def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndar
 
 def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
     """Every shard cut as finely as it can be: as it was cut when the work began, should the hub have moved on since."""
-    from recallkit.stages.bigrams import MOST_STRETCHES
+    from recallkit.counting.bigrams import MOST_STRETCHES
 
     shards = opened.corpus.shards
     pieces: list[Sequence[Shard]] = []
@@ -211,7 +211,7 @@ def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
 
 
 def _plan(shards: Sequence[Shard]) -> list[list[int]]:
-    from recallkit.stages.bigrams import plan_stretches
+    from recallkit.counting.bigrams import plan_stretches
     from recallkit.text.corpus import sizes_of
 
     return [[stretch.start, stretch.stop] for stretch in plan_stretches(sizes_of(shards))]
@@ -219,8 +219,8 @@ def _plan(shards: Sequence[Shard]) -> list[list[int]]:
 
 def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:
     """Removes runs in the folder of the parts that belong to none of them: of processes that were killed at the end of a stretch."""
-    from recallkit.runs import RunFiles
-    from recallkit.stages.bigrams import CountedStretch
+    from recallkit.counting.bigrams import CountedStretch
+    from recallkit.counting.sorted_runs import RunFiles
 
     done = [stretch for number in parts.done() if (stretch := CountedStretch.load(parts.path(number))) is not None]
     for kind in (*kinds, "tokens"):
@@ -250,8 +250,8 @@ def _missing(parts: Parts, stretches: Sequence[range], limit: int | None, worker
     How much of a stretch a limit leaves is known when all before it are counted. Until then it is given the most it can be,
     and counted once more where that was too much.
     """
-    from recallkit.stages.bigrams import CountedStretch
-    from recallkit.workers.counting_job import Stretch
+    from recallkit.counting.bigrams import CountedStretch
+    from recallkit.counting.worker import Stretch
 
     missing: list[Stretch] = []
     left = limit
@@ -267,7 +267,7 @@ def _missing(parts: Parts, stretches: Sequence[range], limit: int | None, worker
 
 
 def _counted(parts: Parts, stretches: Sequence[range], limit: int | None) -> Iterator[CountedStretch]:
-    from recallkit.stages.bigrams import CountedStretch
+    from recallkit.counting.bigrams import CountedStretch
 
     left = limit
     for number in range(len(stretches)):
@@ -281,7 +281,7 @@ def _counted(parts: Parts, stretches: Sequence[range], limit: int | None) -> Ite
 
 def _tokens_there(parts: Parts, number: int) -> int:
     """Tokens of a stretch that were counted before, as far as its part or its journal tells."""
-    from recallkit.stages.bigrams import CountedStretch
+    from recallkit.counting.bigrams import CountedStretch
 
     found = CountedStretch.load(parts.path(number))
     state = parts.begun_state(number).get("stream", {"num_tokens": 0})

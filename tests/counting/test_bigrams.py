@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit.compiled.ngrams import unpack_ngrams
-from recallkit.counts import open_counts
+from recallkit.counting import bigrams
+from recallkit.counting.bigrams import CountedStretch, Counting, count_stretch, counting_state, ended, join_stretches, plan_stretches
+from recallkit.counting.make_table import export_counts, read_foreign_counts, write_counts
+from recallkit.counting.ngram_kernels import unpack_ngrams
+from recallkit.counting.table import open_counts
 from recallkit.errors import UserError
-from recallkit.stages import bigrams
-from recallkit.stages.bigrams import CountedStretch, Counting, count_stretch, counting_state, ended, join_stretches, plan_stretches
-from recallkit.stages.counts import export_counts, read_foreign_counts, write_counts
 from recallkit.storage import db
 from recallkit.storage.journal import Journal
 from recallkit.text.records import CountedStream, Position

@@ -17,13 +17,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from recallkit import counting, runs
-from recallkit.counting import CountingOptions
-from recallkit.counts import read_meta
+from recallkit import counting
+from recallkit.counting import bigrams, make_table, sorted_runs
+from recallkit.counting.bigrams import CountedStretch
+from recallkit.counting.run import CountingOptions
+from recallkit.counting.table import read_meta
 from recallkit.errors import UsageError, UserError
 from recallkit.parallel import processes
-from recallkit.stages import bigrams, counts
-from recallkit.stages.bigrams import CountedStretch
 from recallkit.storage.journal import Parts, PartsJournal
 from recallkit.storage.timings import Timings
 from recallkit.text import tokenizers
@@ -206,15 +206,15 @@ def test_a_part_that_lost_a_file_is_counted_again(text, whole, tmp_path, monkeyp
 
 @pytest.mark.parametrize("kind", ["bigrams", "ngrams"])
 def test_runs_merged_by_ranges_of_keys_are_sorted_and_whole(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(runs, "_ROWS_A_RANGE", 50)
+    monkeypatch.setattr(sorted_runs, "_ROWS_A_RANGE", 50)
     rng, expected, made = np.random.default_rng(0), Counter(), []
     for _ in range(5):
         keys = np.unique(rng.integers(0, 2000, 300)).astype(np.uint64)
         counts = rng.integers(1, 9, len(keys)).astype(np.uint64)
         expected.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
         columns = (keys,) if kind == "bigrams" else (keys >> np.uint64(4), keys & np.uint64(15))
-        made.append(runs.kind_of(kind).make(*columns, counts))
-    files = runs.RunFiles(tmp_path, kind)
+        made.append(sorted_runs.kind_of(kind).make(*columns, counts))
+    files = sorted_runs.RunFiles(tmp_path, kind)
     *columns, counts = files.load(files.merge_all(made, num_threads=3))
     keys = columns[0] if kind == "bigrams" else (columns[0] << np.uint64(4)) + columns[1]
     assert keys.tolist() == sorted(expected)
@@ -287,7 +287,9 @@ def test_files_of_a_data_set_are_counted_apart(tmp_path, warm_workers, workers):
     with PartsJournal(tmp_path / "hub.duckdb", {}) as journal:
         counted = counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())
         assert len(journal.parts.done()) == 3
-        streamed = counts.write_counts(tmp_path / "hub.duckdb", counted, {name: local[name] for name in ("tokenizer", "boundary", "only")})
+        streamed = make_table.write_counts(
+            tmp_path / "hub.duckdb", counted, {name: local[name] for name in ("tokenizer", "boundary", "only")}
+        )
     assert streamed["id"] == local["id"]
 
 

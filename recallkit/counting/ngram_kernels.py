@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from recallkit.compiled.counting import _blocks, _checked, _frozen, _run
+from recallkit.counting.bigram_kernels import _blocks, _checked, _frozen, _run
 from recallkit.jit import njit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MIN_ORDER = 3
-"""Bigrams have `recallkit.compiled.counting`, which is faster at them."""
+"""Bigrams have `recallkit.counting.bigram_kernels`, which is faster at them."""
 
 MAX_ORDER = 5
 

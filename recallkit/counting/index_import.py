@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__
-from recallkit.counts import read_meta
+from recallkit.counting.table import read_meta
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
@@ -21,7 +21,7 @@ from recallkit.text.records import Position
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from recallkit.stages.indexes import TokenIndex
+    from recallkit.counting.indexes import TokenIndex
     from recallkit.text.joining import Boundary
     from recallkit.text.records import CountedStream
     from recallkit.text.tokenizers import TextTokenizer
@@ -45,7 +45,7 @@ def import_index(
     place: Path, out: Path, *, tokenizer: str | None, end_token: str | None, boundary: Boundary, force: bool
 ) -> dict[str, Any]:
     """Counts the ids of the index at `place` into `out`; returns the table's meta. Raises UserError for everything a user can mend."""
-    from recallkit.stages import counts, indexes
+    from recallkit.counting import indexes, make_table
     from recallkit.text.tokenizers import load_tokenizer
 
     if tokenizer is None:
@@ -70,14 +70,14 @@ def import_index(
             counted = _count(this, journal)
             stage.amounts["tokens"] = counted.num_tokens
         kept = {"options": options, "tokenizer": options["tokenizer"], "boundary": boundary, "only": None, "index": _check(this, counted)}
-        meta = counts.write_counts(out, counted, {"recallkit_version": __version__, **kept}, timings)
+        meta = make_table.write_counts(out, counted, {"recallkit_version": __version__, **kept}, timings)
         journal.finish()
     return meta
 
 
 def _count(this: _Import, parts: PartsJournal) -> CountedStream:
     """The counts of the whole index as one stretch of text, from where its journal stands."""
-    from recallkit.stages import bigrams
+    from recallkit.counting import bigrams
 
     stream = this.index.stream(this.boundary, this.text.end_token_id)
     counting = bigrams.Counting(stream.end_token_id, this.text.vocab_size, this.boundary)
@@ -103,7 +103,7 @@ def _count_documents(this: _Import, counted: CountedStream) -> int:
 
 def _find_direction(this: _Import) -> None:
     """Sets whether documents stand in reverse: their text does not encode to them again then. Tells a likely wrong tokenizer."""
-    from recallkit.stages import indexes
+    from recallkit.counting import indexes
 
     index, shares = this.index, {}
     for is_reversed in (True, False) if index.package == indexes.InfiniGramIndex.package else (False,):
@@ -121,7 +121,7 @@ def _find_direction(this: _Import) -> None:
 
 def _check(this: _Import, counted: CountedStream) -> dict[str, Any]:
     """Holds some of the counts against the index's package and says how that went; what the table keeps of the index."""
-    from recallkit.stages.index_check import check_counts
+    from recallkit.counting.index_check import check_counts
 
     package = this.index.package.replace("_", "-")
     checked = check_counts(this.place, this.index.question(), counted.bigrams, this.text.end_token_id, this.index.unseen_bigrams())

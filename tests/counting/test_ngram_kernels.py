@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit.compiled import ngrams
-from recallkit.compiled.ngrams import (
+from recallkit.counting import ngram_kernels
+from recallkit.counting.ngram_kernels import (
     NgramCounter,
     NgramRun,
     count_ngrams_reference,
@@ -50,7 +50,7 @@ def chunks(draw: st.DrawFn, order: int) -> tuple[np.ndarray, np.ndarray]:
 def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small parts even the chunks of a test have many partitions, and several for a frequent first id."""
     if request.param == "small parts":
-        monkeypatch.setattr(ngrams, "_PARTITION_TOKENS", 8)
+        monkeypatch.setattr(ngram_kernels, "_PARTITION_TOKENS", 8)
 
 
 @given(data=st.data())
@@ -60,8 +60,8 @@ def test_counts_equal_the_reference_whatever_was_counted_before(data: st.DataObj
     counter = NgramCounter(order, num_threads=data.draw(st.integers(1, 3)))
     with pytest.MonkeyPatch.context() as patch:
         for ids, starts in data.draw(st.lists(chunks(order), min_size=1, max_size=3)):
-            patch.setattr(ngrams, "_PARTITION_TOKENS", data.draw(st.sampled_from([1, 8, 1 << 13])))
-            patch.setattr(ngrams, "_SAMPLE", data.draw(st.sampled_from([7, 1 << 20])))
+            patch.setattr(ngram_kernels, "_PARTITION_TOKENS", data.draw(st.sampled_from([1, 8, 1 << 13])))
+            patch.setattr(ngram_kernels, "_SAMPLE", data.draw(st.sampled_from([7, 1 << 20])))
             assert_same(counter.count(ids, starts), count_ngrams_reference(ids, starts, order))
 
 
@@ -160,8 +160,8 @@ def test_counting_a_small_chunk_after_a_large_one_leaks_nothing(limits: None) ->
 @pytest.mark.parametrize("order", ORDERS)
 def test_vocabularies_beyond_the_table_of_routes(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neighbouring first ids share an entry, and no entry may then be split by second ids."""
-    monkeypatch.setattr(ngrams, "_MAX_ROUTES", 64)
-    monkeypatch.setattr(ngrams, "_PARTITION_TOKENS", 8)
+    monkeypatch.setattr(ngram_kernels, "_MAX_ROUTES", 64)
+    monkeypatch.setattr(ngram_kernels, "_PARTITION_TOKENS", 8)
     for vocab in (63, 64, 65, 127, 129, 50_257):
         ids = zipf_ids(4_000, vocab, seed=vocab)
         assert_same(NgramCounter(order).count(ids, ONE_SEGMENT), count_ngrams_reference(ids, ONE_SEGMENT, order))
@@ -171,11 +171,11 @@ def test_frequent_first_ids_are_split_into_partitions_of_similar_size() -> None:
     """Half of all n-grams begin with one id; a core's cache would not hold them together."""
     ids = np.random.default_rng(1).integers(0, 30_000, 400_000).astype(np.uint16)
     ids[::2] = 7
-    chunk = ngrams._Chunk.of(ids, ONE_SEGMENT, 3, int(ids.max()))
+    chunk = ngram_kernels._Chunk.of(ids, ONE_SEGMENT, 3, int(ids.max()))
     tally = np.zeros(chunk.num_partitions, np.int64)
-    ngrams._tally(*chunk.text, 0, ids.size, *chunk.routing, tally)
+    ngram_kernels._tally(*chunk.text, 0, ids.size, *chunk.routing, tally)
     assert tally.sum() == ids.size - 2
-    assert tally.max() < 3 * ngrams._PARTITION_TOKENS
+    assert tally.max() < 3 * ngram_kernels._PARTITION_TOKENS
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from recallkit.compiled.counting import BigramCounter, BigramRun
+from recallkit.counting import index_check
+from recallkit.counting.bigram_kernels import BigramCounter, BigramRun
 from recallkit.errors import UserError
-from recallkit.stages import index_check
 
 END = 9
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from recallkit.compiled.ngrams import NgramRun
-    from recallkit.counts import CountsTable
+    from recallkit.counting.ngram_kernels import NgramRun
+    from recallkit.counting.table import CountsTable
 
 _ROWS_AN_INSERT = 1 << 22
 
@@ -74,7 +74,7 @@ def _parts(num_rows: int) -> Iterator[slice]:
 
 def _insert_ngrams(connection: duckdb.DuckDBPyConnection, ngrams: NgramRun, order: int) -> None:
     """Appends n-grams of 3 to 5 ids; the columns beyond are null."""
-    from recallkit.compiled.ngrams import MAX_ORDER, unpack_ngrams
+    from recallkit.counting.ngram_kernels import MAX_ORDER, unpack_ngrams
 
     connection.execute(db.query("counts/create_ngrams"))
     for part in _parts(len(ngrams.counts)):
@@ -103,7 +103,7 @@ def read_foreign_counts(path: Path) -> CountedStream:
     import duckdb
     import pyarrow as pa
 
-    from recallkit.compiled.counting import BigramRun
+    from recallkit.counting.bigram_kernels import BigramRun
 
     if not path.is_file():
         raise UserError("no such file", where=path)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.runs import RunFiles, SavedRun, kind_of
+from recallkit.counting.sorted_runs import RunFiles, SavedRun, kind_of
 from recallkit.storage import artifacts
 from recallkit.text.joining import Boundary, join_documents
 from recallkit.text.records import CountedStream, Position
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
     from pathlib import Path
 
-    from recallkit.compiled.counting import BigramRun
-    from recallkit.runs import Run
+    from recallkit.counting.bigram_kernels import BigramRun
+    from recallkit.counting.sorted_runs import Run
     from recallkit.storage.journal import Journal
     from recallkit.text.records import EncodedDocuments
 
@@ -358,8 +358,8 @@ def last_ids(ids: tuple[int, ...], number: int) -> tuple[int, ...]:
 
 
 def _counter(kind: str, order: int, num_threads: int) -> Any:
-    from recallkit.compiled.counting import BigramCounter
-    from recallkit.compiled.ngrams import NgramCounter
+    from recallkit.counting.bigram_kernels import BigramCounter
+    from recallkit.counting.ngram_kernels import NgramCounter
 
     return BigramCounter(num_threads=num_threads) if kind == "bigrams" else NgramCounter(order, num_threads=num_threads)
 
@@ -414,7 +414,7 @@ def spanning_ngrams(stretches: Sequence[CountedStretch], length: int) -> list[tu
 
 def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) -> Any:
     """Counts a few n-grams."""
-    from recallkit.compiled.ngrams import pack_ngrams
+    from recallkit.counting.ngram_kernels import pack_ngrams
 
     counted = Counter(ngrams)
     columns = np.array(sorted(counted), np.uint32).reshape(-1, counting.length(kind)).T

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from recallkit.compiled.counting import BigramRun
-    from recallkit.compiled.ngrams import NgramRun
+    from recallkit.counting.bigram_kernels import BigramRun
+    from recallkit.counting.ngram_kernels import NgramRun
 
     Run = BigramRun | NgramRun
     """Key columns and counts, uint64 (m,), keys strictly increasing."""
@@ -48,11 +48,11 @@ class Kind(NamedTuple):
 
 def kind_of(name: str) -> Kind:
     """`tokens` and `bigrams` (columns keys, counts) or `ngrams` (high, low, counts)."""
-    from recallkit.compiled import counting, ngrams
+    from recallkit.counting import bigram_kernels, ngram_kernels
 
     if name == "ngrams":
-        return Kind(name, ngrams.NgramRun, ngrams.NgramRun._fields, ngrams.merge_two_ngrams)
-    return Kind(name, counting.BigramRun, counting.BigramRun._fields, counting.merge_two)
+        return Kind(name, ngram_kernels.NgramRun, ngram_kernels.NgramRun._fields, ngram_kernels.merge_two_ngrams)
+    return Kind(name, bigram_kernels.BigramRun, bigram_kernels.BigramRun._fields, bigram_kernels.merge_two)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from recallkit.counting import bigrams
+from recallkit.counting.bigrams import CountedStretch, Counting
 from recallkit.errors import UserError
 from recallkit.parallel.job import Done, Seat
 from recallkit.parallel.processes import num_cores
-from recallkit.stages import bigrams
-from recallkit.stages.bigrams import CountedStretch, Counting
 from recallkit.storage.journal import Journal
 from recallkit.text.open_text import OpenText, TextOptions
 from recallkit.text.records import Position

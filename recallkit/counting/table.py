@@ -41,21 +41,21 @@ class CountsTable:
 
     @cached_property
     def _rows(self) -> tuple[np.ndarray, int]:
-        from recallkit.compiled.lookup import index_rows
+        from recallkit.counting.lookup_kernels import index_rows
 
         return index_rows(self.keys)
 
     @cached_property
     def _slots(self) -> np.ndarray | None:
         """The hash index; None for tables too large for one, or with ids too large."""
-        from recallkit.compiled.lookup import build_index
+        from recallkit.counting.lookup_kernels import build_index
 
         starts, shift = self._rows
         return None if shift or len(self.keys) > _MAX_INDEXED else build_index(self.keys, self.counts, starts)
 
     def lookup(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Counts (int64) of the bigrams (first[i], second[i]); 0 for unseen ones."""
-        from recallkit.compiled.lookup import lookup_counts, lookup_indexed
+        from recallkit.counting.lookup_kernels import lookup_counts, lookup_indexed
 
         starts, shift = self._rows
         if self._slots is None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit.compiled import counting
-from recallkit.compiled.counting import BigramCounter, BigramRun, count_bigrams_reference, merge_runs, merge_two
+from recallkit.counting import bigram_kernels
+from recallkit.counting.bigram_kernels import BigramCounter, BigramRun, count_bigrams_reference, merge_runs, merge_two
 
 ONE_SEGMENT = np.zeros(1, np.int64)
 NO_LIMIT = 1 << 60
@@ -38,8 +38,8 @@ def chunks(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture(params=["radix", "sorting"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Forces one of the two ways to count where both are possible: small chunks would otherwise all be sorted."""
-    monkeypatch.setattr(counting, "_MAX_CELLS_PER_TOKEN", NO_LIMIT if request.param == "radix" else 0)
-    monkeypatch.setattr(counting, "_SORTED_TOKENS", 50)
+    monkeypatch.setattr(bigram_kernels, "_MAX_CELLS_PER_TOKEN", NO_LIMIT if request.param == "radix" else 0)
+    monkeypatch.setattr(bigram_kernels, "_SORTED_TOKENS", 50)
     return str(request.param)
 
 
@@ -48,9 +48,9 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 def test_counts_equal_the_reference_whatever_was_counted_before(data: st.DataObject) -> None:
     counter = BigramCounter(num_threads=data.draw(st.integers(1, 3)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "_SORTED_TOKENS", 50)
+        patch.setattr(bigram_kernels, "_SORTED_TOKENS", 50)
         for ids, starts in data.draw(st.lists(chunks(), min_size=1, max_size=3)):
-            patch.setattr(counting, "_MAX_CELLS_PER_TOKEN", data.draw(st.sampled_from([0, NO_LIMIT])))
+            patch.setattr(bigram_kernels, "_MAX_CELLS_PER_TOKEN", data.draw(st.sampled_from([0, NO_LIMIT])))
             assert_same(counter.count(ids, starts), count_bigrams_reference(ids, starts))
 
 
@@ -77,12 +77,12 @@ def test_every_size_of_vocabulary_reaches_its_first_and_last_cells(path: str, vo
 
 def test_vocabularies_around_the_largest_tables(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With limits so small that the number of partitions, then their tables, then both no longer suffice."""
-    monkeypatch.setattr(counting, "_MAX_PARTITIONS", 8)
-    monkeypatch.setattr(counting, "_MAX_CELLS", 1 << 10)
+    monkeypatch.setattr(bigram_kernels, "_MAX_PARTITIONS", 8)
+    monkeypatch.setattr(bigram_kernels, "_MAX_CELLS", 1 << 10)
     layouts = {}
     for vocab in range(1, 300):
         ids = corner_ids(vocab)
-        layouts[vocab] = counting._Layout.of(vocab)
+        layouts[vocab] = bigram_kernels._Layout.of(vocab)
         assert_same(BigramCounter().count(ids, ONE_SEGMENT), count_bigrams_reference(ids, ONE_SEGMENT))
     assert layouts[100] is not None
     assert layouts[299] is None

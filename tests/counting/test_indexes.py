@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recallkit.counting import indexes
 from recallkit.errors import UserError
-from recallkit.stages import indexes
 from recallkit.text.records import Position
 from tests.indexes_made import write_infini_gram, write_tokengrams
 

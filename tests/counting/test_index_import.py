@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from recallkit import counting
-from recallkit.counts import open_counts, read_meta
+from recallkit.counting import index_check, indexes
+from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
-from recallkit.stages import index_check, indexes
 from recallkit.text.open_text import TextOptions
 from recallkit.text.records import Position
 from recallkit.text.tokenizers import load_tokenizer
@@ -111,7 +111,7 @@ def test_the_end_token_can_be_named(tmp_path, tokenizer):
 
 
 def test_an_interrupted_import_goes_on(tmp_path, tokenizer, monkeypatch):
-    from recallkit.stages import bigrams
+    from recallkit.counting import bigrams
 
     monkeypatch.setattr(indexes, "BLOCK_IDS", 100)
     monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)

@@ -23,7 +23,7 @@ from recallkit.errors import UserError
 if TYPE_CHECKING:
     from collections import Counter
 
-    from recallkit.compiled.counting import BigramRun
+    from recallkit.counting.bigram_kernels import BigramRun
 
 NUM_BIGRAMS = 200
 SECONDS = 120.0

@@ -1,0 +1,1 @@
+"""Training bigrams and longer n-grams, counted exactly into DuckDB."""
