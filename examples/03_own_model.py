@@ -32,7 +32,7 @@ from recallkit import config
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from recallkit.models.api import ModelRequest
+    from recallkit.models.protocol import ModelRequest
 
 WIDTH = 128
 NUM_STEPS, SEQUENCES, SEQ_LEN = 300, 16, 128

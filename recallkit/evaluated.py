@@ -12,7 +12,7 @@ from recallkit import __version__
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.model_tokenizer import identify_tokenizer, own_tokenizer
-from recallkit.models.api import ModelRequest
+from recallkit.models.protocol import ModelRequest
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lm_eval.api.model import LM
 
-    from recallkit.models.api import ScoringModel
+    from recallkit.models.protocol import ScoringModel
     from recallkit.storage.journal import Parts
     from recallkit.text.tokenizers import TextTokenizer
 

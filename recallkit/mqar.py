@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.evals.mqar import MqarTask, MqarVocabulary
-    from recallkit.models.api import ScoringModel
+    from recallkit.models.protocol import ScoringModel
     from recallkit.stages.mqar import MqarFiles, MqarTables
     from recallkit.storage.journal import Parts
 

@@ -15,7 +15,7 @@ from recallkit import __version__
 from recallkit.display import console
 from recallkit.errors import UsageError, UserError
 from recallkit.model_tokenizer import identify_tokenizer, own_tokenizer
-from recallkit.models.api import ModelRequest
+from recallkit.models.protocol import ModelRequest
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Parts, PartsJournal, is_finished
 from recallkit.storage.timings import Timings, read_timings, write_manifest

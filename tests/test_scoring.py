@@ -24,8 +24,8 @@ import torch
 from recallkit import attribution, scoring, slicing
 from recallkit.errors import UserError
 from recallkit.models import loading
-from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
 from recallkit.parallel import processes
 from recallkit.stages import scores
 from recallkit.storage import artifacts

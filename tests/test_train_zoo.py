@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from recallkit.models import zoo
-from recallkit.models.api import ModelRequest
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import write_jsonl
 

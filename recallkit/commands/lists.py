@@ -26,8 +26,8 @@ def models(
         print_list(describe_models(), as_json)
         return
     from recallkit.display import console
+    from recallkit.models.costs_view import print_costs
     from recallkit.models.describe import describe_mixers, describe_zoo
-    from recallkit.views.costs import print_costs
 
     if width % 64:
         raise typer.BadParameter(f"--width {width}: give a multiple of 64")

@@ -1,1 +1,6 @@
 """Training bigrams and longer n-grams, counted exactly into DuckDB."""
+
+from recallkit.counting.run import CountingOptions, count, export_counts, import_counts
+from recallkit.counting.table import open_counts, read_meta
+
+__all__ = ["CountingOptions", "count", "export_counts", "import_counts", "open_counts", "read_meta"]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from lm_eval.api.instance import Instance
 
-    from recallkit.models.api import ScoringModel
+    from recallkit.models.protocol import ScoringModel
     from recallkit.storage.journal import Parts
     from recallkit.text.tokenizers import TextTokenizer
 

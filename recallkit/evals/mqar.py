@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.models.api import TokenScores
+from recallkit.models.protocol import TokenScores
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from recallkit.models.api import ScoringModel
+    from recallkit.models.protocol import ScoringModel
     from recallkit.text.tokenizers import TextTokenizer
 
 _FILLERS = (" ", "\n", ".", ",", "the")

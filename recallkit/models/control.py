@@ -19,8 +19,8 @@ import numpy as np
 
 from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
-from recallkit.models.api import Continuation, TokenScores
 from recallkit.models.generation import by_scoring
+from recallkit.models.protocol import Continuation, TokenScores
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.counting.table import CountsTable
-    from recallkit.models.api import ModelRequest
+    from recallkit.models.protocol import ModelRequest
 
 CACHE_WEIGHT = 0.35
 """m above: of 0.1, 0.15 ... 0.5 the one with the lowest NLL on 2M tokens of mixed text held out from the counts (docs/log.md)."""
@@ -80,7 +80,7 @@ class _ControlModel:
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, ...]:
         """What `score_ngrams` needs: rows of followers with their counts, p1, p1 sorted, and the rows' summaries."""
-        from recallkit.compiled.ngram import summarise_rows
+        from recallkit.models.control_kernels import summarise_rows
 
         rows = self._rows() if self.order == 2 else (np.zeros(self.vocab_size + 1, np.int64), np.empty(0, np.uint32), np.empty(0))
         return *rows, self.unigram, np.sort(self.unigram), *summarise_rows(*rows, self.unigram)
@@ -96,7 +96,7 @@ class _ControlModel:
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         """See `ScoringModel.score`; probabilities in float64, NLLs rounded once to float32."""
-        from recallkit.compiled.ngram import score_ngrams
+        from recallkit.models.control_kernels import score_ngrams
 
         nll, argmax, rank = score_ngrams(np.ascontiguousarray(ids, np.uint32), offsets.astype(np.int64), self.cache_weight, *self._arrays)
         return TokenScores(nll, argmax, rank)

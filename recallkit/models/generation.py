@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.models.api import Continuation
+from recallkit.models.protocol import Continuation
 from recallkit.models.resources import memory_errors, threads_for
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from recallkit.models.api import ScoringModel
+    from recallkit.models.protocol import ScoringModel
     from recallkit.models.torch_model import TorchModel
 
     IsDone = Callable[[int, list[int]], bool]

@@ -13,7 +13,7 @@ from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_tra
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from recallkit.models.api import ModelRequest
+    from recallkit.models.protocol import ModelRequest
     from recallkit.models.transformers_model import TransformersModel
 
 _DECIDING_FILES = ("config.json", "adapter_config.json", "*.index.json", "*.safetensors", "*.bin")

@@ -14,7 +14,7 @@ from recallkit.models.native import identify_native, is_native, load_native
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from recallkit.models.api import ModelRequest, ScoringModel
+    from recallkit.models.protocol import ModelRequest, ScoringModel
 
 CONTROL_MODELS: dict[str, str] = {
     "control:unigram": "recallkit.models.control:UnigramModel",

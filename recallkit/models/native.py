@@ -14,8 +14,8 @@ from recallkit.models import published, rwkv_file, zoo
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from recallkit.models.api import ModelRequest
     from recallkit.models.native_model import NativeModel
+    from recallkit.models.protocol import ModelRequest
 
 _PUBLISHED_ON_HUB = re.compile(r"hazyresearch/(based|attn|mamba)-[\w.-]+")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.models.api import TokenScores
 from recallkit.models.generation import by_scoring, by_stepping
+from recallkit.models.protocol import TokenScores
 from recallkit.models.resources import memory_errors, physical_memory, threads_for
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from recallkit.kernels.token_nll.api import TokenNll
-    from recallkit.models.api import Continuation
+    from recallkit.models.protocol import Continuation
     from recallkit.models.states import Layout
 
 Sharing = Literal["any", "equal", "none"]

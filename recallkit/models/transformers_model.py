@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from recallkit.models.api import Continuation, TokenScores
+    from recallkit.models.protocol import Continuation, TokenScores
     from recallkit.models.torch_model import Sharing
 
 _STATES = ("past_key_values", "cache_params", "state")

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.models.api import Continuation, TokenScores
 from recallkit.models.generation import by_scoring
+from recallkit.models.protocol import Continuation, TokenScores
 from recallkit.models.resources import memory_errors
 from recallkit.models.torch_model import TorchModel, choose_device, choose_dtype
 from recallkit.storage import artifacts
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from recallkit.kernels.token_nll.api import TokenNll
-    from recallkit.models.api import ModelRequest, ScoringModel
+    from recallkit.models.protocol import ModelRequest, ScoringModel
     from recallkit.models.torch_model import Sharing
 
 _PROBED_IDS = 64

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from recallkit.models.api import CarryingModel, ScoringModel
+    from recallkit.models.protocol import CarryingModel, ScoringModel
 
 SEQUENCES_PER_PART = 32
 """Scored between two commits: a kill costs at most a few times this much work. Divides the sequences of a row group."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from recallkit.models.api import ModelRequest
+    from recallkit.models.protocol import ModelRequest
     from recallkit.parallel.job import Seat
     from recallkit.storage.journal import Parts
     from recallkit.translation import Translation, Translator

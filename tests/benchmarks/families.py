@@ -26,8 +26,8 @@ import numpy as np
 import torch
 
 from recallkit.errors import UserError
-from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
 from recallkit.models.transformers_model import TransformersModel
 from recallkit.text.corpus import open_corpus
 from recallkit.text.tokenizers import load_tokenizer

@@ -39,9 +39,9 @@ def prompts_of(batch: int, length: int, spread: float, vocab_size: int) -> list[
 
 
 def ours(path: Path, given: argparse.Namespace) -> Callable[[list[np.ndarray]], list[list[int]]]:
-    from recallkit.models.api import ModelRequest
     from recallkit.models.generation import generate
     from recallkit.models.loading import load_model
+    from recallkit.models.protocol import ModelRequest
 
     model = load_model(ModelRequest(str(path), 1, device=given.device, dtype=given.dtype))
 

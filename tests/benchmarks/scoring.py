@@ -254,8 +254,8 @@ class Recallkit(Contestant):
     """Ours."""
 
     def open(self) -> None:
-        from recallkit.models.api import ModelRequest
         from recallkit.models.loading import load_model
+        from recallkit.models.protocol import ModelRequest
 
         self.scorer: Any = load_model(ModelRequest(str(self.path), 1, device=str(self.clock.device), dtype=self.dtype))
 

@@ -12,8 +12,8 @@ from recallkit.errors import UserError
 from recallkit.evals import harness
 from recallkit.evals.adapter import ModelLM
 from recallkit.evals.recall_task import RecallTask
-from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
 from recallkit.storage.journal import Parts
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recallkit.errors import UserError
 from recallkit.evals.mqar import MqarTask, MqarVocabulary, ask, draw, make_sequences, place_plainly, place_queries, split_vocabulary
-from recallkit.models.api import TokenScores
+from recallkit.models.protocol import TokenScores
 from recallkit.text.tokenizers import TextTokenizer, load_tokenizer
 from tests.made_tokenizers import NAMES, made
 

@@ -17,8 +17,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from recallkit.errors import UserError
-from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
 from recallkit.models.transformers_model import TransformersModel
 from tests.models.families import FAMILIES, VOCAB_SIZE, save_model
 
@@ -192,7 +192,7 @@ def test_transformers_advice_reaches_no_user(path_of):
     """Most families tell of kernels that are not installed, when they are loaded or when they first run."""
     program = (
         "import sys, numpy as np\n"
-        "from recallkit.models.api import ModelRequest\n"
+        "from recallkit.models.protocol import ModelRequest\n"
         "from recallkit.models.loading import load_model\n"
         "for path in sys.argv[1:]:\n"
         "    model = load_model(ModelRequest(path, 512, device='cpu'))\n"

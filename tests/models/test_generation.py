@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM
 
 from recallkit.errors import UserError
 from recallkit.models import probes, states
-from recallkit.models.api import Continuation, ModelRequest, ScoringModel
 from recallkit.models.generation import by_scoring, generate
 from recallkit.models.loading import load_model
+from recallkit.models.protocol import Continuation, ModelRequest, ScoringModel
 from tests.models.families import FAMILIES, VOCAB_SIZE, build_model, save_model
 from tests.models.test_families import STATE_ONLY
 from tests.models.test_user import CALLABLES, OFFERS_STATES, RECURRENT, SCORES_ITSELF, VOCAB, refusal, request, write
@@ -341,7 +341,7 @@ def test_a_prompt_and_what_follows_it_stay_within_the_context(tmp_path):
 
 SUMS = """
 import numpy as np
-from recallkit.models.api import TokenScores
+from recallkit.models.protocol import TokenScores
 
 class Sums:
     vocab_size, max_length = 4096, None
@@ -378,7 +378,7 @@ def test_a_users_callable_generates_by_scoring(tmp_path):
 GENERATES = (
     SCORES_ITSELF
     + """
-from recallkit.models.api import Continuation
+from recallkit.models.protocol import Continuation
 
 Uniform.generate = lambda self, prompts, answers, most, is_done: [
     Continuation([np.int64(len(p))], np.zeros(len(a))) for p, a in zip(prompts, answers)

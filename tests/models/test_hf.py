@@ -13,8 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from recallkit.errors import UserError
-from recallkit.models.api import ModelRequest
 from recallkit.models.loading import identify_model, load_model
+from recallkit.models.protocol import ModelRequest
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import FAMILIES
 

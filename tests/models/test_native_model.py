@@ -13,12 +13,12 @@ from torch.nn import functional
 
 from recallkit.errors import UserError
 from recallkit.models import zoo
-from recallkit.models.api import ModelRequest
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import describe_models, identify_model, load_model
 from recallkit.models.native import is_native
 from recallkit.models.native_model import build_model
+from recallkit.models.protocol import ModelRequest
 
 VOCAB = 61
 HYBRID = (

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
 from recallkit.models.precision import widened
+from recallkit.models.protocol import ModelRequest
 from tests.models.families import FAMILIES, VOCAB_SIZE, save_model
 
 NARROW = (torch.float32, torch.float16, torch.bfloat16)

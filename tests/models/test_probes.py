@@ -11,8 +11,8 @@ from torch import nn
 
 from recallkit.errors import UserError
 from recallkit.models import probes
-from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
 from tests.models.families import VOCAB_SIZE, build_model, with_noise
 
 IDS = probes.random_ids(VOCAB_SIZE, (2, 12), torch.device("cpu"))

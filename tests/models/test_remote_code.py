@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from recallkit.errors import UserError
-from recallkit.models.api import ModelRequest
 from recallkit.models.loading import identify_model, load_model
+from recallkit.models.protocol import ModelRequest
 
 VOCAB_SIZE = 64
 

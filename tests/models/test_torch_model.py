@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from recallkit.errors import UserError
-from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
 from recallkit.models.torch_model import choose_device, fastest_batch, fitting_batch
 
 GB = 1 << 30

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save_file
 
 from recallkit.errors import UserError
-from recallkit.models.api import ModelRequest
 from recallkit.models.loading import identify_model, load_model
+from recallkit.models.protocol import ModelRequest
 from recallkit.models.user import user_tokenizer
 from recallkit.storage import artifacts
 from tests.conftest import ROOT
@@ -193,7 +193,7 @@ def test_any_callable_will_do(tmp_path, kind):
 
 SCORES_ITSELF = """
 import numpy as np
-from recallkit.models.api import TokenScores
+from recallkit.models.protocol import TokenScores
 
 class Uniform:
     vocab_size, max_length = 4096, 100

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from recallkit.errors import UserError
-from recallkit.models.api import ModelRequest
 from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
 
 
 class Program:

@@ -9,9 +9,9 @@ import shutil
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.models.api import ModelRequest
 from recallkit.models.architecture import ArchitectureConfig, check_foreign
 from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
 
 ABSURD = [
     ("num_hidden_layers", 10**6, "num_hidden_layers is 1,000,000: more than the 1,000 of any model"),

@@ -12,7 +12,7 @@ import pytest
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.models.api import ModelRequest
+from recallkit.models.protocol import ModelRequest
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import write_jsonl
 

@@ -10,8 +10,8 @@ import re
 
 import pytest
 
-from recallkit.models.api import ModelRequest
 from recallkit.models.loading import tell_of_code
+from recallkit.models.protocol import ModelRequest
 from tests.conftest import made_up_texts, write_jsonl
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.errors import UserError
-from recallkit.models.api import TokenScores
+from recallkit.models.protocol import TokenScores
 from recallkit.stages import scores
 
 
