@@ -256,7 +256,7 @@ def slice_(
         seq_len=seq_len,
     )
     slicing.run(force=force)
-    from recallkit.stages.slices import summarise_slices
+    from recallkit.slicing.labels import summarise_slices
 
     return summarise_slices(slicing.out / "tokens.parquet")
 

@@ -17,7 +17,7 @@ from recallkit import __version__, config
 from recallkit.counting.table import CountsTable, open_counts
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.slicing import RareCount
+from recallkit.slicing.run import RareCount
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.journal import Journal, is_finished
 from recallkit.storage.timings import Timings, write_manifest

@@ -12,8 +12,8 @@ def demo(as_json: Json = False, force: Force = False) -> None:
     from recallkit import attribution, embedded, scoring
     from recallkit.display import console
     from recallkit.report.write import write_report
+    from recallkit.slicing.view import manifest_of, print_slices, slices_json
     from recallkit.views.gap import gap_json, print_gap
-    from recallkit.views.text import manifest_of, print_slices, slices_json
 
     slices = embedded.slices(force=force)
     reference, *models = embedded.MODELS

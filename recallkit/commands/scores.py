@@ -143,8 +143,8 @@ def gap(
     from recallkit import attribution, embedded, scoring
     from recallkit.display import console, exports
     from recallkit.display.files import print_files
+    from recallkit.slicing.view import manifest_of
     from recallkit.views.gap import gap_json, gap_tables, print_gap, worst_ar_gap
-    from recallkit.views.text import manifest_of
 
     if table is not None and fail_above is not None:
         raise typer.BadParameter("--fail-above needs models, not a --table")

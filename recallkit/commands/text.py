@@ -135,8 +135,8 @@ def slice_(
     from recallkit import embedded
     from recallkit.display import console, exports
     from recallkit.display.files import print_files
-    from recallkit.stages.slices import summarise_slices
-    from recallkit.views.text import print_slices, slices_json, slices_table
+    from recallkit.slicing.labels import summarise_slices
+    from recallkit.slicing.view import print_slices, slices_json, slices_table
 
     text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
     slicing = embedded.what_to_slice(text, out=out, counts_file=counts, max_count=max_count, max_rate=max_rate, seq_len=seq_len)

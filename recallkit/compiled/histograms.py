@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recallkit.compiled.labels import NO_DISTANCE
 from recallkit.jit import njit
+from recallkit.slicing.label_kernels import NO_DISTANCE
 
 NUM_COUNTS = 6
 TOKENS, CONTENT_TOKENS, REPEATED, CONTENT_REPEATED, DISTINCT_REPEATED, AR_HITS = range(NUM_COUNTS)

@@ -69,7 +69,7 @@ def count(
     Raises UserError for everything a user can mend.
     """
     from recallkit.counting import make_table
-    from recallkit.stages import slices
+    from recallkit.slicing import labels
 
     options.check(only)
     opened = OpenText(text)
@@ -80,7 +80,7 @@ def count(
     if is_finished(read_meta(out).get("options") if out.exists() and not force else None, identity, out, force=force):
         console.note(f"{out} is complete, nothing to do (--force counts again)")
         return read_meta(out)
-    needed = slices.needed_bigrams(only / "sequences.parquet") if only else None
+    needed = labels.needed_bigrams(only / "sequences.parquet") if only else None
     with PartsJournal(out, identity, force=force) as journal:
         timings = Timings()
         counted = count_text(opened, journal, options, timings, only=needed)

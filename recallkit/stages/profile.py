@@ -25,9 +25,9 @@ from recallkit.attribution.cells import NUM_POSITION_BUCKETS
 from recallkit.attribution.power_law import MIN_TAIL, PowerLaw, cut_points, fit_power_law, tail_alpha
 from recallkit.compiled import histograms
 from recallkit.compiled.histograms import Histograms
-from recallkit.compiled.labels import NO_DISTANCE, label_bigrams
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
+from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 from recallkit.storage.artifacts import read_manifest, replacing
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from recallkit.display import console
 from recallkit.display.console import percent, sparkline
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
+from recallkit.slicing.view import powers_of_two, what_is_rare
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
-from recallkit.views.text import powers_of_two, what_is_rare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

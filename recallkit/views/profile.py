@@ -8,8 +8,8 @@ from recallkit.display import console
 from recallkit.display.console import percent, sparkline
 from recallkit.display.durations import print_timings
 from recallkit.display.tables import Table
+from recallkit.slicing.view import what_is_rare
 from recallkit.storage.timings import read_timings
-from recallkit.views.text import what_is_rare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from recallkit.display import console
 from recallkit.display.console import sparkline
 from recallkit.display.tables import Table
+from recallkit.slicing.view import powers_of_two
 from recallkit.storage.timings import read_timings
-from recallkit.views.text import powers_of_two
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -55,7 +55,7 @@ def offsets_of(ids: np.ndarray) -> np.ndarray:
 
 
 def label_ours(ids: np.ndarray, num_threads: int) -> Callable[[], Columns]:
-    from recallkit.compiled.labels import label_bigrams
+    from recallkit.slicing.label_kernels import label_bigrams
 
     offsets = offsets_of(ids)
     return lambda: label_bigrams(ids, offsets, num_threads=num_threads)
@@ -135,8 +135,8 @@ def label_numpy(ids: np.ndarray) -> Callable[[], Columns]:
 
 
 def match_ours(ids: np.ndarray, num_threads: int) -> Callable[[], Columns]:
-    from recallkit.compiled.labels import label_bigrams
-    from recallkit.compiled.matches import longest_matches
+    from recallkit.slicing.label_kernels import label_bigrams
+    from recallkit.slicing.match_kernels import longest_matches
 
     offsets = offsets_of(ids)
     distance = label_bigrams(ids, offsets, num_threads=num_threads)[0]
@@ -255,7 +255,7 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     """The whole of `slice` and the tokeniser alone, on the same documents in this process; where the time goes."""
     from recallkit import slicing
     from recallkit.counting.table import CountsTable
-    from recallkit.stages import slices
+    from recallkit.slicing import labels
     from recallkit.storage import artifacts
     from recallkit.text import sequences, tokenizers
     from recallkit.text.corpus import open_corpus
@@ -282,7 +282,7 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
         (sequences, "write_sequences"),
         (slicing, "_make_sequences"),
         (slicing, "_make_labels"),
-        (slices, "label_group"),
+        (labels, "label_group"),
         (CountsTable, "lookup"),
         (artifacts, "write_parquet"),
     ]:

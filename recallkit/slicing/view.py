@@ -25,7 +25,7 @@ _MOST_ROWS = 20
 
 def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Sizes of the slices by source, with what they were made of."""
-    from recallkit.stages.slices import summarise_slices
+    from recallkit.slicing.labels import summarise_slices
 
     kept = ("num_sequences", "num_rows", "seq_len", "boundary", "max_count", "counts", "tokenizer", "sequences_digest")
     facts = {**{key: manifest[key] for key in kept}, "timings": slice_timings(path)}
@@ -39,7 +39,7 @@ def slice_timings(path: Path) -> dict[str, Any] | None:
 
 def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
     """Tokens, repeated tokens and AR hits by source, and how far back repeated tokens last stood."""
-    from recallkit.stages.slices import summarise_slices
+    from recallkit.slicing.labels import summarise_slices
 
     summary = summarise_slices(path / "tokens.parquet")
     console.print_table(with_distances(slices_table(summary, manifest), _bucket_distances(path)))

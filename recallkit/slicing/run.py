@@ -122,7 +122,7 @@ def _make_labels(
     *,
     force: bool,
 ) -> dict[str, Any]:
-    from recallkit.stages import slices
+    from recallkit.slicing import labels
 
     path = out / "tokens.parquet"
     max_count = rare.resolve(table)
@@ -140,14 +140,14 @@ def _make_labels(
         "max_count": max_count,
         **{k: sequences[k] for k in kept},
     }
-    num_bytes = slices.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
+    num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
 
     def manifest_at_end() -> dict[str, Any]:
         return {**facts, "num_bytes": None if num_bytes is None else num_bytes.rows()}
 
     with timings.stage("labelling") as stage, console.progress("labelling", total=sequences["num_rows"]) as show:
-        tables = slices.label_sequences(out / "sequences.parquet", table, max_count, num_bytes=num_bytes, progress=show)
-        manifest = artifacts.write_parquet(path, tables, slices.tokens_schema(), manifest_at_end, **slices.PARQUET_OPTIONS)
+        tables = labels.label_sequences(out / "sequences.parquet", table, max_count, num_bytes=num_bytes, progress=show)
+        manifest = artifacts.write_parquet(path, tables, labels.tokens_schema(), manifest_at_end, **labels.PARQUET_OPTIONS)
         stage.amounts["tokens"] = sequences["num_rows"]
     write_manifest(out / "manifest.json", manifest, timings)
     return manifest

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recallkit.compiled import matches
-from recallkit.compiled.labels import label_bigrams
-from recallkit.compiled.matches import longest_matches, longest_matches_reference
+from recallkit.slicing import match_kernels
+from recallkit.slicing.label_kernels import label_bigrams
+from recallkit.slicing.match_kernels import longest_matches, longest_matches_reference
 
 LARGE = 1_000_000
 ids_of = st.one_of(st.lists(st.integers(0, top), min_size=1, max_size=40) for top in (0, 1, 2, 5, 2**32 - 1))
@@ -61,10 +61,10 @@ def matched(sequences: list[list[int]], *, num_threads: int = 2) -> list[int]:
     return lengths.tolist()
 
 
-@pytest.fixture(params=[0, 3, matches._STEPS_PER_ID], ids=["sorted", "some sorted", "walked"])
+@pytest.fixture(params=[0, 3, match_kernels._STEPS_PER_ID], ids=["sorted", "some sorted", "walked"])
 def steps(request, monkeypatch) -> int:
     """How many steps an id the quick path may take: with none, every sequence that repeats a bigram is sorted."""
-    monkeypatch.setattr(matches, "_STEPS_PER_ID", request.param)
+    monkeypatch.setattr(match_kernels, "_STEPS_PER_ID", request.param)
     return request.param
 
 
@@ -169,13 +169,13 @@ def test_the_quick_path_gives_up_after_its_budget_and_the_rest_reads_each_id_a_f
     ids = hostile(size)[name]
     distance = label_bigrams(ids.astype(np.uint32), np.array([0, size]))[0]
     counted, lengths = Counted(ids), np.full(size - 1, -1, np.int32)
-    done = matches._match_by_walking.py_func(counted, distance.tolist(), 8 * size, lengths)
+    done = match_kernels._match_by_walking.py_func(counted, distance.tolist(), 8 * size, lengths)
     assert done is bool((lengths >= 0).all())
     assert counted.reads <= 2 * (8 * size + longest_step(lengths)) + 4 * size
     if name == "binary":
         assert not done, "a quadratic number of steps, were it not for the budget"
     counted = Counted(ids)
-    matches._common_prefixes.py_func(counted, *matches._sort_suffixes(ids.astype(np.uint32)))
+    match_kernels._common_prefixes.py_func(counted, *match_kernels._sort_suffixes(ids.astype(np.uint32)))
     assert counted.reads <= 4 * size
 
 

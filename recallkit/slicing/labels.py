@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.compiled.labels import NO_DISTANCE, label_bigrams
-from recallkit.compiled.matches import longest_matches
 from recallkit.config import MAX_RESAMPLED_SOURCES
+from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
+from recallkit.slicing.match_kernels import longest_matches
 from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.schemas import LAYOUTS, check_schema, check_sequences, refusing_damage
 

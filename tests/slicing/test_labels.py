@@ -13,16 +13,16 @@ import zstandard
 
 from recallkit import counting, slicing
 from recallkit.errors import UserError
-from recallkit.stages import slices as slices_stage
-from recallkit.stages.slices import needed_bigrams, summarise_slices
+from recallkit.slicing import labels as slices_stage
+from recallkit.slicing.labels import needed_bigrams, summarise_slices
 from recallkit.storage import artifacts
 from recallkit.text import sequences
 from recallkit.text.corpus import open_corpus
 from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import load_slices_tokenizer, load_tokenizer
-from tests.compiled.test_matches import by_automaton
 from tests.conftest import write_jsonl
 from tests.made_tokenizers import made
+from tests.slicing.test_match_kernels import by_automaton
 
 COLUMNS = [
     "sequence",
