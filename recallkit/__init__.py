@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     )
     from recallkit.api import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
     from recallkit.comparison import Comparison
+    from recallkit.mqar.tables import MqarTables
+    from recallkit.profiling.tables import ProfileTables
+    from recallkit.recall.tables import RecallTables
     from recallkit.stages.gap import GapTables
-    from recallkit.stages.mqar import MqarTables
-    from recallkit.stages.profile import ProfileTables
     from recallkit.stages.published import PublishedGap
-    from recallkit.stages.recall import RecallTables
 
 __version__ = "0.1.0"
 
@@ -78,10 +78,10 @@ __all__ = [
 _ELSEWHERE = {
     "Comparison": "recallkit.comparison",
     "GapTables": "recallkit.stages.gap",
-    "MqarTables": "recallkit.stages.mqar",
-    "ProfileTables": "recallkit.stages.profile",
+    "MqarTables": "recallkit.mqar.tables",
+    "ProfileTables": "recallkit.profiling.tables",
     "PublishedGap": "recallkit.stages.published",
-    "RecallTables": "recallkit.stages.recall",
+    "RecallTables": "recallkit.recall.tables",
 }
 """Where what is not in `recallkit.api` is defined."""
 

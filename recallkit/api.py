@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     import altair as alt
 
     from recallkit.display.chart_theme import Figure
-    from recallkit.recall import RecallOptions
+    from recallkit.mqar.tables import MqarTables
+    from recallkit.profiling.tables import ProfileTables
+    from recallkit.recall.run import RecallOptions
+    from recallkit.recall.tables import RecallTables
     from recallkit.stages.gap import GapTables
-    from recallkit.stages.mqar import MqarTables
-    from recallkit.stages.profile import ProfileTables
     from recallkit.stages.published import PublishedGap
-    from recallkit.stages.recall import RecallTables
 
     Chart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart | alt.FacetChart
 
@@ -423,7 +423,7 @@ def _scoring_options(
 
 def _scored(model: str, path: Path, manifest: Mapping[str, Any]) -> pl.DataFrame:
     """The row of one model."""
-    from recallkit.stages.scores import summarise_scores
+    from recallkit.scoring.scores import summarise_scores
 
     first = pl.DataFrame({"model": [model], "tokens": [manifest["num_rows"]]})
     last = pl.DataFrame({"dtype": [manifest["dtype"]], "path": [str(path)]}, schema={"dtype": pl.String, "path": pl.String})
@@ -514,9 +514,9 @@ def eval_recall(
     Without `tasks` those that `data` holds rows for, else metadata; without `models` three control models. Writes to
     `out`, by default `evals`. Columns: see `RecallTables`, and docs/recall.md.
     """
-    from recallkit.evals.rows import tasks_of
-    from recallkit.recall import plan_recall
-    from recallkit.stock_tasks import task_names
+    from recallkit.recall.run import plan_recall
+    from recallkit.recall.stock_tasks import task_names
+    from recallkit.recall.tasks import tasks_of
 
     rows = _optional(data)
     options = _recall_options(limit, context, batch_size, counts, device, dtype, model_tokenizer, trust_remote_code, force)
@@ -549,7 +549,7 @@ def eval_stock(
 
     Returns a row a model, task and metric: model, task, version, metric, filter, value, standard_error, num_documents.
     """
-    from recallkit.stock_tasks import lm_eval_names, plan_stock, task_names
+    from recallkit.recall.stock_tasks import lm_eval_names, plan_stock, task_names
 
     options = _recall_options(limit, context, batch_size, counts, device, dtype, model_tokenizer, trust_remote_code, force)
     named = lm_eval_names(task_names(tasks))
@@ -569,7 +569,7 @@ def _recall_options(
     force: bool,
 ) -> RecallOptions:
     """How models are run, whatever they are asked."""
-    from recallkit.recall import RecallOptions
+    from recallkit.recall.run import RecallOptions
 
     _check_bounds(limit=limit, context=context, batch_size=batch_size)
     _check_choice("dtype", dtype, ("float32", "bfloat16", "float16"))
@@ -597,7 +597,7 @@ def eval_mqar(
 
     Without `models` those of the zoo, with sizes for them. Writes to `out`, by default `mqar`. Columns: see `MqarTables`.
     """
-    from recallkit.mqar import MqarOptions, choose_size, plan_mqar
+    from recallkit.mqar.run import MqarOptions, choose_size, plan_mqar
 
     _check_bounds(length=length, samples=samples, seed=seed)
     _check_choice("dtype", dtype, ("float32", "bfloat16", "float16"))

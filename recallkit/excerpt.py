@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.aligned import LabelledTokens, RowReader, batch_ranges, check_labels, open_scores
 from recallkit.errors import UserError
-from recallkit.scoring import score_path
+from recallkit.scoring.run import score_path
 from recallkit.storage import artifacts
 from recallkit.storage.schemas import check_schema, check_values, refusing_damage
 from recallkit.text.tokenizers import load_slices_tokenizer

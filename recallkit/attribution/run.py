@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import __version__, config
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.scoring import ScoringOptions, count_inexact, score, score_path
+from recallkit.scoring.run import ScoringOptions, count_inexact, score, score_path
 from recallkit.storage import artifacts
 from recallkit.storage.journal import is_finished
 from recallkit.storage.timings import Timings, write_manifest

@@ -51,6 +51,6 @@ def sources(as_json: Json = False) -> None:
 def tasks(as_json: Json = False) -> None:
     """List the recall tasks, a line each."""
     from recallkit.display.lists import print_list
-    from recallkit.recall import describe_tasks
+    from recallkit.recall.run import describe_tasks
 
     print_list(describe_tasks(), as_json)

@@ -86,8 +86,8 @@ def mqar(
     from recallkit.display import console
     from recallkit.display.chart_theme import check_figures_folder
     from recallkit.display.files import print_files
-    from recallkit.mqar import MqarOptions, choose_size, plan_mqar
-    from recallkit.views.mqar import mqar_json, print_mqar, shown_mqar
+    from recallkit.mqar.run import MqarOptions, choose_size, plan_mqar
+    from recallkit.mqar.view import mqar_json, print_mqar, shown_mqar
 
     size = choose_size(length, None if pairs is None else _numbers(pairs), samples, is_zoo=not models)
     folder = embedded.results_folder("mqar", out, is_embedded=not models)
@@ -108,8 +108,8 @@ def mqar(
     tables, compared = plan_mqar(models or embedded.MODELS, size.pairs, folder, options).run()
     written = []
     if figures is not None:
-        from recallkit.charts.mqar import mqar_figures
         from recallkit.display.chart_theme import save_figures
+        from recallkit.mqar.charts import mqar_figures
 
         written += save_figures(mqar_figures(tables.mqar, tables.by_distance), figures)
     if export is not None:

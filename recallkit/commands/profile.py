@@ -74,13 +74,13 @@ def profile(
 ) -> None:
     """Profile a text by source: repeated bigrams a sequence, their distances and positions, AR hits; in bounded memory, resumes."""
     from recallkit import embedded, profiling
-    from recallkit.charts.profile import profile_figures
     from recallkit.display import console, exports
     from recallkit.display.chart_theme import check_figures_folder, save_figures
     from recallkit.display.files import print_files
+    from recallkit.profiling.charts import profile_figures
+    from recallkit.profiling.view import print_profile, profile_json, profile_tables
     from recallkit.storage import artifacts
     from recallkit.text.open_text import TextOptions
-    from recallkit.views.profile import print_profile, profile_json, profile_tables
 
     check_figures_folder(figures)
     text = TextOptions(

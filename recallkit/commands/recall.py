@@ -95,9 +95,9 @@ def eval_recall(
     from recallkit import embedded, recall
     from recallkit.display import console, exports
     from recallkit.display.files import print_files
-    from recallkit.evals.rows import tasks_of
-    from recallkit.stock_tasks import lm_eval_names, plan_stock, task_names
-    from recallkit.views.recall import metrics_table, print_metrics, print_recall, recall_json, recall_tables
+    from recallkit.recall.stock_tasks import lm_eval_names, plan_stock, task_names
+    from recallkit.recall.tasks import tasks_of
+    from recallkit.recall.view import metrics_table, print_metrics, print_recall, recall_json, recall_tables
 
     named = task_names(tasks) if tasks is not None else [] if lm_eval_task else tasks_of(data)
     stock = lm_eval_names([*(lm_eval_task or ()), *(name for name in named if name == "commonsense")])

@@ -65,7 +65,7 @@ def score(
     from recallkit import embedded, scoring
     from recallkit.display import console
     from recallkit.models.loading import is_control
-    from recallkit.views.scores import print_checks, print_scores, print_shares, scores_json
+    from recallkit.scoring.view import print_checks, print_scores, print_shares, scores_json
 
     if share is not None and (force or check or engine is EngineChoice.ray):
         raise typer.BadParameter("--share goes with none of --force, --check and --engine ray")

@@ -15,7 +15,7 @@ from recallkit.attribution.aligned import LabelledTokens, RowReader, open_scores
 from recallkit.errors import UserError, printable
 from recallkit.report.markup import compact_json
 from recallkit.report.pieces import Pieces
-from recallkit.scoring import score_path
+from recallkit.scoring.run import score_path
 from recallkit.storage import artifacts, db
 from recallkit.text.tokenizers import load_slices_tokenizer
 

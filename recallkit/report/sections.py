@@ -201,9 +201,9 @@ def read_tables(kind: type[_T], folder: Path) -> _T:
 
 def recall_section(folder: Path) -> tuple[Section, list[Figure]]:
     """Recall evaluations: accuracies, differences, answers, and their pictures."""
-    from recallkit.charts.recall import figures as draw
-    from recallkit.stages.recall import RecallTables
-    from recallkit.views.recall import recall_tables
+    from recallkit.recall.charts import figures as draw
+    from recallkit.recall.tables import RecallTables
+    from recallkit.recall.view import recall_tables
 
     tables = read_tables(RecallTables, folder)
     figures = draw(tables)
@@ -213,9 +213,9 @@ def recall_section(folder: Path) -> tuple[Section, list[Figure]]:
 
 def mqar_section(folder: Path) -> tuple[Section, list[Figure]]:
     """Multi-query associative recall."""
-    from recallkit.charts.mqar import mqar_figures
-    from recallkit.stages.mqar import MqarTables
-    from recallkit.views.mqar import shown_mqar
+    from recallkit.mqar.charts import mqar_figures
+    from recallkit.mqar.tables import MqarTables
+    from recallkit.mqar.view import shown_mqar
 
     tables = read_tables(MqarTables, folder)
     figures = mqar_figures(tables.mqar, tables.by_distance)
@@ -225,9 +225,9 @@ def mqar_section(folder: Path) -> tuple[Section, list[Figure]]:
 
 def profile_section(folder: Path) -> tuple[Section, list[Figure]]:
     """What the text repeats."""
-    from recallkit.charts.profile import profile_figures
-    from recallkit.stages.profile import ProfileTables
-    from recallkit.views.profile import profile_tables
+    from recallkit.profiling.charts import profile_figures
+    from recallkit.profiling.tables import ProfileTables
+    from recallkit.profiling.view import profile_tables
 
     tables, manifest = read_tables(ProfileTables, folder), artifacts.read_manifest(folder / "profile.parquet")
     figures = profile_figures(tables, manifest["seq_len"])

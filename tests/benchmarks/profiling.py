@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from recallkit import profiling
+from recallkit.profiling.tables import LabelledRows, Labeller, ProfileSums, make_tables
 from recallkit.slicing.label_kernels import label_bigrams
-from recallkit.stages.profile import LabelledRows, Labeller, ProfileSums, make_tables
 from recallkit.text.open_text import OpenText, TextOptions
 from recallkit.text.records import Position
 from recallkit.text.sequences import SequenceBlock, pack_sequences

@@ -29,7 +29,7 @@ MODELS = ("llama", "mamba")
 
 
 def ours(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Any]:
-    from recallkit.evaluated import EvaluatedModel, EvaluationOptions
+    from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions
     from recallkit.storage.journal import Parts
 
     options = EvaluationOptions(batch_size=batch, context=given.context, device=given.device, dtype=given.dtype)
@@ -46,12 +46,12 @@ def theirs(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], An
 
 def evaluate(make: Callable[[], Any], documents: list[dict[str, Any]]) -> tuple[float, list[str]]:
     """Seconds, and the generations."""
-    from recallkit.evals import harness
-    from recallkit.evals.recall_task import RecallTask
+    from recallkit.recall import lm_eval_run
+    from recallkit.recall.lm_eval_task import RecallTask
 
-    task = harness.load_tasks([RecallTask("metadata", documents, 1, {})])
+    task = lm_eval_run.load_tasks([RecallTask("metadata", documents, 1, {})])
     begun = time.perf_counter()
-    rows = harness.run_tasks(make(), task, model="m")["samples"]["metadata"]
+    rows = lm_eval_run.run_tasks(make(), task, model="m")["samples"]["metadata"]
     return time.perf_counter() - begun, [row["filtered_resps"][0] for row in rows]
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     import torch
     from transformers.utils import logging
 
-    from recallkit.evals.rows import load_rows
+    from recallkit.recall.tasks import load_rows
 
     logging.set_verbosity_error()
     torch.set_num_threads(given.threads)

@@ -19,7 +19,7 @@ from tests.conftest import made_up_texts, write_jsonl
 def commit_often() -> None:
     from recallkit import mqar, profiling
     from recallkit.counting import bigrams
-    from recallkit.stages import scores
+    from recallkit.scoring import scores
     from recallkit.text import sequences, tokenizers
 
     bigrams.SECONDS_A_CHUNK = profiling.SECONDS_A_COMMIT = 0.0

@@ -13,7 +13,11 @@ import pytest
 from tests.conftest import ROOT
 from tests.faults.conftest import made_of
 
-TIMES_OF_DAY = ["recallkit/storage/artifacts.py: digest_weights", "recallkit/evals/harness.py: run_tasks", "recallkit/events.py: _line"]
+TIMES_OF_DAY = [
+    "recallkit/storage/artifacts.py: digest_weights",
+    "recallkit/recall/lm_eval_run.py: run_tasks",
+    "recallkit/events.py: _line",
+]
 """What asks for the time of day: beside the times of a file, for lm-eval's date, for the time of an event."""
 
 

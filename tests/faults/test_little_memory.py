@@ -43,7 +43,7 @@ class LittleMemory:
         self.megabytes, self.parts = megabytes, parts
 
     def __call__(self) -> None:
-        from recallkit.stages import scores
+        from recallkit.scoring import scores
 
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)  # tensors are given back at once: what is refused does not depend on luck
         scored, waiting = scores.score_sequences, [None] * self.parts

@@ -23,7 +23,7 @@ def _read_corpus(suffix: str) -> Callable[[Path], object]:
 
 
 def _rows(path: Path) -> object:
-    from recallkit.evals.rows import load_rows
+    from recallkit.recall.tasks import load_rows
 
     return load_rows("own", path)
 

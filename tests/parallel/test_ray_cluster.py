@@ -15,7 +15,7 @@ import pytest
 from recallkit import scoring
 from recallkit.errors import UserError
 from recallkit.parallel import ray_cluster
-from tests.test_scoring import SETTLED, copy_of, finely, made_at_once, only_scores, whole  # noqa: F401 - fixtures
+from tests.scoring.test_run import SETTLED, copy_of, finely, made_at_once, only_scores, whole  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -19,7 +19,7 @@ from recallkit.comparison import read_comparison
 from recallkit.errors import UserError
 from recallkit.report import excerpts
 from recallkit.report.excerpts import RIGHT, UNKNOWN, WRONG, list_excerpts, preferred, token_view
-from recallkit.scoring import score_path
+from recallkit.scoring.run import score_path
 from recallkit.storage import artifacts
 from tests.report.conftest import MODELS, REFERENCE
 

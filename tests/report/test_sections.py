@@ -9,19 +9,19 @@ import pytest
 
 from recallkit.comparison import read_comparison
 from recallkit.errors import UserError
-from recallkit.mqar import MqarOptions, evaluate_mqar
-from recallkit.profiling import profile_slices
+from recallkit.mqar.run import MqarOptions, evaluate_mqar
+from recallkit.mqar.tables import MqarTables
+from recallkit.mqar.view import shown_mqar
+from recallkit.profiling.run import profile_slices
+from recallkit.profiling.view import profile_tables
+from recallkit.recall.tables import RecallTables, compare_recall, write_documents
+from recallkit.recall.view import recall_tables
 from recallkit.report.sections import read_tables
 from recallkit.report.write import ReportOptions, write_report
-from recallkit.stages.mqar import MqarTables
-from recallkit.stages.recall import RecallTables, compare_recall, write_documents
 from recallkit.storage import artifacts
-from recallkit.views.mqar import shown_mqar
-from recallkit.views.profile import profile_tables
-from recallkit.views.recall import recall_tables
+from tests.recall.test_tables import documents, manifest
 from tests.report.conftest import MODELS, REFERENCE
 from tests.report.reading import Page
-from tests.stages.test_recall import documents, manifest
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from recallkit.errors import UserError
 from recallkit.report import sections
 from recallkit.report import words as told
 from recallkit.report.write import ReportOptions, write_report
-from recallkit.scoring import score_path
+from recallkit.scoring.run import score_path
 from recallkit.stages.gap import EMPTY_SLICE, GapTables, attribute_gap
 from recallkit.storage import artifacts
 from tests.report.conftest import HOSTILE, MODELS, REFERENCE

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from recallkit import mqar, recall, scoring, stock_tasks
+from recallkit import mqar, recall, scoring
+from recallkit.recall import stock_tasks
 from recallkit.storage.artifacts import file_slug
 
 NAMES = [

@@ -1,0 +1,267 @@
+"""Multi-query associative recall of models: found again, gone on with, or made; and models side by side.
+
+A table of queries is identified by everything that decides its numbers: the model's weights and precision, its tokenizer, and what
+sequences look like. Each number of pairs has tables of its own, so that others can be asked later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from recallkit import __version__, config
+from recallkit.display import console
+from recallkit.errors import UsageError, UserError
+from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
+from recallkit.storage import artifacts
+from recallkit.storage.journal import PartsJournal, is_finished
+from recallkit.storage.timings import Timings, read_timings, write_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from recallkit.models.protocol import ScoringModel
+    from recallkit.mqar.sequences import MqarTask, MqarVocabulary
+    from recallkit.mqar.tables import MqarFiles, MqarTables
+    from recallkit.storage.journal import Parts
+
+SAMPLES_PER_PART = 32
+"""Sequences that are kept at once: a kill costs at most this much work."""
+
+_CPU_BATCH_TOKENS = 4096
+"""Ids of a batch of a torch model on CPU: no probe, whose answer depends on what else the machine does."""
+
+
+@dataclass(frozen=True, slots=True)
+class MqarSize:
+    """How much is asked: ids of a sequence, numbers of pairs, sequences for each."""
+
+    length: int
+    pairs: tuple[int, ...]
+    samples: int
+
+
+PAPER = MqarSize(1024, (16, 32, 64, 128, 256), 1000)
+"""Zoology, Appendix G."""
+
+EMBEDDED = MqarSize(256, (4, 8, 16, 32, 64), 50)
+"""For the zoo, whose models read 256 tokens at once."""
+
+
+def choose_size(length: int | None, pairs: Sequence[int] | None, samples: int | None, *, is_zoo: bool) -> MqarSize:
+    """What is asked, in ascending numbers of pairs: what is not said as for the zoo or in the paper. Raises UserError for no numbers."""
+    usual = EMBEDDED if is_zoo else PAPER
+    numbers = usual.pairs if pairs is None else tuple(sorted(pairs))
+    if not numbers:
+        raise UsageError("no number of pairs", where="--pairs", remedy="give one or more, such as 16,64")
+    return MqarSize(length or usual.length, numbers, samples or usual.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class MqarOptions(EvaluationOptions):
+    """What is asked, beside how models are run; `power` of the law of places. `batch_tokens` None: chosen for the device."""
+
+    length: int = PAPER.length
+    samples: int = PAPER.samples
+    power: float = 0.01
+    seed: int = 0
+    batch_tokens: int | None = None
+
+    def task(self, pairs: int) -> MqarTask:
+        """The sequences with this number of pairs."""
+        from recallkit.mqar.sequences import MqarTask
+
+        return MqarTask(self.length, pairs, self.power, self.seed)
+
+
+class AskedModel(EvaluatedModel):
+    """A model that is asked for values, with the vocabulary of its sequences. Raises UserError for one that reads text alone."""
+
+    def __init__(self, spec: str, options: MqarOptions) -> None:
+        super().__init__(spec, options)
+        if self.copies_text:
+            raise UserError("it reads text, and these are sequences of ids", where=spec, remedy="evaluate it with `recallkit eval-recall`")
+
+    @cached_property
+    def vocabulary(self) -> MqarVocabulary:
+        """What its sequences are made of."""
+        from recallkit.mqar.sequences import split_vocabulary
+
+        return split_vocabulary(self.tokenizer)
+
+    def check_length(self, length: int) -> None:
+        """Raises UserError where a sequence of `length` ids is longer than the model's context. Loads it."""
+        most, num_before = self.model.max_length, len(self.vocabulary.prefix)
+        num_read = num_before + length - 1  # the last id is predicted and not read
+        if most is not None and num_read > most:
+            problem = f"its context holds {most:,} ids, of a sequence of {length:,} it would read {num_read:,}"
+            raise UserError(problem, where=self.spec, remedy=f"give --length {most + 1 - num_before} or less")
+
+
+def files_of(out: Path, model: str, length: int, pairs: int) -> MqarFiles:
+    """Where the tables of a model and a number of pairs lie."""
+    from recallkit.mqar.tables import MqarFiles
+
+    name = f"length-{length}.pairs-{pairs}.parquet"
+    return MqarFiles(*(out / kind / artifacts.file_slug(model) / name for kind in ("queries", "fillers")))
+
+
+def comparison_path(out: Path, models: Sequence[str], pairs: Sequence[int], length: int) -> Path:
+    """Where the comparison of these models lies: each question has a folder of its own."""
+    return out / "compared" / f"length-{length}.{artifacts.digest_json([list(models), list(pairs)])[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class MqarPlan:
+    """MQAR of models of which everything was checked that can be before one is loaded."""
+
+    models: dict[str, AskedModel]
+    pairs: tuple[int, ...]
+    files: dict[tuple[str, int], MqarFiles]
+    """Of each model and number of pairs."""
+    out: Path
+    options: MqarOptions
+
+    def run(self) -> tuple[MqarTables, Path]:
+        """Makes what is missing, and the comparison; its folder is returned with it. Raises UserError for what a user can mend."""
+        from recallkit.mqar.tables import compare_mqar
+
+        missing = {model: [pairs for pairs in self.pairs if not self._is_there(model, pairs)] for model in self.models}
+        with telling_what_is_kept([files.queries for files in self.files.values()]):
+            self._check_lengths([model for model, pairs in missing.items() if pairs])
+            for model, of_model in missing.items():
+                for pairs in of_model:
+                    _make(self.models[model], pairs, self.files[model, pairs], self.options)
+                self.models[model].unload()
+        timings = Timings()
+        for (model, pairs), files in self.files.items():
+            known = read_timings(files.queries.with_suffix(".json"))
+            timings.keep(f"{model}, {pairs} pairs", None if known is None else known["stages"].get("asking"))
+        with timings.stage("comparing"):
+            tables = compare_mqar(self.files)
+        folder = comparison_path(self.out, list(self.models), self.pairs, self.options.length)
+        manifest = self._manifest()
+        artifacts.write_frames(tables, folder, manifest)
+        write_manifest(folder / "manifest.json", {"kind": "mqar", **manifest}, timings)
+        return tables, folder
+
+    def _is_there(self, model: str, pairs: int) -> bool:
+        return _is_there(self.models[model], pairs, self.files[model, pairs], self.options)
+
+    def _check_lengths(self, models: Sequence[str]) -> None:
+        """Loads each model once before hours of work with the first: the last may have a shorter context."""
+        for model in models:
+            self.models[model].check_length(self.options.length)
+            if len(models) > 1:
+                self.models[model].unload()
+
+    def _manifest(self) -> dict[str, Any]:
+        models = list(self.models)
+        question = {"reference": models[0], "models": models, "pairs": list(self.pairs), **_asked(self.options)}
+        manifests = {model: artifacts.read_manifest(self.files[model, self.pairs[0]].queries) for model in models}
+        of_models = {model: {"tokenizer": m["tokenizer"], "vocabulary": m["vocabulary"]} for model, m in manifests.items()}
+        return {**_stamp(), "options": question, **question, "of_models": of_models}
+
+
+def plan_mqar(models: Sequence[str], pairs: Sequence[int], out: Path, options: MqarOptions) -> MqarPlan:
+    """Finds models, tokenizers and what is done already, so that a mistake is told before hours of work.
+
+    The first model is the reference of the comparison. Raises UserError for everything a user can mend.
+    """
+    check_named_once(model=models, **{"number of pairs": [str(number) for number in pairs]})
+    for number in pairs:
+        options.task(number).check()
+    asked = {model: AskedModel(model, options) for model in models}
+    files = {(model, number): files_of(out, model, options.length, number) for model in models for number in pairs}
+    for (model, number), paths in files.items():
+        if not _is_there(asked[model], number, paths, options):
+            asked[model].vocabulary.check_room(number, model)
+    return MqarPlan(asked, tuple(pairs), files, out, options)
+
+
+def evaluate_mqar(models: Sequence[str], pairs: Sequence[int], out: Path, options: MqarOptions) -> tuple[MqarTables, Path]:
+    """Asks each model and compares them: `plan_mqar` and `MqarPlan.run`."""
+    return plan_mqar(models, pairs, out, options).run()
+
+
+def _stamp() -> dict[str, Any]:
+    return {"recallkit_version": __version__, "schema_version": config.SCHEMA_VERSION}
+
+
+def _asked(options: MqarOptions) -> dict[str, Any]:
+    return {"length": options.length, "num_samples": options.samples, "power": options.power, "seed": options.seed}
+
+
+def _identity(asked: AskedModel, pairs: int, options: MqarOptions) -> dict[str, Any]:
+    """Everything that decides the numbers of a table of queries."""
+    return {**asked.identity, **_asked(options), "pairs": pairs}
+
+
+def _is_there(asked: AskedModel, pairs: int, files: MqarFiles, options: MqarOptions) -> bool:
+    """Whether both tables are whole. Raises UserError where one is of other options."""
+    identity = _identity(asked, pairs, options)
+    found = {path: artifacts.manifest_options(path, force=options.force) for path in (files.queries, files.fillers)}
+    finished = [is_finished(made, identity, path, force=options.force) for path, made in found.items()]
+    return all(finished)
+
+
+def _make(asked: AskedModel, pairs: int, files: MqarFiles, options: MqarOptions) -> None:
+    """Makes the two tables of one model and one number of pairs."""
+    from recallkit.mqar.tables import join_parts
+
+    identity = _identity(asked, pairs, options)
+    with PartsJournal(files.queries, {**identity, "batch_tokens": options.batch_tokens}, force=options.force) as journal:
+        num_parts = -(-options.samples // SAMPLES_PER_PART)
+        batch_tokens = journal.parts.settle("batch_tokens", lambda: options.batch_tokens or _choose_batch(asked.model, options.length))
+        timings = Timings()
+        _make_parts(asked, options.task(pairs), journal.parts, num_parts, int(batch_tokens), options.samples, timings)
+        facts = {**_asked(options), "pairs": pairs, "batch_tokens": batch_tokens, **_facts(asked)}
+        manifest = {**_stamp(), "options": identity, **facts}
+        join_parts([journal.parts.path(number) for number in range(num_parts)], pairs, files, manifest)
+        write_manifest(files.queries.with_suffix(".json"), {"kind": "mqar queries", **manifest}, timings)
+        journal.finish()
+
+
+def _make_parts(
+    asked: AskedModel, task: MqarTask, parts: Parts, num_parts: int, batch_tokens: int, num_samples: int, timings: Timings
+) -> None:
+    """Asks for what is not there yet, a part after the other."""
+    from recallkit.mqar.sequences import ask, make_sequences
+    from recallkit.mqar.tables import write_part
+
+    there = parts.done()
+    if there:
+        message = f"{asked.spec}, {task.pairs} pairs: going on after {len(there):,} parts that are there"
+        console.note(message, event="resumed", done=len(there), unit="parts")
+    progress = console.progress(f"{asked.spec}, {task.pairs} pairs", total=num_samples, unit="sequences")
+    with timings.stage("asking", of=f"{asked.spec}, {task.pairs} pairs", resumed=bool(there)) as stage, progress as show:
+        for number in range(num_parts):
+            samples = range(number * SAMPLES_PER_PART, min(num_samples, (number + 1) * SAMPLES_PER_PART))
+            if number not in there:
+                made = make_sequences(task, asked.vocabulary, samples)
+                answers = ask(asked.model, asked.vocabulary, task, made, batch_tokens)
+                write_part(parts.path(number), samples, made.places, answers)
+                stage.amounts["sequences"] = stage.amounts.get("sequences", 0) + len(samples)
+            show(samples.stop)
+
+
+def _choose_batch(model: ScoringModel, length: int) -> int:
+    if str(getattr(model, "device", "")).startswith("cpu"):
+        return _CPU_BATCH_TOKENS
+    return model.batch_tokens(length)
+
+
+def _facts(asked: AskedModel) -> dict[str, Any]:
+    """What a manifest tells of a model and the ids that its sequences are made of."""
+    vocabulary, tokenizer = asked.vocabulary, asked.tokenizer
+    ids = {
+        "digest": vocabulary.digest(),
+        "num_keys": len(vocabulary.keys),
+        "num_values": len(vocabulary.values),
+        "filler": vocabulary.filler,
+        "filler_text": tokenizer.generated_text([vocabulary.filler]),
+        "prefix": list(vocabulary.prefix),
+    }
+    return {"model": asked.spec, "tokenizer": tokenizer.describe(), "vocabulary": ids}

@@ -1,0 +1,250 @@
+"""Multi-query associative recall as tables: a row a value asked for, a row a sequence, and what they say of models side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from recallkit.attribution.bootstrap import percentile_interval, resample_totals
+from recallkit.attribution.buckets import log2_bucket
+from recallkit.errors import UserError
+from recallkit.storage import artifacts, db, schemas
+from recallkit.storage.journal import removing_damage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import duckdb
+    import numpy as np
+    import polars as pl
+    import pyarrow as pa
+
+    from recallkit.mqar.sequences import MqarAnswers
+
+_NUM_RESAMPLES = 2000
+
+_SUMS = ("ar_tokens", "ar_right", "ar_nats", "filler_tokens", "filler_right", "filler_nats")
+"""What is summed over sequences, by its name in queries/mqar/sum_samples.sql."""
+
+_SHARES = {
+    "accuracy": ("ar_right", "ar_tokens"),
+    "ar_nll": ("ar_nats", "ar_tokens"),
+    "filler_accuracy": ("filler_right", "filler_tokens"),
+    "filler_nll": ("filler_nats", "filler_tokens"),
+}
+"""Each quantity that has an interval: what of those sums over which."""
+
+
+@dataclass(frozen=True, slots=True)
+class MqarFiles:
+    """What is kept of one model and one number of pairs: a row a value asked for, a row a sequence."""
+
+    queries: Path
+    fillers: Path
+
+
+# ------------------------------------------------------------------------------------------------------------ the files
+
+
+def queries_schema() -> pa.Schema:
+    """Columns of a table of queries, a row a value asked for.
+
+    `pair`: its number among the sequence's pairs, from 0; `place`: of the query's key among the sequence's ids, from 0, without what
+    is put before it; `distance`: ids from the pair's key to the query's; `nll`: nats; `rank`: 0 is best; `right`: whether the value is
+    the model's argmax.
+    """
+    import pyarrow as pa
+
+    return pa.schema(
+        [*((name, pa.int32()) for name in _QUERY_INTEGERS), ("nll", pa.float32()), ("rank", pa.int32()), ("right", pa.bool_())]
+    )
+
+
+_QUERY_INTEGERS = ("pairs", "sample", "pair", "place", "distance")
+
+
+def fillers_schema() -> pa.Schema:
+    """Columns of a table of fillers, a row a sequence: filler ids in the tail, how many are the argmax, their summed NLL (nats)."""
+    import pyarrow as pa
+
+    integers = [(name, pa.int32()) for name in ("pairs", "sample", "filler_tokens", "filler_right")]
+    return pa.schema([*integers, ("filler_nll", pa.float64())])
+
+
+def write_part(path: Path, samples: Sequence[int], places: np.ndarray, answers: MqarAnswers) -> None:
+    """Keeps what a model makes of some sequences, `places` (n, pairs) as in `MqarSequences`: a row a sequence."""
+    import numpy as np
+    import pyarrow as pa
+
+    sizes = np.arange(len(places) + 1, dtype=np.int32) * places.shape[1]
+    of_queries = {"place": places.astype(np.int32), "nll": answers.nll, "rank": answers.rank, "right": answers.right}
+    lists = {name: pa.ListArray.from_arrays(pa.array(sizes), pa.array(values.ravel())) for name, values in of_queries.items()}
+    fillers = {name: pa.array(getattr(answers, name)) for name in ("filler_tokens", "filler_right", "filler_nll")}
+    table = pa.table({"sample": pa.array(samples, pa.int32()), **lists, **fillers})
+    artifacts.write_parquet(path, [table], table.schema, {"kind": "mqar part"})
+
+
+def _read_part(path: Path) -> pa.Table:
+    """Raises UserError for a damaged part, and removes it."""
+    import pyarrow.parquet as pq
+
+    with removing_damage(path):
+        return pq.read_table(path, page_checksum_verification=True)
+
+
+def join_parts(parts: Sequence[Path], pairs: int, files: MqarFiles, manifest: dict[str, Any]) -> None:
+    """Writes the two tables of all parts, each whole or not at all, the queries last. Raises UserError for a damaged part."""
+    import polars as pl
+
+    rows = pl.concat([pl.DataFrame(_read_part(part)) for part in parts]).with_columns(pairs=pl.lit(pairs, pl.Int32))
+    pair = pl.int_ranges(pl.lit(0, pl.Int32), pl.lit(pairs, pl.Int32), dtype=pl.Int32)
+    asked = rows.with_columns(pair=pair).explode("pair", "place", "nll", "rank", "right")
+    asked = asked.with_columns(distance=pl.col("place") - 2 * pl.col("pair"))
+    for path, table, schema in ((files.fillers, rows, fillers_schema()), (files.queries, asked, queries_schema())):
+        written = table.select(schema.names).to_arrow().cast(schema)
+        artifacts.write_parquet(path, [written], schema, {**manifest, "kind": f"mqar {path.parent.parent.name}"})
+
+
+# ------------------------------------------------------------------------------------------------------- models compared
+
+
+@dataclass(frozen=True, slots=True)
+class MqarTables:
+    """What MQAR says of models, the first of which is the reference. Accuracies are fractions, NLLs nats a token, ppl exp of them.
+
+    mqar: model x pairs. `accuracy`, `ar_nll`, `ar_ppl` of the values asked for, `filler_*` of the filler in the tail (null where
+    there is none); NAME_low and NAME_high: 95 % intervals by resampling sequences; NAME_difference with its own: to the reference
+    on the same sequences. Null where all resamples agree. The interval of a perplexity is exp of its NLL's.
+    by_distance: model x pairs x bucket (`low`..`high` ids from the pair's key to the query's, both included).
+    """
+
+    mqar: pl.DataFrame
+    by_distance: pl.DataFrame
+
+
+def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
+    """Compares models by their tables, given by (model, pairs), models in the order of the comparison.
+
+    Raises UserError where two models were asked for values at different places.
+    """
+    import polars as pl
+
+    models = list(dict.fromkeys(model for model, _ in files))
+    queries = _read_together({key: file.queries for key, file in files.items()}, "mqar queries", queries_schema())
+    fillers = _read_together({key: file.fillers for key, file in files.items()}, "mqar fillers", fillers_schema())
+    _check_same_places(queries, models)
+    with db.connect(threads=1) as connection:
+        connection.register("queries", queries.to_arrow())
+        connection.register("fillers", fillers.to_arrow())
+        samples = db.frame(connection, "mqar/sum_samples")
+        connection.register("samples", samples.to_arrow())
+        summary = db.frame(connection, "mqar/summarise_samples")
+        by_distance = _bucket(connection, queries)
+    facts = [_facts(model, pairs, models[0], file.queries) for (model, pairs), file in files.items()]
+    intervals = [
+        row for (pairs,), of_pairs in samples.group_by("pairs", maintain_order=True) for row in _intervals(of_pairs, models, pairs)
+    ]
+    mqar = summary.join(pl.DataFrame(facts), on=["model", "pairs"], validate="1:1").join(
+        pl.DataFrame(intervals, infer_schema_length=None), on=["model", "pairs"], validate="1:1"
+    )
+    return MqarTables(_sorted(mqar.select(_columns()), models), _sorted(by_distance, models))
+
+
+def _read_together(paths: Mapping[tuple[str, int], Path], layout: str, schema: pa.Schema) -> pl.DataFrame:
+    import polars as pl
+
+    frames: list[pl.DataFrame] = []
+    for (model, pairs), path in paths.items():
+        frame = schemas.read_frame(path, layout, schema=schema)
+        if not len(frame) or len(frame) % (pairs if "pair" in schema.names else 1):
+            raise UserError(f"damaged ({len(frame):,} rows)", where=path, remedy="make it again with --force")
+        frames.append(frame.select(pl.lit(model).alias("model"), pl.all()))
+    return pl.concat(frames)
+
+
+def _check_same_places(queries: pl.DataFrame, models: Sequence[str]) -> None:
+    shapes = queries.partition_by("model", as_dict=True)
+    columns = ["pairs", "sample", "pair", "place"]
+    asked = shapes[models[0],].select(columns)
+    for model in models[1:]:
+        if not shapes[model,].select(columns).equals(asked):
+            raise UserError(f"{model} and {models[0]} were asked for values at different places", remedy="make them again with --force")
+
+
+def _bucket(connection: duckdb.DuckDBPyConnection, queries: pl.DataFrame) -> pl.DataFrame:
+    import polars as pl
+
+    bucketed = queries.with_columns(pl.Series("bucket", log2_bucket(queries["distance"].to_numpy())))
+    connection.register("bucketed", bucketed.to_arrow())
+    return db.frame(connection, "mqar/bucket_distances")
+
+
+def _facts(model: str, pairs: int, reference: str, queries: Path) -> dict[str, Any]:
+    """What the manifest of a table of queries adds to its row."""
+    manifest = artifacts.read_manifest(queries)
+    kept = {name: manifest[name] for name in ("length", "power", "seed")}
+    return {"model": model, "pairs": pairs, "reference": reference, **kept, "tokenizer": manifest["tokenizer"]["name"]}
+
+
+def _intervals(samples: pl.DataFrame, models: Sequence[str], pairs: Any) -> list[dict[str, Any]]:
+    """Intervals and differences for one number of pairs, a row a model: all of them from the same resamples."""
+    import numpy as np
+
+    by_model = samples.partition_by("model", as_dict=True)
+    sums = np.stack([by_model[model,].sort("sample").select(_SUMS).to_numpy().astype(np.float64) for model in models], axis=1)
+    totals = resample_totals(sums.reshape(len(sums), -1), _NUM_RESAMPLES, seed=0).reshape(-1, *sums.shape[1:])
+    rows: list[dict[str, Any]] = [{"model": model, "pairs": pairs} for model in models]
+    for name, (above, below) in _SHARES.items():
+        found, resampled = (_share(array, above, below) for array in (sums.sum(axis=0), totals))
+        _put(rows, name, None, _bounds(resampled))
+        _put(rows, f"{name}_difference", found - found[0], _bounds(resampled - resampled[:, :1]))
+    return rows
+
+
+def _share(sums: np.ndarray, above: str, below: str) -> np.ndarray:
+    """One sum over another, of sums (..., m, 6); NaN where there is nothing."""
+    import numpy as np
+
+    with np.errstate(invalid="ignore"):
+        share: np.ndarray = sums[..., _SUMS.index(above)] / sums[..., _SUMS.index(below)]
+    return share
+
+
+def _bounds(resampled: np.ndarray) -> np.ndarray:
+    """(2, m) bounds of (num_resamples, m); NaN where all resamples agree, which says nothing."""
+    import numpy as np
+
+    known = np.where(np.ptp(resampled, axis=0) > 1e-12, 1.0, np.nan)
+    bounds: np.ndarray = np.stack(percentile_interval(resampled)) * known
+    return bounds
+
+
+def _put(rows: Sequence[dict[str, Any]], name: str, values: np.ndarray | None, bounds: np.ndarray) -> None:
+    for place, row in enumerate(rows):
+        if values is not None:
+            row[name] = _number(values[place])
+        row[f"{name}_low"], row[f"{name}_high"] = _number(bounds[0, place]), _number(bounds[1, place])
+
+
+def _number(value: float) -> float | None:
+    return float(value) if value == value else None
+
+
+def _columns() -> list[str]:
+    """The columns of the comparison in the order of its file."""
+    first = ["reference", "model", "pairs", "length", "power", "seed", "tokenizer", "num_samples", "ar_tokens", "filler_tokens"]
+    spread = {
+        name: [name, *(f"{name}{end}" for end in ("_low", "_high", "_difference", "_difference_low", "_difference_high"))]
+        for name in _SHARES
+    }
+    ppl = {"ar_nll": ["ar_ppl"], "filler_nll": ["filler_ppl"]}
+    return [*first, *(column for name in _SHARES for column in (*spread[name], *ppl.get(name, [])))]
+
+
+def _sorted(frame: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:
+    """By model as they were named, then as the query sorted them."""
+    import polars as pl
+
+    places = pl.col("model").replace_strict({model: place for place, model in enumerate(models)})
+    return frame.sort(places, maintain_order=True)

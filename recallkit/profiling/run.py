@@ -1,0 +1,307 @@
+"""What `recallkit profile` does: text, or a slice directory, to tables of what repeats in it.
+
+    corpus -> tokens -> sequences -> labels -> histograms -> profile
+
+No sequence is written. Finished work is found again; interrupted work goes on from the histograms of the last commit, and
+ends in the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallkit import __version__, config
+from recallkit.counting.table import CountsTable, open_counts
+from recallkit.display import console
+from recallkit.errors import UserError
+from recallkit.slicing.run import RareCount
+from recallkit.storage import artifacts, schemas
+from recallkit.storage.journal import Journal, is_finished
+from recallkit.storage.timings import Timings, write_manifest
+from recallkit.text.open_text import OpenText, TextOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from recallkit.profiling.tables import Labeller, ProfileSums, ProfileTables
+    from recallkit.text.tokenizers import TextTokenizer
+
+SECONDS_A_COMMIT = 5.0
+"""Work that a kill may cost. A commit writes the histograms anew, some megabytes."""
+
+OUR_STOP_WORDS, NLTK_STOP_WORDS, NO_STOP_WORDS = "ours", "nltk", "none"
+_LAST = "profile.parquet"
+MANIFEST = "manifest.json"
+"""The manifest again, beside the tables, with how long it took."""
+_RARE = RareCount()
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOptions:
+    """What is counted, whatever the text: words that are dropped (`ours`, `nltk`, `none` or a file), where tails begin."""
+
+    stop_words: str = OUR_STOP_WORDS
+    x_min: int | None = None
+    force: bool = False
+
+
+_DEFAULTS = ProfileOptions()
+
+
+def profile(
+    text: TextOptions,
+    out: Path,
+    *,
+    counts: Path | None = None,
+    rare: RareCount = _RARE,
+    seq_len: int = config.SEQ_LEN,
+    options: ProfileOptions = _DEFAULTS,
+) -> ProfileTables:
+    """Profiles a text into the directory `out`, in bounded memory; returns the tables of stages.profile.
+
+    Without `counts` there are no AR hits. Raises UserError for everything a user can mend.
+    """
+    from recallkit.profiling.tables import Labeller, ProfileSums
+
+    _check_lengths(seq_len, options.x_min)
+    words = stop_words(options.stop_words)
+    table = open_counts(counts) if counts else None
+    opened = OpenText(text)
+    max_count = rare.resolve(table)
+    if table is not None:
+        _check_counts(table, opened.tokenizer, text.boundary)
+    key = {
+        **opened.identity(),
+        "seq_len": seq_len,
+        **({"counts_id": table.meta["id"], "max_count": max_count} if table else {"counts_id": None, "max_count": None}),
+        **_wanted(words, options),
+    }
+    if (finished := _finished(out, key, force=options.force)) is not None:
+        return finished
+    sums = ProfileSums(seq_len, options.x_min)
+    labeller = Labeller(token_mask(opened.tokenizer, words), table, max_count)
+    with Journal(out / _LAST, key, force=options.force) as journal:
+        timings = Timings()
+        with opened.reading(journal), timings.stage("profiling", before=journal.seconds_before) as stage:
+            num_sequences = _count_text(opened, labeller, sums, journal)
+            stage.amounts["tokens"] = sums.num_tokens
+        if not sums.num_tokens:
+            raise UserError("the text is too short for a single prediction", where=", ".join(text.sources))
+        facts = {
+            **{name: key[name] for name in ("boundary", "tokenizer", "sources", "limit_tokens", "seq_len")},
+            "names": opened.names(),
+            "counts": table.describe() if table else None,
+            "max_count": max_count,
+            "num_sequences": num_sequences,
+        }
+        tables = _write(out, sums, key, facts, options, timings)
+        journal.finish()
+    return tables
+
+
+def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS) -> ProfileTables:
+    """The same of the labelled tokens of a slice directory, with its sequences, training counts and threshold."""
+    from recallkit.profiling.tables import ProfileSums, labelled_rows
+    from recallkit.text.tokenizers import load_slices_tokenizer
+
+    path = slices / "tokens.parquet"
+    manifest = artifacts.read_manifest(path)
+    if manifest.get("kind") != "tokens":
+        raise UserError(f"a table of {manifest.get('kind')}, not of tokens", where=path, remedy="make one with `recallkit slice`")
+    _check_lengths(manifest["seq_len"], options.x_min)
+    words = stop_words(options.stop_words)
+    key = {**{name: manifest["options"][name] for name in ("sequences_digest", "counts_id", "max_count")}, **_wanted(words, options)}
+    if (finished := _finished(out, key, force=options.force)) is not None:
+        return finished
+    sums = ProfileSums(manifest["seq_len"], options.x_min)
+    mask = token_mask(load_slices_tokenizer(slices, manifest["tokenizer"]), words)
+    timings = Timings()
+    with timings.stage("profiling") as stage, console.progress("profiling", total=manifest["num_rows"]) as show:
+        for rows in labelled_rows(path, mask, show):
+            try:
+                sums.add(rows)
+            except ValueError as error:
+                raise UserError(f"damaged ({error})", where=path, remedy="slice again with --force") from error
+        stage.amounts["tokens"] = manifest["num_rows"]
+    kept = ("boundary", "tokenizer", "sources", "limit_tokens", "seq_len", "names", "counts", "max_count", "num_sequences")
+    return _write(out, sums, key, {name: manifest[name] for name in kept}, options, timings)
+
+
+def _check_lengths(seq_len: int, x_min: int | None) -> None:
+    from recallkit.profiling.tables import MAX_SEQ_LEN
+
+    if not 1 <= seq_len <= MAX_SEQ_LEN:
+        raise UserError(f"sequences of {seq_len:,}", where="--seq-len", remedy=f"profile sequences of 1 to {MAX_SEQ_LEN:,} predictions")
+    if x_min is not None and not 1 <= x_min < max(2, seq_len - 1):
+        problem, most = f"no tail of distances begins at {x_min}", max(1, seq_len - 2)
+        raise UserError(problem, where="--x-min", remedy=f"give 1 to {most}, as sequences have {seq_len}")
+
+
+def _check_counts(table: CountsTable, tokenizer: TextTokenizer, boundary: str) -> None:
+    table.check_tokenizer(tokenizer.digest, tokenizer.name)
+    if table.meta.get("only") is not None:
+        remedy = "count without --only, or profile those sequences with --slices"
+        raise UserError(
+            "counted with --only for certain sequences: bigrams that are missing would look unseen", where=table.path, remedy=remedy
+        )
+    if table.meta.get("boundary") != boundary:
+        console.note(f"{table.path} was counted with --boundary {table.meta.get('boundary')}, this text is profiled with {boundary}")
+
+
+def _wanted(words: list[str], options: ProfileOptions) -> dict[str, Any]:
+    """What of the options decides the tables."""
+    return {"stop_words": {"digest": artifacts.digest_json(words), "num_words": len(words)}, "x_min": options.x_min}
+
+
+def _finished(out: Path, key: dict[str, Any], *, force: bool) -> ProfileTables | None:
+    """The tables of finished work with these options, if it stands there. Raises UserError where other work does."""
+    from recallkit.profiling.tables import ProfileTables
+
+    found = {}
+    for field in fields(ProfileTables):
+        path = out / f"{field.name}.parquet"
+        artifacts.check_replaceable(path, artifacts.PARQUET_MAGIC)
+        found[path.name] = artifacts.manifest_options(path, force=force)
+    if not is_finished(found[_LAST], key, out / _LAST, force=force):
+        return None
+    if any(options != key for options in found.values()):
+        return None  # a table was removed, or a run with --force and other options was killed while it wrote
+    console.note(f"{out} is complete, nothing to do (--force profiles again)")
+    return read_profile(out)
+
+
+def read_profile(folder: Path) -> ProfileTables:
+    """The tables that `recallkit profile` wrote to a directory. Raises UserError where they are missing or damaged."""
+    from recallkit.profiling.tables import ProfileTables
+
+    tables = {}
+    for field in fields(ProfileTables):
+        artifacts.read_manifest(folder / f"{field.name}.parquet")
+        tables[field.name] = schemas.read_frame(folder / f"{field.name}.parquet", f"profile/{field.name}")
+    return ProfileTables(**tables)
+
+
+def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal: Journal) -> int:
+    """Adds the stream from where the journal stands to its end; returns the number of sequences in all."""
+    from recallkit.text.sequences import PackingState, pack_sequences, source_label
+
+    state = PackingState()
+    if journal.resumed:
+        state = PackingState.from_json(journal.state["packing"])
+        sums.restore(journal.part(journal.num_parts - 1), journal.state["sums"])
+        message = f"{journal.target.parent}: going on after {sums.num_tokens:,} tokens of an interrupted run"
+        console.note(message, event="resumed", done=sums.num_tokens, unit="tokens", seconds_before=journal.seconds_before)
+    with console.progress("profiling", total=opened.options.limit_tokens) as show:
+        blocks = pack_sequences(
+            opened.encoded(state.position),
+            end_token_id=opened.tokenizer.end_token_id,
+            seq_len=sums.seq_len,
+            boundary=opened.options.boundary,
+            limit_predictions=opened.options.limit_tokens,
+            state=state,
+        )
+        due = time.monotonic() + SECONDS_A_COMMIT
+        for block in blocks:
+            labels = {document: source_label(source) for document, source in block.sources.items()}
+            sums.add(labeller.label(block.ids, block.offsets, block.documents, labels))
+            state = block.state
+            show(sums.num_tokens)
+            if time.monotonic() >= due:
+                _commit(journal, state.to_json(), sums)
+                due = time.monotonic() + SECONDS_A_COMMIT
+    return state.sequence
+
+
+def _commit(journal: Journal, packing: dict[str, Any], sums: ProfileSums) -> None:
+    """The histograms are a new part each time, and the last one goes: one of the two is always whole."""
+    saved = sums.save(journal.part(journal.num_parts))
+    journal.commit({"packing": packing, "sums": saved})
+    if journal.num_parts > 1:
+        artifacts.remove(journal.part(journal.num_parts - 2))
+
+
+def _write(
+    out: Path, sums: ProfileSums, key: dict[str, Any], facts: dict[str, Any], options: ProfileOptions, timings: Timings
+) -> ProfileTables:
+    from recallkit.profiling.tables import NUM_GROUPS, OTHER_SOURCES, make_tables
+
+    if sums.has_others:
+        console.note(f"{len(sums.sources)} sources are kept apart, those that came first; the others are one row, {OTHER_SOURCES}")
+    with timings.stage("fitting"):
+        tables = make_tables(sums, knows_hits=facts["counts"] is not None, x_min=options.x_min)
+    words = {
+        **key["stop_words"],
+        "name": options.stop_words if options.stop_words in (OUR_STOP_WORDS, NLTK_STOP_WORDS, NO_STOP_WORDS) else "file",
+    }
+    manifest = {
+        "recallkit_version": __version__,
+        "options": key,
+        **facts,
+        "num_tokens": sums.num_tokens,
+        "num_groups": NUM_GROUPS,
+        "stop_words": words,
+        "x_min": options.x_min,
+    }
+    artifacts.write_frames(tables, out, manifest)
+    write_manifest(out / MANIFEST, {"kind": "profile", **manifest}, timings)
+    return tables
+
+
+# ----------------------------------------------------------------------------------------------------------- stop words
+
+
+def stop_words(name: str) -> list[str]:
+    """Words in lower case, sorted: `ours` (data/stop_words.txt), `nltk`'s English ones, `none`, or those of a file.
+
+    A file holds a word a line in UTF-8; lines that begin with `#` are remarks. Raises UserError where there is none.
+    """
+    if name == NO_STOP_WORDS:
+        return []
+    if name == NLTK_STOP_WORDS:
+        words = _nltk_words()
+    else:
+        from importlib.resources import files
+
+        path = Path(str(files("recallkit") / "data" / "stop_words.txt")) if name == OUR_STOP_WORDS else Path(name)
+        words = _words_of(path)
+    return sorted({word.strip().lower() for word in words} - {""})
+
+
+def _words_of(path: Path) -> list[str]:
+    remedy = "give ours, nltk, none, or a file of a word a line"
+    if not path.is_file():
+        raise UserError("no such list of stop words", where=path, remedy=remedy)
+    try:
+        return [line for line in path.read_text(encoding="utf-8-sig").splitlines() if not line.startswith("#")]
+    except UnicodeDecodeError as error:
+        raise UserError("not text in UTF-8", where=path, remedy=remedy) from error
+
+
+def _nltk_words() -> list[str]:
+    try:
+        from nltk.corpus import stopwords  # type: ignore[import-untyped]
+
+        return list(stopwords.words("english"))
+    except (ImportError, LookupError, OSError) as error:
+        remedy = "python -m nltk.downloader stopwords, or leave --stop-words out"
+        raise UserError("nltk's list of stop words is not there", where="--stop-words nltk", remedy=remedy) from error
+
+
+def token_mask(tokenizer: TextTokenizer, words: list[str]) -> np.ndarray:
+    """Which ids can be part of a content bigram (stages.profile.content_mask), by the tokenizer's own text of each."""
+    from recallkit.profiling.tables import content_mask
+
+    special = {index for index, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
+    return content_mask(token_texts(tokenizer), words, {*special, tokenizer.end_token_id})
+
+
+def token_texts(tokenizer: TextTokenizer) -> list[str]:
+    """The text of every id by itself; bytes that are no whole character become U+FFFD."""
+    pieces = tokenizer.token_bytes
+    if pieces is None:
+        ids = [[index] for index in range(tokenizer.vocab_size)]
+        return list(tokenizer.backend.decode_batch(ids, skip_special_tokens=False))
+    return [piece.decode("utf-8", "replace") for piece in pieces] + [""] * (tokenizer.vocab_size - len(pieces))

@@ -1,0 +1,455 @@
+"""How much a text repeats itself, by source: repeated bigrams a sequence, how far back they last stood, and where in a sequence.
+
+Zoology's appendix D looks at text in this way, without a model. There a repeated bigram is one that stands earlier in the
+same sequence of 2048 tokens, bigrams with a stop word or with punctuation are dropped, and how often a bigram occurs in
+training does not matter. All else is ours: that a bigram counts as such when either of its tokens, taken alone, is a stop
+word or holds no letter or digit; that figures are by source although sequences are packed (a token belongs to the source of
+its document, and figures a sequence are scaled to `seq_len` predictions); the intervals, the fits, and the shares of all
+repeated tokens and of AR hits (Zoology 3.1) beside them.
+
+Text is reduced to histograms as it streams by, so that memory does not grow with its length.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recallkit.attribution.aligned import RowReader, batch_ranges, check_labels
+from recallkit.attribution.bootstrap import percentile_interval, resample_totals
+from recallkit.attribution.buckets import position_bucket
+from recallkit.attribution.cells import NUM_POSITION_BUCKETS
+from recallkit.config import MAX_RESAMPLED_SOURCES
+from recallkit.errors import UserError
+from recallkit.profiling import histogram_kernels
+from recallkit.profiling.histogram_kernels import Histograms
+from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, cut_points, fit_power_law, tail_alpha
+from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
+from recallkit.storage.artifacts import read_manifest, replacing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    import polars as pl
+    import pyarrow as pa
+
+    from recallkit.counting.table import CountsTable
+
+NUM_GROUPS = 64
+"""Groups of sequences that are resampled. Sequences that begin in the same document are in the same one: documents are what is
+independent, as far as anything in a text is."""
+
+OTHER_SOURCES = "other sources"
+"""The row of all sources past the first MAX_RESAMPLED_SOURCES of the stream, whose order decides: their sizes are known too late."""
+
+MAX_SEQ_LEN = 1 << 18
+"""Longest sequence: histograms hold every distance apart, 24 bytes for each source."""
+
+KINDS = ("repeated", "content", "ar_hit")
+"""Whose distances are fitted: all repeated tokens, those of content bigrams, AR hits. In the order of compiled.histograms."""
+
+_NUM_RESAMPLES = 2000
+_COLUMNS = ("sequence", "position", "document", "source", "prev_token", "token", "distance", "occurrences", "ar_hit")
+FEW_DISTANCES = f"fewer than {MIN_TAIL} distances, or all the same: no fit"
+MIN_GROUPS = 8
+"""Fewest groups that intervals are made from: what a few books have in common says little of the next one."""
+FEW_GROUPS = f"tokens in fewer than {MIN_GROUPS} groups of documents: no intervals"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileTables:
+    """What a text repeats, by source (ALL first, then the largest). Shares are fractions, `*_ci_low` and `*_ci_high` 95 % intervals.
+
+    distances: source x distance (tokens back to the bigram's latest earlier occurrence): tokens at exactly that distance,
+    `repeated` all, `content` those of content bigrams, `ar_hits` (null without training counts). Distances that do not
+    occur are left out.
+    positions: source x bucket of positions (`low`..`high`, both included): tokens, and how many are repeated, of content
+    bigrams (`content_tokens`), both (`content_repeated`), AR hits; with shares of the bucket's tokens.
+    fits: source x kind (repeated, content, ar_hit): the power law of its distances. `distances` of them in all and their
+    median; `alpha`, its interval for the `x_min` given here, `tail_tokens` and their share; `ks` (0 to 1); `gain_*` in nats
+    a distance and `alpha_exposed` as in attribution.power_law.PowerLaw; a note where there is no fit.
+    profile: one row a source. `repeated_bigrams`: tokens that complete a repeated content bigram, for each `seq_len` tokens;
+    `distinct_bigrams` counts a bigram once a sequence. `repeated_share` and `ar_hit_share` are of all tokens. `groups`:
+    groups of sequences (of NUM_GROUPS) that hold tokens of the source, which the intervals are made from.
+    """
+
+    distances: pl.DataFrame
+    positions: pl.DataFrame
+    fits: pl.DataFrame
+    profile: pl.DataFrame  # last: written last, so that where it stands all others do
+
+
+def content_mask(texts: Sequence[str], stop_words: Collection[str], dropped: Collection[int] = ()) -> np.ndarray:
+    """Which ids of a vocabulary, whose texts are given, can be part of a content bigram: bool (vocab,).
+
+    Not those whose text, stripped and in lower case, is in `stop_words` (in lower case) or holds no letter or digit, as
+    bytes that are no whole character do not; nor the ids in `dropped` (end tokens and other special ones).
+    """
+    stopped = frozenset(stop_words)
+    words = (text.strip().lower() for text in texts)
+    mask = np.fromiter((word not in stopped and any(map(str.isalnum, word)) for word in words), bool, len(texts))
+    mask[list(dropped)] = False
+    return mask
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRows:
+    """n predicted tokens with all that is counted of them. `source` are codes of `names`; positions are 1..seq_len."""
+
+    names: Sequence[str]
+    source: np.ndarray  # (n,) int32
+    group: np.ndarray  # (n,) uint8
+    position: np.ndarray  # (n,) int32
+    content: np.ndarray  # (n,) bool
+    distance: np.ndarray  # (n,) int32, NO_DISTANCE where not repeated
+    occurrences: np.ndarray  # (n,) int32
+    ar_hit: np.ndarray  # (n,) bool
+
+
+@dataclass(frozen=True, slots=True)
+class Labeller:
+    """Labels sequences: `mask` as `content_mask` makes it; without `counts` nothing is an AR hit."""
+
+    mask: np.ndarray
+    counts: CountsTable | None
+    max_count: int
+
+    def label(self, ids: np.ndarray, offsets: np.ndarray, documents: np.ndarray, sources: dict[int, str]) -> LabelledRows:
+        """The predicted tokens of sequences `ids[offsets[i]:offsets[i + 1]]`; `documents` (of each id) have their `sources`."""
+        inside = np.ones(len(ids) - 1, bool)
+        inside[offsets[1:-1] - 1] = False
+        distance, occurrences = label_bigrams(ids, offsets)
+        lengths = np.diff(offsets) - 1
+        position = np.arange(1, len(distance) + 1, dtype=np.int32)
+        position -= np.repeat((np.cumsum(lengths) - lengths).astype(np.int32), lengths)
+        is_content = self.mask[ids]
+        names, source = _source_codes(documents[1:][inside], sources)
+        return LabelledRows(
+            names=names,
+            source=source,
+            group=np.repeat(group_of(documents[offsets[:-1] + 1]), lengths),
+            position=position,
+            content=(is_content[:-1] & is_content[1:])[inside],
+            distance=distance,
+            occurrences=occurrences,
+            ar_hit=self._ar_hits(ids, inside, distance),
+        )
+
+    def _ar_hits(self, ids: np.ndarray, inside: np.ndarray, distance: np.ndarray) -> np.ndarray:
+        hits = np.zeros(len(distance), bool)
+        if self.counts is not None:
+            at = np.flatnonzero(distance != NO_DISTANCE)
+            hits[at] = self.counts.lookup(ids[:-1][inside][at], ids[1:][inside][at]) <= self.max_count
+        return hits
+
+
+def _source_codes(documents: np.ndarray, sources: dict[int, str]) -> tuple[list[str], np.ndarray]:
+    """Names, and the code of each token's source among them, int32 (n,); documents come in runs."""
+    names = sorted(set(sources.values()))
+    code = {name: place for place, name in enumerate(names)}
+    starts = np.flatnonzero(np.concatenate([[True], documents[1:] != documents[:-1]]))
+    of_runs = np.array([code[sources[document]] for document in documents[starts].tolist()], np.int32)
+    return names, np.repeat(of_runs, np.diff(starts, append=len(documents)))
+
+
+def group_of(documents: np.ndarray) -> np.ndarray:
+    """The group, uint8 (n,), of sequences whose first predicted token is of these documents."""
+    groups: np.ndarray = (documents % NUM_GROUPS).astype(np.uint8)
+    return groups
+
+
+class ProfileSums:
+    """Histograms of a stream so far, by source in the order in which sources came."""
+
+    def __init__(self, seq_len: int, x_min: int | None = None) -> None:
+        self.seq_len = seq_len
+        self.sources: list[str] = []
+        self.num_tokens = 0
+        self.has_others = False
+        x_max = seq_len - 1
+        self.cuts = cut_points(x_max, x_min)
+        self._cut_of = np.maximum(np.searchsorted(self.cuts, np.arange(x_max + 1), side="right") - 1, 0).astype(np.uint8)
+        self._sums = self._zeros(1)
+
+    def _zeros(self, num_sources: int) -> Histograms:
+        return Histograms.zeros(num_sources, NUM_GROUPS, self.seq_len - 1, len(self.cuts), NUM_POSITION_BUCKETS)
+
+    def add(self, rows: LabelledRows) -> None:
+        """Counts tokens. Raises ValueError where a position or a distance is longer than the sequence."""
+        if not len(rows.source):
+            return
+        if rows.position.min() < 1 or rows.position.max() > self.seq_len or rows.distance.max() >= self.seq_len or rows.distance.min() < -1:
+            raise ValueError(f"positions or distances beyond sequences of {self.seq_len}")
+        places = self._places(rows)
+        bucket = position_bucket(rows.position, self.seq_len, NUM_POSITION_BUCKETS)
+        histogram_kernels.add_tokens(
+            self._sums, self._cut_of, places[rows.source], rows.group, bucket, rows.content, rows.distance, rows.occurrences, rows.ar_hit
+        )
+        self.num_tokens += len(rows.source)
+
+    def _places(self, rows: LabelledRows) -> np.ndarray:
+        """Where the sources of `rows.names` stand, int32; new ones in the order of their first tokens, wherever rows are cut."""
+        present: list[int] = np.flatnonzero(np.bincount(rows.source, minlength=len(rows.names))).tolist()
+        new = [code for code in present if rows.names[code] not in self.sources]
+        new.sort(key=lambda code: int(np.argmax(rows.source == code)))
+        places = np.zeros(len(rows.names), np.int32)
+        for code in [*new, *present]:
+            places[code] = self._place(rows.names[code])
+        return places
+
+    def _place(self, name: str) -> int:
+        if name in self.sources:
+            return self.sources.index(name)
+        if name == OTHER_SOURCES or len(self.sources) >= MAX_RESAMPLED_SOURCES:
+            self.has_others = True
+            place = MAX_RESAMPLED_SOURCES
+        else:
+            self.sources.append(name)
+            place = len(self.sources) - 1
+        if place >= len(self._sums.counts):
+            self._grow(min(max(place + 1, 2 * len(self._sums.counts)), MAX_RESAMPLED_SOURCES + 1))
+        return place
+
+    def _grow(self, num_sources: int) -> None:
+        more = self._zeros(num_sources - len(self._sums.counts))
+        self._sums = Histograms(*(np.concatenate([getattr(sums, f.name) for sums in (self._sums, more)]) for f in fields(Histograms)))
+
+    def named(self) -> tuple[list[str], Histograms]:
+        """Sources, the largest by tokens first (other sources last), with their histograms; ALL before them."""
+        places = [*range(len(self.sources)), *([MAX_RESAMPLED_SOURCES] if self.has_others else [])]
+        names = [*self.sources, OTHER_SOURCES]
+        tokens = {place: int(self._sums.counts[place, :, histogram_kernels.TOKENS].sum()) for place in places}
+        order = sorted(places, key=lambda place: (place == MAX_RESAMPLED_SOURCES, -tokens[place], names[min(place, len(self.sources))]))
+        kept = {f.name: getattr(self._sums, f.name)[order] for f in fields(Histograms)}
+        with_all = {name: np.concatenate([array.sum(axis=0, keepdims=True), array]) for name, array in kept.items()}
+        return ["ALL", *(names[min(place, len(self.sources))] for place in order)], Histograms(**with_all)
+
+    def save(self, path: Path) -> dict[str, Any]:
+        """Writes the histograms, whole or not at all; returns what `restore` needs beside them, as plain JSON."""
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **{f.name: getattr(self._sums, f.name) for f in fields(Histograms)})
+        return {"sources": self.sources, "num_tokens": self.num_tokens, "has_others": self.has_others}
+
+    def restore(self, path: Path, state: dict[str, Any]) -> None:
+        """The inverse of `save`. Raises UserError where the file is damaged."""
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+                self._sums = Histograms(**{f.name: saved[f.name] for f in fields(Histograms)})
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise UserError("a damaged part of an interrupted run", where=path, remedy="begin again with --force") from error
+        self.sources, self.num_tokens, self.has_others = list(state["sources"]), state["num_tokens"], state["has_others"]
+
+
+def labelled_rows(tokens: Path, mask: np.ndarray, progress: Callable[[int], None] = lambda _: None) -> Iterator[LabelledRows]:
+    """The rows of a `tokens.parquet` in turn, a row group or so at a time.
+
+    Raises UserError where the file is damaged.
+    """
+    check_labels(tokens, read_manifest(tokens))
+    reader = RowReader(tokens, _COLUMNS, remedy="slice again with --force")
+    group = np.zeros(1, np.uint8)
+    for start, stop in batch_ranges(tokens):
+        rows = _rows_of(reader.read(start, stop), mask, group, tokens)
+        group = rows.group[-1:]
+        yield rows
+        progress(stop)
+
+
+def _rows_of(table: pa.Table, mask: np.ndarray, group: np.ndarray, path: Path) -> LabelledRows:
+    """`group` (1,) is that of the sequence in which the table begins, unless it begins with the sequence."""
+    table = table.unify_dictionaries().combine_chunks()
+    column = {name: table[name].combine_chunks() for name in _COLUMNS}
+    position, document = column["position"].to_numpy(), column["document"].to_numpy()
+    previous, token = column["prev_token"].to_numpy(), column["token"].to_numpy()
+    if previous.min() < 0 or token.min() < 0 or max(previous.max(), token.max()) >= len(mask):
+        raise UserError("damaged (ids beyond the vocabulary)", where=path, remedy="slice again with --force")
+    begins = position == 1
+    return LabelledRows(
+        names=column["source"].dictionary.to_pylist(),
+        source=column["source"].indices.to_numpy(),
+        group=np.concatenate([group, group_of(document[begins])])[np.cumsum(begins)],
+        position=position,
+        content=mask[previous] & mask[token],
+        distance=column["distance"].fill_null(NO_DISTANCE).to_numpy(),
+        occurrences=column["occurrences"].to_numpy(),
+        ar_hit=column["ar_hit"].fill_null(False).to_numpy(zero_copy_only=False),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def make_tables(sums: ProfileSums, *, knows_hits: bool, x_min: int | None = None, seed: int = 0) -> ProfileTables:
+    """All tables of a finished stream; `knows_hits` says whether AR hits were labelled at all.
+
+    Intervals are 95 % percentile intervals of 2,000 resamples of the groups of sequences, the same for every source and
+    figure. The same sums give the same tables, to the bit.
+    """
+    sources, found = sums.named()
+    fits = [[fit_power_law(distances, x_min) for distances in found.distances[place]] for place in range(len(sources))]
+    resampled = _resample(found, fits, sums.cuts, seed)
+    return ProfileTables(
+        distances=_distances(sources, found, knows_hits=knows_hits),
+        positions=_positions(sources, found, sums.seq_len, knows_hits=knows_hits),
+        fits=_fits(sources, found, fits, resampled, knows_hits=knows_hits),
+        profile=_profile(sources, found, resampled, sums.seq_len, knows_hits=knows_hits),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Resampled:
+    """Totals over 2,000 resamples of the groups: counts (r, s, NUM_COUNTS), distances and their logs in the tails (r, s, NUM_KINDS)."""
+
+    counts: np.ndarray
+    tail_counts: np.ndarray
+    tail_logs: np.ndarray
+    groups: np.ndarray  # (s,) groups that hold tokens of the source
+
+
+def _resample(found: Histograms, fits: Sequence[Sequence[PowerLaw | None]], cuts: list[int], seed: int) -> _Resampled:
+    """Resamples the groups that hold anything."""
+    held = found.counts[:, :, histogram_kernels.TOKENS] > 0
+    kept = held[0]
+    in_tail = np.array([[[fit is not None and cut >= fit.x_min for cut in cuts] for fit in of_source] for of_source in fits])
+    tails = [np.einsum("skgc,skc->gsk", array[:, :, kept], in_tail) for array in (found.cut_counts, found.cut_logs)]
+    columns = [found.counts[:, kept].transpose(1, 0, 2), *tails]
+    num_groups = len(columns[0])
+    totals = resample_totals(np.hstack([array.reshape(num_groups, -1).astype(np.float64) for array in columns]), _NUM_RESAMPLES, seed)
+    ends = np.cumsum([array[0].size for array in columns])[:-1]
+    parts = [part.reshape(-1, *array.shape[1:]) for part, array in zip(np.split(totals, ends, axis=1), columns, strict=True)]
+    return _Resampled(parts[0], parts[1], parts[2], groups=held.sum(axis=1))
+
+
+def _ratio_bounds(part: np.ndarray, whole: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Bounds (2, s) of part / whole, both (r, s); NaN where fewer than MIN_GROUPS groups hold tokens of the source."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bounds = np.stack(percentile_interval(part / whole))
+    return np.where(groups >= MIN_GROUPS, bounds, np.nan)
+
+
+def _profile(sources: list[str], found: Histograms, resampled: _Resampled, seq_len: int, *, knows_hits: bool) -> pl.DataFrame:
+    import polars as pl
+
+    totals = found.counts.sum(axis=1)
+    tokens = totals[:, histogram_kernels.TOKENS]
+
+    def figure(name: str, counted: int, scale: float, *, known: bool = True) -> dict[str, pl.Series]:
+        low, high = scale * _ratio_bounds(
+            resampled.counts[:, :, counted], resampled.counts[:, :, histogram_kernels.TOKENS], resampled.groups
+        )
+        values = {name: scale * totals[:, counted] / tokens, f"{name}_ci_low": low, f"{name}_ci_high": high}
+        return {key: _numbers(value if known else np.full(len(tokens), np.nan)) for key, value in values.items()}
+
+    hits = pl.Series(totals[:, histogram_kernels.AR_HITS]) if knows_hits else pl.Series([None] * len(sources), dtype=pl.Int64)
+    return pl.DataFrame(
+        {
+            "source": sources,
+            "tokens": tokens,
+            "groups": resampled.groups.astype(np.int64),
+            "content_tokens": totals[:, histogram_kernels.CONTENT_TOKENS],
+            "content_repeated": totals[:, histogram_kernels.CONTENT_REPEATED],
+            **figure("repeated_bigrams", histogram_kernels.CONTENT_REPEATED, seq_len),
+            **figure("distinct_bigrams", histogram_kernels.DISTINCT_REPEATED, seq_len),
+            "repeated": totals[:, histogram_kernels.REPEATED],
+            **figure("repeated_share", histogram_kernels.REPEATED, 1),
+            "ar_hits": hits,
+            **figure("ar_hit_share", histogram_kernels.AR_HITS, 1, known=knows_hits),
+            "note": [FEW_GROUPS if groups < MIN_GROUPS else "" for groups in resampled.groups],
+        }
+    )
+
+
+def _numbers(values: np.ndarray | Sequence[float | None]) -> pl.Series:
+    """Float64, null where there is no number."""
+    import polars as pl
+
+    return pl.Series(values, dtype=pl.Float64).fill_nan(None)
+
+
+def _fits(
+    sources: list[str], found: Histograms, fits: Sequence[Sequence[PowerLaw | None]], resampled: _Resampled, *, knows_hits: bool
+) -> pl.DataFrame:
+    import polars as pl
+
+    bounds = [_ratio_bounds(resampled.tail_logs[:, :, k], resampled.tail_counts[:, :, k], resampled.groups) for k in range(len(KINDS))]
+    rows = []
+    for place, source in enumerate(sources):
+        for kind, name in enumerate(KINDS):
+            if name == "ar_hit" and not knows_hits:
+                continue
+            low, high = (_float(value) for value in bounds[kind][:, place])
+            rows.append({"source": source, "kind": name, **_fit_row(found.distances[place, kind], fits[place][kind], low, high)})
+    return pl.DataFrame(rows, schema=_fit_schema())
+
+
+def _float(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _fit_row(distances: np.ndarray, fit: PowerLaw | None, mean_log_low: float | None, mean_log_high: float | None) -> dict[str, Any]:
+    """One fit as a row; the bounds are of the mean of ln d in the tail, whose exponents fall as it rises."""
+    total = int(distances.sum())
+    row: dict[str, Any] = {"distances": total, "median_distance": None, "note": "" if fit else FEW_DISTANCES}
+    if total:
+        row["median_distance"] = int(np.searchsorted(np.cumsum(distances), (total + 1) // 2))
+    if fit is None:
+        return row
+
+    def exponent(mean_log: float | None) -> float | None:
+        return None if mean_log is None else tail_alpha(mean_log, fit.x_min, fit.x_max)
+
+    copied = ("alpha", "x_min", "x_max", "ks", "gain_geometric", "gain_lognormal", "gain_exposed", "alpha_exposed")
+    interval = {"alpha_ci_low": exponent(mean_log_high), "alpha_ci_high": exponent(mean_log_low)}
+    tail = {"tail_tokens": fit.num_tail, "tail_share": fit.num_tail / total}
+    return {**row, **{name: getattr(fit, name) for name in copied}, **interval, **tail}
+
+
+def _fit_schema() -> dict[str, Any]:
+    import polars as pl
+
+    names = dict.fromkeys(("source", "kind"), pl.String)
+    counts = dict.fromkeys(("distances", "median_distance"), pl.Int64)
+    exponent = dict.fromkeys(("alpha", "alpha_ci_low", "alpha_ci_high"), pl.Float64)
+    tail = {**dict.fromkeys(("x_min", "x_max", "tail_tokens"), pl.Int64), "tail_share": pl.Float64}
+    judged = dict.fromkeys(("ks", "gain_geometric", "gain_lognormal", "gain_exposed", "alpha_exposed"), pl.Float64)
+    return {**names, **counts, **exponent, **tail, **judged, "note": pl.String}
+
+
+def _distances(sources: list[str], found: Histograms, *, knows_hits: bool) -> pl.DataFrame:
+    import polars as pl
+
+    place, distance = np.nonzero(found.distances[:, histogram_kernels.KIND_REPEATED])
+    counted = {
+        "repeated": found.distances[place, histogram_kernels.KIND_REPEATED, distance],
+        "content": found.distances[place, histogram_kernels.KIND_CONTENT, distance],
+        "ar_hits": found.distances[place, histogram_kernels.KIND_AR_HITS, distance],
+    }
+    frame = pl.DataFrame(
+        {"source": np.array(sources, object)[place].tolist(), "distance": distance, **counted}, schema_overrides={"source": pl.String}
+    )
+    return frame if knows_hits else frame.with_columns(ar_hits=pl.lit(None, pl.Int64))
+
+
+def _positions(sources: list[str], found: Histograms, seq_len: int, *, knows_hits: bool) -> pl.DataFrame:
+    import polars as pl
+
+    place, bucket = np.nonzero(found.positions[:, :, histogram_kernels.PLACED_TOKENS])
+    # The first position of a bucket is 1 + ceil(bucket * seq_len / num_buckets).
+    low, high = (-(-(bucket + step) * seq_len // NUM_POSITION_BUCKETS) + 1 - step for step in (0, 1))
+    counted = {
+        "tokens": histogram_kernels.PLACED_TOKENS,
+        "content_tokens": histogram_kernels.PLACED_CONTENT_TOKENS,
+        "repeated": histogram_kernels.PLACED_REPEATED,
+        "content_repeated": histogram_kernels.PLACED_CONTENT_REPEATED,
+        "ar_hits": histogram_kernels.PLACED_AR_HITS,
+    }
+    columns = {name: found.positions[place, bucket, index] for name, index in counted.items()}
+    names = {"source": np.array(sources, object)[place].tolist()}
+    frame = pl.DataFrame({**names, "low": low, "high": high, **columns}, schema_overrides={"source": pl.String})
+    frame = frame if knows_hits else frame.with_columns(ar_hits=pl.lit(None, pl.Int64))
+    shares = {"repeated_share": "repeated", "content_repeated_share": "content_repeated", "ar_hit_share": "ar_hits"}
+    return frame.with_columns(**{name: pl.col(part) / pl.col("tokens") for name, part in shares.items()})

@@ -1,0 +1,150 @@
+"""What a text repeats, as a table by source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit.display import console
+from recallkit.display.console import percent, sparkline
+from recallkit.display.durations import print_timings
+from recallkit.display.tables import Table
+from recallkit.slicing.view import what_is_rare
+from recallkit.storage.timings import read_timings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from recallkit.profiling.tables import ProfileTables
+
+_MOST_ROWS = 20
+"""Sources in the table: what a terminal shows; the Parquet file has all of them."""
+
+_MOST_BLOCKS = 12
+"""Columns of a curve: longer distances than 4,096 share the last one."""
+
+_KINDS = {"repeated": "repeated", "content": "content", "ar_hit": "AR hits"}
+
+
+def profile_json(tables: ProfileTables, manifest: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """Figures by source, fits and positions, with what they were made of; exact distances are in the Parquet file alone."""
+    kept = ("num_tokens", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer", "stop_words", "x_min")
+    facts = {"path": str(out), **{name: manifest[name] for name in kept}, "timings": profile_timings(out)}
+    return {**facts, **{name: getattr(tables, name).to_dicts() for name in ("profile", "fits", "positions")}}
+
+
+def profile_timings(out: Path) -> dict[str, Any] | None:
+    """How long profiling took, where it is known."""
+    return read_timings(out / "manifest.json", kind="profile")
+
+
+def print_profile(tables: ProfileTables, manifest: Mapping[str, Any], out: Path) -> None:
+    """How much is repeated, then how far back, with the curve of distances."""
+    console.print_table(profile_table(tables, manifest))
+    console.print_table(distances_table(tables))
+    print_timings(profile_timings(out))
+    console.stdout().print(f"Tables (Parquet): {out}", markup=False, soft_wrap=True)
+
+
+def profile_tables(tables: ProfileTables, manifest: Mapping[str, Any]) -> dict[str, Table]:
+    """The tables of an export, by the names of their files."""
+    return {"profile": profile_table(tables, manifest), "fits": fits_table(tables)}
+
+
+def profile_table(tables: ProfileTables, manifest: Mapping[str, Any]) -> Table:
+    """Repeated bigrams a sequence with their interval, and the shares of repeated tokens and of AR hits."""
+    rows = tables.profile.head(_MOST_ROWS + 1).to_dicts()
+    cells = [
+        [
+            row["source"],
+            console.abbreviate(row["tokens"]),
+            f"{row['repeated_bigrams']:.1f}",
+            _bounds(row["repeated_bigrams_ci_low"], row["repeated_bigrams_ci_high"], 1),
+            percent(row["repeated_share"]),
+            percent(row["ar_hit_share"], 2),
+        ]
+        for row in rows
+    ]
+    hidden = len(tables.profile) - len(rows)
+    cells += [[f"and {hidden:,} more", "", "", "", "", ""]] if hidden else []
+    headers = ["source", "tokens", "bigrams", "95 % interval", "repeated", "AR hits"]
+    return Table(f"Repeated bigrams in {manifest['seq_len']:,} tokens", headers, cells, caption=_caption(manifest))
+
+
+def distances_table(tables: ProfileTables) -> Table:
+    """Of the distances of content bigrams: their median, the exponent of their tail, and their histogram as a sparkline."""
+    fits = [row for row in tables.fits.iter_rows(named=True) if row["kind"] == "content"][: _MOST_ROWS + 1]
+    curves = _curves(tables)
+    cells = [
+        [
+            row["source"],
+            _whole(row["median_distance"]),
+            _number(row["alpha"], 2),
+            _bounds(row["alpha_ci_low"], row["alpha_ci_high"], 2),
+            _whole(row["x_min"]),
+            curves.get(row["source"], ""),
+        ]
+        for row in fits
+    ]
+    caption = 'Blocks: distances of 1, 2-3, 4-7 ... tokens. alpha: exponent of a power law of distances at and beyond "from".'
+    headers = ["source", "median", "alpha", "95 % interval", "from", "distances"]
+    return Table("How far back they last stood", headers, cells, caption=caption)
+
+
+def fits_table(tables: ProfileTables) -> Table:
+    """The power laws of every source and kind of distance, with what they are judged by."""
+    cells = [
+        [
+            row["source"],
+            _KINDS[row["kind"]],
+            f"{row['distances']:,}",
+            _number(row["alpha"], 2),
+            _bounds(row["alpha_ci_low"], row["alpha_ci_high"], 2),
+            _whole(row["x_min"]),
+            percent(row["tail_share"]),
+            *(_number(row[name], 3) for name in ("ks", "gain_exposed")),
+            _number(row["alpha_exposed"], 2),
+        ]
+        for row in tables.fits.head(3 * (_MOST_ROWS + 1)).iter_rows(named=True)
+    ]
+    headers = ["source", "distances of", "number", "alpha", "95 % interval", "from", "in tail", "KS", "gain", "beta"]
+    caption = (
+        'alpha: exponent of a power law of distances at and beyond "from". KS: its Kolmogorov-Smirnov distance. Gain: nats a distance by '
+        "which a power law with the exponent beta fits better that knows how few tokens of a sequence have so many before them."
+    )
+    return Table("Power laws of distances", headers, cells, caption=caption)
+
+
+def _bounds(low: float | None, high: float | None, digits: int) -> str:
+    return "–" if low is None or high is None else f"{low:.{digits}f} to {high:.{digits}f}"
+
+
+def _whole(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _curves(tables: ProfileTables) -> dict[str, str]:
+    """For each source its distances of content bigrams, in blocks 1, 2-3, 4-7 ... up to the longest that any source has."""
+    import polars as pl
+
+    block = pl.col("distance").log(2).floor().cast(pl.Int64).clip(0, _MOST_BLOCKS - 1)
+    sums = tables.distances.group_by("source", block.alias("block")).agg(pl.col("content").sum())
+    counted = {(source, place): number for source, place, number in sums.iter_rows()}
+    last = max((place for _, place in counted), default=0)
+    curves = {
+        source: [counted.get((source, place), 0) for place in range(last + 1)] for source in tables.profile["source"].head(_MOST_ROWS + 1)
+    }
+    return {source: sparkline(curve, low=0) for source, curve in curves.items() if any(curve)}
+
+
+def _caption(manifest: Mapping[str, Any]) -> str:
+    words = manifest["stop_words"]
+    listed = {"ours": "our list", "nltk": "nltk's list", "none": "none", "file": "the given list"}[words["name"]]
+    return (
+        f"Bigrams: tokens in {manifest['seq_len']:,} that complete a bigram which stood in the sequence, bigrams with punctuation or "
+        f"a stop word ({listed}, {words['num_words']:,} words) left out. {what_is_rare(manifest)}"
+    )

@@ -1,0 +1,5 @@
+"""Recall from real documents: SWDE, FDA, SQuAD, through lm-eval."""
+
+from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall, plan_recall
+
+__all__ = ["RecallOptions", "documents_path", "evaluate_recall", "plan_recall"]

@@ -1,0 +1,182 @@
+"""A model that is to be evaluated: told apart, its tokenizer, loaded when it is first needed, as lm-eval sees it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallkit import __version__
+from recallkit.display import console
+from recallkit.errors import UserError
+from recallkit.models.protocol import ModelRequest
+from recallkit.scoring.model_tokenizer import identify_tokenizer, own_tokenizer
+from recallkit.storage import artifacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lm_eval.api.model import LM
+
+    from recallkit.models.protocol import ScoringModel
+    from recallkit.storage.journal import Parts
+    from recallkit.text.tokenizers import TextTokenizer
+
+
+_SPARE_ENTRIES = 256
+"""Entries that a model's vocabulary may have beyond its tokenizer's: rounding up, and tokens that were never used."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationOptions:
+    """How models are run.
+
+    `limit`: the first documents of each task only. None means: the model's own tokenizer and context, a batch of 8
+    prompts on CPU and 32 on a card.
+    """
+
+    limit: int | None = None
+    context: int | None = None
+    batch_size: int | None = None
+    counts: Path | None = None
+    device: str = "auto"
+    dtype: str = "float32"
+    tokenizer: str | None = None
+    trust_remote_code: bool = False
+    force: bool = False
+
+
+@contextlib.contextmanager
+def telling_what_is_kept(tables: Sequence[Path]) -> Iterator[None]:
+    """A block that makes tables; where it ends with a UserError, the user is told which of them are whole."""
+    try:
+        yield
+    except UserError:
+        done = sum(path.exists() for path in tables)
+        if done:
+            console.note(f"{done} of {len(tables)} tables are whole, and are found again when the rest is mended")
+        raise
+
+
+def check_named_once(**named: Sequence[str]) -> None:
+    """Raises UserError where a name of some kind (`model=`, `task=`) is given twice."""
+    for kind, names in named.items():
+        if len(set(names)) < len(names):
+            raise UserError(f"a {kind} is named twice", where=" ".join(names), remedy="name each once")
+
+
+class EvaluatedModel:
+    """A model as the user named it, loaded when it is first needed. Raises UserError where there is none such."""
+
+    def __init__(self, spec: str, options: EvaluationOptions) -> None:
+        if not spec.strip():
+            raise UserError("an empty name of a model", remedy="see `recallkit models`")
+        self.spec = spec
+        self.options = options
+
+    @property
+    def copies_text(self) -> bool:
+        """Whether it is the text control."""
+        from recallkit.models.loading import COPY_CONTROL
+
+        return self.spec == COPY_CONTROL
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What decides its answers, told without loading it."""
+        from recallkit.models.loading import identify_model
+
+        options = self.options
+        if self.copies_text:
+            return {"model_digest": artifacts.digest_json([self.spec, __version__]), "tokenizer": self.tokenizer.digest}
+        context = {} if options.context is None else {"context": options.context}
+        if self._is_control:
+            return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}
+        request = ModelRequest(self.spec, 0, dtype=options.dtype, trust_remote_code=options.trust_remote_code)
+        tokenizer = identify_tokenizer(self.spec, options.tokenizer)
+        ends = Path(self.spec) / "generation_config.json"  # where it stops
+        known = {"tokenizer": tokenizer, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}
+        kept = {name: value for name, value in known.items() if value is not None}
+        return {"model_digest": identify_model(request), "dtype": options.dtype, **kept, **context}
+
+    @property
+    def _is_control(self) -> bool:
+        from recallkit.models.loading import is_control
+
+        return is_control(self.spec)
+
+    @cached_property
+    def _named_tokenizer(self) -> str | None:
+        """The tokenizer that the user names, or that comes with the model: with the zoo's the embedded one."""
+        from recallkit.models import zoo
+        from recallkit.text.tokenizers import EMBEDDED
+
+        own = EMBEDDED if self.spec.startswith(zoo.PREFIX) else own_tokenizer(self.spec)
+        return self.options.tokenizer or own
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """Its own tokenizer, or the one that the user names; the embedded one where neither is known."""
+        from recallkit.text.tokenizers import EMBEDDED, load_tokenizer
+
+        name = self._named_tokenizer
+        if name is None and not self._is_control:
+            console.note(f"{self.spec}: no tokenizer beside it, taken to read ids of {EMBEDDED} (else name its own with --model-tokenizer)")
+        try:
+            return load_tokenizer(name)
+        except UserError as error:
+            remedy = "give another --model-tokenizer" if self.options.tokenizer else "give the model's tokenizer with --model-tokenizer"
+            raise UserError(f"its tokenizer cannot be read ({error.problem})", where=name, remedy=remedy) from error
+
+    @property
+    def _request(self) -> ModelRequest:
+        """With the tokenizer in use, and for control models the counts, the embedded ones unless others are given."""
+        options, counts = self.options, self.options.counts
+        if counts is None and self._is_control:
+            from recallkit import embedded
+
+            counts = embedded.counts()
+        return ModelRequest(
+            self.spec,
+            self.tokenizer.vocab_size,
+            self.tokenizer.describe(),
+            counts=counts,
+            device=options.device,
+            dtype=options.dtype,
+            trust_remote_code=options.trust_remote_code,
+        )
+
+    @cached_property
+    def model(self) -> ScoringModel:
+        """The model, loaded. Raises UserError where it does not load, or its vocabulary is not its tokenizer's."""
+        from recallkit.models.loading import load_model, tell_of_code
+
+        tell_of_code(self._request, console.note)
+        model = load_model(self._request)
+        spare = model.vocab_size - self.tokenizer.vocab_size
+        if self._named_tokenizer is None and not self._is_control and spare > _SPARE_ENTRIES:
+            raise UserError(
+                f"no tokenizer beside it, and its vocabulary of {model.vocab_size:,} entries is not that of {self.tokenizer.name}",
+                where=self.spec,
+                remedy="name its own with --model-tokenizer",
+            )
+        if spare > self.tokenizer.vocab_size:
+            console.note(
+                f"{self.spec}: {model.vocab_size:,} entries, but {self.tokenizer.name} has {self.tokenizer.vocab_size:,}: is it its own?"
+            )
+        return model
+
+    def unload(self) -> None:
+        """Gives its memory back, for the next model."""
+        self.__dict__.pop("model", None)
+
+    def behind_lm_eval(self, parts: Parts, show: Callable[[int], None]) -> LM:
+        """The model as lm-eval sees it; `parts` keeps what it has answered."""
+        from recallkit.recall.lm_eval_model import CopyLM, ModelLM
+
+        if self.copies_text:
+            return CopyLM(self.tokenizer)
+        options = self.options
+        return ModelLM(lambda: self.model, self.tokenizer, parts, max_length=options.context, batch_size=options.batch_size, show=show)

@@ -1,0 +1,132 @@
+"""Prompts of recall evaluations: as the tasks write them, or the document twice (JRT, arXiv 2407.05483), whole or cut around the answer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+
+    from recallkit.recall.records import RecallRow
+
+
+@dataclass(frozen=True, slots=True)
+class RecallPrompt:
+    """What a model reads, and the value that it should go on with."""
+
+    text: str
+    value: str
+
+
+def split_query(row: RecallRow) -> tuple[str, str]:
+    """Document and query of a row's text; the document has no white space at its end.
+
+    The query is `{key}:` in whatever case, also where it stands there repeatedly; of other rows what follows the last
+    blank line, or else the last newline. Without any of these all is query.
+    """
+    text = row.text.rstrip()
+    match = row.key and re.search(rf"(?:{re.escape(row.key)}:\s*)+\Z", text, re.IGNORECASE)
+    if match:
+        return text[: match.start()].rstrip(), match[0]
+    for separator in (r"\n\s*\n", r"\n"):
+        if match := re.match(rf"(.*){separator}", text, re.DOTALL):
+            return match[1].rstrip(), text[match.end() :]
+    return "", row.text
+
+
+def make_prompt(
+    row: RecallRow, *, version: int, kind: Literal["standard", "twice"], shorten: Callable[[str, str], str] | None = None
+) -> RecallPrompt:
+    """The prompt of a row.
+
+    `version` 0 takes text and value as they are, 1 strips both (lm-eval's version 1). `kind` "twice" lets the model read the
+    document twice (JRT). `shorten` gives what is kept of a document, given it and the value.
+    """
+    value = row.value.strip() if version else row.value
+    document, _ = split_query(row)
+
+    def shortened(whole: str) -> str:
+        return shorten(whole, value) if shorten else whole
+
+    text = shortened(document) + row.text[len(document) :]
+    if kind == "standard":
+        return RecallPrompt(text.strip() if version else text, value)
+    if row.key:
+        key = row.key[0].upper() + row.key[1:]
+        once = shortened(document).strip().rstrip(".") + "."
+        return RecallPrompt(f"Information about {key}. {once}\n{once} {key}:", value)
+    if row.question is not None and row.context is not None:
+        context = shortened(row.context.partition("Question:")[0])
+        return RecallPrompt(f"{row.question} {context}\n{text.strip()}", value)
+    return RecallPrompt(f"{shortened(document)}\n{text.strip()}", value)
+
+
+def cut_around_answer(document: str, value: str, stops: np.ndarray, num_tokens: int) -> str:
+    """The part of a document of at most `num_tokens` tokens around its earliest mention of the value (JRT's cut).
+
+    `stops` int64 (n,): where each token ends in the document's UTF-8. Half of the tokens, rounded down, stand before the one
+    in which the value begins, fewer where the document begins or ends. Without a mention: the document's last ones. A
+    character is never cut: a token that ends within one goes with it or not at all.
+    """
+    import numpy as np
+
+    encoded = document.encode()
+    begun = next(_first_tokens(document, value, stops), None)
+    middle = len(stops) if begun is None else begun
+    before = num_tokens if begun is None else num_tokens // 2
+    places = np.concatenate([np.zeros(1, np.int64), stops])
+    cuts = _clean_cuts(encoded, places)
+    first = cuts[np.searchsorted(cuts, max(0, middle - before), "left")]
+    last = cuts[np.searchsorted(cuts, min(len(stops), middle + num_tokens - before), "right") - 1]
+    return encoded[places[first] : places[last]].decode()
+
+
+def _clean_cuts(encoded: bytes, places: np.ndarray) -> np.ndarray:
+    """Numbers of tokens, from 0 to all, after which a text can be cut: none of a character's tokens stands behind."""
+    import numpy as np
+
+    is_clean = (np.frombuffer(encoded + b"\n", np.uint8)[places] & 0b1100_0000) != 0b1000_0000  # a byte within a character: 10......
+    is_clean[:-1] &= np.diff(places) > 0
+    is_clean[[0, -1]] = True
+    return np.flatnonzero(is_clean)
+
+
+def _first_tokens(text: str, value: str, stops: np.ndarray) -> Iterator[int]:
+    """For each mention of the value, in whatever case, the token in which it begins. Mentions do not overlap."""
+    import numpy as np
+
+    at, place = 0, 0  # the same place in characters and in bytes
+    for match in re.finditer(re.escape(value), text, re.IGNORECASE):
+        at, place = match.start(), place + len(text[at : match.start()].encode())
+        yield int(np.searchsorted(stops, place, "right"))
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a value stands in a prompt that is cut at its beginning.
+
+    `occurrences` in the whole prompt, overlapping ones once; `distance` in tokens from the one in which the latest kept
+    occurrence begins to the prompt's end; `answer_cut`: there are some, and all are.
+    """
+
+    occurrences: int
+    distance: int | None
+    answer_cut: bool
+
+
+def find_places(prompt: str, value: str, stops: np.ndarray, num_cut: int) -> Places:
+    """Where a value, in whatever case, stands in a prompt of which the first `num_cut` tokens are cut away.
+
+    `stops` int64 (n,): where each token ends in the prompt's UTF-8. An occurrence is kept where nothing of it is cut.
+    """
+    tokens = list(_first_tokens(prompt, value, stops))
+    kept = [token for token in tokens if token >= num_cut]
+    return Places(
+        occurrences=len(tokens),
+        distance=len(stops) - kept[-1] if kept else None,
+        answer_cut=bool(tokens) and not kept,
+    )

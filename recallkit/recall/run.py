@@ -1,0 +1,255 @@
+"""Recall evaluations of models: found again, gone on with, or made; and models side by side.
+
+A documents table is identified by everything that decides its numbers: the model's weights and precision, its
+tokenizer, the rows that are asked, and how prompts are made and cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from recallkit import __version__, config
+from recallkit.display import console
+from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
+from recallkit.recall.tasks import OWN, TASKS, load_rows
+from recallkit.storage import artifacts
+from recallkit.storage.journal import PartsJournal, is_finished
+from recallkit.storage.timings import Timings, read_timings, write_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from lm_eval.api.model import LM
+
+    from recallkit.recall.lm_eval_model import Recall
+    from recallkit.recall.records import RecallRow
+    from recallkit.recall.tables import RecallTables
+    from recallkit.recall.tasks import RecallRows
+    from recallkit.text.tokenizers import TextTokenizer
+
+CENTRED_TOKENS = 950
+"""Tokens kept around the answer by the answer-centred cut: a context of 1,000 less 50 for the answer (JRT, arXiv 2407.05483)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallOptions(EvaluationOptions):
+    """What is asked, beside how models are run.
+
+    `version` of the tasks (1 strips white space off text and value), `prompt` `standard` or `twice`, `cut` `left` or
+    `answer`; `data`: local rows in place of the hub's.
+    """
+
+    version: int = 1
+    prompt: Literal["standard", "twice"] = "standard"
+    cut: Literal["left", "answer"] = "left"
+    data: Path | None = None
+
+    @property
+    def manner(self) -> str:
+        """What is asked otherwise than usual, if anything: `-twice-answer-cut`."""
+        return "-twice" * (self.prompt == "twice") + "-answer-cut" * (self.cut == "answer")
+
+    def variant(self, task: str) -> str:
+        """A task's name, and the file's of rows of one's own, with version and manner: `swde-v0-twice`."""
+        own = f"-{artifacts.file_slug(self.data.name.partition('.')[0])}" if task == OWN and self.data is not None else ""
+        return f"{task}{own}-v{self.version}{self.manner}"
+
+
+def documents_path(out: Path, model: str, variant: str) -> Path:
+    """Where a model's documents table of a task lies."""
+    return out / "documents" / artifacts.file_slug(model) / f"{variant}.parquet"
+
+
+def comparison_path(out: Path, models: Sequence[str], variants: Sequence[str]) -> Path:
+    """Where the comparison of these models on these tasks lies: each question has a folder of its own."""
+    return out / "compared" / f"{artifacts.file_slug('_'.join(variants))}.{artifacts.digest_json(list(models))[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecallPlan:
+    """Recall evaluations of which everything was checked that can be before a model is loaded."""
+
+    models: dict[str, EvaluatedModel]
+    rows: dict[str, RecallRows]
+    """By task."""
+    files: dict[tuple[str, str], Path]
+    """The documents table of each model and task."""
+    out: Path
+    options: RecallOptions
+
+    def run(self) -> tuple[RecallTables, Path]:
+        """Makes what is missing of the documents tables and lm-eval's files, and the comparison; its folder is returned with it."""
+        from recallkit.recall.tables import compare_recall
+
+        with telling_what_is_kept(list(self.files.values())):
+            for model, evaluated in self.models.items():
+                for task, rows in self.rows.items():
+                    path = self.files[model, task]
+                    if not _is_there(evaluated, task, rows, path, self.options):
+                        _evaluate(evaluated, task, rows, path, self.out / "lm-eval", self.options)
+                evaluated.unload()
+        timings = Timings()
+        for (model, task), path in self.files.items():
+            known = read_timings(path.with_suffix(".json"))
+            timings.keep(f"{model}, {task}", None if known is None else known["stages"].get("evaluating"))
+        with timings.stage("comparing"):
+            tables = compare_recall(self.files)
+        models, variants = list(self.models), [self.options.variant(task) for task in self.rows]
+        question = {"reference": models[0], "models": models, "tasks": variants}
+        origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
+        facts = {**_stamp(), "kind": "recall", "options": question, **question, "rows": origins}
+        folder = comparison_path(self.out, models, variants)
+        artifacts.write_frames(tables, folder, facts)
+        write_manifest(folder / "manifest.json", facts, timings)
+        return tables, folder
+
+
+def plan_recall(models: Sequence[str], tasks: Sequence[str], out: Path, options: RecallOptions = RecallOptions()) -> RecallPlan:
+    """Finds rows, models, tokenizers and what is done already, so that a mistake is told before hours of work.
+
+    The first model is the reference of the comparison. Raises UserError for everything a user can mend.
+    """
+    check_named_once(model=models, task=tasks)
+    rows = {task: load_rows(task, options.data, options.limit) for task in tasks}
+    evaluated = {model: EvaluatedModel(model, options) for model in models}
+    files = {(model, task): documents_path(out, model, options.variant(task)) for model in models for task in tasks}
+    for (model, task), path in files.items():
+        if not _is_there(evaluated[model], task, rows[task], path, options):
+            _ = evaluated[model].tokenizer
+    return RecallPlan(evaluated, rows, files, out, options)
+
+
+def evaluate_recall(
+    models: Sequence[str], tasks: Sequence[str], out: Path, options: RecallOptions = RecallOptions()
+) -> tuple[RecallTables, Path]:
+    """Evaluates each model on each task and compares them: `plan_recall` and `RecallPlan.run`."""
+    return plan_recall(models, tasks, out, options).run()
+
+
+def describe_tasks() -> list[tuple[str, str]]:
+    """Name and description of every recall task, and of the set of lm-eval's own."""
+    from recallkit.recall.stock_tasks import COMMONSENSE
+
+    return [*((task.name, task.description) for task in TASKS.values()), ("commonsense", f"lm-eval's {', '.join(COMMONSENSE)}, unchanged")]
+
+
+def _stamp() -> dict[str, Any]:
+    return {"recallkit_version": __version__, "schema_version": config.SCHEMA_VERSION}
+
+
+# ---------------------------------------------------------------------------------------------------------- recall tasks
+
+
+def _asked(task: str, options: RecallOptions) -> dict[str, Any]:
+    return {"task": task, "version": options.version, "prompt": options.prompt, "cut": options.cut}
+
+
+def _identity(evaluated: EvaluatedModel, task: str, rows: RecallRows, options: RecallOptions) -> dict[str, Any]:
+    """Everything that decides the numbers of a documents table."""
+    return {**evaluated.identity, **_asked(task, options), "rows": rows.digest, "num_rows": len(rows.rows)}
+
+
+def _is_there(evaluated: EvaluatedModel, task: str, rows: RecallRows, path: Path, options: RecallOptions) -> bool:
+    """Whether a documents table is whole. Raises UserError where it is of other options."""
+    found = artifacts.manifest_options(path, force=options.force)
+    return is_finished(found, _identity(evaluated, task, rows, options), path, force=options.force)
+
+
+def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, path: Path, lm_eval_folder: Path, options: RecallOptions) -> None:
+    """Makes one documents table, with lm-eval's files."""
+    identity = _identity(evaluated, task, rows, options)
+    documents = list(_documents(rows.rows, evaluated.tokenizer, options))
+    with PartsJournal(path, {**identity, "batch_size": options.batch_size}, force=options.force) as journal:
+        there = len(journal.parts.done())
+        if there:
+            console.note(f"{path}: going on after {there:,} batches that are there", event="resumed", done=there, unit="batches")
+        timings, progress = Timings(), console.progress(f"{task}: {evaluated.spec}", total=len(documents), unit="prompts")
+        with timings.stage("evaluating", of=f"{evaluated.spec}, {task}", resumed=bool(there)) as stage, progress as show:
+            recalls = _run(evaluated.behind_lm_eval(journal.parts, show), documents, evaluated.spec, lm_eval_folder, options, task)
+            if not there:
+                stage.amounts["prompts"] = len(documents)
+        facts = {**_stamp(), "options": identity, **_asked(task, options)}
+        _write(path, documents, recalls, rows, evaluated, facts)
+        write_manifest(path.with_suffix(".json"), {"kind": "recall documents", **facts}, timings)
+        journal.finish()
+
+
+def _documents(rows: Sequence[RecallRow], tokenizer: TextTokenizer, options: RecallOptions) -> Iterator[dict[str, Any]]:
+    """What lm-eval is given: a prompt and its value, with what tells the rows apart."""
+    from recallkit.recall.prompts import cut_around_answer, make_prompt
+
+    def centred(document: str, value: str) -> str:
+        return cut_around_answer(document, value, tokenizer.encode_with_stops([document])[0][1], CENTRED_TOKENS)
+
+    for number, row in enumerate(rows):
+        shorten = centred if options.cut == "answer" else None
+        prompt = make_prompt(row, version=options.version, kind=options.prompt, shorten=shorten)
+        answers = [answer.strip() if options.version else answer for answer in row.answers]
+        fields = {"row": number, "doc_id": row.doc_id, "key": row.key or "", "answers": answers}
+        yield {"prompt": prompt.text, "value": prompt.value, **fields}
+
+
+def _run(
+    lm: LM, documents: Sequence[dict[str, Any]], model: str, folder: Path, options: RecallOptions, task: str
+) -> Mapping[tuple[str, str], Recall]:
+    """What lm-eval makes of the documents; its results are written."""
+    from recallkit.recall.lm_eval_run import load_tasks, run_tasks, write_results
+    from recallkit.recall.lm_eval_task import RecallTask
+
+    name = (TASKS[task].lm_eval_name or task) + options.manner.replace("-", "_")
+    metadata = {"prompt": options.prompt, "cut": options.cut}
+    loaded = load_tasks([RecallTask(name, documents, options.version, metadata)])
+    write_results(run_tasks(lm, loaded, model=model, limit=None), folder, model)
+    recalls: Mapping[tuple[str, str], Recall] = lm.recalls
+    return recalls
+
+
+def _write(
+    path: Path,
+    documents: Sequence[dict[str, Any]],
+    recalls: Mapping[tuple[str, str], Recall],
+    rows: RecallRows,
+    evaluated: EvaluatedModel,
+    facts: dict[str, Any],
+) -> None:
+    from recallkit.recall.tables import write_documents
+
+    asked = {name: facts[name] for name in ("task", "version", "prompt", "cut")}
+    table = [
+        {
+            "model": evaluated.spec,
+            **asked,
+            **_recalled(document, recalls[document["prompt"], document["value"]]),
+        }
+        for document in documents
+    ]
+    more = {"kind": "recall documents", "model": evaluated.spec, "num_rows": len(table), "num_dropped": rows.num_dropped}
+    more["comparable"] = rows.is_comparable
+    write_documents(path, table, {**facts, **more, "origin": rows.origin, "tokenizer": evaluated.tokenizer.describe()})
+
+
+def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
+    """A row of the documents table, but for what all rows share."""
+    from recallkit.recall.lm_eval_task import contains
+
+    nlls, answers = recall.answer_nll, document["answers"]
+    is_right = contains(recall.generation, document["value"])
+    return {
+        "row": document["row"],
+        "doc_id": document["doc_id"],
+        "key": document["key"] or None,
+        "value": document["value"],
+        "prompt_tokens": recall.prompt_tokens,
+        "tokens_cut": recall.num_cut,
+        "truncated": recall.num_cut > 0,
+        "answer_cut": recall.places.answer_cut,
+        "generation": recall.generation,
+        "contains": is_right,
+        "contains_any": is_right or any(contains(recall.generation, answer) for answer in answers) if answers else None,
+        "answer_nll": sum(nlls) / len(nlls) if nlls else None,
+        "answer_tokens": len(nlls) if nlls else None,
+        "answer_distance": recall.places.distance,
+        "occurrences": recall.places.occurrences,
+    }

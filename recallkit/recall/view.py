@@ -1,0 +1,175 @@
+"""Recall evaluations, and tasks of lm-eval."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from recallkit.display import console
+from recallkit.display.console import sparkline
+from recallkit.display.tables import Table
+from recallkit.slicing.view import powers_of_two
+from recallkit.storage.timings import read_timings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import polars as pl
+
+    from recallkit.recall.tables import RecallTables
+
+
+def recall_json(tables: RecallTables, folder: Path) -> dict[str, Any]:
+    """Every table of the comparison, row by row."""
+    rows = {field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}
+    return {"path": str(folder), **rows, "timings": read_timings(folder / "manifest.json", kind="recall")}
+
+
+def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
+    """Accuracy of each model on each task with its standard error, the differences to the reference, curves, and what was cut."""
+    curves = curves_table(tables)
+    console.print_tables([*recall_tables(tables).values(), *([] if curves is None else [curves])])
+    for line in filter(None, map(_worth_knowing, tables.recall.iter_rows(named=True))):
+        console.print_line(line)
+    for what, where in (("Tables (Parquet)", folder), ("a row a prompt", out / "documents"), ("lm-eval's files", out / "lm-eval")):
+        console.print_line(f"{what}: {where}", is_path=True)
+
+
+def recall_tables(tables: RecallTables) -> dict[str, Table]:
+    """The tables with figures that are printed, by the names of their files in an export."""
+    found = {"recall": accuracy_table(tables), "differences": differences_table(tables), "answer_nll": answers_table(tables)}
+    return {name: table for name, table in found.items() if table is not None}
+
+
+def accuracy_table(tables: RecallTables) -> Table:
+    """A row a model, a column a task: accuracy in per cent with its standard error, as the papers print it."""
+    cells, models, tasks = _cells(tables)
+    asked = [_what_was_asked(cells[models[0], task]) for task in tasks]
+    return Table(
+        f"Recall: generations with the value in % (standard error); {_manner(cells[models[0], tasks[0]])}",
+        ["model", *tasks],
+        [[model, *(_accuracy(cells[model, task]) for task in tasks)] for model in models],
+        caption="\n".join([*asked, "Greedy, 48 tokens, cut at the first newline."]),
+        groups=[("", 1), ("accuracy (%)", len(tasks))],
+    )
+
+
+def differences_table(tables: RecallTables) -> Table | None:
+    """Paired differences to the first model, a row a model and task; None for a single model."""
+    cells, models, tasks = _cells(tables)
+    if len(models) < 2:
+        return None
+    rows = [(model, task, cells[model, task]) for task in tasks for model in models[1:]]
+    return Table(
+        f"Difference to {models[0]}",
+        ["model", "task", "points", "95 % interval"],
+        [[model, task, f"{100 * row['difference']:+.1f}", _points(row)] for model, task, row in rows],
+    )
+
+
+def answers_table(tables: RecallTables) -> Table:
+    """Mean NLL of the right answer: a row a model, a column a task."""
+    cells, models, tasks = _cells(tables)
+    return Table(
+        "NLL of the answer after the prompt, in nats a token",
+        ["model", *tasks],
+        [[model, *(_nats(cells[model, task]["answer_nll"]) for task in tasks)] for model in models],
+    )
+
+
+def curves_table(tables: RecallTables) -> Table | None:
+    """Accuracy by the answer's distance from the prompt's end as curves, a block a bucket; None where every task has one at most."""
+    _, models, tasks = _cells(tables)
+    found = {task: _curves(tables.by_distance.filter(task=task), models) for task in tasks}
+    curves = {task: curve for task, curve in found.items() if curve is not None}
+    if not curves:
+        return None
+    return Table(
+        "Accuracy by distance of the answer from the prompt's end, in tokens",
+        ["model", *(f"{task}\n{first:,} to {last:,}" for task, (first, last, _) in curves.items())],
+        [[model, *(lines[model] for _, _, lines in curves.values())] for model in models],
+        caption="From 0 % (▁) to 100 % (█), in powers of two; blank where no answer stands.",
+    )
+
+
+def _curves(buckets: pl.DataFrame, models: Sequence[str]) -> tuple[int, int, dict[str, str]] | None:
+    """The shortest distance, the longest, and each model's curve, of one task; None where there is one bucket at most."""
+    highs = powers_of_two(buckets["high"].to_list())
+    if len(highs) < 2:
+        return None
+    known = {(row["model"], row["high"]): row["accuracy"] for row in buckets.iter_rows(named=True)}
+    curves = {model: sparkline([known.get((model, high)) for high in highs], 0.0, 1.0) for model in models}
+    lows: list[int] = buckets["low"].to_list()
+    return min(lows), highs[-1], curves
+
+
+def _cells(tables: RecallTables) -> tuple[dict[tuple[str, str], dict[str, Any]], list[str], list[str]]:
+    """(model, task) -> row of the table, and the models and tasks in their order."""
+    cells = {(row["model"], row["task"]): row for row in tables.recall.iter_rows(named=True)}
+    models, tasks = (list(dict.fromkeys(pair[place] for pair in cells)) for place in (0, 1))
+    return cells, models, tasks
+
+
+def _manner(row: Mapping[str, Any]) -> str:
+    twice, cut = ", document read twice" * (row["prompt"] == "twice"), ", cut around the answer" * (row["cut"] == "answer")
+    return f"task version {row['version']}{twice}{cut}"
+
+
+def _accuracy(row: Mapping[str, Any]) -> str:
+    error = row["standard_error"]
+    return f"{100 * row['accuracy']:.1f}" + ("" if error is None else f" ({100 * error:.1f})")
+
+
+def _points(row: Mapping[str, Any]) -> str:
+    low, high = row["difference_low"], row["difference_high"]
+    return "–" if low is None else f"{100 * low:+.1f} to {100 * high:+.1f}"
+
+
+def _nats(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _what_was_asked(row: Mapping[str, Any]) -> str:
+    """Numbers of prompts and documents; never without those that were dropped."""
+    dropped = f", {_counted(row['dropped'], 'row')} without a value dropped" if row["dropped"] else ""
+    published = "" if row["comparable"] else "; comparable with no published figures"
+    return f"{row['task']}: {_counted(row['num_rows'], 'prompt')} of {_counted(row['num_documents'], 'document')}{dropped}{published}."
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def _worth_knowing(row: Mapping[str, Any]) -> str:
+    """What explains a low accuracy otherwise than by the model: "" where nothing does."""
+    facts = {
+        "cut on the left to fit its context": row["truncated"],
+        "whose answer stood only in what was cut": row["answer_cut"],
+        "in which the value does not stand": row["absent"],
+        "whose value holds a newline, which no generation does": row["multiline"],
+        "answered with nothing": row["empty"],
+    }
+    found = ", ".join(f"{number:,} {fact}" for fact, number in facts.items() if number)
+    return f"{row['model']}, {row['task']}: of {_counted(row['num_rows'], 'prompt')} {found}" if found else ""
+
+
+def print_metrics(metrics: pl.DataFrame, out: Path) -> None:
+    """lm-eval's own metrics, a row each."""
+    console.print_table(metrics_table(metrics))
+    console.print_line(f"lm-eval's files (JSON): {out / 'lm-eval'}", is_path=True)
+
+
+def metrics_table(metrics: pl.DataFrame) -> Table:
+    """A row a model, task and metric, with the standard error that lm-eval gives."""
+    rows = [
+        [
+            row["model"],
+            row["task"] if row["version"] is None else f"{row['task']} v{row['version']}",
+            row["metric"] if row["filter"] == "none" else f"{row['metric']},{row['filter']}",
+            f"{row['value']:.4f}",
+            "–" if row["standard_error"] is None else f"{row['standard_error']:.4f}",
+        ]
+        for row in metrics.iter_rows(named=True)
+    ]
+    return Table("Tasks of lm-eval, unchanged", ["model", "task", "metric", "value", "std. error"], rows)

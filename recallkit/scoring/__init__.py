@@ -1,0 +1,5 @@
+"""NLL, argmax and rank of every predicted token."""
+
+from recallkit.scoring.run import ScoringOptions, check_scores, score, score_path, score_timings
+
+__all__ = ["ScoringOptions", "check_scores", "score", "score_path", "score_timings"]

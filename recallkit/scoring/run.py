@@ -1,0 +1,403 @@
+"""Scores of a slice directory: found again, gone on with, or made, by one process or by many.
+
+A score file is identified by everything that decides its numbers: the model's weights and precision, its tokenizer, the
+sequences, and how sequences longer than the model's context are read.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallkit import __version__
+from recallkit.display import console
+from recallkit.errors import UsageError, UserError
+from recallkit.models.protocol import ModelRequest
+from recallkit.scoring.model_tokenizer import identify_tokenizer, own_tokenizer
+from recallkit.storage import artifacts
+from recallkit.storage.journal import Parts, PartsJournal, is_finished
+from recallkit.storage.timings import Timings, read_timings, write_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from recallkit.scoring.scores import SequenceReader
+    from recallkit.scoring.worker import Scorer, ScoringJob
+    from recallkit.text.tokenizers import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringOptions:
+    """How models are run.
+
+    None means: as in the scores that are there already, else float32, a batch chosen from the model and the machine's
+    memory, the model's own tokenizer and context. `share` (k, n): only every n-th part, the k-th of each n, for one of n
+    jobs that share the directory.
+    """
+
+    counts: Path | None = None
+    device: str = "auto"
+    dtype: str | None = None
+    batch_tokens: int | None = None
+    force: bool = False
+    tokenizer: str | None = None
+    context: int | None = None
+    stride: int | None = None
+    carry_state: bool = False
+    trust_remote_code: bool = False
+    workers: int = 1
+    engine: str = "local"
+    address: str | None = None
+    share: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UserError for options that do not go together."""
+        if self.stride is not None and self.carry_state:
+            raise UsageError("two ways to read a long sequence", where="--stride and --carry-state", remedy="give one of them")
+        if self.address is not None and self.engine != "ray":
+            raise UsageError("an address of no cluster", where="--address", remedy="give --engine ray as well")
+
+
+def score_path(slices: Path, model: str) -> Path:
+    """Where a model's scores of a slice directory lie."""
+    return slices / "scores" / f"{artifacts.file_slug(model)}.parquet"
+
+
+def score_timings(slices: Path, model: str) -> dict[str, Any] | None:
+    """How long a model's scores took, if that is known: it stands in the JSON file beside them, with their manifest."""
+    return read_timings(score_path(slices, model).with_suffix(".json"))
+
+
+def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
+    """Scores every predicted token of a slice directory with one model; returns the score file's manifest.
+
+    Done once for a model and a set of sequences: a finished file is found again, an unfinished one is gone on with.
+    With a `share` nothing is joined, and the manifest says how far all shares are (`parts_done` of `num_parts`).
+    Raises UserError for everything a user can mend.
+    """
+    path = score_path(slices, model_spec)
+    found = artifacts.manifest_options(path, force=options.force)
+    options = _as_scored(options, {} if options.force else found or {})
+    sequences = _sequences(slices)
+    request = _request(model_spec, slices, sequences, options)
+    identity = _identity(request, sequences, options)
+    remedy = f"score it again: recallkit score {model_spec}{_as_typed(options)} --slices {slices} --force"
+    from recallkit.scoring.scores import SEQUENCES_PER_PART
+
+    if is_finished(found, identity, path, force=options.force, remedy=remedy):
+        manifest = artifacts.read_manifest(path)
+        beside = path.with_suffix(".json")
+        if not beside.exists():  # a full disk, or a kill, came between the two files
+            write_manifest(beside, manifest, Timings())
+        num_parts = -(-sequences["num_sequences"] // SEQUENCES_PER_PART)
+        return manifest if options.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
+    key = {**identity, "batch_tokens": options.batch_tokens, "sequences_per_part": SEQUENCES_PER_PART}
+    with PartsJournal(path, key, force=options.force, shared=options.share is not None) as journal:
+        job = _job(request, slices, sequences, options, journal.parts)
+        num_parts = job.reader().num_parts()
+        timings = Timings()
+        _score_parts(job, _wanted(num_parts, options), journal, sequences["num_rows"], options, timings)
+        if options.share is not None:
+            return {**identity, "parts_done": len(journal.parts.done()), "num_parts": num_parts, "joined": False}
+        manifest = _join(job, num_parts, path, identity, sequences, timings)
+        journal.finish()
+    return manifest
+
+
+def _as_scored(options: ScoringOptions, found: Mapping[str, Any]) -> ScoringOptions:
+    """The options, with what was not given taken from the scores that are there."""
+    given_reading = options.context is not None or options.stride is not None or options.carry_state
+    reading = {} if given_reading else {name: found[name] for name in ("context", "stride", "carry_state") if name in found}
+    return replace(
+        options,
+        dtype=options.dtype or found.get("dtype") or "float32",
+        tokenizer=options.tokenizer or (found.get("tokenizer") or {}).get("given"),
+        **reading,
+    )
+
+
+def _as_typed(options: ScoringOptions) -> str:
+    """The options that decide numbers, as they are typed."""
+    given = {
+        "--dtype": options.dtype if options.dtype != "float32" else None,
+        "--model-tokenizer": options.tokenizer,
+        "--context": options.context,
+        "--stride": options.stride,
+    }
+    flags = [f" {name} {value}" for name, value in given.items() if value is not None]
+    return "".join([*flags, " --carry-state" * options.carry_state, " --trust-remote-code" * options.trust_remote_code])
+
+
+def _sequences(slices: Path) -> dict[str, Any]:
+    """The manifest of the sequences. Raises UserError where the labels beside them are of others."""
+    tokens, sequences = (artifacts.read_manifest(slices / f"{name}.parquet") for name in ("tokens", "sequences"))
+    if tokens["sequences_digest"] != sequences["sequences_digest"]:
+        raise UserError("labels and sequences do not belong together", where=slices, remedy="run `recallkit slice` again with --force")
+    return {**sequences, "counts": tokens["counts"]}
+
+
+def _request(spec: str, slices: Path, sequences: Mapping[str, Any], options: ScoringOptions) -> ModelRequest:
+    known = sequences["counts"] if options.counts is None else None
+    return ModelRequest(
+        spec,
+        sequences["tokenizer"]["vocab_size"],
+        sequences["tokenizer"],
+        counts=options.counts or (Path(known["path"]) if known else None),
+        counts_id=known["id"] if known else None,
+        device=options.device,
+        dtype=options.dtype or "float32",
+        trust_remote_code=options.trust_remote_code,
+    )
+
+
+def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: ScoringOptions) -> dict[str, Any]:
+    """Everything that decides the numbers; what has its usual value is left out."""
+    from recallkit.models.loading import identify_model, is_control
+
+    if is_control(request.spec) and (options.tokenizer or options.carry_state):
+        raise UserError(
+            "a control model reads the slices' own tokens and keeps no state",
+            where=request.spec,
+            remedy="leave out --model-tokenizer and --carry-state",
+        )
+    chosen = {
+        "tokenizer": identify_tokenizer(request.spec, options.tokenizer),
+        "context": options.context,
+        "stride": options.stride,
+        "carry_state": options.carry_state or None,
+    }
+    return {
+        "model_digest": identify_model(request),
+        "sequences_digest": sequences["sequences_digest"],
+        "dtype": None if is_control(request.spec) else request.dtype,
+        **{name: value for name, value in chosen.items() if value is not None},
+    }
+
+
+# ------------------------------------------------------------------------------------------------------ the tokenizer
+
+
+def _other_tokenizer(spec: str, given: str | None, slices: Path, used: Mapping[str, Any]) -> tuple[str, TextTokenizer] | None:
+    """The model's tokenizer, with its name, where it gives other ids than the slices hold.
+
+    None where it gives the same ids or is not known.
+    """
+    name = given or own_tokenizer(spec)
+    if name is None:
+        if Path(spec).is_dir():
+            console.note(f"{spec}: no tokenizer beside it, taken to read ids of {used['name']} (else name its own with --model-tokenizer)")
+        return None
+    try:
+        mine = _load_tokenizer(name, used["end_token"])
+    except UserError as error:
+        if given is not None or Path(name).exists():
+            remedy = "give another --model-tokenizer" if given else "give the model's tokenizer with --model-tokenizer"
+            raise UserError(f"its tokenizer cannot be read ({error.problem})", where=name, remedy=remedy) from error
+        console.note(f"{spec}: no tokenizer found ({error.problem}), taken to be {used['name']}")
+        return None
+    if mine.digest == used["digest"] or _gives_the_same_ids(mine, slices, used):
+        return None
+    console.note(
+        f"{spec}: a tokenizer of its own ({mine.name}), so it reads the same bytes, and its NLLs are carried to tokens of {used['name']}"
+    )
+    return name, mine
+
+
+def _load_tokenizer(name: str, end_token: str) -> TextTokenizer:
+    """A tokenizer with this end token if it has it, else with its own."""
+    from recallkit.text.tokenizers import load_tokenizer
+
+    try:
+        return load_tokenizer(name, end_token=end_token)
+    except UserError:
+        return load_tokenizer(name)
+
+
+def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer is the slices' own, saved otherwise.
+
+    Every entry is the same, and it reads the first sequences' ids as their text, in as many pieces. Where that is in
+    doubt the answer is no: NLLs that are carried needlessly are right, ids of another vocabulary are not.
+    """
+    import pyarrow.parquet as pq
+
+    from recallkit.text.tokenizers import load_slices_tokenizer
+
+    entries = mine.backend.get_vocab() if mine.name != "bytes" else {}
+    theirs = load_slices_tokenizer(slices, used)
+    if theirs.name == "bytes" or any(entries.get(token) != index for token, index in theirs.backend.get_vocab().items()):
+        return False
+    with pq.ParquetFile(slices / "sequences.parquet") as file:
+        rows = next(file.iter_batches(batch_size=8, columns=["tokens", "text"]))
+    sequences = [row.values.to_numpy() for row in rows["tokens"]]
+    texts = rows["text"].to_pylist()
+    if any(sequence.max(initial=0) >= mine.vocab_size for sequence in sequences) or mine.decode(sequences) != texts:
+        return False
+    # The same text of other pieces: a vocabulary may contain the other. Cuts at a sequence's ends cost a few ids.
+    num_ids, num_mine = sum(map(len, sequences)), len(mine.encode(texts)[0])
+    return abs(num_mine - num_ids) <= num_ids // 10 + 4 * len(sequences)
+
+
+# ------------------------------------------------------------------------------------------------------------ the work
+
+
+def _job(request: ModelRequest, slices: Path, sequences: Mapping[str, Any], options: ScoringOptions, parts: Parts) -> ScoringJob:
+    from recallkit.models.loading import identify_model, tell_of_code
+    from recallkit.scoring.scores import SEQUENCES_PER_PART, Reading
+    from recallkit.scoring.worker import ScoringJob
+
+    tell_of_code(request, console.note)
+    model_digest = identify_model(request)
+    other = _other_tokenizer(request.spec, options.tokenizer, slices, sequences["tokenizer"])
+    tokenizer, end_token = None, None
+    if other is not None:
+        tokenizer, end_token = other[0], other[1].end_token
+        request = replace(request, vocab_size=other[1].vocab_size, tokenizer=other[1].describe())
+    return ScoringJob(
+        request,
+        model_digest,
+        slices.resolve(),
+        sequences["sequences_digest"],
+        replace(parts, folder=parts.folder.resolve()),
+        sequences["seq_len"],
+        tokenizer,
+        end_token,
+        options.batch_tokens,
+        Reading(options.context, options.stride, options.carry_state),
+        SEQUENCES_PER_PART,
+    )
+
+
+def _wanted(num_parts: int, options: ScoringOptions) -> Sequence[int]:
+    """The numbers of the parts that this run is to score."""
+    if options.share is None:
+        return range(num_parts)
+    place, shares = options.share
+    return range(place - 1, num_parts, shares)
+
+
+def _score_parts(
+    job: ScoringJob, wanted: Sequence[int], journal: PartsJournal, num_rows: int, options: ScoringOptions, timings: Timings
+) -> None:
+    """Scores those of the `wanted` parts that are not there yet."""
+    from recallkit.parallel.job import work
+    from recallkit.scoring.scores import part_rows
+
+    there = journal.parts.done()
+    missing = [number for number in wanted if number not in there]
+    if there and missing:
+        message = f"{journal.target}: going on after {len(there):,} parts that are there"
+        console.note(message, event="resumed", done=len(there), unit="parts")
+    before = done = sum(part_rows(journal.parts.path(number)) for number in there)
+    progress = console.progress(f"scoring {job.request.spec}", total=num_rows)
+    with timings.stage("scoring", of=job.request.spec, resumed=bool(there)) as stage, progress as show:
+        show(done)
+        for part in work(job, missing, engine=options.engine, workers=options.workers, address=options.address):
+            done += part.num_tokens
+            show(done)
+        stage.amounts["tokens"] = done - before
+
+
+def _join(
+    job: ScoringJob, num_parts: int, path: Path, identity: Mapping[str, Any], sequences: Mapping[str, Any], timings: Timings
+) -> dict[str, Any]:
+    from recallkit.scoring import scores
+
+    facts = {
+        "recallkit_version": __version__,
+        "kind": "scores",
+        "model": job.request.spec,
+        "options": dict(identity),
+        **identity,
+        "num_rows": sequences["num_rows"],
+        "batch_tokens": job.parts.settle("batch_tokens", lambda: job.batch_tokens),
+        "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,
+    }
+    files = [job.parts.path(number) for number in range(num_parts)]
+    with timings.stage("joining", of=job.request.spec) as stage:
+        manifest = scores.join_parts(files, job.sequences_per_part, path, facts)
+        stage.amounts["tokens"] = sequences["num_rows"]
+    write_manifest(path.with_suffix(".json"), manifest, timings)
+    return manifest
+
+
+# ----------------------------------------------------------------------------------------------------------- the check
+
+_CHECKED_SEQUENCES = 4
+
+
+def check_scores(model_spec: str, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
+    """Compares finished scores of a few evenly spaced sequences with the same computation in float64 on CPU.
+
+    Returns `tokens`, the `largest` and `mean` absolute difference of NLLs (nats), where the largest is (`sequence`,
+    `position`), and the share of tokens with the `same_argmax` (None where argmaxes do not compare).
+    """
+    import polars as pl
+
+    from recallkit.scoring.worker import Scorer
+
+    path = score_path(slices, model_spec)
+    manifest = artifacts.read_manifest(path)
+    options = _as_scored(replace(options, dtype=None), manifest["options"])
+    sequences = _sequences(slices)
+    options = replace(options, batch_tokens=1)
+    request = replace(_request(model_spec, slices, sequences, options), device="cpu", dtype="float64")
+    with tempfile.TemporaryDirectory() as folder:
+        job = _job(request, slices, sequences, options, Parts(Path(folder), "check"))
+        scorer, reader = Scorer(job), job.reader()
+        compared = [_compare(scorer, reader, path, number) for number in _evenly_spaced(sequences["num_sequences"])]
+    table = pl.concat(compared)
+    worst = table.row(int(table["difference"].arg_max() or 0), named=True)
+    return {
+        "tokens": len(table),
+        "largest": worst["difference"],
+        "mean": table["difference"].mean(),
+        "sequence": worst["sequence"],
+        "position": worst["position"],
+        "same_argmax": table["same_argmax"].mean() if job.tokenizer is None else None,
+    }
+
+
+def _evenly_spaced(num_sequences: int) -> list[int]:
+    return sorted({num_sequences * place // _CHECKED_SEQUENCES for place in range(_CHECKED_SEQUENCES)})
+
+
+def _compare(scorer: Scorer, reader: SequenceReader, path: Path, number: int) -> pl.DataFrame:
+    """The stored scores of one sequence beside those of `scorer`."""
+    import numpy as np
+    import polars as pl
+
+    first, ids, offsets = reader.read(number // scorer.job.sequences_per_part)
+    own = ids[offsets[number - first] : offsets[number - first + 1]]
+    exact = scorer.score_sequences(own, np.array([0, len(own)]))
+    stored = pl.read_parquet(path, glob=False, columns=["sequence", "position", "nll", "argmax"]).filter(pl.col("sequence") == number)
+    return stored.select(
+        "sequence",
+        "position",
+        difference=(pl.col("nll").cast(pl.Float64) - pl.Series(exact.nll.astype(np.float64))).abs(),
+        same_argmax=pl.col("argmax") == pl.Series(exact.argmax),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ carried scores
+
+
+def count_inexact(model_spec: str, slices: Path) -> dict[str, float] | None:
+    """The share of tokens (`all`, `ar_hit`, `other`) that do not begin and end where tokens of the model do.
+
+    None for a model that reads the slices' own tokens.
+    """
+    from recallkit.storage import db
+
+    path = score_path(slices, model_spec)
+    if artifacts.read_manifest(path).get("tokenizer") is None:
+        return None
+    with db.connect(threads=1) as connection:
+        db.view_file(connection, "tokens", slices / "tokens.parquet")
+        db.view_file(connection, "scores", path)
+        rows = db.frame(connection, "scores/count_inexact").iter_rows(named=True)
+        return {row["slice"]: row["share"] for row in rows}

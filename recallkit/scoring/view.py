@@ -1,0 +1,77 @@
+"""Scores of models: means, shares of the work, the comparison with float64."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit.display import console
+from recallkit.display.console import percent
+from recallkit.display.durations import print_timings
+from recallkit.display.tables import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def scores_json(slices: Path, model: str, manifest: Mapping[str, Any], check: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What was scored, where it lies, the mean NLL, and the comparison with float64 where one was made."""
+    from recallkit.scoring.run import score_path, score_timings
+    from recallkit.scoring.scores import summarise_scores
+
+    path = score_path(slices, model)
+    return {
+        "model": model,
+        "path": str(path),
+        **summarise_scores(path).row(0, named=True),
+        **{k: manifest[k] for k in ("num_rows", "model_digest", "dtype", "batch_tokens")},
+        **{k: manifest[k] for k in ("tokenizer", "context", "stride", "carry_state", "num_inexact") if manifest.get(k) is not None},
+        "timings": score_timings(slices, model),
+        **({} if check is None else {"check": dict(check)}),
+    }
+
+
+def print_scores(slices: Path, manifests: Mapping[str, Mapping[str, Any]]) -> None:
+    """One row a model."""
+    from recallkit.scoring.run import score_path, score_timings
+    from recallkit.scoring.scores import summarise_scores
+
+    rows = []
+    for model, manifest in manifests.items():
+        means = summarise_scores(score_path(slices, model)).row(0, named=True)
+        rows.append([model, f"{manifest['num_rows']:,}", f"{means['nll_nats']:.4f}", f"{means['ppl']:.2f}", percent(means["accuracy"])])
+    console.print_table(Table("Scores of every predicted token", ["model", "tokens", "NLL (nats)", "ppl", "argmax right"], rows))
+    if len(manifests) == 1:  # of several it would be many lines: --json has them
+        print_timings(score_timings(slices, next(iter(manifests))))
+    console.print_line(f"Scores (Parquet): {slices / 'scores'}", is_path=True)
+
+
+def print_shares(manifests: Mapping[str, Mapping[str, Any]]) -> None:
+    """How far all shares together are."""
+    for model, manifest in manifests.items():
+        done, total = manifest["parts_done"], manifest["num_parts"]
+        rest = "joined" if manifest["joined"] else "run it without --share to join them" if done == total else "other shares are not done"
+        console.print_line(f"{model}: {done:,} of {total:,} parts are there, {rest}")
+
+
+def print_checks(checks: Mapping[str, Mapping[str, Any]]) -> None:
+    """How far the scores are from a float64 computation."""
+    rows = [
+        [
+            model,
+            f"{check['tokens']:,}",
+            f"{check['largest']:.2e}",
+            f"{check['mean']:.2e}",
+            "–" if check["same_argmax"] is None else percent(check["same_argmax"], 2),
+        ]
+        for model, check in checks.items()
+    ]
+    console.print_table(
+        Table(
+            "Difference to a float64 computation on CPU, in nats a token",
+            ["model", "tokens", "largest", "mean", "same argmax"],
+            rows,
+            caption="The largest: "
+            + ", ".join(f"sequence {check['sequence']}, position {check['position']} ({model})" for model, check in checks.items()),
+        )
+    )

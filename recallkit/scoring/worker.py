@@ -1,0 +1,167 @@
+"""A scoring job, and the one who does it: loads the model once, then reads, scores and writes part after part.
+
+While the model is at one part, a thread reads (and where tokenizers differ translates) the next one and another writes
+the last one: the model never waits for the disk.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from recallkit.display import console
+from recallkit.errors import UserError
+from recallkit.parallel.job import Done
+from recallkit.scoring import scores
+from recallkit.scoring.alignment import carry
+from recallkit.scoring.scores import BatchLimit, Reading, SequenceReader, SequenceScores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+    from recallkit.models.protocol import ModelRequest
+    from recallkit.parallel.job import Seat
+    from recallkit.scoring.alignment import Translation, Translator
+    from recallkit.storage.journal import Parts
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringJob:
+    """Everything that a process needs to score parts of a slice directory; it can be pickled."""
+
+    request: ModelRequest
+    model_digest: str
+    slices: Path
+    sequences_digest: str
+    parts: Parts
+    seq_len: int
+    """Predictions in a whole sequence of the slices."""
+    tokenizer: str | None = None
+    """The model's own tokenizer, where it is another one than that of the slices, and its token between documents."""
+    end_token: str | None = None
+    batch_tokens: int | None = None
+    reading: Reading = Reading()
+    sequences_per_part: int = scores.SEQUENCES_PER_PART
+
+    doing: ClassVar[str] = "scoring"
+    remedy: ClassVar[str] = "give fewer --workers or a smaller --batch-tokens"
+    most_items_a_task: ClassVar[int] = 8
+
+    @property
+    def where(self) -> str:
+        """The model."""
+        return self.request.spec
+
+    @property
+    def wants_card(self) -> bool:
+        """Whether a card would be used."""
+        return self.request.device != "cpu"
+
+    def open(self, seat: Seat | None = None) -> Scorer:
+        """Loads the model, onto the seat's card if there is one. See `Job.open`."""
+        return Scorer(self if seat is None else replace(self, request=_on_its_device(self.request, seat)))
+
+    def reader(self) -> SequenceReader:
+        """A reader of the sequences by part."""
+        return SequenceReader(self.slices / "sequences.parquet", self.sequences_per_part, self.sequences_digest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Sequences of the slices, and what the model reads in their place."""
+
+    number: int
+    first: int
+    offsets: np.ndarray
+    ids: np.ndarray
+    translation: Translation | None = None
+
+
+class Scorer:
+    """A loaded model with all that a job asks for.
+
+    Raises UserError where the model's files or the sequences are no longer those that the job was made for.
+    """
+
+    def __init__(self, job: ScoringJob) -> None:
+        from recallkit.models.loading import identify_model, load_model
+
+        self.job = job
+        self.translator = _open_translator(job)
+        self.model = load_model(job.request)
+        if identify_model(job.request) != job.model_digest:
+            raise UserError("its files changed while it was scored", where=job.request.spec, remedy="score it again as it is now")
+        self.limit = BatchLimit(job.parts.settle("batch_tokens", self._choose_batch), console.note)
+
+    def _choose_batch(self) -> int:
+        at_once = (self.job.seq_len, self.job.reading.context, self.model.max_length)
+        return self.job.batch_tokens or self.model.batch_tokens(min(length for length in at_once if length))
+
+    def run(self, numbers: Sequence[int]) -> Iterator[Done]:
+        """Scores parts; tells the predicted tokens of each as soon as its file is whole."""
+        reader = self.job.reader()
+        with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
+            reading = [ahead.submit(self._read, reader, number) for number in numbers[:1]]
+            writing: Future[int] | None = None
+            for place in range(len(numbers)):
+                part = reading.pop().result()
+                reading += [ahead.submit(self._read, reader, number) for number in numbers[place + 1 : place + 2]]
+                scored = self._score(part)
+                if writing is not None:
+                    yield Done(writing.result())
+                writing = behind.submit(self._write, part, scored)
+            if writing is not None:
+                yield Done(writing.result())
+
+    def score_sequences(self, ids: np.ndarray, offsets: np.ndarray) -> SequenceScores:
+        """Scores of a few sequences of the slices."""
+        return self._score(self._translated(0, 0, ids, offsets))
+
+    def _read(self, reader: SequenceReader, number: int) -> _Part:
+        first, ids, offsets = reader.read(number)
+        return self._translated(number, first, ids, offsets)
+
+    def _translated(self, number: int, first: int, ids: np.ndarray, offsets: np.ndarray) -> _Part:
+        translation = self.translator.translate(ids, offsets) if self.translator is not None else None
+        return _Part(number, first, offsets, ids, translation)
+
+    def _score(self, part: _Part) -> SequenceScores:
+        if part.translation is None:
+            scored = scores.score_sequences(self.model, part.ids, part.offsets, self.limit, self.job.reading)
+        else:
+            own = scores.score_sequences(self.model, part.translation.ids, part.translation.offsets, self.limit, self.job.reading)
+            carried = carry(part.translation, own, own.context)
+            scored = SequenceScores(carried.nll, carried.argmax, carried.rank, carried.context, carried.exact)
+        scores.check_finite(self.job.request.spec, scored.nll, part.first, part.offsets)
+        return scored
+
+    def _write(self, part: _Part, scored: SequenceScores) -> int:
+        facts = {} if part.translation is None else part.translation.facts()
+        scores.write_part(self.job.parts.path(part.number), part.first, part.offsets, scored, facts)
+        return len(scored.nll)
+
+
+def _open_translator(job: ScoringJob) -> Translator | None:
+    if job.tokenizer is None:
+        return None
+    from recallkit.scoring.alignment import Translator
+    from recallkit.storage import artifacts
+    from recallkit.text.tokenizers import load_slices_tokenizer, load_tokenizer
+
+    described = artifacts.read_manifest(job.slices / "sequences.parquet")["tokenizer"]
+    other = load_tokenizer(job.tokenizer, end_token=job.end_token)
+    return Translator(load_slices_tokenizer(job.slices, described), other, notify=console.note)
+
+
+def _on_its_device(request: ModelRequest, seat: Seat) -> ModelRequest:
+    """The request with a card for this seat, the cards dealt in turn; on CPU its share of the threads."""
+    import torch
+
+    if request.device in ("auto", "cuda") and torch.cuda.is_available():
+        return replace(request, device=f"cuda:{seat.place % torch.cuda.device_count()}")
+    torch.set_num_threads(min(torch.get_num_threads(), seat.num_threads))
+    return request

@@ -1,0 +1,379 @@
+"""`recallkit mqar` as a user meets it: models of which the answer is known, a real one by hand, work gone on with, mistakes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recallkit.display import console
+from recallkit.errors import UserError
+from recallkit.mqar.run import AskedModel, MqarOptions, evaluate_mqar, files_of, plan_mqar
+from recallkit.mqar.sequences import ask, make_sequences, split_vocabulary
+from recallkit.mqar.view import mqar_json, print_mqar, shown_mqar
+from recallkit.storage import artifacts
+from recallkit.text.tokenizers import load_tokenizer
+
+VOCAB = 4096
+SMALL = MqarOptions(length=64, samples=40, batch_tokens=1024)
+
+PERFECT = """
+import torch
+
+def load(request):
+    def logits(ids):
+        \"\"\"What followed the latest earlier occurrence of an id, with a logit of 40.\"\"\"
+        t = ids.shape[1]
+        same = (ids[:, :, None] == ids[:, None, :]) & torch.ones(t, t, dtype=torch.bool).tril(-1)
+        latest = torch.where(same, torch.arange(t), -1).amax(-1)
+        following = torch.gather(ids, 1, (latest + 1).clamp(max=t - 1))
+        out = torch.zeros(*ids.shape, 4096)
+        return out.scatter_(2, following[..., None], torch.where(latest >= 0, 40.0, 0.0)[..., None])
+    return logits
+"""
+
+CONSTANT = """
+import math
+import torch
+
+def uniform(request):
+    return lambda ids: torch.zeros(*ids.shape, 4096)
+
+def half_filler(request):
+    \"\"\"Half of all probability on the space, whatever the context.\"\"\"
+    def logits(ids):
+        out = torch.zeros(*ids.shape, 4096)
+        out[..., FILLER] = math.log(4095)
+        return out
+    return logits
+"""
+
+
+@pytest.fixture
+def own(tmp_path) -> dict[str, str]:
+    """Models of a user's own, by name."""
+    filler = split_vocabulary(load_tokenizer(None)).filler
+    (tmp_path / "perfect.py").write_text(PERFECT)
+    (tmp_path / "constant.py").write_text(CONSTANT.replace("FILLER", str(filler)))
+    constant = {name: f"{tmp_path / 'constant.py'}:{name}" for name in ("uniform", "half_filler")}
+    return {"perfect": f"{tmp_path / 'perfect.py'}:load", **constant}
+
+
+def rows_of(tables, model: str) -> list[dict]:
+    return tables.mqar.filter(pl.col("model") == model).to_dicts()
+
+
+def test_models_of_which_the_answer_is_known(home, own, tmp_path):
+    tables, _ = evaluate_mqar(list(own.values()), [2, 8, 16], tmp_path / "out", SMALL)
+    for row in rows_of(tables, own["perfect"]):
+        assert row["accuracy"] == 1.0
+        assert row["ar_ppl"] == pytest.approx(1.0, abs=1e-6)
+        assert (row["accuracy_low"], row["accuracy_high"]) == (None, None)
+    for row in rows_of(tables, own["uniform"]):
+        assert row["ar_ppl"] == pytest.approx(VOCAB, rel=1e-6)
+        assert row["accuracy"] == 0.0, "the lowest of equals is no value, though its rank is the best"
+        assert row["accuracy_difference"] == -1.0
+    for row in rows_of(tables, own["half_filler"]):
+        assert row["ar_ppl"] == pytest.approx(2 * (VOCAB - 1), rel=1e-5)
+        assert row["filler_tokens"] == 40 * (64 - 4 * row["pairs"])
+        if row["filler_tokens"]:
+            assert row["filler_ppl"] == pytest.approx(2.0, rel=1e-5)
+            assert row["filler_accuracy"] == 1.0
+    ranks = pl.read_parquet(files_of(tmp_path / "out", own["uniform"], 64, 8).queries)["rank"]
+    assert (ranks == 0).all()
+
+
+def test_control_models_recall_what_their_cache_completes(home, tmp_path):
+    """0.35 of control:recall's probability is on what followed the key; control:bigram knows nothing of the context."""
+    models = ["control:recall", "control:bigram", "control:unigram"]
+    tables, _ = evaluate_mqar(models, [4, 16], tmp_path, SMALL)
+    for pairs in (4, 16):
+        nll = pl.read_parquet(files_of(tmp_path, "control:recall", 64, pairs).queries)["nll"]
+        assert nll.max() <= -math.log(0.35) + 1e-5
+        assert nll.min() > -math.log(0.35) - 0.5
+    recall, bigram, unigram = ([row["accuracy"] for row in rows_of(tables, model)] for model in models)
+    assert min(recall) > 0.85
+    assert max(*bigram, *unigram) < 0.02
+
+
+def test_a_real_model_as_a_direct_pass_has_it(home, tiny_model, tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = str(tiny_model("llama"))
+    evaluate_mqar([model], [6], tmp_path, SMALL)
+    queries = pl.read_parquet(files_of(tmp_path, model, 64, 6).queries)
+    fillers = pl.read_parquet(files_of(tmp_path, model, 64, 6).fillers)
+    vocabulary = split_vocabulary(load_tokenizer(None))
+    made = make_sequences(SMALL.task(6), vocabulary, range(40))
+    net = AutoModelForCausalLM.from_pretrained(model).double().eval()
+    with torch.no_grad():
+        log_probabilities = net(torch.from_numpy(made.ids)).logits.log_softmax(-1).numpy()
+    for sample, (ids, places) in enumerate(zip(made.ids, made.places, strict=True)):
+        of_sample = queries.filter(pl.col("sample") == sample)
+        expected = [-log_probabilities[sample, place, ids[place + 1]] for place in places]
+        np.testing.assert_allclose(of_sample["nll"].to_numpy(), expected, rtol=0, atol=3e-5)
+        best = [int(log_probabilities[sample, place].argmax()) == ids[place + 1] for place in places]
+        assert of_sample["right"].to_list() == best
+        assert of_sample["place"].to_list() == places.tolist()
+        tail = [place for place in range(12, 64) if ids[place] == vocabulary.filler]
+        nll = -sum(log_probabilities[sample, place - 1, vocabulary.filler] for place in tail)
+        assert fillers["filler_nll"][sample] == pytest.approx(nll, abs=2e-3)
+        assert fillers["filler_tokens"][sample] == len(tail)
+
+
+def test_batches_change_no_number_beyond_rounding(home, tiny_model, tmp_path):
+    found = []
+    for batch in (64, 1000, 10**6):
+        evaluate_mqar([str(tiny_model("mamba"))], [8], tmp_path / str(batch), MqarOptions(length=70, samples=40, batch_tokens=batch))
+        found.append(pl.read_parquet(files_of(tmp_path / str(batch), str(tiny_model("mamba")), 70, 8).queries))
+    for other in found[1:]:
+        assert other.drop("nll", "rank").equals(found[0].drop("nll", "rank"))
+        np.testing.assert_allclose(other["nll"].to_numpy(), found[0]["nll"].to_numpy(), rtol=0, atol=2e-5)
+
+
+def test_what_stands_before_every_text_stands_before_sequences(home, tiny_model, tmp_path):
+    """A tokenizer that begins texts with a token of its own: it is context, and moves no place."""
+    from tokenizers import Tokenizer, processors
+
+    backend = Tokenizer.from_str(load_tokenizer(None).backend.to_str())
+    begin = "<|endoftext|>"
+    index = backend.token_to_id(begin)
+    backend.post_processor = processors.TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, index)])
+    backend.save(str(tmp_path / "begins.json"))
+    code = "import torch\n\ndef load(request):\n    def logits(ids):\n        out = torch.zeros(*ids.shape, 4096)\n"
+    code += f"        out[(ids[:, 0] == {index}).nonzero()[:, 0], :, 7] = 3.0\n        return out\n    return logits\n"
+    (tmp_path / "sees.py").write_text(code)
+    model = f"{tmp_path / 'sees.py'}:load"
+    plain, before = tmp_path / "plain", tmp_path / "before"
+    evaluate_mqar([model], [8], plain, SMALL)
+    tables, folder = evaluate_mqar([model], [8], before, MqarOptions(length=64, samples=40, tokenizer=str(tmp_path / "begins.json")))
+    without, with_ = (pl.read_parquet(files_of(out, model, 64, 8).queries) for out in (plain, before))
+    assert with_["place"].equals(without["place"])
+    assert without["nll"].to_numpy() == pytest.approx(math.log(VOCAB))
+    assert with_["nll"].to_numpy() == pytest.approx(math.log(VOCAB - 1 + math.exp(3))), "the model saw it"
+    manifest = artifacts.read_manifest(files_of(before, model, 64, 8).queries)
+    assert manifest["vocabulary"]["prefix"] == [index]
+    assert artifacts.read_manifest(folder / "mqar.parquet")["of_models"][model]["vocabulary"]["prefix"] == [index]
+    assert tables.mqar["accuracy"][0] == 0
+    with pytest.raises(UserError, match="give --length 256 or less"):
+        evaluate_mqar(
+            [str(tiny_model("llama"))], [8], tmp_path, MqarOptions(length=257, samples=2, tokenizer=str(tmp_path / "begins.json"))
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- found again, gone on
+
+
+def work(out: str, home: str) -> None:
+    """What is killed on its way."""
+    os.environ["RECALLKIT_HOME"] = home
+    evaluate_mqar(["zoo:attention"], [8, 16], Path(out), MqarOptions(length=64, samples=150))
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """All files; of manifests what does not depend on how long it took."""
+    files = {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+    for name in [name for name in files if name.endswith(".json")]:
+        manifest = json.loads(files[name])
+        del manifest["timings"]
+        files[name] = json.dumps(manifest).encode()
+    return files
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(home, warm, tmp_path, capsys):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    work(str(whole), str(home))
+    process = warm.Process(target=work, args=(str(killed), str(home)))
+    process.start()
+    files = files_of(killed, "zoo:attention", 64, 8)
+    folder = files.queries.with_name(f".{files.queries.name}{artifacts.PARTIAL}")
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob("part-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert folder.exists()
+    assert not files.queries.exists()
+    capsys.readouterr()
+    work(str(killed), str(home))
+    assert "going on after" in capsys.readouterr().err
+    assert contents(killed) == contents(whole)
+    assert not [name for name in contents(killed) if "/." in name or name.startswith(".")], "nothing is left behind"
+
+
+def test_finished_work_is_found_again(home, tmp_path, monkeypatch):
+    tables, folder = evaluate_mqar(["control:recall", "control:unigram"], [4], tmp_path, SMALL)
+    before = contents(tmp_path)
+    monkeypatch.setattr(AskedModel, "model", property(lambda self: pytest.fail("nothing is asked again")))
+    again, same = evaluate_mqar(["control:recall", "control:unigram"], [4], tmp_path, SMALL)
+    assert same == folder
+    assert again.mqar.equals(tables.mqar)
+    assert contents(tmp_path) == before
+    assert evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)[1] != folder, "another question, another folder"
+
+
+def test_a_table_that_is_gone_is_made_again(home, tmp_path):
+    evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)
+    before = contents(tmp_path)
+    files_of(tmp_path, "control:unigram", 64, 4).fillers.unlink()
+    evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)
+    assert contents(tmp_path) == before
+
+
+def test_other_options_are_told_apart(home, tmp_path):
+    evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)
+    for name, value in [("samples", 41), ("power", 0.5), ("seed", 1)]:
+        options = MqarOptions(**{"length": 64, "samples": 40, name: value})
+        column = {"samples": "num_samples"}.get(name, name)
+        with pytest.raises(UserError, match=f"already made with other options \\(differs in {column}\\)"):
+            plan_mqar(["control:unigram"], [4], tmp_path, options)
+    forced, _ = evaluate_mqar(["control:unigram"], [4], tmp_path, MqarOptions(length=64, samples=41, force=True))
+    assert forced.mqar["num_samples"].to_list() == [41]
+    evaluate_mqar(["control:unigram"], [4, 5], tmp_path, MqarOptions(length=64, samples=41))
+    plan_mqar(["control:unigram"], [4], tmp_path, MqarOptions(length=65, samples=40))
+
+
+def test_one_model_is_in_memory_at_a_time(home, tmp_path, monkeypatch):
+    import gc
+    import weakref
+
+    from recallkit.models import loading
+
+    load, loaded = loading.load_model, []
+
+    def watched(request):
+        gc.collect()
+        assert not [model for model in loaded if model() is not None], "the model before is still there"
+        model = load(request)
+        loaded.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(loading, "load_model", watched)
+    evaluate_mqar(["control:unigram", "control:bigram"], [2, 4], tmp_path, SMALL)
+    assert len(loaded) == 4, "each once for its length, once for its work"
+
+
+# ------------------------------------------------------------------------------------------------------------- mistakes
+
+
+def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
+    long = MqarOptions(length=300, samples=40)
+    short = str(tiny_model("gpt_neox"))
+    for models, pairs, options, message in [
+        (["control:copy"], [4], SMALL, "control:copy: it reads text, .* evaluate it with `recallkit eval-recall`"),
+        (["control:unigram", "control:nothing"], [4], SMALL, "no such control model"),
+        (["control:unigram", "control:unigram"], [4], SMALL, "a model is named twice"),
+        (["control:unigram"], [4, 4], SMALL, "a number of pairs is named twice"),
+        (["control:unigram"], [4, 17], SMALL, "17 pairs and their queries take 68 ids, a sequence has 64"),
+        (["control:unigram"], [4], MqarOptions(length=64, samples=40, power=-1.0), "--power -1.0"),
+        (["control:unigram", "zoo:hyena"], [4], long, "zoo:hyena: its context holds 256 ids.* give --length 257 or less"),
+        (["control:unigram", short], [4], long, "its context holds 256 ids.* give --length 257 or less"),
+    ]:
+        with pytest.raises(UserError, match=message) as caught:
+            evaluate_mqar(models, pairs, tmp_path / "out", options)
+        assert "\n" not in caught.value.line()
+        assert not list((tmp_path / "out").rglob("*.parquet"))
+    bytes_ = MqarOptions(length=1024, samples=2, tokenizer="bytes")
+    with pytest.raises(UserError, match="127 keys and 127 values, 128 pairs are asked for; give --pairs of 127 at most"):
+        plan_mqar([str(tiny_model("llama"))], [128], tmp_path / "out", bytes_)
+    evaluate_mqar([short], [4], tmp_path / "out", MqarOptions(length=257, samples=2))
+
+
+# ------------------------------------------------------------------------------------------------------- what is printed
+
+
+def test_attention_recalls_more_than_hyena(home, tmp_path, monkeypatch, capsys):
+    """The zoo's models are tiny, and MQAR is far from their text: what they show is small, and goes the right way."""
+    tables, folder = evaluate_mqar(["zoo:attention", "zoo:hyena"], [4, 16], tmp_path, MqarOptions(length=128, samples=40))
+    for attention, hyena in zip(rows_of(tables, "zoo:attention"), rows_of(tables, "zoo:hyena"), strict=True):
+        assert attention["accuracy"] > hyena["accuracy"]
+        assert attention["ar_nll_high"] < hyena["ar_nll_low"]
+        assert hyena["accuracy_difference_high"] < 0
+    monkeypatch.setenv("COLUMNS", "80")
+    console.stdout.cache_clear()
+    print_mqar(tables, folder, tmp_path)
+    console.stdout.cache_clear()
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines if "/" not in line) <= 80
+    [shown] = [line.split() for line in lines if line.split()[:1] == ["zoo:attention"] and "values" not in line and "·" not in line][:1]
+    assert shown[1:3] == [f"{100 * row['accuracy']:.1f}" for row in rows_of(tables, "zoo:attention")]
+    assert "Sequences: keys are 2,047 ids, values 2,047, the filler is ' '" in " ".join(lines)
+    assert mqar_json(tables, folder)["mqar"] == tables.mqar.to_dicts()
+
+
+def test_low_figures_are_the_models_own(home):
+    """The same pairs twice: attention completes them in the same order, less when shuffled, and hardly among filler (docs/mqar.md)."""
+    asked = AskedModel("zoo:attention", MqarOptions(length=256))
+    task, vocabulary, rng = MqarOptions(length=256).task(16), asked.vocabulary, np.random.default_rng(0)
+    made = make_sequences(task, vocabulary, range(50))
+    pairs = made.ids[:, :32].reshape(50, 16, 2)
+
+    def completed(second: np.ndarray) -> float:
+        """Share of the values of `second` (50, 16, 2), read behind the pairs, that are the argmax."""
+        ids = np.hstack([pairs.reshape(50, 32), second.reshape(50, 32)])
+        argmax = asked.model.score(ids.astype(np.uint32).ravel(), np.arange(51) * 64).argmax.reshape(50, 63)
+        return float(np.mean(argmax[:, 32::2] == ids[:, 33::2]))
+
+    order = rng.permuted(np.tile(np.arange(16), (50, 1)), axis=1)
+    in_order, shuffled = completed(pairs), completed(np.take_along_axis(pairs, order[:, :, None], axis=1))
+    among_filler = ask(asked.model, vocabulary, task, made, 4096).right.mean()
+    assert in_order > 0.4 > 0.25 > shuffled > 0.12 > among_filler > 0.04
+
+
+def test_many_numbers_of_pairs_fit_a_terminal_and_one_table_of_a_paper(home, tmp_path, monkeypatch, capsys):
+    numbers = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    tables, folder = evaluate_mqar(["control:recall", "control:bigram"], numbers, tmp_path, MqarOptions(length=64, samples=3))
+    monkeypatch.setenv("COLUMNS", "80")
+    console.stdout.cache_clear()
+    print_mqar(tables, folder, tmp_path)
+    console.stdout.cache_clear()
+    out = capsys.readouterr().out
+    assert max(len(line) for line in out.splitlines() if "/" not in line) <= 80
+    assert "…" not in out
+    assert out.count("MQAR: values recalled") == 3
+    shown = shown_mqar(tables)
+    assert set(shown) == {"accuracy", "perplexity", "difference"}
+    assert len(shown["accuracy"].rows[0]) == 1 + len(numbers)
+    assert r"\toprule" in shown["accuracy"].latex()
+    assert "difference" not in shown_mqar(
+        type(tables)(*(f.filter(pl.col("model") == "control:recall") for f in (tables.mqar, tables.by_distance)))
+    )
+
+
+def test_the_command(run, home, tmp_path):
+    out, figures = tmp_path / "x[bold]", tmp_path / "figures"
+    command = ["mqar", "control:recall", "control:bigram", "--length", 64, "--samples", 10, "--pairs", "8,4", "-o", out]
+    done = run(*command, "--figures", figures, "--export", "csv,json,md,tex")
+    assert done.returncode == 0, done.stderr
+    assert "x[bold]" in done.stdout
+    assert {path.name for path in figures.iterdir()} == {
+        f"mqar_{name}.{ending}" for name in ("perplexity", "accuracy", "by_distance") for ending in ("svg", "png")
+    }
+    found = json.loads(run(*command, "--json").stdout)
+    assert [(row["model"], row["pairs"]) for row in found["mqar"]] == [(m, p) for m in ("control:recall", "control:bigram") for p in (4, 8)]
+    names = {path.name for path in Path(found["path"]).iterdir()}
+    assert {
+        "mqar.parquet",
+        "by_distance.parquet",
+        "mqar.csv",
+        "by_distance.json",
+        "accuracy.md",
+        "perplexity.tex",
+        "difference.tex",
+    } <= names
+    for arguments, status, message in [
+        (["--pairs", "4,x"], 2, "give whole numbers from 1 on"),
+        (["control:copy"], 1, "it reads text"),
+        (["control:recall", "--length", 15, "--pairs", 4], 1, "take 16 ids, a sequence has 15"),
+    ]:
+        refused = run("mqar", *arguments, "-o", tmp_path / "other")
+        assert refused.returncode == status
+        assert message in refused.stderr

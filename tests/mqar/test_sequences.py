@@ -1,0 +1,273 @@
+"""Sequences of keys and values: held against the paper's words, a slow twin and the power law; what a model makes of them, by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallkit.errors import UserError
+from recallkit.models.protocol import TokenScores
+from recallkit.mqar.sequences import MqarTask, MqarVocabulary, ask, draw, make_sequences, place_plainly, place_queries, split_vocabulary
+from recallkit.text.tokenizers import TextTokenizer, load_tokenizer
+from tests.made_tokenizers import NAMES, made
+
+SMALL = MqarVocabulary(np.arange(10, 60), np.arange(100, 160), 7, ())
+
+
+def queries_of(ids: list[int], pairs: int, vocabulary: MqarVocabulary) -> list[int]:
+    """Where the keys of the pairs, in their order, stand again; fails where a sequence is not what the paper says."""
+    keys, values = ids[: 2 * pairs : 2], ids[1 : 2 * pairs : 2]
+    assert set(keys) <= set(vocabulary.keys.tolist())
+    assert set(values) <= set(vocabulary.values.tolist())
+    assert len(set(keys)) == len(set(values)) == pairs
+    value_of, found, place = dict(zip(keys, values, strict=True)), {}, 2 * pairs
+    while place < len(ids):
+        if ids[place] == vocabulary.filler:
+            place += 1
+            continue
+        key = ids[place]
+        assert key in value_of, "the tail holds fillers and keys of this sequence"
+        assert key not in found, "every key once more"
+        assert ids[place + 1] == value_of[key], "its value behind it"
+        found[key] = place
+        place += 2
+    return [found[key] for key in keys]
+
+
+@st.composite
+def tasks(draw_):
+    pairs = draw_(st.integers(1, 40))
+    length = draw_(st.integers(4 * pairs, 4 * pairs + 60))
+    return MqarTask(length, pairs, draw_(st.sampled_from([0.01, 0.5, 1.0, 3.0])), draw_(st.integers(0, 2**62)))
+
+
+@given(tasks(), st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
+@settings(max_examples=80, deadline=None)
+def test_every_sequence_is_what_the_paper_says(task, samples):
+    task.check()
+    drawn = make_sequences(task, SMALL, samples)
+    assert drawn.ids.shape == (len(samples), task.length)
+    for ids, places in zip(drawn.ids.tolist(), drawn.places.tolist(), strict=True):
+        assert queries_of(ids, task.pairs, SMALL) == places
+        assert all((place - 2 * task.pairs) % 2 == 0 for place in places)
+        assert ids.count(SMALL.filler) == task.length - 4 * task.pairs
+
+
+@given(tasks(), st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_a_sequence_is_the_same_whatever_is_made_with_it(task, sample):
+    alone = make_sequences(task, SMALL, [sample])
+    among = make_sequences(task, SMALL, [sample + 3, sample, sample + 1])
+    assert np.array_equal(alone.ids[0], among.ids[1])
+    assert np.array_equal(alone.places[0], among.places[1])
+
+
+def test_a_sequence_is_the_same_on_every_machine():
+    """A release of numpy that draws otherwise would make parts of interrupted work that do not belong together."""
+    drawn = make_sequences(MqarTask(21, 3, 0.01, 0), SMALL, [4])
+    assert drawn.ids[0].tolist() == [48, 108, 23, 154, 29, 116, 7, 7, 7, 7, 29, 116, 23, 154, 7, 7, 48, 108, 7, 7, 7]
+
+
+def test_seeds_samples_and_vocabularies_change_what_they_should():
+    task = MqarTask(128, 16, 0.5, 3)
+    one, other = (make_sequences(task, SMALL, [sample]) for sample in (0, 1))
+    assert not np.array_equal(one.places, other.places)
+    assert not np.array_equal(make_sequences(MqarTask(128, 16, 0.5, 4), SMALL, [0]).ids, one.ids)
+    larger = MqarVocabulary(np.arange(1000, 9000), np.arange(9000, 20000), 1, (5,))
+    elsewhere = make_sequences(task, larger, [0])
+    assert np.array_equal(elsewhere.places, one.places), "of one shape in whatever vocabulary"
+    assert queries_of(elsewhere.ids[0].tolist(), 16, larger) == elsewhere.places[0].tolist()
+
+
+@given(st.integers(1, 12), st.data())
+@settings(max_examples=60, deadline=None)
+def test_places_are_those_of_the_slow_twin(pairs, data):
+    num_slots = data.draw(st.integers(pairs, pairs + 30))
+    times = data.draw(st.lists(st.floats(1e-6, 50), min_size=num_slots, max_size=num_slots, unique=True))
+    power = data.draw(st.sampled_from([0.01, 0.3, 1.0, 2.5]))
+    assert place_queries(np.array([times]), power, pairs)[0].tolist() == place_plainly(times, power, pairs)
+
+
+def chi_square(observed: dict, expected: dict, total: int) -> float:
+    assert set(observed) <= set(expected)
+    return sum((observed.get(cell, 0) - total * chance) ** 2 / (total * chance) for cell, chance in expected.items())
+
+
+@pytest.mark.parametrize("power", [0.01, 1.0, 2.0])
+def test_pairs_take_free_slots_by_the_power_law(power):
+    """Against the exact chance of every outcome: slot after slot drawn by weight from those that are free."""
+    task, number = MqarTask(14, 2, power, 11), 12_000
+    assert task.num_slots == 5
+    weights = [gap ** (power - 1) for gap in range(1, 6)]
+    exact = {(a, b): weights[a] / sum(weights) * weights[b] / (sum(weights) - weights[a]) for a, b in itertools.permutations(range(5), 2)}
+    times = np.stack([draw(task, 50, 50, sample).times for sample in range(number)])
+    found = [tuple(slots) for slots in place_queries(times, power, 2).tolist()]
+    observed = {cell: found.count(cell) for cell in set(found)}
+    assert chi_square(observed, exact, number) < 50.8, "19 degrees of freedom: exceeded once in ten thousand"
+
+
+def test_the_first_query_of_a_long_sequence_follows_the_power_law():
+    task, number = MqarTask(1024, 16, 0.01, 5), 4000
+    drawn = make_sequences(task, MqarVocabulary(np.arange(1, 100), np.arange(100, 200), 0, ()), range(number))
+    slots = (drawn.places[:, 0] - 32) // 2
+    weights = np.arange(1, 497) ** -0.99
+    edges = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 496]
+    exact = {low: weights[low:high].sum() / weights.sum() for low, high in itertools.pairwise(edges)}
+    observed = {low: int(((slots >= low) & (slots < high)).sum()) for low, high in itertools.pairwise(edges)}
+    assert chi_square(observed, exact, number) < 33.7, "9 degrees of freedom: exceeded once in ten thousand"
+
+
+def test_keys_and_values_are_drawn_evenly():
+    task, number = MqarTask(64, 10, 0.01, 2), 3000
+    drawn = make_sequences(task, SMALL, range(number))
+    for column, ids in ((0, SMALL.keys), (1, SMALL.values)):
+        ids_drawn = drawn.ids[:, column : 2 * task.pairs : 2].ravel().tolist()
+        observed = {index: ids_drawn.count(index) for index in ids.tolist()}
+        exact = dict.fromkeys(ids.tolist(), 1 / len(ids))
+        assert chi_square(observed, exact, len(ids_drawn)) < 95, "49 degrees of freedom"
+
+
+# ---------------------------------------------------------------------------------------------------------- vocabulary
+
+
+def check_vocabulary(vocabulary: MqarVocabulary, tokenizer: TextTokenizer) -> None:
+    keys, values = vocabulary.keys.tolist(), vocabulary.values.tolist()
+    plain = set(tokenizer.backend.get_vocab(with_added_tokens=False).values()) - set(tokenizer.backend.get_added_tokens_decoder())
+    assert {*keys, *values, vocabulary.filler} <= plain
+    assert max(keys) < min(values), "keys are the first half"
+    assert 0 <= len(values) - len(keys) <= 1
+    assert vocabulary.filler not in {*keys, *values}
+    assert tokenizer.end_token_id not in {*keys, *values, vocabulary.filler}
+    assert list(vocabulary.prefix) == tokenizer.prefix_ids
+
+
+@pytest.mark.parametrize("name", [None, "bytes"])
+def test_a_vocabulary_is_split_in_half(name):
+    tokenizer = load_tokenizer(name)
+    vocabulary = split_vocabulary(tokenizer)
+    check_vocabulary(vocabulary, tokenizer)
+    assert tokenizer.generated_text([vocabulary.filler]) == " "
+    assert len(vocabulary.keys) + len(vocabulary.values) + 2 == tokenizer.vocab_size, "the end token and the filler are left out"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vocabularies_of_every_kind(name):
+    tokenizer = made(name)
+    check_vocabulary(split_vocabulary(tokenizer), tokenizer)
+
+
+def with_special(post_processor: str | None = None) -> TextTokenizer:
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+
+    words = ["<unk>", "<|endoftext|>", *"abcdefghij", ",", "<s>"]
+    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.add_special_tokens([AddedToken("<|endoftext|>", special=True), AddedToken("<s>", special=True)])
+    backend.add_tokens([AddedToken("newly-added")])
+    if post_processor:
+        backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", words.index("<s>"))])
+    return TextTokenizer(backend, "made")
+
+
+def test_what_is_no_text_is_left_out():
+    vocabulary = split_vocabulary(with_special())
+    assert vocabulary.keys.tolist() == [2, 3, 4, 5, 6]
+    assert vocabulary.values.tolist() == [7, 8, 9, 10, 11]
+    assert vocabulary.filler == 12, "a comma, where neither space nor newline is an entry"
+    assert vocabulary.prefix == ()
+    assert split_vocabulary(with_special("begin")).prefix == (13,)
+
+
+def test_what_stands_before_every_text_is_neither_key_nor_value():
+    """Here it is a word like others, and no added token."""
+    from tokenizers import processors
+
+    tokenizer = with_special()
+    tokenizer.backend.post_processor = processors.TemplateProcessing(single="d $A", special_tokens=[("d", 5)])
+    vocabulary = split_vocabulary(TextTokenizer(tokenizer.backend, "made"))
+    assert vocabulary.prefix == (5,)
+    assert 5 not in {*vocabulary.keys.tolist(), *vocabulary.values.tolist(), vocabulary.filler}
+
+
+def test_too_small_a_vocabulary_and_too_short_a_sequence():
+    with pytest.raises(UserError, match="50 keys and 60 values, 51 pairs are asked for; give --pairs of 50"):
+        SMALL.check_room(51, "m")
+    SMALL.check_room(50, "m")
+    for task, message in [
+        (MqarTask(63, 16, 0.01, 0), "take 64 ids, a sequence has 63; give 1 to 15 pairs"),
+        (MqarTask(64, 0, 0.01, 0), "give 1 to 16 pairs"),
+        (MqarTask(64, 16, 0.0, 0), "--power 0.0"),
+        (MqarTask(64, 16, math.nan, 0), "--power nan"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            task.check()
+    MqarTask(64, 16, 1.0, 0).check()
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+
+
+class Known:
+    """A model whose answers are known: an NLL made of the id, its place and all before it; argmax right at even sums."""
+
+    name, vocab_size, max_length = "known", 200, None
+
+    def __init__(self, most_rows: int = 10**9) -> None:
+        self.most_rows, self.calls = most_rows, []
+
+    def batch_tokens(self, seq_len: int) -> int:
+        return seq_len
+
+    def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
+        rows = [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+        if len(rows) > self.most_rows:
+            raise MemoryError
+        self.calls.append(len(rows))
+        found = [known(row, place) for row in rows for place in range(1, len(row))]
+        return TokenScores(*(np.array(column, dtype) for column, dtype in zip(zip(*found, strict=True), "fii", strict=True)))
+
+
+def known(row: list[int], place: int) -> tuple[float, int, int]:
+    """NLL, argmax and rank of the id at a place."""
+    mixed = sum((i + 1) * id_ for i, id_ in enumerate(row[: place + 1]))
+    return mixed % 97 / 8, row[place] if mixed % 2 else 0, mixed % 5
+
+
+@pytest.mark.parametrize("prefix", [(), (3,), (3, 4)])
+@pytest.mark.parametrize("length", [41, 64])
+def test_what_counts_is_what_the_definition_says(prefix, length):
+    vocabulary = MqarVocabulary(SMALL.keys, SMALL.values, SMALL.filler, prefix)
+    task = MqarTask(length, 10, 0.3, 1)
+    drawn = make_sequences(task, vocabulary, range(7))
+    answers = ask(Known(), vocabulary, task, drawn, 3 * length + 10)
+    for number, ids in enumerate(drawn.ids.tolist()):
+        row, before = [*prefix, *ids], len(prefix)
+        values = [known(row, place + 1 + before) for place in queries_of(ids, 10, vocabulary)]
+        asked = [ids[place + 1] for place in queries_of(ids, 10, vocabulary)]
+        assert answers.nll[number].tolist() == pytest.approx([nll for nll, _, _ in values])
+        assert answers.rank[number].tolist() == [rank for _, _, rank in values]
+        assert answers.right[number].tolist() == [argmax == value for (_, argmax, _), value in zip(values, asked, strict=True)]
+        fillers = [known(row, place + before) for place in range(20, length) if ids[place] == vocabulary.filler]
+        assert answers.filler_tokens[number] == len(fillers) == length - 40
+        assert answers.filler_nll[number] == pytest.approx(sum(nll for nll, _, _ in fillers))
+        assert answers.filler_right[number] == sum(argmax == vocabulary.filler for _, argmax, _ in fillers)
+
+
+def test_batches_and_halves_change_nothing():
+    task = MqarTask(40, 6, 0.5, 0)
+    drawn = make_sequences(task, SMALL, range(11))
+    whole, small, tight = Known(), Known(), Known(most_rows=2)
+    one = ask(whole, SMALL, task, drawn, 10**6)
+    for model, batch in ((small, 1), (tight, 10**6)):
+        other = ask(model, SMALL, task, drawn, batch)
+        for name in ("nll", "rank", "right", "filler_tokens", "filler_right", "filler_nll"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
+    assert (whole.calls, small.calls) == ([11], [1] * 11)
+    assert max(tight.calls) == 2
+    with pytest.raises(UserError, match="out of memory on a sequence of 40 ids; give a shorter --length"):
+        ask(Known(most_rows=0), SMALL, task, drawn, 10**6)

@@ -1,0 +1,139 @@
+"""Tables of multi-query associative recall: counted by hand, intervals against a plain bootstrap, models asked at other places."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recallkit.errors import UserError
+from recallkit.mqar.sequences import MqarAnswers
+from recallkit.mqar.tables import MqarFiles, compare_mqar, join_parts, write_part
+from tests.conftest import ROOT
+
+MANIFEST = {"length": 24, "power": 0.01, "seed": 0, "tokenizer": {"name": "t"}, "options": {}}
+PLACES = np.array([[4, 8], [6, 4], [10, 20]])
+
+
+def answers(right: list[list[bool]], nll: list[list[float]], filler: list[tuple[int, int, float]]) -> MqarAnswers:
+    tokens, filler_right, filler_nll = zip(*filler, strict=True)
+    ranks = np.where(np.array(right), 0, 3).astype(np.int32)
+    return MqarAnswers(
+        np.array(nll, np.float32), ranks, np.array(right), np.array(tokens), np.array(filler_right), np.array(filler_nll, np.float64)
+    )
+
+
+GOOD = answers([[True, True], [True, False], [True, True]], [[0.5, 0.25], [1.0, 2.0], [0.0, 0.75]], [(4, 4, 1.0), (4, 3, 2.0), (4, 2, 3.0)])
+BAD = answers([[False, True], [False, False], [False, True]], [[3.0, 1.0], [4.0, 5.0], [6.0, 2.0]], [(4, 0, 9.0), (4, 1, 8.0), (4, 2, 7.0)])
+FULL = answers([[True, False]] * 3, [[1.0, 1.0]] * 3, [(0, 0, 0.0)] * 3)
+
+
+@pytest.fixture
+def keep(tmp_path):
+    """Writes what a model answered, in parts of two sequences and one."""
+
+    def write(model: str, found: MqarAnswers, places: np.ndarray = PLACES, pairs: int = 2) -> MqarFiles:
+        parts = []
+        for start, stop in ((0, 2), (2, 3)):
+            some = MqarAnswers(*(getattr(found, name)[start:stop] for name in MqarAnswers.__slots__))
+            parts.append(tmp_path / f"{model}-{start}")
+            write_part(parts[-1], range(start, stop), places[start:stop], some)
+        files = MqarFiles(*(tmp_path / kind / model / f"{pairs}.parquet" for kind in ("queries", "fillers")))
+        join_parts(parts, pairs, files, {**MANIFEST, "model": model})
+        return files
+
+    return write
+
+
+def test_what_is_kept_of_each_query_and_each_sequence(keep):
+    files = keep("good", GOOD)
+    queries = pl.read_parquet(files.queries)
+    assert queries.columns == ["pairs", "sample", "pair", "place", "distance", "nll", "rank", "right"]
+    assert queries.drop("rank").rows() == [
+        (2, 0, 0, 4, 4, 0.5, True),
+        (2, 0, 1, 8, 6, 0.25, True),
+        (2, 1, 0, 6, 6, 1.0, True),
+        (2, 1, 1, 4, 2, 2.0, False),
+        (2, 2, 0, 10, 10, 0.0, True),
+        (2, 2, 1, 20, 18, 0.75, True),
+    ]
+    assert pl.read_parquet(files.fillers).rows() == [(2, 0, 4, 4, 1.0), (2, 1, 4, 3, 2.0), (2, 2, 4, 2, 3.0)]
+
+
+def test_models_side_by_side(keep):
+    tables = compare_mqar({("zeta", 2): keep("zeta", GOOD), ("alpha", 2): keep("alpha", BAD)})
+    good, bad = tables.mqar.to_dicts()
+    assert (good["model"], bad["model"], bad["reference"]) == ("zeta", "alpha", "zeta"), "in the order of the command"
+    assert (good["num_samples"], good["ar_tokens"], good["filler_tokens"], good["length"]) == (3, 6, 12, 24)
+    assert (good["accuracy"], bad["accuracy"]) == (5 / 6, 2 / 6)
+    assert (good["ar_nll"], bad["ar_nll"]) == (4.5 / 6, 21 / 6)
+    assert (good["ar_ppl"], bad["filler_ppl"]) == (pytest.approx(math.exp(0.75)), pytest.approx(math.exp(2)))
+    assert (good["filler_accuracy"], bad["filler_accuracy"]) == (9 / 12, 3 / 12)
+    assert (good["filler_nll"], bad["filler_nll"]) == (0.5, 2.0)
+    assert bad["accuracy_difference"] == pytest.approx(-0.5)
+    assert bad["accuracy_difference_low"] is None, "every sequence differs by as much: resampling says nothing"
+    assert bad["ar_nll_difference"] == pytest.approx(16.5 / 6)
+    distances = tables.by_distance.filter(pl.col("model") == "zeta").select("low", "high", "num_queries", "accuracy", "ar_nll").rows()
+    assert distances == [(2, 2, 1, 0.0, 2.0), (3, 4, 1, 1.0, 0.5), (5, 8, 2, 1.0, 0.625), (9, 16, 1, 1.0, 0.0), (17, 32, 1, 1.0, 0.75)]
+
+
+def test_intervals_are_of_whole_sequences_and_paired(keep):
+    tables = compare_mqar({("one", 2): keep("one", GOOD), ("two", 2): keep("two", BAD)})
+    draws = np.random.Generator(np.random.PCG64(0)).integers(0, 3, size=(2000, 3))
+    for name, column, per_sequence in (("ar_nll", "nll", 2), ("accuracy", "right", 2)):
+        first, second = (np.array([getattr(found, column)[draw].sum() / (3 * per_sequence) for draw in draws]) for found in (GOOD, BAD))
+        one, two = tables.mqar.to_dicts()
+        for row, sampled in ((one, first), (two, second)):
+            bounds = (row[f"{name}_low"], row[f"{name}_high"])
+            assert bounds == pytest.approx(np.percentile(sampled, [2.5, 97.5]).tolist())
+        if name == "ar_nll":
+            bounds = (two["ar_nll_difference_low"], two["ar_nll_difference_high"])
+            assert bounds == pytest.approx(np.percentile(second - first, [2.5, 97.5]).tolist())
+        assert one[f"{name}_difference"] == 0
+        assert one[f"{name}_difference_low"] is None, "a model does not differ from itself"
+
+
+def test_a_sequence_without_filler(keep):
+    [row] = compare_mqar({("full", 2): keep("full", FULL)}).mqar.to_dicts()
+    assert row["filler_tokens"] == 0
+    assert [value for name, value in row.items() if name.startswith("filler_") and name != "filler_tokens"] == [None] * 13
+    assert row["accuracy"] == 0.5
+    assert row["accuracy_low"] is None
+
+
+def test_each_number_of_pairs_is_a_row(keep):
+    wide = np.array([[2], [4], [2]])
+    single = answers([[True], [False], [True]], [[1.0], [2.0], [3.0]], [(5, 1, 1.0)] * 3)
+    tables = compare_mqar({("m", 2): keep("m", GOOD), ("m", 1): keep("m", single, wide, pairs=1)})
+    assert tables.mqar.select("model", "pairs", "ar_tokens", "accuracy").rows() == [("m", 1, 3, 2 / 3), ("m", 2, 6, 5 / 6)]
+    assert tables.by_distance.filter(pl.col("pairs") == 1)["num_queries"].to_list() == [2, 1]
+
+
+def test_models_that_were_asked_at_other_places_are_not_compared(keep):
+    with pytest.raises(UserError, match="at different places"):
+        compare_mqar({("one", 2): keep("one", GOOD), ("two", 2): keep("two", GOOD, PLACES + 2)})
+
+
+def test_a_damaged_part_is_removed_and_told(keep, tmp_path):
+    part = tmp_path / "part"
+    write_part(part, range(3), PLACES, GOOD)
+    part.write_bytes(part.read_bytes()[:-60])
+    with pytest.raises(UserError, match="damaged part of unfinished work, now removed"):
+        join_parts([part], 2, MqarFiles(tmp_path / "q.parquet", tmp_path / "f.parquet"), MANIFEST)
+    assert not part.exists()
+    assert not (tmp_path / "q.parquet").exists()
+
+
+def test_every_column_is_documented(keep):
+    told = (ROOT / "docs" / "mqar.md").read_text(encoding="utf-8")
+    files = keep("good", GOOD)
+    tables = compare_mqar({("good", 2): files})
+    columns = {*tables.mqar.columns, *tables.by_distance.columns}
+    for path in (files.queries, files.fillers):
+        columns |= set(pl.read_parquet(path).columns)
+    spread = ("_difference_low", "_difference_high", "_difference", "_low", "_high")
+    names = {next((column.removesuffix(end) for end in spread if column.endswith(end)), column) for column in columns}
+    assert not [name for name in sorted(names) if f"`{name}`" not in told]
+    assert all(f"`NAME{end}`" in told for end in spread)

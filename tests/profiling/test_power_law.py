@@ -1,0 +1,185 @@
+"""Power laws are those of highest likelihood, found again in samples, and judged by distances that a hand can check."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, cut_points, fit_power_law, power_law_masses, tail_alpha
+
+
+def masses(weight: Callable[[int], float], x_min: int, x_max: int) -> np.ndarray:
+    weights = [weight(d) for d in range(x_min, x_max + 1)]
+    return np.array(weights) / math.fsum(weights)
+
+
+def sample(weight: Callable[[int], float], x_min: int, x_max: int, number: int, seed: int = 0) -> np.ndarray:
+    histogram = np.zeros(x_max + 1, np.int64)
+    histogram[x_min:] = np.random.default_rng(seed).multinomial(number, masses(weight, x_min, x_max))
+    return histogram
+
+
+def likelihood(histogram: np.ndarray, x_min: int, weight: Callable[[int], float]) -> float:
+    """Nats a distance, as the formula reads."""
+    tail = histogram[x_min:]
+    own = masses(weight, x_min, len(histogram) - 1)
+    return math.fsum(int(n) * math.log(p) for n, p in zip(tail, own, strict=True) if n) / int(tail.sum())
+
+
+def highest(function: Callable[[float], float], low: float, high: float) -> float:
+    """Golden-section search."""
+    ratio = (math.sqrt(5) - 1) / 2
+    while high - low > 1e-9:
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, right) if function(left) > function(right) else (left, high)
+    return (low + high) / 2
+
+
+def fitted(histogram: np.ndarray, x_min: int | None = None) -> PowerLaw:
+    fit = fit_power_law(histogram, x_min)
+    assert fit is not None
+    return fit
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 500), min_size=3, max_size=40).filter(lambda c: np.count_nonzero(c) > 1 and sum(c) >= MIN_TAIL),
+    x_min=st.integers(1, 3),
+)
+def test_the_exponent_has_the_highest_likelihood(counts, x_min):
+    histogram = np.array([0] * x_min + counts)
+    fit = fit_power_law(histogram, x_min)
+    best = highest(lambda alpha: likelihood(histogram, x_min, lambda d: d**-alpha), -40, 40)
+    if fit is None:
+        assert abs(best) > 39
+    elif abs(best) < 39:
+        assert fit.alpha == pytest.approx(best, abs=2e-4)
+        ours, theirs = (likelihood(histogram, x_min, lambda d, a=a: d**-a) for a in (fit.alpha, best))
+        assert ours >= theirs - 1e-12
+
+
+@pytest.mark.parametrize(("alpha", "x_min"), [(-0.5, 1), (0.3, 1), (1.0, 1), (1.7, 4), (3.0, 2)])
+def test_samples_give_their_exponent_back(alpha, x_min):
+    found = [fitted(sample(lambda d: d**-alpha, x_min, 2047, 5000, seed), x_min).alpha for seed in range(40)]
+    logs = np.log(np.arange(x_min, 2048))
+    p = masses(lambda d: d**-alpha, x_min, 2047)
+    error = 1 / math.sqrt(5000 * (p @ logs**2 - (p @ logs) ** 2))
+    assert abs(np.mean(found) - alpha) < 4 * error / math.sqrt(40)
+    assert np.std(found) == pytest.approx(error, rel=0.4)
+
+
+def test_ks_by_hand():
+    # The mean of ln d is that of four equal counts, (ln 2 + ln 3 + 2 ln 2) / 4: the exponent is 0 and each p a quarter.
+    fit = fitted(np.array([0, 150, 0, 100, 150]), 1)
+    assert fit.alpha == pytest.approx(0, abs=1e-9)
+    assert fit.ks == pytest.approx(0.125)  # 0.375 0.375 0.625 1 against 0.25 0.5 0.75 1
+    assert (fit.num_tail, fit.x_min, fit.x_max) == (400, 1, 4)
+
+
+def test_the_tail_begins_where_the_law_does():
+    histogram = sample(lambda d: 1.0, 1, 1023, 0)
+    histogram[1:64] = 700
+    histogram[64:] = np.random.default_rng(1).multinomial(30_000, masses(lambda d: d**-1.6, 64, 1023))
+    fit = fitted(histogram)
+    assert fit.x_min == 64
+    assert fit.alpha == pytest.approx(1.6, abs=0.06)
+    assert fit.num_tail == 30_000
+    distances = {start: fitted(histogram, start).ks for start in (1, 2, 4, 8, 16, 32, 64)}
+    assert min(distances, key=distances.__getitem__) == 64
+    assert fit.ks == distances[64]
+
+
+def test_a_tail_reaches_three_octaves_unless_told_otherwise():
+    histogram = sample(lambda d: math.exp(-d / 40), 1, 255, 100_000)
+    assert fitted(histogram).x_min <= 255 // 8
+    assert fitted(histogram, 128).x_min == 128
+
+
+def test_gains_are_differences_of_the_highest_likelihoods():
+    histogram = sample(lambda d: d**-0.8 * math.exp(-d / 150), 1, 255, 20_000)
+    fit = fitted(histogram, 1)
+    own = likelihood(histogram, 1, lambda d: d**-fit.alpha)
+    rate = highest(lambda r: likelihood(histogram, 1, lambda d: math.exp(-r * d)), -0.1, 0.5)
+    assert fit.gain_geometric == pytest.approx(likelihood(histogram, 1, lambda d: math.exp(-rate * d)) - own, abs=1e-9)
+    beta = highest(lambda b: likelihood(histogram, 1, lambda d: d**-b * (256 - d)), -5, 5)
+    assert fit.gain_exposed == pytest.approx(likelihood(histogram, 1, lambda d: d**-beta * (256 - d)) - own, abs=1e-9)
+    assert fit.alpha_exposed == pytest.approx(beta, abs=1e-5)
+
+    def quadratic(curvature: float) -> float:
+        slope = highest(lambda a: likelihood(histogram, 1, lambda d: d**-a * math.exp(curvature * math.log(d) ** 2)), -5, 5)
+        return likelihood(histogram, 1, lambda d: d**-slope * math.exp(curvature * math.log(d) ** 2))
+
+    grid = [quadratic(c) - own for c in np.linspace(-0.3, 0.1, 9)]
+    assert fit.gain_lognormal > max(grid) - 1e-9
+    assert fit.gain_lognormal < max(grid) + 0.02
+
+
+@pytest.mark.parametrize(
+    ("weight", "better", "worse"),
+    [
+        (lambda d: d**-1.3, None, "gain_geometric"),
+        (lambda d: math.exp(-d / 60), "gain_geometric", None),
+        (lambda d: math.exp(-((math.log(d) - 4) ** 2)) / d, "gain_lognormal", None),
+        (lambda d: d**-1.1 * (1024 - d), "gain_exposed", "gain_geometric"),
+    ],
+)
+def test_the_law_that_made_a_sample_fits_best(weight, better, worse):
+    fit = fitted(sample(weight, 1, 1023, 50_000), 1)
+    gains = {name: getattr(fit, name) for name in ("gain_geometric", "gain_lognormal", "gain_exposed")}
+    assert gains["gain_lognormal"] >= -1e-12
+    if better is None:
+        assert max(gains.values()) < 1e-3
+    else:
+        assert gains[better] == max(gains.values()) > 0
+    assert worse is None or gains[worse] < -0.1
+
+
+def test_a_law_that_knows_the_window_gives_its_exponent_back():
+    assert fitted(sample(lambda d: d**-1.1 * (1024 - d), 1, 1023, 200_000), 1).alpha_exposed == pytest.approx(1.1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "histogram",
+    [
+        np.zeros(100, np.int64),
+        np.array([0, MIN_TAIL // 2, MIN_TAIL // 2 - 1, 0, 0]),
+        np.array([0, 0, 5000, 0, 0]),
+        np.zeros(1, np.int64),
+        np.zeros(2, np.int64),
+    ],
+)
+def test_too_little_to_fit(histogram):
+    assert fit_power_law(histogram) is None
+    assert fit_power_law(histogram, 1) is None
+
+
+@pytest.mark.parametrize(
+    "histogram", [[0, 10**9, 1] + [0] * 3000, [0, 1] + [0] * 3000 + [10**9], [0, 0, 10**6, 10**6], [0, *[10**8] * 2047]]
+)
+def test_extreme_histograms_end(histogram):
+    fit = fit_power_law(np.array(histogram), 1)
+    assert fit is None or math.isfinite(fit.alpha + fit.ks)
+
+
+def test_exponents_fall_as_means_rise():
+    means = np.linspace(0.5, math.log(2047) - 0.1, 50)
+    exponents = [tail_alpha(float(mean), 1, 2047) for mean in means]
+    assert exponents == sorted(exponents, reverse=True)
+    for mean, alpha in zip(means, exponents, strict=True):
+        assert power_law_masses(alpha, 1, 2047) @ np.log(np.arange(1, 2048)) == pytest.approx(mean, abs=1e-9)
+
+
+def test_no_exponent_beyond_the_ends():
+    assert tail_alpha(0.0, 1, 100) is None
+    assert tail_alpha(math.log(100), 1, 100) is None
+
+
+def test_cuts():
+    assert cut_points(2047) == [2**e for e in range(11)]
+    assert cut_points(100, 48) == [1, 2, 4, 8, 16, 32, 48, 64]
+    assert cut_points(100, 64) == [1, 2, 4, 8, 16, 32, 64]

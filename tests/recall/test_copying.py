@@ -1,0 +1,61 @@
+"""The copying control: each of its rules by hand, and its accuracy on real rows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from recallkit.recall.copying import copy_answer
+from recallkit.recall.prompts import make_prompt
+from recallkit.recall.tasks import load_rows
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer"),
+    [
+        ("Size: 3 m\nColour: red\nsize:", " : 3 m"),
+        ("the colour of it\nColour: red\ncolour: ", " : red"),
+        ("A. Colour:\n \n--\nred\nblue\ncolour:", " red"),
+        ("Meta-size: 1\nsize\n3\nSize:", " 3"),
+        ("Sizes: 1\n<b>Size</b> : <a href='x'>3</a> <i>m</i>\nsize:", " : 3 m"),
+        ("<td>ISBN-13</td>\n<td>: 978</td>\nisbn 13:", " : 978"),
+        ("Mail: Ann <ann@example.org>\nmail:", " : Ann <ann@example.org>"),
+        ("<li>Date</li>: May 1\npublication date:", " : May 1"),
+        (f"Size: {'x' * 600}\nsize:", f" : {'x' * 398}"),
+        ("510(k) Number: K1\n510(k) number:", " : K1"),
+        ("A cat sat. The dog ate it.\n\nQuestion: What did the dog eat?\nAnswer:", " The dog ate it."),
+        ("A cat sat. The dogs ate it.\nThe dog ate", " The dogs ate it."),
+        ("A cat sat. J. R. Dog ate it all.\nWho ate?", " J. R. Dog ate it all."),
+        ("A cat sat.\nweight:", " A cat sat."),
+        ("size:", " "),
+        ("", " "),
+    ],
+)
+def test_what_is_copied(prompt: str, answer: str) -> None:
+    assert copy_answer(prompt) == answer
+
+
+def test_prompts_that_give_the_document_twice() -> None:
+    for row in load_rows("metadata", limit=20).rows:
+        assert row.value in copy_answer(make_prompt(row, version=1, kind="twice").text)
+
+
+def test_a_question_is_no_answer_to_itself() -> None:
+    prompt = "Who sat? A cat sat. Dogs ran.\n\nA cat sat. Dogs ran.\n\nQuestion: Who sat?\nAnswer:"
+    assert copy_answer(prompt) == " A cat sat."
+
+
+def accuracy(task: str, *data: Path) -> float:
+    rows = load_rows(task, *data).rows
+    return sum(re.search(re.escape(row.value), copy_answer(row.text), re.IGNORECASE) is not None for row in rows) / len(rows)
+
+
+def test_accuracy_on_this_installation() -> None:
+    assert accuracy("metadata") >= 0.9
+
+
+@pytest.mark.parametrize(("task", "least"), [("fda", 0.95), ("swde", 0.9), ("squad", 0.75)])
+def test_accuracy_on_real_rows(task: str, least: float, test_data: Path) -> None:
+    assert accuracy(task, test_data / "evals") >= least

@@ -1,0 +1,257 @@
+"""Our models behind lm-eval, beside lm-eval's own transformers models: the same generations, likelihoods and cuts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recallkit.errors import UserError
+from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
+from recallkit.recall import lm_eval_run
+from recallkit.recall.lm_eval_model import ModelLM
+from recallkit.recall.lm_eval_task import RecallTask
+from recallkit.storage.journal import Parts
+from recallkit.text.tokenizers import load_tokenizer
+from tests.conftest import made_up_texts
+from tests.made_tokenizers import byte_level
+
+MAX_LENGTH = 256
+"""Of the tiny attention models: some of the prompts are longer."""
+
+
+@pytest.fixture(scope="module")
+def model_path(tiny_model, tmp_path_factory):
+    """A tiny model that says different things after different prompts, with a tokenizer beside it."""
+    folder = tmp_path_factory.mktemp("evaluated")
+
+    def path(family: str, *, begins: bool = False) -> Path:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        place = folder / f"{family}{'-begins' * begins}"
+        if not place.exists():
+            model = AutoModelForCausalLM.from_pretrained(tiny_model(family, vocab_size=512))
+            torch.manual_seed(3)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.3 * torch.randn_like(parameter))
+            model.save_pretrained(place)
+            tokenizer(begins=begins).save_pretrained(place)
+        return place
+
+    return path
+
+
+def tokenizer(*, begins: bool):
+    """A byte-level tokenizer, with a token of its own before every text if `begins`."""
+    from tokenizers import processors
+    from transformers import PreTrainedTokenizerFast
+
+    backend = byte_level()
+    if not begins:
+        return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>")
+    backend.add_special_tokens(["<|begin|>"])
+    special = [("<|begin|>", backend.token_to_id("<|begin|>"))]
+    backend.post_processor = processors.TemplateProcessing("<|begin|> $A", "<|begin|> $A $B", special)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>", bos_token="<|begin|>")
+
+
+@pytest.fixture
+def ours(model_path, tmp_path):
+    def lm(family: str, *, begins: bool = False, **options) -> ModelLM:
+        path = str(model_path(family, begins=begins))
+        tokenizer = load_tokenizer(path)
+        (tmp_path / "parts").mkdir(exist_ok=True)
+        parts = Parts(tmp_path / "parts", options.pop("mark", "test"))
+        return ModelLM(lambda: load_model(ModelRequest(path, tokenizer.vocab_size, device="cpu")), tokenizer, parts, **options)
+
+    return lm
+
+
+@pytest.fixture(scope="module")
+def theirs(model_path):
+    """lm-eval's own, a prompt at a time, so that nothing is padded."""
+
+    def lm(family: str, *, begins: bool = False, **options):
+        from lm_eval.models.huggingface import HFLM
+
+        return HFLM(pretrained=str(model_path(family, begins=begins)), device="cpu", dtype="float32", batch_size=1, **options)
+
+    return lm
+
+
+def rows(number: int = 10) -> list[dict[str, str]]:
+    """Documents of many lengths, some beyond the context, some of the same length; texts and values with spaces around them."""
+    texts = [*made_up_texts(number - 2, 250, seed=5), "the state of the model", "the model of the state"]
+    return [{"text": f" {text}\nkey:{' ' * (i % 3)}", "value": f" {text.split()[0]} ", "key": "key"} for i, text in enumerate(texts)]
+
+
+def stock_task(name: str):
+    """lm-eval's own task class on these rows."""
+    import datasets
+    from lm_eval.tasks.fda.task import FDA
+    from lm_eval.tasks.squad_completion.task import SQUADCompletion
+    from lm_eval.tasks.swde.task import SWDE
+
+    class Local({"fda": FDA, "swde": SWDE, "squad_completion": SQUADCompletion}[name]):
+        def download(self, dataset_kwargs=None, **kwargs):
+            self.dataset = {"validation": datasets.Dataset.from_list(rows())}
+
+    task = Local()
+    task.set_config("task", name)
+    if name == "squad_completion":  # it would run with defaults that lm-eval injects, not with its own
+        task.set_config("generation_kwargs", {"until": ["\n"], "max_gen_toks": 48, "do_sample": False})
+    return task
+
+
+def samples(lm, task) -> list[dict]:
+    found = lm_eval_run.run_tasks(lm, lm_eval_run.load_tasks([task]), model="m")["samples"]
+    return next(iter(found.values()))
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "begins"),
+    [("llama", "fda", False), ("llama", "swde", True), ("gpt_neox", "squad_completion", False), ("mamba", "swde", False)],
+)
+def test_stock_tasks_give_what_lm_evals_own_model_gives(ours, theirs, family, name, begins):
+    longest = {"max_length": MAX_LENGTH} if family == "mamba" else {}
+    expected = samples(theirs(family, begins=begins, **longest), stock_task(name))
+    found = samples(ours(family, begins=begins, **longest), stock_task(name))
+    assert [row["filtered_resps"] for row in found] == [row["filtered_resps"] for row in expected]
+    assert [row["contains"] for row in found] == [row["contains"] for row in expected]
+    assert len({row["filtered_resps"][0] for row in found}) > 5, "generations that are all alike would prove nothing"
+
+
+@pytest.mark.parametrize("family", ["llama", "mamba"])
+def test_our_version_1_asks_what_the_stock_tasks_ask(ours, theirs, family):
+    longest = {"max_length": MAX_LENGTH} if family == "mamba" else {}
+    expected = samples(theirs(family, **longest), stock_task("fda"))
+    documents = [{"prompt": row["text"].strip(), "value": row["value"].strip()} for row in rows()]
+    lm = ours(family, batch_size=3, **longest)
+    found = samples(lm, RecallTask("fda", documents, 1, {}))
+    assert [row["filtered_resps"][0] for row in found] == [row["filtered_resps"][0] for row in expected]
+    num_cut = [lm.recalls[row["doc"]["prompt"], row["doc"]["value"]].num_cut for row in found]
+    lengths = [len(lm.tok_encode(row["doc"]["prompt"])) for row in found]
+    assert num_cut == [max(0, length - (MAX_LENGTH - 48)) for length in lengths]
+    assert 0 < sum(cut > 0 for cut in num_cut) < len(num_cut)
+
+
+def requests(kind: str, arguments: list[tuple]) -> list:
+    from lm_eval.api.instance import Instance
+
+    return [Instance(kind, {}, argument, 0) for argument in arguments]
+
+
+@pytest.mark.parametrize(("family", "begins"), [("llama", False), ("llama", True), ("rwkv", False)])
+def test_likelihoods_are_lm_evals(ours, theirs, family, begins):
+    texts = made_up_texts(6, 200, seed=8)
+    pairs = [(text, f" {word}") for text in texts[:4] for word in ("the", "state of memory")] + [("", "the key"), (texts[0] + " ", "x")]
+    texts = [*texts, "a"]
+    pairs += [("the", " of" * 200)]
+    mine, other = (make(family, begins=begins, max_length=MAX_LENGTH) for make in (ours, theirs))
+    found, expected = (lm.loglikelihood(requests("loglikelihood", pairs)) for lm in (mine, other))
+    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=2e-4)
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+    whole = [(text,) for text in texts]
+    found, expected = (lm.loglikelihood_rolling(requests("loglikelihood_rolling", whole)) for lm in (mine, other))
+    assert found == pytest.approx(list(expected), abs=2e-3)
+
+
+def test_answers_are_scored_by_the_same_reading(ours):
+    """NLLs of answers are those of plain scoring, wherever generation stopped."""
+    documents = [{"prompt": row["text"].strip(), "value": row["value"].strip()} for row in rows(6)[:6]]
+    lm = ours("llama", max_length=200)
+    samples(lm, RecallTask("t", documents, 1, {}))
+    plain = lm.loglikelihood(requests("loglikelihood", [(d["prompt"], f" {d['value']}") for d in documents]))
+    for document, (value, _) in zip(documents, plain, strict=True):
+        recall = lm.recalls[document["prompt"], document["value"]]
+        if not recall.num_cut:  # plain scoring cuts less: it leaves no room for 48 ids
+            assert -sum(recall.answer_nll) == pytest.approx(value, abs=1e-4)
+    assert any(lm.recalls[d["prompt"], d["value"]].num_cut == 0 for d in documents)
+
+
+def test_batches_are_kept_and_the_same_whoever_made_them(ours, tmp_path):
+    documents = [{"prompt": row["text"].strip(), "value": row["value"].strip()} for row in rows()]
+
+    def evaluated(mark: str) -> tuple[list[str], list[bytes]]:
+        lm = ours("llama", batch_size=4, mark=mark)
+        texts = [row["filtered_resps"][0] for row in samples(lm, RecallTask("t", documents, 1, {}))]
+        return texts, [path.read_bytes() for path in sorted((tmp_path / "parts").glob(f"part-{mark}-*"))]
+
+    texts, parts = evaluated("one")
+    assert len(parts) == 3
+    for number in (0, 2):
+        (tmp_path / "parts" / f"part-one-{number:06d}").unlink()
+    assert evaluated("one") == (texts, parts) == evaluated("two")
+    changed = json.loads(parts[1])
+    changed["outcomes"][0]["ids"] = [1]
+    (tmp_path / "parts" / "part-one-000001").write_text(json.dumps(changed))
+    assert evaluated("one")[0] != texts, "a batch that is there is not made again"
+    (tmp_path / "parts" / "part-one-000001").write_text(json.dumps({**changed, "asked": "something else"}))
+    assert evaluated("one") == (texts, parts), "what was asked otherwise is no answer"
+
+
+def test_what_does_not_fit_is_one_line(ours):
+    lm = ours("llama", max_length=40)
+    with pytest.raises(UserError, match="no room for a prompt and 48 generated ones"):
+        samples(lm, RecallTask("t", [{"prompt": "a", "value": "b"}], 1, {}))
+    for options, asked in [({"do_sample": True, "temperature": 1.0}, "sampling"), ({"num_beams": 3}, "num_beams")]:
+        with pytest.raises(UserError, match=f"it asks for {asked}, and generation is greedy here"):
+            lm.generate_until(requests("generate_until", [("a", {"until": ["\n"], "max_gen_toks": 2, **options})]))
+    for continuation in ("", " the" * 50):
+        with pytest.raises(UserError, match="of which a context holds 1 to 40"):
+            lm.loglikelihood(requests("loglikelihood", [("of", " a"), ("of", continuation)]))
+
+
+def test_contexts_of_nothing_but_space(ours):
+    """Its spaces belong to the continuation, so nothing is left: the end token stands for it."""
+    lm = ours("llama")
+    pairs = [(" ", "a"), ("", " a"), ("of", " a")]
+    together = lm.loglikelihood(requests("loglikelihood", pairs))
+    assert together[0] == together[1] != together[2]
+
+
+def test_generation_stops_where_the_models_configuration_says(ours, theirs, model_path):
+    """An end-of-turn token that is no tokenizer's end token, as instruction-tuned models have."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    asked = [("the state of the", {"until": [], "max_gen_toks": 12})]
+    folder = model_path("llama").parent / "llama-turns"
+    reader = AutoTokenizer.from_pretrained(model_path("llama"))
+    ids = reader(ours("llama", mark="free").generate_until(requests("generate_until", asked))[0])["input_ids"]
+    model = AutoModelForCausalLM.from_pretrained(model_path("llama"))
+    model.generation_config.eos_token_id = [0, ids[3]]
+    model.save_pretrained(folder)
+    reader.save_pretrained(folder)
+    from lm_eval.models.huggingface import HFLM
+
+    expected = HFLM(pretrained=str(folder), device="cpu", dtype="float32", batch_size=1).generate_until(requests("generate_until", asked))
+    tokens = load_tokenizer(str(folder))
+    parts = Parts(folder, "turns")
+    lm = ModelLM(lambda: load_model(ModelRequest(str(folder), tokens.vocab_size, device="cpu")), tokens, parts)
+    assert lm.generate_until(requests("generate_until", asked)) == expected
+    assert len(reader(expected[0])["input_ids"]) == 4
+
+
+def test_a_batch_that_does_not_fit_is_halved(ours):
+    lm, whole = ours("llama", batch_size=8, mark="a"), ours("llama", batch_size=8, mark="b")
+    pairs = [(f"the state {word}", " model") for word in ("a", "b", "c", "d", "e")]
+    score, seen = lm.model.score, []
+
+    def small(ids: np.ndarray, offsets: np.ndarray):
+        seen.append(len(offsets) - 1)
+        if len(offsets) > 3:
+            raise MemoryError
+        return score(ids, offsets)
+
+    lm.model.score = small
+    found = lm.loglikelihood(requests("loglikelihood", pairs))
+    assert [value for value, _ in found] == pytest.approx([v for v, _ in whole.loglikelihood(requests("loglikelihood", pairs))], abs=1e-5)
+    assert seen == [5, 2, 3, 1, 2]
+    lm.model.score = lambda ids, offsets: (_ for _ in ()).throw(MemoryError())
+    with pytest.raises(UserError, match="out of memory on a prompt of"):
+        lm.loglikelihood(requests("loglikelihood", [("the", " x y")]))

@@ -1,0 +1,109 @@
+"""lm-eval run for real: its own tasks on local data, its files, and what it raises."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from recallkit.errors import UserError
+from recallkit.recall import lm_eval_run
+from recallkit.recall.copying import copy_answer
+from recallkit.recall.lm_eval_task import RecallTask, answer_after, contains
+
+
+def test_matching_is_containment_without_regard_to_case():
+    assert contains(" The ANSWER is k12.", "Answer")
+    assert contains("a.b(c", "B(C"), "a value is no pattern"
+    assert not contains("axb", "a.b")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "value", "wanted"), [("Key:", "v", " v"), ("Key: ", "v", "v"), ("Key:\n", " v w ", "v w"), ("Key:", " v", " v")]
+)
+def test_the_answer_follows_one_space(prompt, value, wanted):
+    assert answer_after(prompt, value) == wanted
+
+
+class Recorder:
+    """What lm-eval needs of a model, answering by copying."""
+
+    def __new__(cls):
+        from lm_eval.api.model import LM
+
+        class Copier(LM):
+            def generate_until(self, requests, disable_tqdm=False):
+                return [copy_answer(request.args[0]) for request in requests]
+
+            def loglikelihood(self, requests, disable_tqdm=False):
+                return [(-float(len(request.args[1])), False) for request in requests]
+
+            def loglikelihood_rolling(self, requests, disable_tqdm=False):
+                raise NotImplementedError
+
+        return Copier()
+
+
+def recall_task(version: int = 1):
+    documents = [{"prompt": f"Name: n{i}\nColour: c{i}\n\nName:", "value": "N1", "row": i} for i in range(4)]
+    return RecallTask("colours", documents, version, {"prompt": "standard"})
+
+
+def test_a_recall_task_runs_and_its_files_are_lm_evals(tmp_path):
+    from lm_eval.utils import get_file_task_name, get_results_filenames, get_sample_results_filenames
+
+    results = lm_eval_run.run_tasks(Recorder(), lm_eval_run.load_tasks([recall_task(0)]), model="../some/model")
+    assert results["results"]["colours"]["contains,none"] == 0.25
+    assert results["results"]["colours"]["answer_nats,none"] == 3.0
+    assert results["results"]["colours"]["contains_stderr,none"] == pytest.approx(0.25, abs=1e-9), "of four draws, one right"
+    assert results["versions"] == {"colours": 0}
+    files = [str(path) for path in lm_eval_run.write_results(results, tmp_path / "out", "../some/model")]
+    (written,), (samples,) = get_results_filenames(files), get_sample_results_filenames(files)
+    assert json.loads(Path(written).read_text())["config"]["model"] == "../some/model"
+    assert get_file_task_name(samples.rpartition("/")[2]) == "colours"
+    rows = [json.loads(line) for line in Path(samples).read_text().splitlines()]
+    assert [row["contains"] for row in rows] == [0.0, 1.0, 0.0, 0.0]
+    assert rows[1]["filtered_resps"][0] == copy_answer(rows[1]["doc"]["prompt"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"], "a model's name leads nowhere else"
+    assert not list((tmp_path / "out").rglob(".*")), "no temporary folder is left"
+
+
+@pytest.mark.parametrize("model", ["..", ".", "a/../../b", "x" * 300])
+def test_any_name_of_a_model_stays_in_the_folder(tmp_path, model):
+    results = lm_eval_run.run_tasks(Recorder(), lm_eval_run.load_tasks([recall_task()]), model=model)
+    for path in lm_eval_run.write_results(results, tmp_path / "out", model):
+        assert path.parent.parent == tmp_path / "out"
+
+
+def yaml_task(folder, rows):
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "task.yaml").write_text(
+        f"task: parity\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {folder / 'rows.jsonl'}\n"
+        "test_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{question}}'\ndoc_to_target: answer\n"
+        "doc_to_choice: ['odd', 'a longer wrong word']\nmetric_list:\n  - metric: acc\n"
+    )
+    return folder / "task.yaml"
+
+
+def test_a_task_in_a_yaml_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    path = yaml_task(tmp_path, [{"question": "1?", "answer": 0}, {"question": "2?", "answer": 1}])
+    results = lm_eval_run.run_tasks(Recorder(), lm_eval_run.load_tasks([str(path)]), model="m")
+    assert results["results"]["parity"]["acc,none"] == 0.5
+
+
+def test_what_lm_eval_does_not_know_is_one_line(tmp_path, monkeypatch):
+    # It reads the thousands of files beside its manager, in ten seconds; here beside it are those of one task.
+    from lm_eval.tasks import manager
+
+    shutil.copytree(Path(manager.__file__).parent / "lambada", tmp_path / "beside")
+    monkeypatch.setattr(manager, "__file__", str(tmp_path / "beside" / "manager.py"))
+    with pytest.raises(UserError, match="lm-eval has no such task; see `lm-eval ls tasks`"):
+        lm_eval_run.load_tasks(["no_such_task_at_all"])
+    with pytest.raises(UserError, match=r"lm-eval has no such task; did you mean lambada_openai\?"):
+        lm_eval_run.load_tasks(["lambada_opena"])
+    (tmp_path / "bad.yaml").write_text("task: bad\ndataset_path: json\noutput_type: nonsense\n")
+    with pytest.raises(UserError, match="cannot load it"):
+        lm_eval_run.load_tasks([str(tmp_path / "bad.yaml")])

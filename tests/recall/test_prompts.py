@@ -1,0 +1,184 @@
+"""Prompts by hand; the cut and the places of values against slow computations, on text of every width and any tokenization."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallkit.recall.prompts import Places, cut_around_answer, find_places, make_prompt, split_query
+from recallkit.recall.records import RecallRow
+from recallkit.text.tokenizers import load_tokenizer
+
+
+def row(text: str, value: str = "v", **fields: str) -> RecallRow:
+    return RecallRow("d", text, value, **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "document", "query"),
+    [
+        ("<b>A</b>\n\nb: c \nsize: \n", "size", "<b>A</b>\n\nb: c", "size:"),
+        ("a\nSIZE: Size:", "size", "a", "SIZE: Size:"),
+        ("a\n510(k) Number:", "510(k) number", "a", "510(k) Number:"),
+        ("size:", "size", "", "size:"),
+        ("a\n\nb\nwhat?", "size", "a", "b\nwhat?"),
+        (" a \n \n\nb\nQuestion: c?\nAnswer:\n", None, " a", "b\nQuestion: c?\nAnswer:"),
+        ("a\n\nb\n\nc", None, "a\n\nb", "c"),
+        ("a b\nc d", None, "a b", "c d"),
+        ("a b ", None, "", "a b "),
+    ],
+)
+def test_split_query(text: str, key: str | None, document: str, query: str) -> None:
+    assert split_query(RecallRow("d", text, "v", key)) == (document, query)
+
+
+def test_standard_prompts() -> None:
+    given_row = row(" a: 1\na: \n", " 1 ", key="a")
+    for version, text, value in ((0, " a: 1\na: \n", " 1 "), (1, "a: 1\na:", "1")):
+        prompt = make_prompt(given_row, version=version, kind="standard")
+        assert (prompt.text, prompt.value) == (text, value)
+
+
+def test_shortened_documents_keep_what_parts_them_from_the_query() -> None:
+    asked = []
+
+    def shorten(document: str, value: str) -> str:
+        asked.append((document, value))
+        return document[-3:]
+
+    keyed, question = row(" abc def \n\n key: ", " v ", key="key"), row("abc def\n \nQuestion: x?\nAnswer:")
+    assert make_prompt(keyed, version=0, kind="standard", shorten=shorten).text == "def \n\n key: "
+    assert make_prompt(keyed, version=1, kind="standard", shorten=shorten).text == "def \n\n key:"
+    assert make_prompt(question, version=1, kind="standard", shorten=shorten).text == "def\n \nQuestion: x?\nAnswer:"
+    assert asked == [(" abc def", " v "), (" abc def", "v"), ("abc def", "v")]
+    assert make_prompt(keyed, version=1, kind="twice", shorten=shorten).text == "Information about Key. def.\ndef. Key:"
+    assert make_prompt(question, version=1, kind="twice", shorten=shorten).text == "def\ndef\n \nQuestion: x?\nAnswer:"
+
+
+@pytest.mark.parametrize(
+    ("given_row", "text"),
+    [
+        (row("\n a. b..\n\nkEY size:", key="key size"), "Information about Key size. a. b.\na. b. Key size:"),
+        (row("a b\n\nQuestion: c?\nAnswer: "), "a b\na b\n\nQuestion: c?\nAnswer:"),
+        (
+            row(" a b\nQuestion: c?\nAnswer:", question="c?", context="a b\nQuestion: c?"),
+            "c? a b\n\na b\nQuestion: c?\nAnswer:",
+        ),
+        (row("a b\nc", question="c"), "a b\na b\nc"),
+    ],
+)
+def test_prompts_that_give_the_document_twice(given_row: RecallRow, text: str) -> None:
+    assert make_prompt(given_row, version=1, kind="twice").text == text
+
+
+ALPHABET = "ab A.é€ẞßıİſK🙂\n"
+TEXT = st.text(ALPHABET, max_size=40)
+VALUE = st.text(ALPHABET, min_size=1, max_size=4)
+
+
+@st.composite
+def tokenized(draw: st.DrawFn) -> tuple[str, np.ndarray]:
+    """A text and where its tokens end: its characters, its characters with several tokens each, or any of its bytes."""
+    text = draw(TEXT)
+    size = len(text.encode())
+    ends = np.cumsum([len(character.encode()) for character in text], dtype=np.int64)
+    kind = draw(st.sampled_from(["characters", "repeated", "bytes"]))
+    if kind == "repeated":
+        ends = np.repeat(ends, draw(st.lists(st.integers(1, 3), min_size=len(text), max_size=len(text))))
+    if kind == "bytes":
+        ends = np.array(sorted({*draw(st.sets(st.integers(1, size))), size}) if size else [], np.int64)
+    return text, ends
+
+
+def mentions(text: str, value: str) -> list[tuple[int, int]]:
+    """Where a value's mentions begin and end in UTF-8, found one character after the other."""
+    found, at = [], 0
+    while at < len(text):
+        match = re.match(re.escape(value), text[at:], re.IGNORECASE)
+        if match:
+            found.append((len(text[:at].encode()), len(text[: at + match.end()].encode())))
+        at += match.end() if match else 1
+    return found
+
+
+def num_tokens_until(stops: np.ndarray, place: int) -> int:
+    """Tokens that end at a place or before it."""
+    return sum(int(stop) <= place for stop in stops)
+
+
+@given(tokenized(), VALUE, st.integers(0, 12))
+def test_a_cut_is_a_part_of_the_document_around_the_answer(given_text: tuple[str, np.ndarray], value: str, most: int) -> None:
+    text, stops = given_text
+    kept = cut_around_answer(text, value, stops, most)
+    found = mentions(text, value)
+    begin = num_tokens_until(stops, found[0][0]) if found else len(stops)
+    half = most // 2 if found else most
+    first, last = max(0, begin - half), min(len(stops), begin + most - half)
+    places, encoded = [0, *map(int, stops)], text.encode()
+    assert kept in encoded[places[first] : places[last]].decode(errors="ignore"), "the window less what cuts characters"
+    at = next(place for place in range(places[first], len(encoded) + 1) if encoded[place:].startswith(kept.encode()))
+    assert num_tokens_until(stops, at + len(kept.encode())) - num_tokens_until(stops, at) <= most
+    if found:
+        end = min(place for place in places if place >= found[0][1])
+        begins_clean = any(is_boundary(encoded, place) for place in places[first : begin + 1])
+        if begins_clean and num_tokens_until(stops, end) <= last and is_boundary(encoded, end):
+            assert mentions(kept, value), "the answer fits"
+
+
+def is_boundary(encoded: bytes, place: int) -> bool:
+    return encoded[:place].decode(errors="replace").encode() == encoded[:place]
+
+
+@given(tokenized(), VALUE, st.integers(0, 20))
+def test_places_against_a_slow_computation(given_text: tuple[str, np.ndarray], value: str, num_cut: int) -> None:
+    text, stops = given_text
+    num_cut = min(num_cut, len(stops))
+    found = mentions(text, value)
+    cut_away = (0, *map(int, stops))[num_cut]
+    kept = [begin for begin, _ in found if begin >= cut_away]
+    places = find_places(text, value, stops, num_cut)
+    assert places == Places(
+        occurrences=len(found),
+        distance=len(stops) - num_tokens_until(stops, kept[-1]) if kept else None,
+        answer_cut=bool(found) and not kept,
+    )
+
+
+def test_cuts_by_hand() -> None:
+    text, stops = "0123456789", np.arange(1, 11)
+    for value, most, kept in (("5", 4, "3456"), ("5", 5, "34567"), ("0", 4, "01"), ("9", 4, "789"), ("x", 4, "6789"), ("5", 99, text)):
+        assert cut_around_answer(text, value, stops, most) == kept
+    assert cut_around_answer("ab AB cd", "AB", np.arange(1, 9), 2) == "a", "the earliest mention, in whatever case"
+    emoji = "a🙂b"
+    assert cut_around_answer(emoji, "a", np.array([1, 5, 5, 5, 6]), 4) == "a", "a character of three tokens, whole or not at all"
+    assert cut_around_answer(emoji, "b", np.array([1, 3, 5, 6]), 3) == "b", "tokens that end within a character"
+    assert cut_around_answer("", "a", np.zeros(0, np.int64), 3) == ""
+
+
+def test_places_by_hand() -> None:
+    prompt, stops = "İé: Value, VALUE\né:", np.arange(1, 22)
+    assert len(prompt.encode()) == 22, "two characters of two bytes before the value, one behind it"
+    stops = np.arange(1, 23)
+    assert find_places(prompt, "value", stops, 0) == Places(2, 22 - 13, answer_cut=False)
+    assert find_places(prompt, "value", stops, 6) == Places(2, 22 - 13, answer_cut=False)
+    assert find_places(prompt, "value", stops, 7) == Places(2, 22 - 13, answer_cut=False)
+    assert find_places(prompt, "value", stops, 14) == Places(2, None, answer_cut=True)
+    assert find_places(prompt, "none", stops, 0) == Places(0, None, answer_cut=False)
+    assert find_places("ab value", "value", np.array([3, 4, 5, 6, 8]), 0).distance == 4
+
+
+@pytest.mark.parametrize("spec", [None, "bytes"])
+def test_real_tokenizers(spec: str | None) -> None:
+    tokenizer = load_tokenizer(spec)
+    document = "Näme: 東京 🙂 tower\nheight: 333 m, as the naïve visitor — 🙂🙂 — says. " * 3
+    ((_, stops),) = tokenizer.encode_with_stops([document])
+    for most in range(1, 40):
+        kept = cut_around_answer(document, "333 M", stops, most)
+        assert kept in document
+        assert len(tokenizer.encode([kept])[0]) <= most + 2, "beginning within a word costs a token or two"
+    assert "333 m" in cut_around_answer(document, "333 M", stops, 24)
+    assert find_places(document, "🙂🙂", stops, 0).occurrences == 3

@@ -1,0 +1,318 @@
+"""`recallkit eval-recall` as a user meets it: accuracies counted independently, cuts counted, work found again and gone on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from recallkit.display import console
+from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall
+from recallkit.recall.tasks import load_rows
+from recallkit.recall.view import print_recall
+from recallkit.storage import artifacts
+from recallkit.text.tokenizers import load_tokenizer
+from tests.conftest import ROOT, made_up_texts
+
+CONTROLS = ["control:copy", "control:recall", "control:unigram"]
+
+
+def write_rows(path: Path, number: int = 12, *, ending: str = "") -> Path:
+    """Documents `name: value`, of many lengths, that ask for one of their names."""
+    rows = []
+    for i, text in enumerate(made_up_texts(number, 120, seed=9)):
+        words = text.replace("\n", " ")
+        rows.append({"doc_id": f"d{i // 2}", "key": "Name", "value": f" value{i}", "text": f"Name: value{i}\n{words}\nName:{ending}"})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def rows(tmp_path) -> Path:
+    return write_rows(tmp_path / "fda.jsonl")
+
+
+def documents(out: Path, model: str, variant: str = "fda-v1") -> pl.DataFrame:
+    return pl.read_parquet(documents_path(out, model, variant))
+
+
+@pytest.mark.parametrize("task", ["fda", "swde", "squad"])
+def test_controls_on_real_documents(home, test_data, tmp_path, task):
+    """One copies, one knows nothing of the context: the evaluation must tell them apart on each task."""
+    tables, _ = evaluate_recall(CONTROLS, [task], tmp_path, RecallOptions(data=test_data / "evals", limit=60))
+    accuracy = dict(tables.recall.select("model", "accuracy").rows())
+    assert accuracy["control:copy"] > {"fda": 0.95, "swde": 0.9, "squad": 0.7}[task]
+    assert accuracy["control:unigram"] <= 0.02
+    nll = dict(tables.recall.select("model", "answer_nll").rows())
+    assert nll["control:copy"] is None
+    assert nll["control:recall"] < nll["control:unigram"]
+
+
+def test_the_embedded_default(run_afresh, run):
+    done = run_afresh("eval-recall", "--limit", 30, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    rows = {row["model"]: row for row in found["recall"]}
+    assert list(rows) == CONTROLS
+    assert rows["control:copy"]["accuracy"] == 1.0
+    assert rows["control:unigram"]["accuracy"] == 0.0
+    assert rows["control:unigram"]["difference"] == -1.0
+    tables = {f"{name}.parquet" for name in ("recall", "by_distance", "by_occurrences", "by_length")}
+    assert {path.name for path in Path(found["path"]).iterdir()} == {*tables, "manifest.json"}
+    table = run("eval-recall", "--limit", 30)
+    assert "control:unigram" in table.stdout
+    assert "-100.0" in table.stdout
+    assert not table.stderr, "what is done is found again, without a word"
+
+
+def test_a_documents_table_says_what_happened(home, rows, tmp_path):
+    tables, folder = evaluate_recall(["control:copy", "control:recall"], ["fda"], tmp_path / "out", RecallOptions(data=rows))
+    table = documents(tmp_path / "out", "control:recall")
+    tokenizer = load_tokenizer(None)
+    asked = load_rows("fda", rows).rows
+    for row, document in zip(asked, table.to_dicts(), strict=True):
+        assert (document["doc_id"], document["key"], document["value"]) == (row.doc_id, "Name", row.value.strip())
+        ids = tokenizer.encode([row.text])[0]
+        before = tokenizer.encode([row.text[: row.text.index("value")]])[0]
+        assert document["prompt_tokens"] == len(ids)
+        assert document["answer_distance"] in (len(ids) - len(before), len(ids) - len(before) + 1), "the token may begin with the space"
+        assert document["occurrences"] == 1
+        assert document["contains"] == (row.value.strip().lower() in document["generation"].lower())
+        assert document["answer_tokens"] == len(tokenizer.encode([row.value])[0])
+    assert documents(tmp_path / "out", "control:copy")["contains"].all()
+    manifest = artifacts.read_manifest(documents_path(tmp_path / "out", "control:recall", "fda-v1"))
+    assert manifest["options"]["version"] == 1
+    assert tables.recall["num_documents"].to_list() == [6, 6]
+    assert pl.read_parquet(folder / "recall.parquet").equals(tables.recall)
+
+
+def test_versions_differ_where_spaces_do(home, tiny_model, tmp_path):
+    plain, spaced = write_rows(tmp_path / "plain.jsonl"), write_rows(tmp_path / "spaced.jsonl", ending=" \n ")
+    model = str(tiny_model("llama"))
+    found = {}
+    for data in (plain, spaced):
+        for version in (0, 1):
+            out = tmp_path / data.stem
+            evaluate_recall([model], ["fda"], out, RecallOptions(data=data, version=version, context=4096))
+            found[data.stem, version] = documents(out, model, f"fda-v{version}")
+    asked = ["prompt_tokens", "generation"]
+    assert found["plain", 1].select(asked).equals(found["spaced", 1].select(asked))
+    assert (found["spaced", 0]["prompt_tokens"] > found["spaced", 1]["prompt_tokens"]).all()
+    assert not found["spaced", 0]["generation"].equals(found["spaced", 1]["generation"])
+    assert found["plain", 0]["generation"].equals(found["plain", 1]["generation"])
+    assert found["plain", 0]["value"][0] == " value0"
+    assert found["plain", 1]["value"][0] == "value0"
+
+
+def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, tmp_path):
+    model, out = str(tiny_model("llama")), tmp_path / "out"
+    done = run("eval-recall", model, "--tasks", "fda", "--data", rows, "--context", 120, "-o", out)
+    assert done.returncode == 0, done.stderr
+    tokenizer = load_tokenizer(None)
+    lengths = [len(tokenizer.encode([row.text])[0]) for row in load_rows("fda", rows).rows]
+    cut = [max(0, length - (120 - 48)) for length in lengths]
+    table = documents(out, model)
+    assert table["tokens_cut"].to_list() == cut
+    assert table["truncated"].to_list() == [number > 0 for number in cut]
+    assert table["answer_cut"].to_list() == [number > 4 for number in cut], "the answer stands at the beginning"
+    assert table.filter("answer_cut")["answer_distance"].null_count() == sum(number > 4 for number in cut)
+    truncated, lost = sum(number > 0 for number in cut), sum(number > 4 for number in cut)
+    assert 0 < lost < 12
+    line = f"of 12 prompts {truncated} cut on the left to fit its context, {lost} whose answer stood only in what was cut"
+    assert line in " ".join(done.stdout.split()), "on as many lines as it takes"
+
+
+def test_prompts_read_twice_and_documents_cut_around_the_answer(home, rows, tmp_path):
+    for prompt in ("standard", "twice"):
+        for cut in ("left", "answer"):
+            evaluate_recall(["control:copy"], ["fda"], tmp_path, RecallOptions(data=rows, prompt=prompt, cut=cut))
+    standard, twice = documents(tmp_path, "control:copy"), documents(tmp_path, "control:copy", "fda-v1-twice")
+    assert (twice["occurrences"] == 2).all()
+    assert (twice["prompt_tokens"] > 1.8 * standard["prompt_tokens"] - 8).all()
+    assert twice["contains"].all()
+    assert documents(tmp_path, "control:copy", "fda-v1-answer-cut")["prompt_tokens"].max() <= 960
+    assert documents(tmp_path, "control:copy", "fda-v1-twice-answer-cut")["task"].unique().to_list() == ["fda"]
+    for written in (tmp_path / "lm-eval" / "control__copy").glob("results*"):
+        metrics = json.loads(written.read_text(), parse_constant=pytest.fail)["results"]
+        assert {name for of_task in metrics.values() for name in of_task if "," in name} == {"contains,none", "contains_stderr,none"}
+    names = {path.name.split("_2")[0] for path in (tmp_path / "lm-eval" / "control__copy").glob("samples*")}
+    assert names == {"samples_fda", "samples_fda_twice", "samples_fda_answer_cut", "samples_fda_twice_answer_cut"}
+
+
+def test_other_options_and_other_rows_are_told_apart(run, home, rows, tmp_path):
+    command = ["eval-recall", "control:unigram", "--tasks", "fda", "--data", rows, "-o", tmp_path / "out"]
+    assert run(*command).returncode == 0
+    again = run(*command, "--limit", 3)
+    assert again.returncode == 1
+    assert "already made with other options (differs in num_rows)" in again.stderr
+    assert run(*command, "--limit", 1000).returncode == 0, "all rows are all rows"
+    write_rows(rows, 13)
+    assert "differs in num_rows, rows" in run(*command).stderr
+    forced = run(*command, "--force", "--json")
+    assert json.loads(forced.stdout)["recall"][0]["num_rows"] == 13
+    assert run(*command, "--task-version", 0).returncode == 0, "another version is another table"
+
+
+@pytest.mark.parametrize("model", ["control:recall", "control:copy"])
+def test_everything_that_decides_numbers_is_told_apart(run, home, rows, tmp_path, model):
+    command = ["eval-recall", model, "--tasks", "fda", "--data", rows, "--cut", "answer", "-o", tmp_path / "out"]
+    assert run(*command).returncode == 0
+    other = run(*command, "--model-tokenizer", "bytes").stderr
+    assert "differs in" in other
+    assert "tokenizer)" in other
+    if model == "control:recall":
+        assert "differs in context" in run(*command, "--context", 90).stderr
+        cut = run(*command, "--context", 90, "--force", "--json")
+        assert json.loads(cut.stdout)["recall"][0]["truncated"] > 0
+
+
+def test_other_accepted_answers(home, tmp_path):
+    text = "Colour: Beta\nSize: Gamma \nColour:"
+    asked = [("Beta", ["Omega", "Zeta"]), ("Omega", [" Beta "]), ("Omega", ["Zeta"]), ("Omega", None)]
+    lines = [json.dumps({"text": text, "value": value, "key": "Colour", "answers": answers}) for value, answers in asked]
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
+    evaluate_recall(["control:copy"], ["own"], tmp_path, RecallOptions(data=tmp_path / "mine.jsonl"))
+    table = documents(tmp_path, "control:copy", "own-mine-v1")
+    assert table["contains"].to_list() == [True, False, False, False]
+    assert table["contains_any"].to_list() == [True, True, False, None]
+
+
+def test_the_example_of_rows_of_ones_own(home, run, tmp_path):
+    done = run("eval-recall", "control:copy", "--data", ROOT / "examples" / "04_recall_rows.jsonl", "-o", tmp_path, "--json")
+    [row] = json.loads(done.stdout)["recall"]
+    assert (row["task"], row["num_rows"], row["num_documents"], row["accuracy"]) == ("own", 5, 3, 1.0)
+
+
+def test_mistakes_are_one_line(run, home, rows, tmp_path):
+    out = ["-o", tmp_path / "out"]
+    for arguments, message in [
+        (["control:unigram", "--tasks", "fad", "--data", rows], "did you mean fda?"),
+        (["control:unigram", "control:unigram", "--tasks", "fda", "--data", rows], "a model is named twice"),
+        (["no/such/model/here", "--tasks", "fda", "--data", rows], "no such file or directory"),
+        (["control:unigram", "--tasks", "swde", "--data", tmp_path / "nothing"], "nothing"),
+        (["control:nothing", "--tasks", "fda", "--data", rows], "no such control model"),
+        (["control:unigram", "--tasks", "fda", "--data", rows, "--context", 48], "has no room for a prompt"),
+    ]:
+        done = run("eval-recall", *arguments, *out)
+        assert done.returncode == 1
+        assert message in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert run("eval-recall", "--tasks", ",").returncode == 2
+    (tmp_path / "empty.jsonl").write_text(json.dumps({"text": "a:", "value": " "}) + "\n")
+    assert "no row has a value" in run("eval-recall", "control:unigram", "--tasks", "fda", "--data", tmp_path / "empty.jsonl", *out).stderr
+
+
+def test_a_mistake_in_the_last_name_is_told_before_any_work(run, home, rows, tmp_path):
+    command = ["eval-recall", "control:unigram", "--tasks", "fda", "--data", rows, "-o", tmp_path / "out"]
+    for more in (["nothere"], ["--lm-eval-task", "nothere.yaml"]):
+        assert run(*command, *more).returncode == 1
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_mistake_in_the_name_of_a_stock_task_is_told_before_any_work(run, home, rows, tmp_path):
+    """lm-eval reads its fourteen thousand files first."""
+    done = run("eval-recall", "control:unigram", "--data", rows, "-o", tmp_path / "out", "--lm-eval-task", "lambada_opena")
+    assert done.returncode == 1
+    assert "did you mean lambada_openai?" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failure_later_on_keeps_what_is_whole(run, home, rows, tiny_model, tmp_path):
+    """A model's vocabulary shows when it is loaded: ids of another one's tokenizer would mean nothing to it."""
+    command = ["eval-recall", "control:unigram", tiny_model("gpt_neox", vocab_size=8192), "--tasks", "fda", "--data", rows]
+    done = run(*command, "-o", tmp_path / "out")
+    assert done.returncode == 1
+    assert "no tokenizer beside it, and its vocabulary of 8,192 entries is not that of recallkit-4k" in done.stderr
+    assert "1 of 2 tables are whole" in done.stderr
+    assert len(documents(tmp_path / "out", "control:unigram")) == 12
+
+
+def test_one_model_is_in_memory_at_a_time(home, rows, tmp_path, monkeypatch):
+    """Several large models would not fit beside each other."""
+    import gc
+    import weakref
+
+    from recallkit.models import loading
+
+    load, loaded = loading.load_model, []
+
+    def watched(request):
+        gc.collect()
+        assert not [model for model in loaded if model() is not None], "the model before is still there"
+        model = load(request)
+        loaded.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(loading, "load_model", watched)
+    (tmp_path / "squad.jsonl").write_bytes(rows.read_bytes())
+    evaluate_recall(["control:unigram", "control:bigram"], ["fda", "squad"], tmp_path / "out", RecallOptions(data=tmp_path))
+    assert len(loaded) == 2, "once for all tasks"
+
+
+def test_brackets_are_letters(run, home, rows, tmp_path):
+    done = run("eval-recall", "control:copy", "--tasks", "fda", "--data", rows, "-o", tmp_path / "x[bold]*")
+    assert done.returncode == 0, done.stderr
+    assert "x[bold]*" in done.stdout
+
+
+def test_tables_fit_a_narrow_terminal(home, rows, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    console.stdout.cache_clear()
+    for name in ("swde", "squad", "own"):
+        (tmp_path / f"{name}.jsonl").write_bytes(rows.read_bytes())
+    models = ["control:unigram", "control:copy", "control:bigram", "control:recall"]
+    tables, folder = evaluate_recall(models, ["swde", "fda", "squad", "own"], tmp_path / "out", RecallOptions(data=tmp_path))
+    print_recall(tables, folder, tmp_path / "out")
+    console.stdout.cache_clear()
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines if "/" not in line) <= 80
+    assert not [line for line in lines if "…" in line]
+    assert [line.split(":")[0] for line in lines if "prompts of 6 documents" in line] == ["swde", "fda", "squad", "own"]
+    for model in models[1:]:
+        assert sum(line.strip().startswith(model) for line in lines) >= 6, "in each table, in each row of differences"
+
+
+def test_nothing_but_json_on_stdout(run, home, tmp_path):
+    """lm-eval prints a line to stdout where a metric is bootstrapped."""
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps({"text": text, "end": end}) + "\n" for text, end in [("a", "b"), ("of", "the")])
+    )
+    (tmp_path / "task.yaml").write_text(
+        f"task: words\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {tmp_path / 'rows.jsonl'}\ntest_split: test\n"
+        "output_type: loglikelihood\ndoc_to_text: '{{text}}'\ndoc_to_target: ' {{end}}'\nmetric_list:\n  - metric: perplexity\n"
+    )
+    done = run("eval-recall", "--lm-eval-task", tmp_path / "task.yaml", "-o", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    assert {row["model"] for row in json.loads(done.stdout)["metrics"]} == {"control:recall", "control:unigram"}
+
+
+def test_tasks_of_lm_eval_run_unchanged(run, home, tmp_path):
+    data = [{"question": "the state of", "answer": 1}, {"question": "the state of", "answer": 0}, {"question": "of the", "answer": 1}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
+    (tmp_path / "task.yaml").write_text(
+        f"task: parity\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {tmp_path / 'rows.jsonl'}\n"
+        "test_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{question}}'\ndoc_to_target: answer\n"
+        "doc_to_choice: ['xylophone', 'the']\nmetric_list:\n  - metric: acc\nmetadata:\n  version: 3.0\n"
+    )
+    command = ["eval-recall", "control:bigram", "--lm-eval-task", tmp_path / "task.yaml", "-o", tmp_path / "out"]
+    done = run(*command, "--json")
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(done.stdout)["metrics"]
+    assert (row["task"], row["version"], row["metric"], row["num_documents"]) == ("parity", "3.0", "acc", 3)
+    assert row["value"] == pytest.approx(2 / 3), "a bigram model prefers `the`"
+    [written] = (tmp_path / "out" / "lm-eval" / "control__bigram").glob("results_*.json")
+    assert json.loads(written.read_text())["results"]["parity"]["acc,none"] == row["value"]
+    assert "parity v3.0" in run(*command).stdout
+    assert len(list((tmp_path / "out" / "lm-eval" / "control__bigram").glob("results_*.json"))) == 1, "found again"
+    (tmp_path / "rows.jsonl").write_text(json.dumps(data[0]) + "\n")
+    assert "differs in requests" in run(*command).stderr, "other data, other metrics"
+    refused = run("eval-recall", "control:copy", "--lm-eval-task", tmp_path / "task.yaml", "-o", tmp_path / "out")
+    assert "it copies text and has no likelihoods" in refused.stderr
+
+
+def test_the_tasks_are_listed(run):
+    listed = run("tasks").stdout
+    assert all(name in listed for name in ("swde", "fda", "squad", "metadata", "not comparable with published figures", "hellaswag"))

@@ -1,0 +1,111 @@
+"""Recall of a real attention model on real documents, beside a scorer that shares no code: transformers' own generation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall
+from recallkit.storage.journal import Parts
+from tests.recall.test_lm_eval_model import samples
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+TASKS = {"fda": "fda", "swde": "swde_books", "squad": "squad_qa"}
+LIMIT = 6
+
+
+@pytest.fixture(scope="module")
+def asked(test_data) -> dict[str, list[dict[str, str]]]:
+    """The first rows of each task."""
+    return {
+        task: [json.loads(line) for line in (test_data / "evals" / f"{file}.jsonl").read_text().splitlines()[:LIMIT]]
+        for task, file in TASKS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def out(home, smollm2, test_data, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("evals")
+    evaluate_recall([str(smollm2)], list(TASKS), folder, RecallOptions(data=test_data / "evals", limit=LIMIT))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def theirs(smollm2):
+    """transformers' own model and tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where = {"pretrained_model_name_or_path": str(smollm2.parent), "gguf_file": smollm2.name}
+    return AutoModelForCausalLM.from_pretrained(**where).eval(), AutoTokenizer.from_pretrained(**where)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_accuracy_is_that_of_an_independent_scorer(out, asked, theirs, smollm2, task):
+    import torch
+
+    model, tokenizer = theirs
+    table = pl.read_parquet(documents_path(out, str(smollm2), f"{task}-v1"))
+    for row, document in zip(asked[task], table.to_dicts(), strict=True):
+        prompt = tokenizer(row["text"].strip(), return_tensors="pt")
+        with torch.no_grad():
+            ids = model.generate(**prompt, max_new_tokens=48, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+            text = tokenizer.decode(ids, skip_special_tokens=True).split("\n")[0]
+            whole = tokenizer(row["text"].strip() + " " + row["value"].strip(), return_tensors="pt")["input_ids"]
+            logits = model(whole).logits[0].double().log_softmax(-1)
+        assert document["generation"] == text
+        assert document["contains"] == (row["value"].strip().lower() in text.lower())
+        assert document["prompt_tokens"] == prompt["input_ids"].shape[1]
+        start = prompt["input_ids"].shape[1]
+        if torch.equal(whole[:, :start], prompt["input_ids"]):
+            nll = -logits[torch.arange(start - 1, whole.shape[1] - 1), whole[0, start:]].mean()
+            assert document["answer_nll"] == pytest.approx(float(nll), abs=1e-3)
+
+
+def test_stock_tasks_agree_to_the_document(out, asked, smollm2, tmp_path):
+    import datasets
+    from lm_eval.tasks.squad_completion.task import SQUADCompletion
+
+    from recallkit.recall.evaluated import EvaluatedModel
+
+    class Local(SQUADCompletion):
+        def download(self, dataset_kwargs=None, **kwargs):
+            self.dataset = {"validation": datasets.Dataset.from_list(asked["squad"])}
+
+    task = Local()
+    task.set_config("task", "squad_completion")
+    task.set_config("generation_kwargs", {"until": ["\n"], "max_gen_toks": 48, "do_sample": False})
+    lm = EvaluatedModel(str(smollm2), RecallOptions()).behind_lm_eval(Parts(tmp_path, "stock"), lambda _: None)
+    found = samples(lm, task)
+    table = pl.read_parquet(documents_path(out, str(smollm2), "squad-v1"))
+    assert [row["filtered_resps"][0] for row in found] == table["generation"].to_list()
+    assert [bool(row["contains"]) for row in found] == table["contains"].to_list()
+
+
+def test_a_space_at_the_end_matters_in_version_0_alone(home, asked, smollm2, tmp_path):
+    for name, ending in (("plain", ""), ("spaced", "  ")):
+        rows = [{**row, "text": row["text"] + ending} for row in asked["squad"]]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    accuracy, generations = {}, {}
+    for name, version in (("plain", 0), ("spaced", 0), ("spaced", 1)):
+        options = RecallOptions(data=tmp_path / f"{name}.jsonl", version=version)
+        tables, _ = evaluate_recall([str(smollm2)], ["squad"], tmp_path / name, options)
+        accuracy[name, version] = tables.recall["accuracy"][0]
+        path = documents_path(tmp_path / name, str(smollm2), f"squad-v{version}")
+        generations[name, version] = pl.read_parquet(path)["generation"].to_list()
+    assert generations["spaced", 1] == generations["plain", 0]
+    assert generations["spaced", 0] != generations["plain", 0]
+    assert accuracy["spaced", 0] < accuracy["spaced", 1]
+
+
+def test_a_document_beyond_the_context_is_counted(home, smollm2, test_data, tmp_path):
+    options = RecallOptions(data=test_data / "evals", limit=4, context=600)
+    tables, _ = evaluate_recall([str(smollm2)], ["fda"], tmp_path, options)
+    table = pl.read_parquet(documents_path(tmp_path, str(smollm2), "fda-v1"))
+    assert (table["prompt_tokens"] - table["tokens_cut"]).max() == 552
+    row = tables.recall.row(0, named=True)
+    assert row["truncated"] == (table["prompt_tokens"] > 552).sum() > 0
+    assert row["answer_cut"] == table["answer_distance"].null_count() > 0

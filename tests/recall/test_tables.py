@@ -1,0 +1,112 @@
+"""Recall tables: intervals against a plain bootstrap, buckets by hand, models asked different things."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recallkit.errors import UserError
+from recallkit.recall.accuracy import accuracy_intervals
+from recallkit.recall.tables import compare_recall, write_documents
+
+
+def manifest(dropped: int) -> dict:
+    return {"options": ASKED, "num_dropped": dropped, "comparable": False, "tokenizer": {"name": "t"}}
+
+
+ASKED = {"task": "fda", "version": 1, "prompt": "standard", "cut": "left"}
+
+
+def documents(model: str, contained: list[bool], *, values: str = "v") -> list[dict]:
+    return [
+        {
+            "model": model,
+            **ASKED,
+            "row": number,
+            "doc_id": f"doc-{number // 2}",
+            "key": None,
+            "value": f"{values}{number}",
+            "prompt_tokens": [1, 2, 3, 4, 5, 100][number % 6],
+            "tokens_cut": 0,
+            "truncated": False,
+            "answer_cut": False,
+            "generation": "",
+            "contains": contains,
+            "contains_any": None,
+            "answer_nll": 0.5 * number,
+            "answer_tokens": 2,
+            "answer_distance": [None, 1, 2, 3, 4, 5][number % 6],
+            "occurrences": number % 3,
+        }
+        for number, contains in enumerate(contained)
+    ]
+
+
+@pytest.fixture
+def files(tmp_path):
+    def write(**models: list[bool]):
+        for model, contained in models.items():
+            write_documents(tmp_path / f"{model}.parquet", documents(model, contained), manifest(3))
+        return {(model, "fda"): tmp_path / f"{model}.parquet" for model in models}
+
+    return write
+
+
+def slow_intervals(contains: np.ndarray, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Standard errors of each column and of its difference to the first: documents drawn one by one."""
+    names = sorted(set(documents))
+    rows = [[i for i, document in enumerate(documents) if document == name] for name in names]
+    rng = np.random.Generator(np.random.PCG64(0))
+    draws = rng.integers(0, len(names), size=(2000, len(names)))
+    means = np.array([contains[[i for name in draw for i in rows[name]]].mean(axis=0) for draw in draws])
+    return means.std(axis=0, ddof=1), (means - means[:, :1]).std(axis=0, ddof=1)
+
+
+def test_standard_errors_are_of_whole_documents():
+    rng = np.random.default_rng(1)
+    documents = [f"d{number}" for number in rng.integers(0, 12, 60)]
+    of_document = {name: rng.random() for name in set(documents)}
+    contains = np.array([[rng.random() < of_document[name], rng.random() < 0.5] for name in documents])
+    found = accuracy_intervals(contains, documents)
+    errors, difference_errors = slow_intervals(contains, documents)
+    assert found.standard_error == pytest.approx(errors, rel=1e-9)
+    assert found.difference_error[1] == pytest.approx(difference_errors[1], rel=1e-9)
+    assert np.isnan(found.difference_error[0]), "a model does not differ from itself"
+    assert (found.bounds[0] < contains.mean(axis=0)).all()
+    assert (contains.mean(axis=0) < found.bounds[1]).all()
+    alone = [f"d{number}" for number in range(60)]
+    assert accuracy_intervals(contains, alone).standard_error[0] < errors[0], "rows of one document are not independent"
+
+
+@pytest.mark.parametrize(("contains", "documents"), [([[True, False], [False, False]], "dd"), ([[True, True]] * 5, "abcde")])
+def test_where_resampling_tells_nothing_there_is_no_interval(contains, documents):
+    found = accuracy_intervals(np.array(contains), list(documents))
+    assert np.isnan(found.standard_error).all()
+    assert np.isnan(found.difference_bounds).all()
+
+
+def test_models_side_by_side(files):
+    tables = compare_recall(files(zeta=[True, True, False, True, True, True], alpha=[False, False, False, False, True, True]))
+    first, second = tables.recall.to_dicts()
+    assert (first["model"], second["model"], second["reference"]) == ("zeta", "alpha", "zeta"), "in the order of the command"
+    assert (first["accuracy"], second["accuracy"], second["dropped"]) == (5 / 6, 2 / 6, 3)
+    assert second["difference"] == pytest.approx(-0.5)
+    assert second["difference_low"] < -0.5 < second["difference_high"] <= 0
+    assert (first["num_documents"], first["answer_nll"], first["answer_nats"]) == (3, pytest.approx(1.25), pytest.approx(2.5))
+    distances = tables.by_distance.filter(pl.col("model") == "zeta").select("low", "high", "num_rows", "accuracy").rows()
+    assert distances == [(1, 1, 1, 1.0), (2, 2, 1, 0.0), (3, 4, 2, 1.0), (5, 8, 1, 1.0)], "a row without a distance is in no bucket"
+    lengths = tables.by_length.filter(pl.col("model") == "zeta").select("low", "high", "num_rows").rows()
+    assert lengths == [(1, 1, 1), (2, 2, 1), (3, 4, 2), (5, 8, 1), (65, 128, 1)]
+    assert tables.by_occurrences.filter(pl.col("model") == "alpha").select("low", "num_rows").rows() == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_models_that_were_asked_different_things_are_not_compared(files, tmp_path):
+    paths = files(one=[True, False])
+    write_documents(
+        tmp_path / "other.parquet",
+        documents("other", [True, False], values="w"),
+        manifest(0),
+    )
+    with pytest.raises(UserError, match="asked different things"):
+        compare_recall({**paths, ("other", "fda"): tmp_path / "other.parquet"})

@@ -1,0 +1,203 @@
+"""Rows of recall evaluations: every kind of file, the hub on local folders, what is dropped, and every mistake in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recallkit.errors import UserError
+from recallkit.recall import tasks
+from recallkit.recall.records import RecallRow
+from recallkit.recall.tasks import load_rows
+
+RECORDS: list[dict[str, Any]] = [
+    {"doc_id": "a", "text": "Colour: réd\nSize: 3\ncolour:", "key": "colour", "value": "réd"},
+    {"doc_id": "a", "text": "Colour: réd\nSize: 3\nsize:", "key": "size", "value": " \n"},
+    {"doc_id": "b", "text": "Size: 4\nsize:", "key": "size", "value": "4"},
+]
+ROWS = [RecallRow(**record) for record in RECORDS]
+
+
+def write(path: Path, records: list[dict[str, Any]]) -> Path:
+    """The records in the format of the file's suffix."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist([{"unused": 1, **record} for record in records]), path)
+        return path
+    compression = {".zst": "zstd", ".gz": "gzip"}.get(path.suffix)
+    with pa.output_stream(str(path), compression=compression) as stream:
+        stream.write("".join(json.dumps(record) + "\n" for record in records).encode())
+    return path
+
+
+def read(tmp_path: Path, *records: dict[str, Any]) -> list[RecallRow]:
+    return load_rows("fda", write(tmp_path / "fda.jsonl", list(records))).rows
+
+
+@pytest.mark.parametrize("suffix", tasks.SUFFIXES)
+def test_every_kind_of_file_gives_the_same_rows(suffix: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"fda{suffix}", RECORDS)
+    loaded = load_rows("fda", path)
+    assert loaded.rows == [ROWS[0], ROWS[2]]
+    assert loaded.num_dropped == 1
+    assert loaded.digest == load_rows("fda", write(tmp_path / "other.jsonl", RECORDS)).digest
+    assert loaded.origin == str(path)
+    assert load_rows("fda", tmp_path / f"fda{suffix}", limit=1).rows == [ROWS[0]]
+
+
+def test_a_limit_counts_rows_with_a_value_and_changes_no_digest(tmp_path: Path) -> None:
+    path = write(tmp_path / "fda.jsonl", RECORDS)
+    assert load_rows("fda", path, limit=2) == load_rows("fda", path)
+    assert load_rows("fda", path, limit=1).digest == load_rows("fda", path).digest
+
+
+def test_the_digest_is_of_rows_and_their_order(tmp_path: Path) -> None:
+    changes = [
+        RECORDS,
+        RECORDS[::-1],
+        RECORDS[:2],
+        [{**RECORDS[0], "key": "Colour"}, *RECORDS[1:]],
+        [{**RECORDS[0], "note": 1}, *RECORDS[1:]],
+    ]
+    digests = [load_rows("fda", write(tmp_path / f"{i}.jsonl", records)).digest for i, records in enumerate(changes)]
+    assert len(set(digests)) == 4
+    assert digests[0] == digests[4]
+
+
+def test_ids_and_missing_fields(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        {"text": "a", "value": "b"},
+        {"doc_id": 7, "text": "a", "value": "b", "key": "", "answers": None, "question": "who?", "context": "all"},
+        {"doc_id": None, "text": " a ", "value": " b "},
+    )
+    assert found == [
+        RecallRow("0", "a", "b"),
+        RecallRow("7", "a", "b", question="who?", context="all"),
+        RecallRow("2", " a ", " b "),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "kept"),
+    [
+        (["x", "y", "x", " "], ("x", "y")),
+        ({"text": ["x", "y"], "answer_start": [0, 1]}, ("x", "y")),
+        (["x", "x"], ("x",)),
+        ([], ()),
+    ],
+)
+def test_other_answers_are_kept_once(answers: object, kept: tuple[str, ...], tmp_path: Path) -> None:
+    assert read(tmp_path, {"text": "a", "value": "x", "answers": answers})[0].answers == kept
+    path = write(tmp_path / "squad.parquet", [{"text": "a", "value": "x", "answers": answers}])
+    assert load_rows("squad", path).rows[0].answers == kept
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"value": "b"}, r"no text \(the record has: value\)"),
+        ({"text": "a"}, r"no value \(the record has: text\)"),
+        ({"text": ["a"], "value": "b"}, "text is a list, not text"),
+        ({"text": "a", "value": 3}, "value is a number, not text"),
+        ({"text": "a", "value": "b", "key": 3}, "key is a number, not text"),
+        ({"text": "a", "value": "b", "doc_id": True}, "doc_id is true or false, not text"),
+        ({"text": "a", "value": "b", "question": {}}, "question is an object, not text"),
+        ({"text": " \n", "value": "b"}, "the text is empty"),
+        ({"text": "a", "value": "b", "answers": "b"}, "answers are no list of strings"),
+        ({"text": "a", "value": "b", "answers": {"text": [3]}}, "answers are no list of strings"),
+    ],
+)
+def test_a_bad_row_is_one_line_with_place_and_remedy(record: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        read(tmp_path, {"text": "a", "value": "b"}, record)
+    assert caught.value.where == f"{tmp_path / 'fda.jsonl'}, line 2"
+    assert caught.value.remedy
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no value \(the record has: unused, text\)"):
+        load_rows("fda", write(tmp_path / "fda.parquet", [{"text": "a"}]))
+    (tmp_path / "broken.jsonl").write_text('{"text": "a", "value": "b"}\n{"text"')
+    with pytest.raises(UserError, match=r"broken.jsonl, line 2: not JSON"):
+        load_rows("fda", tmp_path / "broken.jsonl")
+    with pytest.raises(UserError, match="no row has a value"):
+        read(tmp_path, {"text": "a", "value": ""})
+    with pytest.raises(UserError, match="no such file or folder"):
+        load_rows("fda", tmp_path / "gone.jsonl")
+    (tmp_path / "fda.csv").write_text("text,value\na,b\n")
+    with pytest.raises(UserError, match=r"not a kind of file.*give .jsonl, .jsonl.zst, .jsonl.gz, .parquet"):
+        load_rows("fda", tmp_path / "fda.csv")
+
+
+def test_a_folder_holds_the_task_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"looked for fda.jsonl, fda.jsonl.zst, fda.jsonl.gz, fda.parquet, fda\*.jsonl"):
+        load_rows("fda", tmp_path)
+    write(tmp_path / "fda_cut.jsonl.gz", RECORDS[:1])
+    write(tmp_path / "squad_qa.jsonl", RECORDS)
+    (tmp_path / "fda_notes.md").write_text("no rows")
+    assert len(load_rows("fda", tmp_path).rows) == 1
+    write(tmp_path / "fda-2.parquet", RECORDS)
+    with pytest.raises(UserError, match=r"several files for fda: fda-2.parquet, fda_cut.jsonl.gz; give one of them"):
+        load_rows("fda", tmp_path)
+    write(tmp_path / "fda.jsonl.zst", RECORDS)
+    assert load_rows("fda", tmp_path).origin == str(tmp_path / "fda.jsonl.zst")
+
+
+def test_unknown_tasks() -> None:
+    with pytest.raises(UserError, match=r"sqad: no such recall task; did you mean squad\?"):
+        load_rows("sqad")
+
+
+def test_the_hub_gives_the_validation_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    splits = {"good/train": RECORDS[:1], "good/validation": RECORDS, "bad/validation": [{"text": "a", "value": 3}]}
+    for split, records in splits.items():
+        (tmp_path / split).parent.mkdir(exist_ok=True)
+        write(tmp_path / f"{split}.jsonl", records)
+    task = tasks.TASKS["fda"]
+    monkeypatch.setitem(tasks.TASKS, "fda", dataclasses.replace(task, hub_id=str(tmp_path / "good")))
+    loaded = load_rows("fda")
+    assert loaded.rows == [ROWS[0], ROWS[2]]
+    assert loaded.digest == load_rows("fda", tmp_path / "good" / "validation.jsonl").digest
+    assert loaded.origin == f"{tmp_path / 'good'}@main"
+    monkeypatch.setitem(tasks.TASKS, "fda", dataclasses.replace(task, hub_id=str(tmp_path / "bad")))
+    with pytest.raises(UserError, match=r"bad@main, row 0: value is a number, not text"):
+        load_rows("fda")
+
+
+def test_tasks_say_what_they_are() -> None:
+    assert {name: task.lm_eval_name for name, task in tasks.TASKS.items()} == {
+        "swde": "swde",
+        "fda": "fda",
+        "squad": "squad_completion",
+        "metadata": None,
+        "own": None,
+    }
+    assert [task.name for task in tasks.TASKS.values() if not task.is_comparable] == ["metadata", "own"]
+    assert "not comparable" in tasks.TASKS["metadata"].description
+
+
+@pytest.mark.parametrize(("task", "num_rows", "num_documents"), [("swde", 200, 70), ("fda", 200, 68), ("squad", 2000, 2000)])
+def test_real_rows(task: str, num_rows: int, num_documents: int, test_data: Path) -> None:
+    loaded = load_rows(task, test_data / "evals")
+    assert (len(loaded.rows), loaded.num_dropped, len({row.doc_id for row in loaded.rows})) == (num_rows, 0, num_documents)
+    assert all(row.value.lower() in row.text.lower() for row in loaded.rows)
+    assert all((row.key is None) == (task == "squad") for row in loaded.rows)
+
+
+def test_the_tasks_of_data_that_are_meant_where_none_is_named(tmp_path):
+    assert tasks.tasks_of(None) == ["metadata"]
+    assert tasks.tasks_of(tmp_path / "fda_small.jsonl.zst") == ["fda"]
+    assert tasks.tasks_of(tmp_path / "mine.parquet") == ["own"]
+    with pytest.raises(UserError, match="no rows in this folder"):
+        tasks.tasks_of(tmp_path)
+    for name in ("squad_qa.jsonl", "swde.parquet", "mine.jsonl", "fda.txt"):
+        (tmp_path / name).touch()
+    assert tasks.tasks_of(tmp_path) == ["swde", "squad"]
+    with pytest.raises(UserError, match="give them with --data FILE"):
+        tasks.load_rows("own")

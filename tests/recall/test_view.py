@@ -1,0 +1,56 @@
+"""The tables of recall evaluations: accuracies, differences, and curves that show where answers are no longer found."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from recallkit.recall.tables import RecallTables
+from recallkit.recall.view import accuracy_table, answers_table, curves_table, differences_table, recall_tables
+
+
+def made_tables(models=("attention", "mamba"), tasks=("swde", "fda"), highs=(2, 4, 16)) -> RecallTables:
+    """Model m finds 1 - m / 2 of the answers, half as many of the farthest ones."""
+    facts = {"version": 1, "prompt": "standard", "cut": "left", "num_rows": 10, "num_documents": 2, "dropped": 0, "comparable": True}
+    recall = [
+        {
+            **facts, "task": task, "model": model, "accuracy": 1 - m / 2, "standard_error": None if m else 0.05, "answer_nll": 0.5 + m,
+            "difference": -m / 2, "difference_low": None if not m else -0.6, "difference_high": None if not m else -0.4,
+        }
+        for task in tasks for m, model in enumerate(models)
+    ]  # fmt: skip
+    by_distance = [
+        {"model": model, "task": task, "low": high // 2 + 1, "high": high, "accuracy": (1 - m / 2) / (1 + (high == highs[-1]))}
+        for task in tasks for m, model in enumerate(models) for high in highs
+    ]  # fmt: skip
+    buckets = pl.DataFrame(by_distance)
+    return RecallTables(pl.DataFrame(recall), buckets, buckets, buckets)
+
+
+def test_accuracies_stand_by_task_as_the_papers_print_them():
+    table = accuracy_table(made_tables())
+    assert table.headers == ["model", "swde", "fda"]
+    assert table.rows == [["attention", "100.0 (5.0)", "100.0 (5.0)"], ["mamba", "50.0", "50.0"]]
+    assert table.groups == [("", 1), ("accuracy (%)", 2)]
+    assert "swde: 10 prompts of 2 documents." in table.caption
+    assert answers_table(made_tables()).rows == [["attention", "0.500", "0.500"], ["mamba", "1.500", "1.500"]]
+
+
+def test_differences_are_to_the_first_model():
+    table = differences_table(made_tables())
+    assert table.rows == [["mamba", "swde", "-50.0", "-60.0 to -40.0"], ["mamba", "fda", "-50.0", "-60.0 to -40.0"]]
+    alone = made_tables(models=("attention",))
+    assert differences_table(alone) is None
+    assert list(recall_tables(alone)) == ["recall", "answer_nll"]
+
+
+def test_curves_run_from_nothing_to_all():
+    table = curves_table(made_tables())
+    assert table.headers == ["model", "swde\n2 to 16", "fda\n2 to 16"]
+    assert table.rows == [["attention", "██ ▅", "██ ▅"], ["mamba", "▅▅ ▃", "▅▅ ▃"]]
+    assert curves_table(made_tables(highs=(4,))) is None
+
+
+def test_a_task_with_one_bucket_has_no_curve():
+    tables = made_tables()
+    one = tables.by_distance.filter((pl.col("task") == "swde") | (pl.col("high") == 4))
+    assert curves_table(RecallTables(tables.recall, one, one, one)).headers == ["model", "swde\n2 to 16"]

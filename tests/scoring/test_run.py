@@ -1,0 +1,435 @@
+"""Score files: row-aligned with the slices, the same bytes however and by whomever they are made, refused where they do not fit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from recallkit import attribution, scoring, slicing
+from recallkit.errors import UserError
+from recallkit.models import loading
+from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
+from recallkit.parallel import processes
+from recallkit.scoring import scores
+from recallkit.storage import artifacts
+from recallkit.text.open_text import TextOptions
+from recallkit.text.tokenizers import load_tokenizer
+from tests.conftest import FAMILIES, made_up_texts, write_jsonl
+from tests.models.test_hf import direct
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def sequences_of(slices: Path) -> tuple[np.ndarray, np.ndarray]:
+    rows = pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
+    return np.concatenate(rows), np.concatenate([[0], np.cumsum([len(r) for r in rows])])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("batch_tokens", [64, 1000, None])
+def test_a_score_file_holds_the_models_own_nlls(small_slices, tiny_model, family, batch_tokens):
+    path = str(tiny_model(family))
+    options = scoring.ScoringOptions(device="cpu", batch_tokens=batch_tokens, force=True)
+    scoring.score(path, small_slices, options)
+    table = pl.read_parquet(scoring.score_path(small_slices, path))
+    nll, argmax, _ = direct(path, *sequences_of(small_slices))
+    np.testing.assert_allclose(table["nll"], nll, rtol=0, atol=1e-5)
+    assert (table["argmax"].to_numpy() == argmax).mean() > 0.99
+
+
+def test_rows_and_row_groups_are_those_of_the_slices(small_slices):
+    scoring.score("control:bigram", small_slices)
+    path = scoring.score_path(small_slices, "control:bigram")
+    keys = ["sequence", "position"]
+    assert pl.read_parquet(path, columns=keys).equals(pl.read_parquet(small_slices / "tokens.parquet", columns=keys))
+    groups = [
+        [m.row_group(g).num_rows for g in range(m.num_row_groups)]
+        for m in (pq.read_metadata(path), pq.read_metadata(small_slices / "tokens.parquet"))
+    ]
+    assert groups[0] == groups[1]
+
+
+SETTLED = scoring.ScoringOptions(device="cpu", batch_tokens=512)
+"""The same batches in every run: a probe of the machine's speed may choose others each time."""
+
+
+@pytest.fixture
+def finely(monkeypatch) -> None:
+    """Parts of two sequences, so that a small slice directory has many."""
+    cut_finely(monkeypatch)
+
+
+def cut_finely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores, "SEQUENCES_PER_PART", 2)
+    monkeypatch.setattr(scores, "SEQUENCES_PER_ROW_GROUP", 16)
+
+
+def copy_of(slices: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap")))
+
+
+def only_scores(slices: Path) -> str:
+    [path] = (slices / "scores").glob("*.parquet")
+    assert not list((slices / "scores").glob(".*"))
+    return digest(path)
+
+
+@pytest.fixture(scope="module")
+def made_at_once(small_slices, tiny_model, tmp_path_factory) -> str:
+    slices = copy_of(small_slices, tmp_path_factory.mktemp("whole"))
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        cut_finely(monkeypatch)
+        scoring.score(str(tiny_model("gpt_neox")), slices, SETTLED)
+    return only_scores(slices)
+
+
+@pytest.fixture
+def whole(finely, made_at_once) -> str:
+    """The digest of a score file made by one process without interruption."""
+    return made_at_once
+
+
+def test_two_threads_write_the_same_bytes(whole, small_slices, tiny_model, tmp_path):
+    slices = copy_of(small_slices, tmp_path)
+    torch.set_num_threads(2)
+    scoring.score(str(tiny_model("gpt_neox")), slices, SETTLED)
+    assert only_scores(slices) == whole
+
+
+def test_interrupted_scoring_goes_on_to_the_same_bytes(whole, small_slices, tiny_model, tmp_path, monkeypatch):
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
+    original, calls = scores.score_sequences, []
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) in (4, 9, 11):
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(scores, "score_sequences", failing)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            scoring.score(model, slices, SETTLED)
+    scoring.score(model, slices, SETTLED)
+    assert only_scores(slices) == whole
+    num_parts = scores.SequenceReader(slices / "sequences.parquet", 2).num_parts()
+    assert len(calls) <= num_parts + 6, "little was kept of the interrupted runs"
+
+
+@pytest.fixture
+def warm_workers(warm, monkeypatch) -> None:
+    """Scoring processes that need not import torch and transformers first: `test_several_processes_write_the_same_bytes` has others."""
+    monkeypatch.setattr(processes, "multiprocessing", SimpleNamespace(get_context=lambda _: warm))
+
+
+def test_several_processes_write_the_same_bytes(whole, small_slices, tiny_model, tmp_path):
+    slices = copy_of(small_slices, tmp_path)
+    scoring.score(str(tiny_model("gpt_neox")), slices, replace(SETTLED, workers=2))
+    assert only_scores(slices) == whole
+
+
+def test_shares_are_scored_and_joined(whole, warm_workers, small_slices, tiny_model, tmp_path):
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
+    options = [replace(SETTLED, share=(place, 3)) for place in (3, 1)]
+    told = [scoring.score(model, slices, o) for o in options]
+    assert told[0]["parts_done"] < told[1]["parts_done"] < told[1]["num_parts"]
+    assert not scoring.score_path(slices, model).exists()
+    scoring.score(model, slices, replace(SETTLED, workers=2))
+    assert only_scores(slices) == whole
+
+
+def test_a_killed_process_is_replaced_and_nothing_changes(whole, warm_workers, small_slices, tiny_model, tmp_path, capfd):
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
+    stopped = threading.Event()
+
+    def kill_one() -> int:
+        """Kills a scoring process as soon as parts appear."""
+        while not stopped.is_set():
+            if list((slices / "scores").glob(".*.partial/part-*")):
+                child = multiprocessing.active_children()[0]
+                os.kill(child.pid, signal.SIGKILL)
+                return child.pid
+            time.sleep(0.001)
+        return 0
+
+    with ThreadPoolExecutor(1) as pool:
+        killed = pool.submit(kill_one)
+        try:
+            scoring.score(model, slices, replace(SETTLED, workers=2))
+        finally:
+            stopped.set()
+        assert killed.result()
+    assert "SIGKILL" in capfd.readouterr().err
+    assert only_scores(slices) == whole
+
+
+def test_what_a_process_cannot_do_is_one_error(warm_workers, small_slices, tiny_model):
+    model = str(tiny_model("llama", vocab_size=128))
+    with pytest.raises(UserError, match="its vocabulary has 128 entries"):
+        scoring.score(model, small_slices, scoring.ScoringOptions(device="cpu", workers=2))
+
+
+def test_processes_that_keep_dying_are_given_up(warm_workers, small_slices, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_serve", _die)
+    with pytest.raises(UserError, match=r"keep dying \(exit status 3\)"):
+        scoring.score("control:bigram", copy_of(small_slices, tmp_path), scoring.ScoringOptions(workers=2))
+
+
+def _die(*_: object) -> None:
+    os._exit(3)
+
+
+def test_what_changes_while_it_is_scored_is_noticed(finely, small_slices, tiny_model, tmp_path, monkeypatch):
+    slices, model = copy_of(small_slices, tmp_path), tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), model)
+    original = scores.write_part
+    monkeypatch.setattr(scores, "write_part", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    loaded = loading.load_model
+
+    def replaced(request: ModelRequest) -> object:
+        (model / "config.json").write_text((model / "config.json").read_text() + "\n")
+        return loaded(request)
+
+    monkeypatch.setattr(loading, "load_model", replaced)
+    with pytest.raises(UserError, match="its files changed while it was scored"):
+        scoring.score(str(model), slices, SETTLED)
+    monkeypatch.setattr(loading, "load_model", loaded)
+    monkeypatch.setattr(scores, "write_part", original)
+    with pytest.raises(UserError, match="replaced while it was scored"):
+        scores.SequenceReader(slices / "sequences.parquet", 2, "another digest")
+    scoring.score(str(model), slices, replace(SETTLED, share=(1, 2)))
+    [first, *_] = (slices / "scores").glob(".*.partial/part-*")
+    artifacts.write_parquet(first, [pq.read_table(first).slice(1)], scores.scores_schema(), {})
+    with pytest.raises(UserError, match="its parts hold"):
+        scoring.score(str(model), slices, SETTLED)
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:100], lambda data: data[:60] + b"\xff" * 16 + data[76:]], ids=["cut", "a bad page"])
+def test_a_damaged_part_is_removed_and_made_anew(whole, small_slices, tiny_model, tmp_path, spoil):
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
+    scoring.score(model, slices, replace(SETTLED, share=(1, 3)))
+    part = sorted((slices / "scores").glob(".*.partial/part-*"))[1]
+    part.write_bytes(spoil(part.read_bytes()))
+    with pytest.raises(UserError, match=r"damaged part.*run the same command again"):
+        scoring.score(model, slices, SETTLED)
+    scoring.score(model, slices, SETTLED)
+    assert only_scores(slices) == whole
+
+
+def test_a_wrong_option_of_a_share_blocks_nobody(small_slices, tiny_model, tmp_path):
+    """Where no part was made yet, another job with other options goes on; where one was, it is told."""
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
+    with pytest.raises(UserError, match="context holds 256 ids"):
+        scoring.score(model, slices, replace(SETTLED, context=300, share=(1, 2)))
+    told = scoring.score(model, slices, replace(SETTLED, context=20, stride=10, share=(1, 2)))
+    assert not told["joined"]
+    with pytest.raises(UserError, match="differs in stride"):
+        scoring.score(model, slices, replace(SETTLED, context=20, stride=11, share=(2, 2)))
+    done = scoring.score(model, slices, replace(SETTLED, context=20, stride=10))
+    told = scoring.score(model, slices, replace(SETTLED, share=(2, 2)))
+    assert (told["parts_done"], told["joined"]) == (told["num_parts"], True)
+    assert done["stride"] == 10
+
+
+def test_the_remedy_does_what_was_asked_and_force_alone_goes_back_to_the_usual(small_slices, tiny_model, tmp_path):
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
+    scoring.score(model, slices, SETTLED)
+    with pytest.raises(UserError, match=r"differs in dtype.*--dtype bfloat16 .*--force"):
+        scoring.score(model, slices, replace(SETTLED, dtype="bfloat16"))
+    assert scoring.score(model, slices, replace(SETTLED, dtype="bfloat16", force=True))["dtype"] == "bfloat16"
+    assert scoring.score(model, slices, SETTLED)["dtype"] == "bfloat16"
+    assert scoring.score(model, slices, replace(SETTLED, force=True))["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("options", [{"carry_state": True}, {"tokenizer": "bytes"}])
+def test_control_models_have_no_state_and_no_tokenizer(small_slices, options):
+    with pytest.raises(UserError, match="control model reads the slices' own tokens"):
+        scoring.score("control:bigram", small_slices, replace(SETTLED, **options))
+
+
+def test_strided_windows_equal_the_models_own_windows(small_slices, tiny_model, tmp_path):
+    slices, path = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
+    scoring.score(path, slices, scoring.ScoringOptions(device="cpu", context=24, stride=10))
+    table = pl.read_parquet(scoring.score_path(slices, path))
+    model = load_model(ModelRequest(path, 4096, device="cpu"))
+    ids, offsets = sequences_of(slices)
+    expected, chosen = [], [*range(0, len(offsets) - 2, 4), len(offsets) - 2]
+    for start, stop in (offsets[[number, number + 1]] for number in chosen):
+        sequence, done = ids[start:stop], 0
+        while done < len(sequence) - 1:
+            end = min(len(sequence) - 1, 24 if done == 0 else done + 10)
+            begin = max(0, end - 24)
+            window = model.score(sequence[begin : end + 1], np.array([0, end + 1 - begin]))
+            expected += window.nll[done - begin :].tolist()
+            done = end
+    np.testing.assert_allclose(table.filter(pl.col("sequence").is_in(chosen))["nll"], expected, rtol=0, atol=1e-5)
+    assert scoring.score(path, slices)["stride"] == 10, "asked again without options, the scores that are there are found"
+    with pytest.raises(UserError, match="differs in stride"):
+        scoring.score(path, slices, scoring.ScoringOptions(device="cpu", context=24, stride=11))
+
+
+def test_the_check_measures_the_distance_to_float64(small_slices, tiny_model, tmp_path):
+    slices, path = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
+    scoring.score(path, slices, scoring.ScoringOptions(device="cpu", dtype="bfloat16"))
+    rough = scoring.check_scores(path, slices)
+    scoring.score(path, slices, scoring.ScoringOptions(device="cpu", dtype="float32", force=True))
+    fine = scoring.check_scores(path, slices)
+    assert fine["tokens"] == rough["tokens"] > 100
+    assert 0 < fine["largest"] < 1e-5 < 1e-3 < rough["largest"]
+    assert fine["same_argmax"] == 1
+    # A score that is wrong is found where it stands.
+    table = pl.read_parquet(scoring.score_path(slices, path))
+    nll = table["nll"].to_numpy().copy()
+    place = table.with_row_index().filter((pl.col("sequence") == 0) & (pl.col("position") == 17))["index"][0]
+    nll[place] += 1
+    manifest = artifacts.read_manifest(scoring.score_path(slices, path))
+    spoiled = table.with_columns(nll=pl.Series(nll)).to_arrow().cast(scores.scores_schema())
+    artifacts.write_parquet(scoring.score_path(slices, path), [spoiled], scores.scores_schema(), manifest)
+    found = scoring.check_scores(path, slices)
+    assert (found["sequence"], found["position"]) == (0, 17)
+    assert found["largest"] == pytest.approx(1, abs=1e-4)
+
+
+def test_scores_are_made_once(small_slices, capsys):
+    first = scoring.score("control:unigram", small_slices)
+    path = scoring.score_path(small_slices, "control:unigram")
+    before = path.stat().st_mtime_ns
+    assert scoring.score("control:unigram", small_slices) == first
+    assert path.stat().st_mtime_ns == before
+
+
+def test_changed_weights_are_noticed(small_slices, tiny_model, tmp_path):
+    import shutil
+
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), model)
+    scoring.score(str(model), small_slices, scoring.ScoringOptions(device="cpu"))
+    config = model / "config.json"
+    config.write_text(config.read_text() + "\n")
+    with pytest.raises(UserError, match="model_digest"):
+        scoring.score(str(model), small_slices, scoring.ScoringOptions(device="cpu"))
+
+
+def test_a_model_with_another_tokenizer_reads_the_same_bytes(small_slices, tiny_model, tmp_path, capfd):
+    slices, model = copy_of(small_slices, tmp_path), tmp_path / "model"
+    shutil.copytree(tiny_model("mamba", vocab_size=256), model)
+    path = str(model)
+    manifest = scoring.score(path, slices, scoring.ScoringOptions(device="cpu", tokenizer="bytes"))
+    assert "tokenizer of its own (bytes)" in capfd.readouterr().err
+    table = pl.read_parquet(scoring.score_path(slices, path))
+    assert table.select("sequence", "position").equals(pl.read_parquet(slices / "tokens.parquet", columns=["sequence", "position"]))
+    assert table["exact"].all()
+    assert manifest["num_inexact"] == 0
+    # The same bytes scored by hand: the first id's bytes are context, an end token is a newline.
+    used = load_tokenizer(None)
+    first, *_ = pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
+    pieces = [b"\n" if i == used.end_token_id else used.token_bytes[i] for i in first]
+    data = np.frombuffer(b"".join(pieces), np.uint8).astype(np.uint32)
+    nll, _, rank = direct(path, data, np.array([0, len(data)]))
+    ends = np.cumsum([len(piece) for piece in pieces]) - 1
+    mine = table.filter(pl.col("sequence") == 0)
+    np.testing.assert_allclose(mine["nll"], np.add.reduceat(nll, ends[:-1])[: len(first) - 1], rtol=0, atol=1e-4)
+    assert mine["context"].to_list() == ends[1:].tolist()
+    assert (mine["argmax"] == -1).all()
+    assert (np.maximum.reduceat(rank, ends[:-1]) == mine["rank"].to_numpy()).mean() > 0.99
+    # Asked again without the option the scores are found; another tokenizer is another question.
+    assert scoring.score(path, slices) == manifest
+    with pytest.raises(UserError, match="differs in tokenizer"):
+        scoring.score(path, slices, scoring.ScoringOptions(device="cpu", tokenizer=str(slices / "tokenizer.json")))
+
+
+def renamed_end(settings: dict) -> None:
+    """The end token under a name that is not among those tried: found only by whom the slices name it to."""
+    settings["model"]["vocab"]["<stop>"] = settings["model"]["vocab"].pop("<|endoftext|>")
+    settings["added_tokens"][0]["content"] = "<stop>"
+
+
+def another_end(settings: dict) -> None:
+    settings["model"]["vocab"]["</s>"] = settings["model"]["vocab"].pop("<|endoftext|>")
+    settings["added_tokens"][0]["content"] = "</s>"
+
+
+def swapped_ids(settings: dict) -> None:
+    vocab = settings["model"]["vocab"]
+    vocab["Ġthe"], vocab["Ġof"] = vocab["Ġof"], vocab["Ġthe"]
+
+
+def without_merges(settings: dict) -> None:
+    settings["model"]["merges"] = []
+
+
+def fewer_entries(settings: dict) -> None:
+    settings["model"]["merges"] = []
+    settings["model"]["vocab"] = {token: index for token, index in settings["model"]["vocab"].items() if index <= 256}
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (lambda _: None, True),
+        (lambda settings: settings.update(decoder={**settings["decoder"], "trim_offsets": False}, post_processor=None), True),
+        (another_end, False),
+        (swapped_ids, False),
+        (without_merges, False),
+        (fewer_entries, False),
+    ],
+    ids=["the same", "written differently", "another end token", "swapped ids", "no merges", "fewer entries"],
+)
+def test_a_models_own_tokenizer_is_known_to_be_the_slices_or_not(tiny_model, small_slices, tmp_path, change, same):
+    path = tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), path)
+    settings = json.loads(load_tokenizer(None).backend.to_str())
+    change(settings)
+    (path / "tokenizer.json").write_text(json.dumps(settings))
+    used = artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"]
+    found = scoring._other_tokenizer(str(path), None, small_slices, used)
+    assert (found is None) is same
+    assert same or found[0] == str(path)
+
+
+def test_an_end_token_that_only_the_user_can_name_is_no_false_alarm(tiny_model, tmp_path):
+    path = tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), path)
+    settings = json.loads(load_tokenizer(None).backend.to_str())
+    renamed_end(settings)
+    (path / "tokenizer.json").write_text(json.dumps(settings))
+    (tmp_path / "text.jsonl").write_text(json.dumps({"text": "a text of its own " * 20}) + "\n")
+    text = TextOptions([str(tmp_path / "text.jsonl")], "validation", tokenizer=str(path), end_token="<stop>")
+    slicing.slice_text(text, tmp_path / "slices", counts=None, seq_len=32)
+    manifest = scoring.score(str(path), tmp_path / "slices", scoring.ScoringOptions(device="cpu"))
+    assert manifest["num_rows"] > 0
+
+
+def test_names_never_leave_the_folder(small_slices):
+    for name in ("../../x", "/etc/passwd", "..", "a\x00b", "control:recall", "org/model"):
+        assert scoring.score_path(small_slices, name).parent == small_slices / "scores"
+    assert scoring.score_path(small_slices, "a/b") != scoring.score_path(small_slices, "a-b")
+    assert artifacts.file_slug("plain-name_1") == "plain-name_1"
+
+
+def test_labels_without_ar_hits_are_told_before_anything_is_scored(tmp_path):
+    text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(2, 40), "books")
+    slicing.slice_text(TextOptions([str(text)], "validation"), tmp_path / "slices", counts=None, seq_len=64)
+    with pytest.raises(UserError, match="without training counts"):
+        attribution.gap("zoo:attention", ["zoo:hyena"], tmp_path / "slices")
+    assert not (tmp_path / "slices" / "scores").exists()
