@@ -38,12 +38,12 @@ if TYPE_CHECKING:
         zoo_counts,
     )
     from recallkit.api import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
-    from recallkit.comparison import Comparison
+    from recallkit.attribution.comparison import Comparison
+    from recallkit.attribution.published import PublishedGap
+    from recallkit.attribution.tables import GapTables
     from recallkit.mqar.tables import MqarTables
     from recallkit.profiling.tables import ProfileTables
     from recallkit.recall.tables import RecallTables
-    from recallkit.stages.gap import GapTables
-    from recallkit.stages.published import PublishedGap
 
 __version__ = "0.1.0"
 
@@ -76,11 +76,11 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "Comparison": "recallkit.comparison",
-    "GapTables": "recallkit.stages.gap",
+    "Comparison": "recallkit.attribution.comparison",
+    "GapTables": "recallkit.attribution.tables",
     "MqarTables": "recallkit.mqar.tables",
     "ProfileTables": "recallkit.profiling.tables",
-    "PublishedGap": "recallkit.stages.published",
+    "PublishedGap": "recallkit.attribution.published",
     "RecallTables": "recallkit.recall.tables",
 }
 """Where what is not in `recallkit.api` is defined."""

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from recallkit import attribution, config, counting, embedded, scoring
-from recallkit.comparison import Comparison
-from recallkit.comparison import read_comparison as _read_comparison
+from recallkit.attribution.comparison import Comparison
+from recallkit.attribution.comparison import read_comparison as _read_comparison
 from recallkit.counting.run import CountingOptions
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     import altair as alt
 
+    from recallkit.attribution.published import PublishedGap
+    from recallkit.attribution.tables import GapTables
     from recallkit.display.chart_theme import Figure
     from recallkit.mqar.tables import MqarTables
     from recallkit.profiling.tables import ProfileTables
     from recallkit.recall.run import RecallOptions
     from recallkit.recall.tables import RecallTables
-    from recallkit.stages.gap import GapTables
-    from recallkit.stages.published import PublishedGap
 
     Chart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart | alt.FacetChart
 
@@ -474,7 +474,7 @@ def gap_of_table(table: File, *, reference: str | None = None, ar_share: float |
 
     Without `reference` the first row is it; without `ar_share` the share of AR hits follows from its three perplexities.
     """
-    from recallkit.stages.published import attribute_published
+    from recallkit.attribution.published import attribute_published
 
     return attribute_published(_path(table), reference=reference, ar_share=ar_share)
 
@@ -636,7 +636,7 @@ def figures(of: File | Comparison) -> dict[str, Chart]:
 
 
 def _figures(of: File | Comparison) -> list[Figure]:
-    from recallkit.charts.gap import figures as gap_figures
+    from recallkit.attribution.charts import figures as gap_figures
     from recallkit.report.found import find_results
     from recallkit.report.sections import OTHERS
 

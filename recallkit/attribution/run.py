@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from recallkit.stages.gap import GapTables
+    from recallkit.attribution.tables import GapTables
 
 
 def gap_path(slices: Path, reference: str, models: Sequence[str]) -> Path:
@@ -33,7 +33,7 @@ def gap(
     Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can mend.
     """
     from recallkit.attribution.aligned import open_tokens
-    from recallkit.stages.gap import attribute_gap
+    from recallkit.attribution.tables import attribute_gap
 
     names = [reference, *models]
     if len(set(names)) < len(names):

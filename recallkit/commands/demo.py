@@ -10,10 +10,10 @@ from recallkit.options import Force, Json
 def demo(as_json: Json = False, force: Force = False) -> None:
     """Run the whole way on the embedded text: slice, score and attribute the gaps between the zoo's trained models; a page tells."""
     from recallkit import attribution, embedded, scoring
+    from recallkit.attribution.view import gap_json, print_gap
     from recallkit.display import console
     from recallkit.report.write import write_report
     from recallkit.slicing.view import manifest_of, print_slices, slices_json
-    from recallkit.views.gap import gap_json, print_gap
 
     slices = embedded.slices(force=force)
     reference, *models = embedded.MODELS

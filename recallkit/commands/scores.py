@@ -141,10 +141,10 @@ def gap(
 ) -> None:
     """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals."""
     from recallkit import attribution, embedded, scoring
+    from recallkit.attribution.view import gap_json, gap_tables, print_gap, worst_ar_gap
     from recallkit.display import console, exports
     from recallkit.display.files import print_files
     from recallkit.slicing.view import manifest_of
-    from recallkit.views.gap import gap_json, gap_tables, print_gap, worst_ar_gap
 
     if table is not None and fail_above is not None:
         raise typer.BadParameter("--fail-above needs models, not a --table")
@@ -175,10 +175,10 @@ def _attribute_printed(
     table: Path, reference: str | None, ar_share: float | None, out: Path | None, formats: Sequence[str], as_json: bool
 ) -> None:
     """`gap --table`: the arithmetic on printed perplexities."""
+    from recallkit.attribution.published import attribute_published
+    from recallkit.attribution.published_view import print_published, published_json, published_table
     from recallkit.display import console, exports
     from recallkit.display.files import print_files
-    from recallkit.stages.published import attribute_published
-    from recallkit.views.published import print_published, published_json, published_table
 
     if formats and out is None:
         raise typer.BadParameter("--export with --table needs a directory to write to: -o DIR")

@@ -12,7 +12,7 @@ from recallkit.options import Json, Slices
 from recallkit.views.tokens import Which
 
 if TYPE_CHECKING:
-    from recallkit.comparison import Comparison
+    from recallkit.attribution.comparison import Comparison
 
 
 @app.command()
@@ -81,7 +81,7 @@ def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> tuple[
     Raises UserError where there is nothing to show, or several comparisons to choose from.
     """
     from recallkit import attribution, embedded
-    from recallkit.comparison import find_comparison, read_comparison
+    from recallkit.attribution.comparison import find_comparison, read_comparison
     from recallkit.errors import UserError
 
     if folder is None and slices is None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from recallkit.comparison import Comparison
+    from recallkit.attribution.comparison import Comparison
 
 LONGEST = 4096
 """Tokens of an excerpt at most."""

@@ -7,19 +7,19 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recallkit.attribution.shares import is_void
+from recallkit.attribution.view import by_source_table, interval, ppl
 from recallkit.display import chart_theme
 from recallkit.display.console import percent
 from recallkit.errors import UserError
 from recallkit.report import markup, words
 from recallkit.report.markup import tag, text
 from recallkit.storage import artifacts, schemas
-from recallkit.views.gap import by_source_table, interval, ppl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from recallkit.comparison import Comparison
+    from recallkit.attribution.comparison import Comparison
     from recallkit.display.chart_theme import Figure
     from recallkit.display.tables import Table
     from recallkit.report.excerpts import TokenView

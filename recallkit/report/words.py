@@ -7,16 +7,16 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO, is_void
+from recallkit.attribution.view import interval, ppl
 from recallkit.display.console import abbreviate, percent
 from recallkit.errors import UserError
 from recallkit.report.markup import tag, text
-from recallkit.views.gap import interval, ppl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from recallkit.comparison import Comparison
+    from recallkit.attribution.comparison import Comparison
 
     Totals = Mapping[tuple[str, str], Mapping[str, Any]]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from recallkit import __version__
-from recallkit.comparison import Comparison, read_comparison
+from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.display.chart_theme import check_figures_folder, save_figures
 from recallkit.errors import UserError
 from recallkit.report import excerpts, page, sections, words
@@ -87,7 +87,7 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
     labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
     words.check_facts(comparison, labels)
     tokens, num_excerpts = _tokens(comparison, options, excerpts.MOST_BYTES)  # first: what was asked for may not be there
-    from recallkit.charts.gap import figures as draw
+    from recallkit.attribution.charts import figures as draw
 
     totals, own = comparison.totals, draw(comparison)
     others, figures = _others(found)

@@ -112,7 +112,7 @@ def score_files(folder: Path) -> list[Path]:
 
 
 def ours(folder: Path) -> Split:
-    from recallkit.stages.gap import attribute_gap
+    from recallkit.attribution.tables import attribute_gap
 
     files = score_files(folder)
     gap = attribute_gap(folder / "tokens.parquet", files[0], files[1:]).gap

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from recallkit import attribution, scoring
-from recallkit.comparison import read_comparison
+from recallkit.attribution.comparison import read_comparison
+from recallkit.attribution.tables import GapTables
 from recallkit.errors import UserError
 from recallkit.report.sections import read_tables
-from recallkit.stages.gap import GapTables
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.journal import Journal
 from tests.faults.conftest import visible

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recallkit import attribution, counting, scoring, slicing
-from recallkit.comparison import Comparison, read_comparison
+from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.text.open_text import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recallkit.comparison import read_comparison
+from recallkit.attribution.comparison import read_comparison
 from recallkit.report.write import write_report
 from tests.report.reading import Page
 

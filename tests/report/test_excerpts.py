@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recallkit import attribution
-from recallkit.comparison import read_comparison
+from recallkit.attribution.comparison import read_comparison
 from recallkit.errors import UserError
 from recallkit.report import excerpts
 from recallkit.report.excerpts import RIGHT, UNKNOWN, WRONG, list_excerpts, preferred, token_view

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recallkit.comparison import read_comparison
+from recallkit.attribution.comparison import read_comparison
 from recallkit.errors import UserError
 from recallkit.mqar.run import MqarOptions, evaluate_mqar
 from recallkit.mqar.tables import MqarTables

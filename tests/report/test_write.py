@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
-from recallkit.comparison import Comparison, read_comparison
+from recallkit.attribution.tables import EMPTY_SLICE, GapTables, attribute_gap
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.report import sections
 from recallkit.report import words as told
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.scoring.run import score_path
-from recallkit.stages.gap import EMPTY_SLICE, GapTables, attribute_gap
 from recallkit.storage import artifacts
+from tests.attribution.test_tables import Corpus
 from tests.report.conftest import HOSTILE, MODELS, REFERENCE
 from tests.report.reading import Page
-from tests.stages.test_gap import Corpus
 
 EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
 TABLE = "Perplexities and shares of the gap"
@@ -125,7 +125,7 @@ def test_the_method_says_what_makes_it_again(comparison, page):
 
 
 def test_shares_by_source_and_every_picture(comparison, page):
-    from recallkit.charts.gap import figures
+    from recallkit.attribution.charts import figures
 
     table = page.tables()["AR share of the gap by source"]
     assert [row[0] for row in table[1:]] == ["books", "letters"]

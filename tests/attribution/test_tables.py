@@ -20,12 +20,12 @@ import recallkit
 from recallkit import attribution
 from recallkit.attribution import aligned, bootstrap, cells, shares
 from recallkit.attribution.buckets import count_class, count_thresholds, log2_bucket, match_bucket, position_bucket
+from recallkit.attribution.tables import EMPTY_SLICE, ONE_SEQUENCE, SMALL_SOURCE, attribute_gap
+from recallkit.attribution.view import gap_json, print_gap
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
-from recallkit.stages.gap import EMPTY_SLICE, ONE_SEQUENCE, SMALL_SOURCE, attribute_gap
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import MANIFEST_KEY, read_manifest, write_parquet
-from recallkit.views.gap import gap_json, print_gap
 
 LABELS = pa.schema(
     [

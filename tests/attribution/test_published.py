@@ -7,9 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from recallkit.attribution.published import attribute_published
 from recallkit.attribution.shares import BETTER_ON_HITS, BETTER_ON_OTHER, MODEL_BETTER, NO_GAP, WORSE_ON_HITS, WORSE_ON_OTHER
 from recallkit.errors import UserError
-from recallkit.stages.published import attribute_published
 
 # Zoology Table 4: perplexity of all tokens, AR hits, other tokens; the printed share of the gap in percent.
 ZOOLOGY = {

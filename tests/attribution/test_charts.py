@@ -11,13 +11,13 @@ import polars as pl
 import pytest
 
 from recallkit import attribution
+from recallkit.attribution.chart_lines import _POSITIONS, by_match
+from recallkit.attribution.charts import figures
+from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
-from recallkit.charts.gap import figures
-from recallkit.charts.gap_lines import _POSITIONS, by_match
-from recallkit.comparison import Comparison, read_comparison
+from recallkit.attribution.tables import GapTables
 from recallkit.display.chart_parts import bucket_edge, labels, rounded, shorten
 from recallkit.display.chart_theme import PAPER, svg
-from recallkit.stages.gap import GapTables
 from tests.display.drawings import Shape, marks, shapes
 
 REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import altair as alt
 
-    from recallkit.comparison import Comparison
+    from recallkit.attribution.comparison import Comparison
     from recallkit.display.chart_parts import Series
     from recallkit.display.chart_theme import Chart, Palette
 

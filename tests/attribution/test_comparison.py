@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from recallkit import attribution
-from recallkit.comparison import find_comparison, read_comparison
+from recallkit.attribution.comparison import find_comparison, read_comparison
+from recallkit.attribution.tables import GapTables
 from recallkit.errors import UserError
-from recallkit.stages.gap import GapTables
 from recallkit.storage import artifacts
 
 MODELS = ("control:bigram", "control:unigram")

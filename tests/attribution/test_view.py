@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 
 from recallkit import config
+from recallkit.attribution.tables import GapTables
+from recallkit.attribution.view import by_source_table, curves_table, gap_table, gap_tables, print_gap
 from recallkit.display import console
-from recallkit.stages.gap import GapTables
 from recallkit.storage import artifacts
-from recallkit.views.gap import by_source_table, curves_table, gap_table, gap_tables, print_gap
 
 SLICES = {"counts": {"num_tokens": 10_000}, "max_count": 4}
 _SLICE_NAMES = ("all", "ar_hit", "other")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.view import ppl
 from recallkit.display import console
 from recallkit.display.console import percent
 from recallkit.display.tables import Table
-from recallkit.views.gap import ppl
 
 if TYPE_CHECKING:
-    from recallkit.stages.published import PublishedGap
+    from recallkit.attribution.published import PublishedGap
 
 
 def published_json(published: PublishedGap) -> dict[str, Any]:

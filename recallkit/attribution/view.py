@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.stages.gap import GapTables
+    from recallkit.attribution.tables import GapTables
 
 
 _KINDS = ("all", "ar_hit", "other")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.tables import GapTables
 from recallkit.errors import UserError
-from recallkit.stages.gap import GapTables
 from recallkit.storage import artifacts, schemas
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recallkit.charts.gap_lines import by_count, by_distance, by_match, by_position
-from recallkit.charts.gap_rows import gap_parts, perplexities
-from recallkit.charts.gap_shares import by_source, by_threshold
+from recallkit.attribution.chart_lines import by_count, by_distance, by_match, by_position
+from recallkit.attribution.chart_rows import gap_parts, perplexities
+from recallkit.attribution.chart_shares import by_source, by_threshold
 
 if TYPE_CHECKING:
-    from recallkit.comparison import Comparison
+    from recallkit.attribution.comparison import Comparison
     from recallkit.display.chart_theme import Figure
 
 _MAKERS = (perplexities, gap_parts, by_count, by_distance, by_match, by_position, by_source, by_threshold)
