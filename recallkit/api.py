@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from recallkit import attribution, config, counting, embedded, scoring
+from recallkit import attribution, builtin, config, counting, scoring
 from recallkit.attribution.comparison import Comparison
 from recallkit.attribution.comparison import read_comparison as _read_comparison
 from recallkit.counting.run import CountingOptions
@@ -181,7 +181,7 @@ def count(
         )
     else:
         text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
-        text, path = embedded.what_to_count(text, only=_optional(only), out=_optional(out))
+        text, path = builtin.what_to_count(text, only=_optional(only), out=_optional(out))
         _check_bounds(order=order, workers=workers)
         _check_choice("engine", engine, ("local", "ray"))
         options = CountingOptions(order, engine, workers, address)
@@ -199,7 +199,7 @@ def zoo_counts() -> Path:
 
     What `counts` is to be where other text than the embedded one is sliced for models of the zoo.
     """
-    return embedded.counts()
+    return builtin.counts()
 
 
 def bigrams(counts: File | None = None, *, limit: int | None = None) -> pl.DataFrame:
@@ -247,7 +247,7 @@ def slice_(
     row's tokens; the last two null without counts). The labels themselves: `tokens`.
     """
     _check_bounds(max_count=max_count, seq_len=seq_len)
-    slicing = embedded.what_to_slice(
+    slicing = builtin.what_to_slice(
         _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad),
         out=_optional(out),
         counts_file=_optional(counts),
@@ -263,7 +263,7 @@ def slice_(
 
 def _slices(given: File | None) -> Path:
     """A slice directory, the embedded one if none is given."""
-    return embedded.slices() if given is None else _path(given)
+    return builtin.slices() if given is None else _path(given)
 
 
 def tokens(slices: File | None = None, models: str | Sequence[str] | Mapping[str, str] = ()) -> pl.LazyFrame:
@@ -347,7 +347,7 @@ def profile(
             remedy = "leave out what decides them"
             raise UserError("a slice directory brings its own text, sequences and counts", where="slices", remedy=remedy)
         return profiling.profile_slices(_path(slices), _optional(out) or Path("profile"), options)
-    slicing = embedded.what_to_slice(
+    slicing = builtin.what_to_slice(
         text,
         out=_optional(out),
         counts_file=_optional(counts),
@@ -398,7 +398,7 @@ def score(
         address=address,
     )
     folder = _slices(slices)
-    names = _named(models, embedded.MODELS)
+    names = _named(models, builtin.MODELS)
     manifests = {name: scoring.score(name, folder, options) for name in names}
     return pl.concat([_scored(name, scoring.score_path(folder, name), manifest) for name, manifest in manifests.items()])
 
@@ -464,7 +464,7 @@ def gap(
     """
     if (reference is None) != (models is None):
         raise UserError("a gap is between two models", where="gap", remedy="name the reference, and the models to compare with it")
-    first, *others = embedded.MODELS if reference is None else (reference, *_named(models, ()))
+    first, *others = builtin.MODELS if reference is None else (reference, *_named(models, ()))
     options = _scoring_options(counts, device, dtype, batch_tokens, trust_remote_code, workers, force)
     return attribution.gap(first, others, _slices(slices), _optional(out), options)
 
@@ -524,8 +524,8 @@ def eval_recall(
     _check_choice("prompt", prompt, ("standard", "twice"))
     _check_choice("cut", cut, ("left", "answer"))
     named = tasks_of(rows) if tasks is None else task_names(tasks)
-    folder = embedded.results_folder("evals", _optional(out), is_embedded=models is None and rows is None)
-    compared = _named(models, embedded.RECALL_MODELS)
+    folder = builtin.results_folder("evals", _optional(out), is_embedded=models is None and rows is None)
+    compared = _named(models, builtin.RECALL_MODELS)
     plan = plan_recall(compared, named, folder, replace(options, version=task_version, prompt=prompt, cut=cut, data=rows))
     return plan.run()[0]
 
@@ -553,8 +553,8 @@ def eval_stock(
 
     options = _recall_options(limit, context, batch_size, counts, device, dtype, model_tokenizer, trust_remote_code, force)
     named = lm_eval_names(task_names(tasks))
-    folder = embedded.results_folder("evals", _optional(out), is_embedded=models is None)
-    return plan_stock(_named(models, embedded.LIKELIHOOD_MODELS), named, folder, options).run()
+    folder = builtin.results_folder("evals", _optional(out), is_embedded=models is None)
+    return plan_stock(_named(models, builtin.LIKELIHOOD_MODELS), named, folder, options).run()
 
 
 def _recall_options(
@@ -615,8 +615,8 @@ def eval_mqar(
         seed=seed,
         batch_tokens=_amount("batch_tokens", batch_tokens),
     )
-    folder = embedded.results_folder("mqar", _optional(out), is_embedded=models is None)
-    return plan_mqar(_named(models, embedded.MODELS), size.pairs, folder, options).run()[0]
+    folder = builtin.results_folder("mqar", _optional(out), is_embedded=models is None)
+    return plan_mqar(_named(models, builtin.MODELS), size.pairs, folder, options).run()[0]
 
 
 # ------------------------------------------------------------------------------------------------------------- to look at
@@ -668,4 +668,4 @@ def write_report(
     own = _optional(slices)
     asked = _numbers("sequence", sequence), _numbers("document", document)
     options = write.ReportOptions(own, [Path(name) for name in _several(more)], _optional(figures), *asked)
-    return write.write_report(embedded.comparison(own) if folder is None else _path(folder), _optional(out), options).page
+    return write.write_report(builtin.comparison(own) if folder is None else _path(folder), _optional(out), options).page

@@ -534,8 +534,8 @@ def test_the_page_names_every_function_and_no_other():
 @pytest.mark.parametrize("said", [{}, {"limit_tokens": 1000}, {"boundary": "document"}])
 def test_the_embedded_text_is_cut_as_the_zoo_reads_it(said, home):
     """Whatever else is said of it; text of one's own is cut as in the papers."""
-    from recallkit import config, embedded
+    from recallkit import builtin, config
     from recallkit.text.open_text import TextOptions
 
-    assert embedded.what_to_slice(TextOptions((), "validation", **said)).seq_len == config.EMBEDDED_SEQ_LEN
-    assert embedded.what_to_slice(TextOptions(("a.jsonl",), "validation", **said)).seq_len == config.SEQ_LEN
+    assert builtin.what_to_slice(TextOptions((), "validation", **said)).seq_len == config.EMBEDDED_SEQ_LEN
+    assert builtin.what_to_slice(TextOptions(("a.jsonl",), "validation", **said)).seq_len == config.SEQ_LEN

@@ -20,7 +20,7 @@ import polars as pl
 import pytest
 import zstandard
 
-from recallkit import __version__, cli, counting, embedded, scoring
+from recallkit import __version__, builtin, cli, counting, scoring
 from recallkit.models import zoo
 from recallkit.storage import artifacts
 from tests.conftest import made_up_texts, write_jsonl
@@ -466,7 +466,7 @@ def brief_home(tmp_path_factory) -> Path:
 def briefly(invoke, brief_home, monkeypatch) -> None:
     """All models of the zoo are compared on a sixteenth of the embedded text."""
     monkeypatch.setenv("RECALLKIT_HOME", str(brief_home))
-    monkeypatch.setattr(embedded, "VALIDATION_TEXT", replace(embedded.VALIDATION_TEXT, limit_tokens=6_400))
+    monkeypatch.setattr(builtin, "VALIDATION_TEXT", replace(builtin.VALIDATION_TEXT, limit_tokens=6_400))
 
 
 def test_every_command_answers_without_arguments(invoke, briefly):

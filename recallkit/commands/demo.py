@@ -9,15 +9,15 @@ from recallkit.options import Force, Json
 @app.command()
 def demo(as_json: Json = False, force: Force = False) -> None:
     """Run the whole way on the embedded text: slice, score and attribute the gaps between the zoo's trained models; a page tells."""
-    from recallkit import attribution, embedded, scoring
+    from recallkit import attribution, builtin, scoring
     from recallkit.attribution.view import gap_json, print_gap
     from recallkit.display import console
     from recallkit.report.write import write_report
     from recallkit.slicing.view import manifest_of, print_slices, slices_json
 
-    slices = embedded.slices(force=force)
-    reference, *models = embedded.MODELS
-    for model in embedded.MODELS:
+    slices = builtin.slices(force=force)
+    reference, *models = builtin.MODELS
+    for model in builtin.MODELS:
         scoring.score(model, slices, scoring.ScoringOptions(force=force))
     tables = attribution.gap(reference, models, slices, options=scoring.ScoringOptions(force=force))
     out = attribution.gap_path(slices, reference, models)

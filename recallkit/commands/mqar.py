@@ -82,7 +82,7 @@ def mqar(
     as_json: Json = False,
 ) -> None:
     """Multi-query associative recall in a model's own vocabulary, without training: accuracy and perplexity by number of pairs; resumes."""
-    from recallkit import embedded
+    from recallkit import builtin
     from recallkit.display import console
     from recallkit.display.chart_theme import check_figures_folder
     from recallkit.display.files import print_files
@@ -90,7 +90,7 @@ def mqar(
     from recallkit.mqar.view import mqar_json, print_mqar, shown_mqar
 
     size = choose_size(length, None if pairs is None else _numbers(pairs), samples, is_zoo=not models)
-    folder = embedded.results_folder("mqar", out, is_embedded=not models)
+    folder = builtin.results_folder("mqar", out, is_embedded=not models)
     options = MqarOptions(
         counts=counts,
         device=device,
@@ -105,7 +105,7 @@ def mqar(
         batch_tokens=batch_tokens,
     )
     check_figures_folder(figures)
-    tables, compared = plan_mqar(models or embedded.MODELS, size.pairs, folder, options).run()
+    tables, compared = plan_mqar(models or builtin.MODELS, size.pairs, folder, options).run()
     written = []
     if figures is not None:
         from recallkit.display.chart_theme import save_figures

@@ -73,7 +73,7 @@ def profile(
     as_json: Json = False,
 ) -> None:
     """Profile a text by source: repeated bigrams a sequence, their distances and positions, AR hits; in bounded memory, resumes."""
-    from recallkit import embedded, profiling
+    from recallkit import builtin, profiling
     from recallkit.display import console, exports
     from recallkit.display.chart_theme import check_figures_folder, save_figures
     from recallkit.display.files import print_files
@@ -93,7 +93,7 @@ def profile(
         path = out or Path("profile")
         tables = profiling.profile_slices(slices, path, options)
     else:
-        asked = embedded.what_to_slice(
+        asked = builtin.what_to_slice(
             text,
             out=out,
             counts_file=counts,

@@ -92,7 +92,7 @@ def eval_recall(
     as_json: Json = False,
 ) -> None:
     """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes."""
-    from recallkit import embedded, recall
+    from recallkit import builtin, recall
     from recallkit.display import console, exports
     from recallkit.display.files import print_files
     from recallkit.recall.stock_tasks import lm_eval_names, plan_stock, task_names
@@ -102,8 +102,8 @@ def eval_recall(
     named = task_names(tasks) if tasks is not None else [] if lm_eval_task else tasks_of(data)
     stock = lm_eval_names([*(lm_eval_task or ()), *(name for name in named if name == "commonsense")])
     asked = [name for name in named if name != "commonsense"]
-    compared = models or (embedded.LIKELIHOOD_MODELS if stock else embedded.RECALL_MODELS)
-    folder = embedded.results_folder("evals", out, is_embedded=not (models or data))
+    compared = models or (builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
+    folder = builtin.results_folder("evals", out, is_embedded=not (models or data))
     options = recall.RecallOptions(
         limit,
         context,

@@ -56,7 +56,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write one HTML page: the gap and what it is made of, pictures, and the text token by token. It needs no network; text is in it."""
-    from recallkit import embedded
+    from recallkit import builtin
     from recallkit.display import console
     from recallkit.report.write import ReportOptions, write_report
     from recallkit.storage.timings import Timings
@@ -65,7 +65,7 @@ def report(
         slices=slices, more=tuple(more or ()), figures=figures, sequences=tuple(sequence or ()), documents=tuple(document or ())
     )
     timings = Timings()
-    compared = folder or embedded.comparison(slices)
+    compared = folder or builtin.comparison(slices)
     with timings.stage("writing the page") as stage:
         written = write_report(compared, out, options)
         stage.amounts["bytes"] = written.num_bytes

@@ -62,7 +62,7 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes."""
-    from recallkit import embedded, scoring
+    from recallkit import builtin, scoring
     from recallkit.display import console
     from recallkit.models.loading import is_control
     from recallkit.scoring.view import print_checks, print_scores, print_shares, scores_json
@@ -85,8 +85,8 @@ def score(
         address,
         _share(share),
     )
-    folder = slices or embedded.slices()
-    names = models or list(embedded.MODELS)
+    folder = slices or builtin.slices()
+    names = models or list(builtin.MODELS)
     manifests = {name: scoring.score(name, folder, options) for name in names}
     if share is not None:
         console.print_json(manifests) if as_json else print_shares(manifests)
@@ -140,7 +140,7 @@ def gap(
     as_json: Json = False,
 ) -> None:
     """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals."""
-    from recallkit import attribution, embedded, scoring
+    from recallkit import attribution, builtin, scoring
     from recallkit.attribution.view import gap_json, gap_tables, print_gap, worst_ar_gap
     from recallkit.display import console, exports
     from recallkit.display.files import print_files
@@ -153,8 +153,8 @@ def gap(
         return
     if reference is not None and not models:
         raise typer.BadParameter("name at least one model to compare with the reference")
-    compared = (reference, *(models or ())) if reference is not None else embedded.MODELS
-    folder = slices or embedded.slices()
+    compared = (reference, *(models or ())) if reference is not None else builtin.MODELS
+    folder = slices or builtin.slices()
     target = out or attribution.gap_path(folder, compared[0], compared[1:])
     options = scoring.ScoringOptions(
         counts, device, dtype.value if dtype else None, batch_tokens, force, trust_remote_code=trust_remote_code, workers=workers

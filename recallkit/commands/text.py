@@ -85,7 +85,7 @@ def count(
     as_json: Json = False,
 ) -> None:
     """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes."""
-    from recallkit import counting, embedded
+    from recallkit import builtin, counting
     from recallkit.counting.run import CountingOptions
     from recallkit.counting.view import counts_json, print_counts
     from recallkit.display import console
@@ -99,7 +99,7 @@ def count(
         )
     else:
         text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
-        text, path = embedded.what_to_count(text, only=only, out=out)
+        text, path = builtin.what_to_count(text, only=only, out=out)
         options = CountingOptions(order, engine.value, workers, address)
         meta = counting.count(text, path, only=only, force=force, options=options)
     if export is not None:
@@ -132,14 +132,14 @@ def slice_(
     as_json: Json = False,
 ) -> None:
     """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?"""
-    from recallkit import embedded
+    from recallkit import builtin
     from recallkit.display import console, exports
     from recallkit.display.files import print_files
     from recallkit.slicing.labels import summarise_slices
     from recallkit.slicing.view import print_slices, slices_json, slices_table
 
     text = _text(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad)
-    slicing = embedded.what_to_slice(text, out=out, counts_file=counts, max_count=max_count, max_rate=max_rate, seq_len=seq_len)
+    slicing = builtin.what_to_slice(text, out=out, counts_file=counts, max_count=max_count, max_rate=max_rate, seq_len=seq_len)
     path, manifest = slicing.out, slicing.run(force=force)
     written = []
     if export:

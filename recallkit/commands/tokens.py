@@ -80,13 +80,13 @@ def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> tuple[
 
     Raises UserError where there is nothing to show, or several comparisons to choose from.
     """
-    from recallkit import attribution, embedded
+    from recallkit import attribution, builtin
     from recallkit.attribution.comparison import find_comparison, read_comparison
     from recallkit.errors import UserError
 
     if folder is None and slices is None:
-        slices = embedded.slices()
-        folder = attribution.gap_path(slices, embedded.MODELS[0], embedded.MODELS[1:])
+        slices = builtin.slices()
+        folder = attribution.gap_path(slices, builtin.MODELS[0], builtin.MODELS[1:])
         return slices, read_comparison(folder) if (folder / "gap.parquet").is_file() and not is_named else None
     folder = slices if folder is None else folder
     assert folder is not None

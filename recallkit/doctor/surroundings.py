@@ -150,9 +150,9 @@ def without_secrets(address: str) -> str:
 
 def check_embedded() -> list[Check]:
     """Whether what commands use that are given nothing is there already."""
-    from recallkit import embedded
+    from recallkit import builtin
 
-    folder = embedded.folder()
+    folder = builtin.folder()
     is_built = (folder / "slices" / "tokens.parquet").exists()
     found = f"built, in {folder}" if is_built else "not built yet: the first command without a text of its own does, in seconds"
     return [Check(_GROUP, "embedded text", "ok", found, facts={"path": str(folder), "built": is_built})]

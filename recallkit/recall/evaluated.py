@@ -135,9 +135,9 @@ class EvaluatedModel:
         """With the tokenizer in use, and for control models the counts, the embedded ones unless others are given."""
         options, counts = self.options, self.options.counts
         if counts is None and self._is_control:
-            from recallkit import embedded
+            from recallkit import builtin
 
-            counts = embedded.counts()
+            counts = builtin.counts()
         return ModelRequest(
             self.spec,
             self.tokenizer.vocab_size,
