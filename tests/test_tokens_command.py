@@ -13,11 +13,11 @@ import pytest
 from recallkit import attribution, cli, scoring, slicing
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.excerpt import open_excerpts, read_sequence, scored_models
+from recallkit.report.sequence import open_excerpts, read_sequence, scored_models
+from recallkit.report.token_view import ShownSequence, Which, print_tokens, tokens_json
 from recallkit.storage import artifacts
 from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import load_tokenizer
-from recallkit.views.tokens import ShownSequence, Which, print_tokens, tokens_json
 from tests.conftest import made_up_texts, write_jsonl
 
 REFERENCE, MODEL = "control:recall", "control:bigram"

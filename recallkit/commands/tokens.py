@@ -9,7 +9,7 @@ import typer
 
 from recallkit.commands.app import app
 from recallkit.options import Json, Slices
-from recallkit.views.tokens import Which
+from recallkit.report.token_view import Which
 
 if TYPE_CHECKING:
     from recallkit.attribution.comparison import Comparison
@@ -51,8 +51,8 @@ def tokens(
 ) -> None:
     """Show the text of one sequence, each token marked: is it an AR hit, and which of two models was right?"""
     from recallkit.display import console
-    from recallkit.excerpt import open_excerpts
-    from recallkit.views.tokens import ShownSequence, print_tokens, tokens_json
+    from recallkit.report.sequence import open_excerpts
+    from recallkit.report.token_view import ShownSequence, print_tokens, tokens_json
 
     directory, comparison = _find(folder, slices, is_named=model is not None and reference is not None)
     reference, model = _models(comparison, reference, model)
