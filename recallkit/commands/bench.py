@@ -61,9 +61,9 @@ def bench(
     """Time this machine: operations beside PyTorch's and public kernels, and scoring, prefill and generation of the zoo's models."""
     from recallkit.bench.run import bench as measure
     from recallkit.bench.run import chosen_options, make_folder, num_steps, usual_dtype, write_results
+    from recallkit.bench.view import print_bench
     from recallkit.display import console
     from recallkit.models.torch_model import choose_device, choose_dtype
-    from recallkit.views.bench import print_bench
 
     chosen = choose_device(device)
     options = chosen_options(chosen, what or [], quick=quick, repeats=repeats, size=size, prompt=prompt, batch=batch, new=new)
