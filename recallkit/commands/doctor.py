@@ -19,7 +19,7 @@ def doctor(
     from recallkit.display import console
     from recallkit.doctor.checks import worst
     from recallkit.doctor.examine import examine
-    from recallkit.views.doctor import doctor_json, print_doctor
+    from recallkit.doctor.view import doctor_json, print_doctor
 
     checks = examine(full=full)
     if as_json:
