@@ -22,6 +22,7 @@ from recallkit.counting.sorted_runs import RunFiles, SavedRun, kind_of
 from recallkit.storage import artifacts
 from recallkit.text.joining import Boundary, join_documents
 from recallkit.text.records import CountedStream, Position
+from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -423,3 +424,15 @@ def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) ->
         return kind_of(kind).make(*pack_ngrams(list(columns)), counts)
     keys = (columns[0].astype(np.uint64) << np.uint64(32)) | columns[1]
     return keep_only(kind_of(kind).make(keys, counts), counting.only)
+
+
+def needed_bigrams(sequences: Path) -> np.ndarray:
+    """The distinct bigrams that labelling these sequences asks for: sorted keys (uint64), first << 32 | second."""
+    needed = np.empty(0, np.uint64)
+    for group in sequence_groups(sequences):
+        ids, offsets = group_ids(group)
+        keys = (ids[:-1].astype(np.uint64) << np.uint64(32)) | ids[1:]
+        inside = np.ones(len(keys), bool)
+        inside[offsets[1:-1] - 1] = False
+        needed = np.union1d(needed, keys[inside])
+    return needed

@@ -14,7 +14,7 @@ from recallkit import __version__
 from recallkit.counting.table import open_counts, read_meta
 from recallkit.display import console
 from recallkit.errors import UsageError, UserError
-from recallkit.parallel.job import work
+from recallkit.parallel.engines import work
 from recallkit.storage import artifacts
 from recallkit.storage.journal import PartsJournal, is_finished
 from recallkit.storage.timings import Timings
@@ -68,8 +68,7 @@ def count(
     `only` names a slice directory: bigrams that its sequences do not hold are left out, to save memory and disk.
     Raises UserError for everything a user can mend.
     """
-    from recallkit.counting import make_table
-    from recallkit.slicing import labels
+    from recallkit.counting import bigrams, make_table
 
     options.check(only)
     opened = OpenText(text)
@@ -80,7 +79,7 @@ def count(
     if is_finished(read_meta(out).get("options") if out.exists() and not force else None, identity, out, force=force):
         console.note(f"{out} is complete, nothing to do (--force counts again)")
         return read_meta(out)
-    needed = labels.needed_bigrams(only / "sequences.parquet") if only else None
+    needed = bigrams.needed_bigrams(only / "sequences.parquet") if only else None
     with PartsJournal(out, identity, force=force) as journal:
         timings = Timings()
         counted = count_text(opened, journal, options, timings, only=needed)

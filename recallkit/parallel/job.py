@@ -61,29 +61,7 @@ class Job(Protocol):
         """Makes ready to work, alone in this process unless a seat is given. Raises UserError where that cannot be."""
 
 
-def work_here(job: Job, items: Sequence[Any]) -> Iterator[Done]:
-    """Does items in this process."""
-    if items:
-        yield from job.open().run(items)
-
-
 def make_tasks(job: Job, items: Sequence[Any], num_workers: int) -> list[list[Any]]:
     """Cuts items into runs of neighbours, some for every worker: few enough to lose, enough to read and write beside."""
     size = max(1, min(job.most_items_a_task, len(items) // (4 * num_workers)))
     return [list(items[start : start + size]) for start in range(0, len(items), size)]
-
-
-def work(job: Job, items: Sequence[Any], *, engine: str = "local", workers: int = 1, address: str | None = None) -> Iterator[Done]:
-    """Does items with the chosen engine: `local` in this process or several, `ray` on a cluster at `address`.
-
-    Raises UserError what a worker raised, and where workers keep dying.
-    """
-    if engine == "ray":
-        from recallkit.parallel.ray_cluster import work_on_cluster
-
-        return work_on_cluster(job, items, workers, address)
-    if workers > 1:
-        from recallkit.parallel.processes import work_in_processes
-
-        return work_in_processes(job, items, workers)
-    return work_here(job, items)

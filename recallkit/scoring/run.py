@@ -284,7 +284,7 @@ def _score_parts(
     job: ScoringJob, wanted: Sequence[int], journal: PartsJournal, num_rows: int, options: ScoringOptions, timings: Timings
 ) -> None:
     """Scores those of the `wanted` parts that are not there yet."""
-    from recallkit.parallel.job import work
+    from recallkit.parallel.engines import work
     from recallkit.scoring.scores import part_rows
 
     there = journal.parts.done()

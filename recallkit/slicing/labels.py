@@ -15,8 +15,7 @@ import numpy as np
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 from recallkit.slicing.match_kernels import longest_matches
-from recallkit.storage.artifacts import read_manifest
-from recallkit.storage.schemas import LAYOUTS, check_schema, check_sequences, refusing_damage
+from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,32 +56,6 @@ PARQUET_OPTIONS: dict[str, Any] = {
     "column_encoding": dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT"),
 }
 """How `tokens.parquet` is encoded: of the encodings that compress each column to about the same, the quickest to write."""
-
-
-def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
-    """The row groups of `sequences.parquet`, one at a time, without the text. Raises UserError where the file is damaged."""
-    import pyarrow.parquet as pq
-
-    remedy = "delete it and slice again"
-    manifest = read_manifest(sequences)
-    with refusing_damage(sequences, remedy):
-        file = pq.ParquetFile(sequences, page_checksum_verification=True)
-    with file:
-        check_schema(file.schema_arrow, "sequences", sequences, remedy=remedy)
-        columns = [name for name in LAYOUTS["sequences"] if name != "text"]
-        for group in range(file.num_row_groups):
-            with refusing_damage(sequences, remedy):
-                table = file.read_row_group(group, columns=columns)
-                table.validate(full=True)
-            check_sequences(table, manifest, sequences, remedy=remedy)
-            yield table
-
-
-def group_ids(group: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Flat ids (uint32) and offsets (int64) of the sequences in a row group."""
-    tokens = group["tokens"].combine_chunks()
-    offsets = tokens.offsets.to_numpy().astype(np.int64)
-    return tokens.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0]
 
 
 def label_group(group: pa.Table, counts: CountsTable | None, max_count: int) -> pa.Table:
@@ -207,18 +180,6 @@ def label_sequences(
             done += table.num_rows
             progress(done)
             yield table
-
-
-def needed_bigrams(sequences: Path) -> np.ndarray:
-    """The distinct bigrams that labelling these sequences asks for: sorted keys (uint64), first << 32 | second."""
-    needed = np.empty(0, np.uint64)
-    for group in sequence_groups(sequences):
-        ids, offsets = group_ids(group)
-        keys = (ids[:-1].astype(np.uint64) << np.uint64(32)) | ids[1:]
-        inside = np.ones(len(keys), bool)
-        inside[offsets[1:-1] - 1] = False
-        needed = np.union1d(needed, keys[inside])
-    return needed
 
 
 def summarise_slices(tokens: Path) -> pl.DataFrame:

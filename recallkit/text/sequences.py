@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.config import SEQUENCES_PER_ROW_GROUP
-from recallkit.storage.artifacts import digest_arrays, digest_json, write_parquet
+from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, write_parquet
+from recallkit.storage.schemas import LAYOUTS, check_schema, check_sequences, refusing_damage
 from recallkit.text.joining import Boundary, join_documents
 from recallkit.text.records import Position
 
@@ -309,3 +310,29 @@ def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict
         return {**facts, **totals, "sequences_digest": digest_json(digests)}
 
     return write_parquet(path, groups(), sequences_schema(), manifest, use_dictionary=False)
+
+
+def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
+    """The row groups of `sequences.parquet`, one at a time, without the text. Raises UserError where the file is damaged."""
+    import pyarrow.parquet as pq
+
+    remedy = "delete it and slice again"
+    manifest = read_manifest(sequences)
+    with refusing_damage(sequences, remedy):
+        file = pq.ParquetFile(sequences, page_checksum_verification=True)
+    with file:
+        check_schema(file.schema_arrow, "sequences", sequences, remedy=remedy)
+        columns = [name for name in LAYOUTS["sequences"] if name != "text"]
+        for group in range(file.num_row_groups):
+            with refusing_damage(sequences, remedy):
+                table = file.read_row_group(group, columns=columns)
+                table.validate(full=True)
+            check_sequences(table, manifest, sequences, remedy=remedy)
+            yield table
+
+
+def group_ids(group: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Flat ids (uint32) and offsets (int64) of the sequences in a row group."""
+    tokens = group["tokens"].combine_chunks()
+    offsets = tokens.offsets.to_numpy().astype(np.int64)
+    return tokens.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0]

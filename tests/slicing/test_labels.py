@@ -12,9 +12,10 @@ import pytest
 import zstandard
 
 from recallkit import counting, slicing
+from recallkit.counting.bigrams import needed_bigrams
 from recallkit.errors import UserError
 from recallkit.slicing import labels as slices_stage
-from recallkit.slicing.labels import needed_bigrams, summarise_slices
+from recallkit.slicing.labels import summarise_slices
 from recallkit.storage import artifacts
 from recallkit.text import sequences
 from recallkit.text.corpus import open_corpus

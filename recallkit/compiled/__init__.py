@@ -1,1 +1,0 @@
-"""Loops over tokens, compiled."""

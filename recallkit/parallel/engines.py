@@ -1,0 +1,32 @@
+"""The engines that do a job: this process, several of this machine, or a Ray cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from recallkit.parallel.job import Done, Job
+
+
+def work(job: Job, items: Sequence[Any], *, engine: str = "local", workers: int = 1, address: str | None = None) -> Iterator[Done]:
+    """Does items with the chosen engine: `local` in this process or several, `ray` on a cluster at `address`.
+
+    Raises UserError what a worker raised, and where workers keep dying.
+    """
+    if engine == "ray":
+        from recallkit.parallel.ray_cluster import work_on_cluster
+
+        return work_on_cluster(job, items, workers, address)
+    if workers > 1:
+        from recallkit.parallel.processes import work_in_processes
+
+        return work_in_processes(job, items, workers)
+    return work_here(job, items)
+
+
+def work_here(job: Job, items: Sequence[Any]) -> Iterator[Done]:
+    """Does items in this process."""
+    if items:
+        yield from job.open().run(items)
