@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from recallkit import counting
 from recallkit.counting import bigrams, make_table, sorted_runs
+from recallkit.counting import run as counting
 from recallkit.counting.bigrams import CountedStretch
 from recallkit.counting.run import CountingOptions
 from recallkit.counting.table import read_meta

@@ -28,7 +28,7 @@ VOCAB, NUM_HELD_OUT = 512, 24
 
 @pytest.fixture(scope="module")
 def train_zoo():
-    path = Path(__file__).parents[1] / "examples" / "train_zoo.py"
+    path = Path(__file__).parents[2] / "examples" / "train_zoo.py"
     spec = importlib.util.spec_from_file_location("train_zoo", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

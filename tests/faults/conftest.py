@@ -17,8 +17,9 @@ from tests.conftest import made_up_texts, write_jsonl
 
 
 def commit_often() -> None:
-    from recallkit import mqar, profiling
     from recallkit.counting import bigrams
+    from recallkit.mqar import run as mqar
+    from recallkit.profiling import run as profiling
     from recallkit.scoring import scores
     from recallkit.text import sequences, tokenizers
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from recallkit import cli, profiling, slicing
+from recallkit import cli, slicing
+from recallkit.profiling import run as profiling
 from recallkit.text import readers, sequences, tokenizers
 from recallkit.text.open_text import OpenText, TextOptions
 from recallkit.text.records import EncodedDocuments, Position

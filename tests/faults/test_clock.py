@@ -14,9 +14,9 @@ from tests.conftest import ROOT
 from tests.faults.conftest import made_of
 
 TIMES_OF_DAY = [
-    "recallkit/storage/artifacts.py: digest_weights",
-    "recallkit/recall/lm_eval_run.py: run_tasks",
     "recallkit/events.py: _line",
+    "recallkit/recall/lm_eval_run.py: run_tasks",
+    "recallkit/storage/artifacts.py: digest_weights",
 ]
 """What asks for the time of day: beside the times of a file, for lm-eval's date, for the time of an event."""
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from recallkit import cli, scoring, slicing
+from recallkit import cli, slicing
 from recallkit.errors import UserError
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
+from recallkit.scoring import run as scoring
 from recallkit.storage import artifacts
 from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import load_tokenizer

@@ -12,8 +12,9 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from recallkit import counting, profiling, slicing
+from recallkit import counting, slicing
 from recallkit.errors import UserError
+from recallkit.profiling import run as profiling
 from recallkit.profiling.run import ProfileOptions, profile, profile_slices, read_profile, stop_words, token_mask, token_texts
 from recallkit.profiling.tables import ProfileTables
 from recallkit.storage import artifacts

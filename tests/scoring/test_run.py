@@ -21,12 +21,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recallkit import attribution, scoring, slicing
+from recallkit import attribution, slicing
 from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.parallel import processes
+from recallkit.scoring import run as scoring
 from recallkit.scoring import scores
 from recallkit.storage import artifacts
 from recallkit.text.open_text import TextOptions

@@ -195,7 +195,7 @@ def work(folder: str) -> None:
     from recallkit.text import tokenizers
 
     tokenizers._BATCH_CHARACTERS = 20_000
-    slicing.slice_text(TextOptions([f"{folder}/t.jsonl"], "validation"), slicing.Path(folder) / "s", counts=None, seq_len=256)
+    slicing.slice_text(TextOptions([f"{folder}/t.jsonl"], "validation"), Path(folder) / "s", counts=None, seq_len=256)
 
 
 def test_a_killed_run_counts(tmp_path, warm, home):

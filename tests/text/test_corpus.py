@@ -265,7 +265,7 @@ def test_every_source_has_one_line() -> None:
 
 def test_nothing_heavy_is_imported_before_reading() -> None:
     heavy = {"datasets", "numpy", "orjson", "pyarrow", "zstandard"}
-    program = f"import sys; from recallkit.stages import corpus; corpus.open_corpus(['demo']); sys.exit(bool({heavy} & set(sys.modules)))"
+    program = f"import sys; from recallkit.text import corpus; corpus.open_corpus(['demo']); sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
