@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import __version__, config
 from recallkit.display import console
 from recallkit.errors import UserError
+from recallkit.models.kinds import kind_of
 from recallkit.scoring.run import ScoringOptions, count_inexact, score, score_path
 from recallkit.storage import artifacts
 from recallkit.storage.journal import is_finished
@@ -71,5 +72,5 @@ def _note_other_readings(manifests: Mapping[str, Mapping[str, Any]]) -> None:
     """Tells where models were scored in other precisions or contexts: a part of their gap is that."""
     for name in ("dtype", "context", "stride", "carry_state"):
         values = {model: m["options"].get(name) for model, m in manifests.items() if not (name == "dtype" and m["options"][name] is None)}
-        if len(set(values.values())) > 1 and any(not model.startswith("control:") for model in values):
+        if len(set(values.values())) > 1 and any(not kind_of(model).is_control for model in values):
             console.note(f"scored with different {name}: " + ", ".join(f"{model} {value or 'default'}" for model, value in values.items()))

@@ -64,7 +64,7 @@ def score(
     """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes."""
     from recallkit import builtin, scoring
     from recallkit.display import console
-    from recallkit.models.loading import is_control
+    from recallkit.models.kinds import kind_of
     from recallkit.scoring.view import print_checks, print_scores, print_shares, scores_json
 
     if share is not None and (force or check or engine is EngineChoice.ray):
@@ -91,7 +91,7 @@ def score(
     if share is not None:
         console.print_json(manifests) if as_json else print_shares(manifests)
         return
-    checks = {name: scoring.check_scores(name, folder, options) for name in names if check and not is_control(name)}
+    checks = {name: scoring.check_scores(name, folder, options) for name in names if check and not kind_of(name).is_control}
     if as_json:
         console.print_json([scores_json(folder, name, manifests[name], checks.get(name)) for name in names])
         return

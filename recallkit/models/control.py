@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import itertools
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from recallkit import registry
 from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
 from recallkit.models.generation import by_scoring
@@ -141,3 +142,25 @@ class RecallModel(_ControlModel):
     """`control:recall`: p3."""
 
     cache_weight = CACHE_WEIGHT
+
+
+_MODELS: dict[str, type[_ControlModel]] = {
+    "control:unigram": UnigramModel,
+    "control:bigram": BigramModel,
+    "control:recall": RecallModel,
+}
+
+
+def identify_control(request: ModelRequest) -> str:
+    """Digest of what decides the model's numbers. Raises UserError without counts, and for an unknown name."""
+    return registry.look_up(_MODELS, request.spec, "control model").identify(request)
+
+
+def load_control(request: ModelRequest) -> _ControlModel:
+    """The model over the request's counts. Raises UserError without counts or of another tokenizer's, and for an unknown name."""
+    return registry.look_up(_MODELS, request.spec, "control model")(request)
+
+
+def refuse_copy(request: ModelRequest) -> NoReturn:
+    """Raises UserError: `control:copy` cannot be scored."""
+    raise UserError("it copies text and has no likelihoods", where=request.spec, remedy="evaluate it with `recallkit eval-recall`")

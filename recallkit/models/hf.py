@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _DECIDING_FILES = ("config.json", "adapter_config.json", "*.index.json", "*.safetensors", "*.bin")
 _TRAINING_FILES = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin", "scaler.bin"})
 """Left beside the weights by trainers; they decide no score, and a tokenizer or a README decides none either."""
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 _CODE_FILES = ("*.py",)
 """They decide scores where the code of a checkpoint may run."""
@@ -59,6 +62,28 @@ def identify_transformers(request: ModelRequest) -> str:
         found = sorted({file for pattern in patterns for file in path.glob(pattern) if file.name not in _TRAINING_FILES})
         return artifacts.digest_json([[file.name, artifacts.digest_weights(file)] for file in found])
     return hub_commit(request.spec)
+
+
+def own_tokenizer(spec: str) -> str | None:
+    """The tokenizer that comes with a model: the GGUF file, the directory with a tokenizer's files, or the hub id; None where none does."""
+    path = Path(spec)
+    if path.exists():
+        return spec if path.is_file() or any((path / name).is_file() for name in TOKENIZER_FILES) else None
+    return spec if registry.may_be_hub_id(spec) else None
+
+
+def code_files(request: ModelRequest) -> list[str]:
+    """The files of code that a checkpoint brings and this request allows to run: names in its folder, or REPOSITORY--NAME."""
+    path = Path(request.spec)
+    if not request.trust_remote_code or path.is_file():
+        return []  # a GGUF file has no code
+    try:
+        saved = json.loads((path / "config.json" if path.is_dir() else hub_file(request.spec, "config.json")).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return []  # loading reports what cannot be read
+    named = saved.get("auto_map") if isinstance(saved, dict) else None
+    classes = [named.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")] if isinstance(named, dict) else []
+    return sorted({f"{name.rpartition('.')[0]}.py" for name in classes if isinstance(name, str)})
 
 
 def hub_commit(spec: str) -> str:

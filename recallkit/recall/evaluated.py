@@ -79,7 +79,7 @@ class EvaluatedModel:
     @property
     def copies_text(self) -> bool:
         """Whether it is the text control."""
-        from recallkit.models.loading import COPY_CONTROL
+        from recallkit.models.kinds import COPY_CONTROL
 
         return self.spec == COPY_CONTROL
 
@@ -103,17 +103,17 @@ class EvaluatedModel:
 
     @property
     def _is_control(self) -> bool:
-        from recallkit.models.loading import is_control
+        from recallkit.models.kinds import kind_of
 
-        return is_control(self.spec)
+        return kind_of(self.spec).is_control
 
     @cached_property
     def _named_tokenizer(self) -> str | None:
         """The tokenizer that the user names, or that comes with the model: with the zoo's the embedded one."""
-        from recallkit.models import zoo
+        from recallkit.models.kinds import kind_of
         from recallkit.text.tokenizers import EMBEDDED
 
-        own = EMBEDDED if self.spec.startswith(zoo.PREFIX) else own_tokenizer(self.spec)
+        own = EMBEDDED if kind_of(self.spec).reads_builtin_tokenizer else own_tokenizer(self.spec)
         return self.options.tokenizer or own
 
     @cached_property
@@ -151,9 +151,9 @@ class EvaluatedModel:
     @cached_property
     def model(self) -> ScoringModel:
         """The model, loaded. Raises UserError where it does not load, or its vocabulary is not its tokenizer's."""
-        from recallkit.models.loading import load_model, tell_of_code
+        from recallkit.models.loading import load_model, warn_remote_code
 
-        tell_of_code(self._request, console.note)
+        warn_remote_code(self._request, console.note)
         model = load_model(self._request)
         spare = model.vocab_size - self.tokenizer.vocab_size
         if self._named_tokenizer is None and not self._is_control and spare > _SPARE_ENTRIES:

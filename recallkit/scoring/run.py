@@ -156,9 +156,11 @@ def _request(spec: str, slices: Path, sequences: Mapping[str, Any], options: Sco
 
 def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: ScoringOptions) -> dict[str, Any]:
     """Everything that decides the numbers; what has its usual value is left out."""
-    from recallkit.models.loading import identify_model, is_control
+    from recallkit.models.kinds import kind_of
+    from recallkit.models.loading import identify_model
 
-    if is_control(request.spec) and (options.tokenizer or options.carry_state):
+    is_control = kind_of(request.spec).is_control
+    if is_control and (options.tokenizer or options.carry_state):
         raise UserError(
             "a control model reads the slices' own tokens and keeps no state",
             where=request.spec,
@@ -173,7 +175,7 @@ def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: Scor
     return {
         "model_digest": identify_model(request),
         "sequences_digest": sequences["sequences_digest"],
-        "dtype": None if is_control(request.spec) else request.dtype,
+        "dtype": None if is_control else request.dtype,
         **{name: value for name, value in chosen.items() if value is not None},
     }
 
@@ -246,11 +248,11 @@ def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, An
 
 
 def _job(request: ModelRequest, slices: Path, sequences: Mapping[str, Any], options: ScoringOptions, parts: Parts) -> ScoringJob:
-    from recallkit.models.loading import identify_model, tell_of_code
+    from recallkit.models.loading import identify_model, warn_remote_code
     from recallkit.scoring.scores import SEQUENCES_PER_PART, Reading
     from recallkit.scoring.worker import ScoringJob
 
-    tell_of_code(request, console.note)
+    warn_remote_code(request, console.note)
     model_digest = identify_model(request)
     other = _other_tokenizer(request.spec, options.tokenizer, slices, sequences["tokenizer"])
     tokenizer, end_token = None, None

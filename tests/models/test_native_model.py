@@ -15,8 +15,8 @@ from recallkit.errors import UserError
 from recallkit.models import zoo
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
+from recallkit.models.kinds import kind_of
 from recallkit.models.loading import describe_models, identify_model, load_model
-from recallkit.models.native import is_native
 from recallkit.models.native_model import build_model
 from recallkit.models.protocol import ModelRequest
 
@@ -201,17 +201,17 @@ def change_weights(folder, name, value):
 
 def test_names_tell_what_is_ours(tmp_path):
     write_checkpoint(tmp_path / "m")
-    assert is_native(str(tmp_path / "m"))
-    assert is_native("zoo:anything")
-    assert is_native("hazyresearch/based-360m")
-    assert is_native("hazyresearch/mamba-1b-50b")
-    assert not is_native("hazyresearch/other-1b")
-    assert not is_native("hazyresearch/based-360m/other")
-    assert not is_native("my-hazyresearch/based-360m")
-    assert not is_native(str(tmp_path))
+    assert kind_of(str(tmp_path / "m")).name == "native directory"
+    assert kind_of("zoo:anything").name == "zoo"
+    assert kind_of("hazyresearch/based-360m").name == "published"
+    assert kind_of("hazyresearch/mamba-1b-50b").name == "published"
+    assert kind_of("hazyresearch/other-1b").name == "transformers"
+    assert kind_of("hazyresearch/based-360m/other").name == "transformers"
+    assert kind_of("my-hazyresearch/based-360m").name == "transformers"
+    assert kind_of(str(tmp_path)).name == "transformers"
     for unreadable in ("{", "[" * 200_000, "3", "[]", json.dumps({"model_type": "gpt2", "layers": []})):
         (tmp_path / "config.json").write_text(unreadable)
-        assert not is_native(str(tmp_path))
+        assert kind_of(str(tmp_path)).name == "transformers"
     with pytest.raises(UserError, match="did you mean attention"):
         load_model(ModelRequest("zoo:atention", VOCAB))
 

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from recallkit.models.loading import tell_of_code
+from recallkit.models.loading import warn_remote_code
 from recallkit.models.protocol import ModelRequest
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -20,7 +20,7 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\u202ereversed"
 
 def told(path, **options) -> list[str]:
     notes: list[str] = []
-    tell_of_code(ModelRequest(str(path), 64, **options), notes.append)
+    warn_remote_code(ModelRequest(str(path), 64, **options), notes.append)
     return notes
 
 

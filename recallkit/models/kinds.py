@@ -1,0 +1,166 @@
+"""The kinds of models that a name can mean, as one table: `kind_of(spec)` says which kind it is, and the kind does the rest.
+
+A new kind of model is a line of `KINDS` and the module that it names; nothing heavy is imported before a kind's functions are called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallkit.models import published, rwkv_file, zoo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from recallkit.models.protocol import ModelRequest, ScoringModel
+
+COPY_CONTROL = "control:copy"
+"""The one model that reads text rather than ids, and answers prompts alone (recall/lm_eval_model.py)."""
+
+GPT2 = "openai-community/gpt2"
+"""The tokenizer of the checkpoints that Based's authors released without one."""
+
+_PUBLISHED_ON_HUB = re.compile(r"hazyresearch/(based|attn|mamba)-[\w.-]+")
+
+
+def _none(_: Any) -> None:
+    return None
+
+
+def _lazy(reference: str) -> Callable[..., Any]:
+    """A function of recallkit.models, "module:name", whose module is imported when it is first called."""
+    module, _, name = reference.partition(":")
+    return lambda argument: getattr(importlib.import_module(f"recallkit.models.{module}"), name)(argument)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKind:
+    """A kind of model: which names mean one, and how it is identified and loaded."""
+
+    name: str
+    forms: Mapping[str, str]
+    """For `recallkit models`: a line of description for each form of its names."""
+    matches: Callable[[str], bool] | None
+    """Whether a name, known or not, is of this kind; None for the kind of every name that no other kind matches."""
+    identify: Callable[[ModelRequest], str]
+    """See `loading.identify_model`."""
+    load: Callable[[ModelRequest], ScoringModel]
+    """See `loading.load_model`, which also checks the vocabulary."""
+    own_tokenizer: Callable[[str], str | None] = _none
+    """The tokenizer that comes with the model of a name, as `load_tokenizer` takes it; None where none does."""
+    code_files: Callable[[ModelRequest], list[str] | None] = _none
+    """The files of Python code that come with a checkpoint and that this request allows to run."""
+    is_control: bool = False
+    """Whether it is computed from training counts: exactly, from the slices' own tokens, without a precision or a state."""
+    reads_builtin_tokenizer: bool = False
+    """Whether it was trained on ids of the built-in tokenizer."""
+
+
+def _is_control(spec: str) -> bool:
+    return spec.startswith("control:") and spec != COPY_CONTROL
+
+
+def _is_user_model(spec: str) -> bool:
+    """`FILE.py:FUNCTION`, or a file that ends in .py whose function was forgotten."""
+    return ".py:" in spec or (spec.endswith(".py") and Path(spec).is_file())
+
+
+def _is_published_on_hub(spec: str) -> bool:
+    return _PUBLISHED_ON_HUB.fullmatch(spec) is not None and not Path(spec).exists()
+
+
+def _is_native_directory(spec: str) -> bool:
+    """A directory with a checkpoint of `examples/train_zoo.py`, or with the files of a published one."""
+    return Path(spec).is_dir() and (zoo.is_ours(Path(spec)) or published.is_published(Path(spec)))
+
+
+def _is_rwkv_file(spec: str) -> bool:
+    return Path(spec).is_file() and rwkv_file.is_rwkv_file(Path(spec))
+
+
+KINDS: tuple[ModelKind, ...] = (
+    ModelKind(
+        "zoo",
+        {f"{zoo.PREFIX}{name}": zoo.ARCHITECTURES[name].description for name in zoo.shipped()},
+        lambda spec: spec.startswith(zoo.PREFIX),
+        _lazy("native:identify_zoo"),
+        _lazy("native:load_zoo"),
+        reads_builtin_tokenizer=True,
+    ),
+    ModelKind(
+        "control",
+        {
+            "control:unigram": "training frequencies of single tokens: a floor",
+            "control:bigram": "interpolated bigram model from the counts table: knows training, remembers no context",
+            "control:recall": "control:bigram mixed with a cache of this context's bigrams: its lead over control:bigram is recall",
+        },
+        _is_control,
+        _lazy("control:identify_control"),
+        _lazy("control:load_control"),
+        is_control=True,
+    ),
+    ModelKind(
+        "copy",
+        {COPY_CONTROL: "finds the query in its prompt and copies what follows; for eval-recall alone"},
+        lambda spec: spec == COPY_CONTROL,
+        _lazy("control:refuse_copy"),
+        _lazy("control:refuse_copy"),
+        is_control=True,
+    ),
+    ModelKind(
+        "transformers",
+        {
+            "DIRECTORY": "a causal language model that transformers loads: config.json with safetensors (or a weights-only .bin)",
+            "FILE.gguf": "a GGUF file, dequantised by transformers",
+            "OWNER/NAME": "the same from the Hugging Face hub",
+        },
+        None,
+        _lazy("hf:identify_transformers"),
+        _lazy("hf:load_transformers"),
+        _lazy("hf:own_tokenizer"),
+        _lazy("hf:code_files"),
+    ),
+    ModelKind(
+        "published",
+        {
+            "hazyresearch/NAME": "the checkpoints of the Based paper, {based,attn,mamba}-{360m,1b}, or a directory with such files",
+        },
+        _is_published_on_hub,
+        _lazy("native:identify_published"),
+        _lazy("native:load_published"),
+        lambda _: GPT2,
+    ),
+    ModelKind(
+        "native directory",
+        {},
+        _is_native_directory,
+        _lazy("native:identify_directory"),
+        _lazy("native:load_directory"),
+        _lazy("hf:own_tokenizer"),
+    ),
+    ModelKind(
+        "RWKV file",
+        {"FILE.bin": "an RWKV-4 or RWKV-5.2 model in the file format of rwkv.cpp"},
+        _is_rwkv_file,
+        _lazy("native:identify_rwkv_file"),
+        _lazy("native:load_rwkv_file"),
+    ),
+    ModelKind(
+        "user",
+        {"FILE.py:FUNCTION": "a model of your own: the function returns a torch module, or anything that scores"},
+        _is_user_model,
+        _lazy("user:identify_user_model"),
+        _lazy("user:load_user_model"),
+        _lazy("user:user_tokenizer"),
+    ),
+)
+
+
+def kind_of(spec: str) -> ModelKind:
+    """The kind of the model that a name means, whether or not there is such a model."""
+    [remaining] = (kind for kind in KINDS if kind.matches is None)
+    return next((kind for kind in KINDS if kind.matches and kind.matches(spec)), remaining)

@@ -1,0 +1,72 @@
+"""Every name means one kind of model, and no other kind claims it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from recallkit.errors import UserError
+from recallkit.models.kinds import KINDS, kind_of
+from recallkit.models.loading import describe_models, identify_model, load_model
+from recallkit.models.protocol import ModelRequest
+from recallkit.models.rwkv_file import MAGIC
+
+NAMES = {
+    "zoo:attention": "zoo",
+    "zoo:nothing": "zoo",
+    "control:bigram": "control",
+    "control:nothing": "control",
+    "control:copy": "copy",
+    "hazyresearch/based-360m": "published",
+    "somewhere/model.py:load": "user",
+    "code.py": "user",
+    "forgotten.py": "transformers",
+    "rwkv.bin": "RWKV file",
+    "model.gguf": "transformers",
+    "state-spaces/mamba-130m-hf": "transformers",
+    ".": "transformers",
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "code.py").write_text("")
+    (tmp_path / "rwkv.bin").write_bytes(MAGIC.to_bytes(4, "little") + bytes(64))
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("spec", "kind"), NAMES.items())
+def test_a_name_means_one_kind(here, spec, kind):
+    assert kind_of(spec).name == kind
+    claims = [each.name for each in KINDS if each.matches and each.matches(spec)]
+    assert claims == ([] if kind == "transformers" else [kind])
+
+
+@pytest.mark.parametrize("spec", NAMES)
+def test_only_control_models_are_computed_from_counts(here, spec):
+    assert kind_of(spec).is_control is spec.startswith("control:")
+
+
+@pytest.mark.parametrize("asked", [identify_model, load_model])
+def test_the_text_control_cannot_be_scored(asked):
+    with pytest.raises(UserError, match="control:copy: it copies text and has no likelihoods; evaluate it with `recallkit eval-recall`"):
+        asked(ModelRequest("control:copy", 256))
+
+
+def test_every_function_that_the_table_names_exists():
+    """They are named by strings, so that nothing heavy is imported: a typing error would show only when a model is loaded."""
+    import importlib
+
+    text = Path(importlib.import_module("recallkit.models.kinds").__file__ or "").read_text()
+    named = re.findall(r'_lazy\("(\w+):(\w+)"\)', text)
+    assert len(named) >= 2 * len(KINDS)
+    assert all(callable(getattr(importlib.import_module(f"recallkit.models.{module}"), name)) for module, name in named)
+
+
+def test_forms_are_listed_once_each():
+    names = [name for name, _ in describe_models()]
+    assert len(set(names)) == len(names)
+    assert {"zoo:attention", "control:copy", "DIRECTORY", "FILE.gguf", "OWNER/NAME", "FILE.bin", "FILE.py:FUNCTION"} <= set(names)
