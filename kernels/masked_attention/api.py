@@ -9,15 +9,18 @@ of Yun et al. 2020 (arXiv 2006.04862, section 3) are such rules.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from recallkit.kernels.choice import Impl, choose
 
-Sees = Callable[..., Tensor]
-"""Queries' and keys' positions (and heads, where it is asked by head), int64 tensors that broadcast -> bool, on their device."""
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+    from torch import Tensor
+
+    from recallkit.kernels.masked_attention.rule import Sees
 
 _NARROWEST = 16
 """Head width from which on FlexAttention has a kernel."""

@@ -16,10 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from recallkit.kernels.launch import Launcher
-from recallkit.kernels.rwkv4 import api
+from recallkit.kernels.rwkv4.state import NOTHING as EMPTY
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-NOTHING = tl.constexpr(api.NOTHING)
+NOTHING = tl.constexpr(EMPTY)
 STEPS = tl.constexpr(4)
 """Tokens that are loaded at a time."""
 

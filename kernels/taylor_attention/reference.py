@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.taylor_attention.api import TaylorState
 from recallkit.kernels.taylor_attention.features import taylor_features
+from recallkit.kernels.taylor_attention.state import TaylorState
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,24 +6,17 @@ argmax = the lowest id of the largest logit        rank = number of logits large
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
 from recallkit.kernels.choice import Impl, choose
+from recallkit.kernels.token_nll.result import TokenNll
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _HALVES = (torch.float16, torch.bfloat16)
-
-
-class TokenNll(NamedTuple):
-    """Per token, all of shape (n,)."""
-
-    nll: Tensor  # float32, nats
-    argmax: Tensor  # int64
-    rank: Tensor  # int64, 0 = best
 
 
 def token_nll(hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor | None = None, impl: Impl = "auto") -> TokenNll:

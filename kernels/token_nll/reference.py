@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.token_nll.api import TokenNll
+from recallkit.kernels.token_nll.result import TokenNll
 
 if TYPE_CHECKING:
     from torch import Tensor

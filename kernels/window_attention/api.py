@@ -7,7 +7,7 @@ y[i] = sum_{j in S(i)} softmax_j(q[i] . k[j] / sqrt(k)) v[j],   S(i) = {max(0, i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,22 +16,7 @@ from recallkit.kernels.choice import Impl, choose
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-class WindowState(NamedTuple):
-    """The latest keys and values of each row in rings: the token at position p stands in slot p % window.
-
-    A slot that no token has reached yet may hold any finite numbers.
-    """
-
-    keys: Tensor  # (b, h, window, k), rotated
-    values: Tensor  # (b, h, window, k)
-    seen: Tensor  # (b,) int64: how many tokens each row has read
-
-
-def empty_window(b: int, h: int, window: int, k: int, *, like: Tensor) -> WindowState:
-    """The state before the first token: rings of zeros in the type and on the device of `like`."""
-    ring = like.new_zeros(b, h, window, k)
-    return WindowState(ring, ring.clone(), torch.zeros(b, dtype=torch.int64, device=like.device))
+    from recallkit.kernels.window_attention.ring import WindowState
 
 
 def window_attention(q: Tensor, k: Tensor, v: Tensor, window: int, *, impl: Impl = "auto") -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.window_attention.api import WindowState
+from recallkit.kernels.window_attention.ring import WindowState
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.kernels.window_attention.api import WindowState
-from recallkit.kernels.window_attention.ring import written_ring
+from recallkit.kernels.window_attention.ring import WindowState, written_ring
 from recallkit.kernels.window_attention.rotation import rotate
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from recallkit.kernels.launch import Launcher
 from recallkit.kernels.masked_attention.api import masked_attention
-from recallkit.kernels.window_attention.api import WindowState
+from recallkit.kernels.window_attention.ring import WindowState
 from recallkit.kernels.window_attention.rotation import frequencies
 
 

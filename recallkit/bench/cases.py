@@ -100,7 +100,8 @@ def _time_before_heads(*tensors: Tensor) -> Iterator[Tensor]:
 
 
 def _taylor_attention_step(setting: Setting) -> Iterator[Case]:
-    from recallkit.kernels.taylor_attention.api import TaylorState, taylor_attention, taylor_attention_step
+    from recallkit.kernels.taylor_attention.api import taylor_attention, taylor_attention_step
+    from recallkit.kernels.taylor_attention.state import TaylorState
 
     h, f, v = 16, 16, 64
     features = 1 + f + f * (f + 1) // 2
@@ -147,7 +148,8 @@ def _window_attention(setting: Setting) -> Iterator[Case]:
 
 
 def _window_attention_step(setting: Setting) -> Iterator[Case]:
-    from recallkit.kernels.window_attention.api import WindowState, window_attention_step
+    from recallkit.kernels.window_attention.api import window_attention_step
+    from recallkit.kernels.window_attention.ring import WindowState
 
     h, k = 16, 64
 

@@ -14,14 +14,14 @@ import numpy as np
 
 from recallkit.models.protocol import Continuation
 from recallkit.models.resources import memory_errors, threads_for
+from recallkit.ragged import offsets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
-    from recallkit.models.protocol import ScoringModel
-    from recallkit.models.torch_model import TorchModel
+    from recallkit.models.protocol import ScoringModel, SteppingModel
 
     IsDone = Callable[[int, list[int]], bool]
 
@@ -65,7 +65,7 @@ def _scored(model: ScoringModel, sequences: Sequence[np.ndarray]) -> list[tuple[
     """NLLs and argmaxes of each sequence."""
     if not sequences:
         return []
-    offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])])
+    offsets = offsets_of([len(sequence) for sequence in sequences])
     scores = model.score(np.concatenate(sequences).astype(np.uint32), offsets)
     ends = (offsets - np.arange(len(offsets)))[1:-1]
     return list(zip(np.split(scores.nll, ends), np.split(scores.argmax, ends), strict=True))
@@ -92,7 +92,7 @@ class _Row:
 
 
 def by_stepping(
-    model: TorchModel, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone
+    model: SteppingModel, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone
 ) -> list[Continuation]:
     """See `generate`: each prompt is read once, then rows step on together as `model.joining` allows."""
     import torch
@@ -115,7 +115,7 @@ def by_stepping(
 class _Loop:
     """Rows read on, step by step."""
 
-    def __init__(self, model: TorchModel, most: int, is_done: IsDone) -> None:
+    def __init__(self, model: SteppingModel, most: int, is_done: IsDone) -> None:
         self.model, self.most, self.is_done = model, most, is_done
         self.nll: list[Tensor] = []
         """Of every step's rows with an answer, left on the device until all is done."""

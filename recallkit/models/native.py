@@ -52,7 +52,7 @@ def identify_directory(request: ModelRequest) -> str:
 
 
 def load_directory(request: ModelRequest) -> NativeModel:
-    """Loads a directory of ours, or of a published checkpoint. Raises UserError where its weights are not those that its config asks for."""
+    """Loads a directory of ours, or of a published checkpoint. Raises UserError where its weights do not fit its config."""
     source = Path(request.spec)
     return _load(request, zoo.read_ours if zoo.is_ours(source) else published.read_published, source)
 

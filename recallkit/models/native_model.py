@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from recallkit.errors import UserError
-from recallkit.kernels.token_nll.api import TokenNll, token_nll
+from recallkit.kernels.token_nll.api import token_nll
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.torch_model import TorchModel
 from recallkit.quiet_transformers import first_line
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from recallkit.kernels.token_nll.result import TokenNll
     from recallkit.models.architecture import ArchitectureConfig
-    from recallkit.models.torch_model import Sharing
+    from recallkit.models.protocol import Sharing
 
 
 _WEIGHT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from recallkit.models.torch_model import Sharing
+    from recallkit.models.protocol import Sharing
 
 PROBED_IDS = 12
 """Few, so that trying a large model takes moments; enough to reach beyond its short convolutions."""

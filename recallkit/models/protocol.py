@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
+    from torch import Tensor
+
+    from recallkit.kernels.token_nll.result import TokenNll
+
+Sharing = Literal["any", "equal", "none"]
+"""Sequences of `any` lengths, shorter ones padded behind their last id; those of `equal` length; or `none`: each is read alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,24 @@ class GeneratingModel(ScoringModel, Protocol):
     ) -> list[Continuation]:
         """See `recallkit.models.generation.generate`."""
         ...
+
+
+class SteppingModel(ScoringModel, Protocol):
+    """A model that reads a prompt once and goes on from its state in single steps; see `TorchModel` for what each method does."""
+
+    sharing: Sharing
+    prompt_chunk: int
+
+    @property
+    def joining(self) -> Sharing | None: ...  # noqa: D102
+    def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]: ...  # noqa: D102
+    def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll: ...  # noqa: D102
+    def pick(self, outputs: Tensor) -> Tensor: ...  # noqa: D102
+    def pieces(self, num_inputs: int, chunk: int) -> list[int]: ...  # noqa: D102
+    def check_room(self, state: Any, num_rows: int, wanted_rows: int) -> None: ...  # noqa: D102
+    def join(self, states: Sequence[Any]) -> Any: ...  # noqa: D102
+    def take(self, state: Any, rows: Sequence[int]) -> Any: ...  # noqa: D102
+    def to_device(self, array: np.ndarray) -> Tensor: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
-
-import numpy as np
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
@@ -26,13 +24,13 @@ if TYPE_CHECKING:
 MAGIC = 0x67676D66
 VERSIONS = (100, 101)
 HEADER, RECORD = struct.Struct("<IIiiiI"), struct.Struct("<iii")
-TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
-"""The types that are read, of the file's numbers for them: the others are quantised."""
+TYPES: dict[int, str] = {0: "<f", 1: "<e"}
+"""The types that are read, by the file's numbers for them, as `struct` and numpy name float32 and float16; the others are quantised."""
 MAX_NAME = 256
 NORM_EPS = 1e-5
-"""Of all norms, those of RWKV-5's heads, too: the file does not tell, and rwkv.cpp has this for both versions."""
+"""Of all norms, including those of RWKV-5's heads: the file does not contain it, and rwkv.cpp uses this value for both versions."""
 SLOWEST_DECAY, FASTEST_DECAY = 1.0, 1e-30
-"""What a state may be multiplied by at each token; what is smaller is taken for the second, as its logarithm is needed."""
+"""Bounds of the factor by which a state decays at each token; smaller decays become the second, for their logarithm is needed."""
 
 _WHOLE = {"emb.weight": "embedding.weight", "ln_out.weight": "norm.weight", "ln_out.bias": "norm.bias", "head.weight": "head.weight"}
 _WHOLE |= {f"blocks.0.ln0.{part}": f"embedding_norm.{part}" for part in ("weight", "bias")}
@@ -49,11 +47,15 @@ _ONLY_5 |= {f"att.ln_x.{part}": f"mixer.norm.{part}" for part in ("weight", "bia
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """Where a tensor's values stand in the file."""
+    """Where a tensor's values are in the file."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    place: int
+    dtype: str
+    offset: int
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * struct.calcsize(self.dtype)
 
 
 def is_rwkv_file(path: Path) -> bool:
@@ -119,42 +121,42 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[int, int, int]:
 
 def _read_index(file: BinaryIO, size: int, path: Path) -> dict[str, _Record]:
     records: dict[str, _Record] = {}
-    while (place := file.tell()) < size:
+    while (start := file.tell()) < size:
         head = file.read(RECORD.size)
         if len(head) < RECORD.size:
-            _refuse(path, f"is cut short in the tensor at byte {place}")
+            _refuse(path, f"is cut short in the tensor at byte {start}")
         num_dimensions, name_length, kind = RECORD.unpack(head)
         if not 1 <= num_dimensions <= 3 or not 1 <= name_length <= MAX_NAME:
-            _refuse(path, f"has no tensor at byte {place}: {num_dimensions} dimensions, a name of {name_length} bytes")
+            _refuse(path, f"has no tensor at byte {start}: {num_dimensions} dimensions, a name of {name_length} bytes")
         rest = file.read(4 * num_dimensions + name_length)
         if len(rest) < 4 * num_dimensions + name_length:
-            _refuse(path, f"is cut short in the tensor at byte {place}")
+            _refuse(path, f"is cut short in the tensor at byte {start}")
         shape = struct.unpack_from(f"<{num_dimensions}i", rest)[::-1]
         name = rest[4 * num_dimensions :].decode(errors="replace")
         dtype = _check_type(kind, name, path)
         if min(shape) < 1:
             _refuse(path, f"{name} is of shape {list(shape)}")
         if name in records:
-            _refuse(path, f"{name} stands there twice")
+            _refuse(path, f"{name} is in it twice")
         records[name] = _Record(shape, dtype, file.tell())
-        if math.prod(shape) * dtype.itemsize > size - file.tell():
+        if records[name].num_bytes > size - file.tell():
             _refuse(path, f"is cut short in {name}, of shape {list(shape)}")
-        file.seek(math.prod(shape) * dtype.itemsize, 1)
+        file.seek(records[name].num_bytes, 1)
     return records
 
 
-def _check_type(kind: int, what: str, path: Path) -> np.dtype[Any]:
+def _check_type(kind: int, what: str, path: Path) -> str:
     if kind not in TYPES:
         raise UserError(f"{what} is of type {kind}", where=path, remedy="convert the model to FP32 or FP16: quantised weights are not read")
     return TYPES[kind]
 
 
 def _configure(records: Mapping[str, _Record], vocab_size: int, d_model: int, num_layers: int, path: Path) -> ArchitectureConfig:
-    """The architecture that the tensors' names and shapes tell."""
+    """The architecture that the tensors' names and shapes imply."""
     if "blocks.0.att.time_maa_x" in records:
-        _refuse(path, "holds an RWKV-6, and only RWKV-4 and RWKV-5.2 are read")
+        _refuse(path, "contains an RWKV-6, and only RWKV-4 and RWKV-5.2 are read")
     if "blocks.0.att.ln_x.weight" in records and "blocks.0.att.gate.weight" not in records:
-        _refuse(path, "holds an RWKV-5.1, and only RWKV-4 and RWKV-5.2 are read")
+        _refuse(path, "contains an RWKV-5.1, and only RWKV-4 and RWKV-5.2 are read")
     for name in ("blocks.0.att.time_decay", "blocks.0.ffn.key.weight"):
         if name not in records:
             _refuse(path, f"{name} is missing")
@@ -206,19 +208,20 @@ def _shapes(config: ArchitectureConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _read_values(file: BinaryIO, record: _Record) -> Tensor:
+    import numpy as np
     import torch
 
-    file.seek(record.place)
-    values = np.frombuffer(file.read(math.prod(record.shape) * record.dtype.itemsize), record.dtype)
+    file.seek(record.offset)
+    values = np.frombuffer(file.read(record.num_bytes), record.dtype)
     return torch.from_numpy(values.astype(np.float32).reshape(record.shape))
 
 
 def _log_decay(values: Tensor, name: str, config: ArchitectureConfig, path: Path) -> Tensor:
-    """The parameter x of decays w = exp(-exp(x)), of which the file holds w (RWKV-5.2) or log w (RWKV-4)."""
+    """The parameter x of decays w = exp(-exp(x)), of which the file contains w (RWKV-5.2) or log w (RWKV-4)."""
     is_log = config.layers[0].mixer == "rwkv4"
     decay = values.double().exp() if is_log else values.double()
     if not ((decay >= 0) & (decay <= SLOWEST_DECAY)).all():
-        _refuse(path, f"{name} holds decays that are not between 0 and 1")
+        _refuse(path, f"{name} has decays that are not between 0 and 1")
     rates = -values.double() if is_log else -decay.clamp(min=FASTEST_DECAY).log().squeeze(-1)
     return rates.log().float()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from recallkit.errors import UserError
 from recallkit.models.generation import by_scoring, by_stepping
 from recallkit.models.protocol import TokenScores
 from recallkit.models.resources import memory_errors, physical_memory, threads_for
+from recallkit.ragged import offsets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +21,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from recallkit.kernels.token_nll.api import TokenNll
-    from recallkit.models.protocol import Continuation
+    from recallkit.kernels.token_nll.result import TokenNll
+    from recallkit.models.protocol import Continuation, Sharing
     from recallkit.models.states import Layout
-
-Sharing = Literal["any", "equal", "none"]
-"""`any` of them, shorter ones padded behind their last id; those of `equal` length; or `none`, each is read alone."""
 
 _MOST_CPU_TOKENS = 1 << 13
 _MOST_CUDA_TOKENS = 1 << 16
@@ -242,7 +240,7 @@ class TorchModel:
         scores = _empty_scores((len(ids) - len(lengths),))
         predicted_at = offsets - np.arange(len(offsets))
         for group in groups:
-            part = self._score_together(_taken(ids, offsets, group), np.concatenate([[0], np.cumsum(lengths[group])]), chunk)
+            part = self._score_together(_taken(ids, offsets, group), offsets_of(lengths[group]), chunk)
             _place(part, scores, _taken(np.arange(len(scores.nll)), predicted_at, group))
         return scores
 

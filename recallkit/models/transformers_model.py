@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from recallkit.errors import UserError
-from recallkit.kernels.token_nll.api import TokenNll, logits_nll, token_nll
+from recallkit.kernels.token_nll.api import logits_nll, token_nll
+from recallkit.kernels.token_nll.result import TokenNll
 from recallkit.models import probes
 from recallkit.models.precision import widened
 from recallkit.models.resources import memory_errors
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from recallkit.models.protocol import Continuation, TokenScores
-    from recallkit.models.torch_model import Sharing
+    from recallkit.models.protocol import Continuation, Sharing, TokenScores
 
 _STATES = ("past_key_values", "cache_params", "state")
 """What a model calls the state that it takes and gives."""

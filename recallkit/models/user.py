@@ -43,9 +43,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from recallkit.kernels.token_nll.api import TokenNll
-    from recallkit.models.protocol import ModelRequest, ScoringModel
-    from recallkit.models.torch_model import Sharing
+    from recallkit.kernels.token_nll.result import TokenNll
+    from recallkit.models.protocol import ModelRequest, ScoringModel, Sharing
 
 _PROBED_IDS = 64
 """Ids of the sequence that a module is tried on; a multiple of the chunks that kernels ask for."""

@@ -27,6 +27,7 @@ from recallkit.errors import UserError
 from recallkit.profiling import histogram_kernels
 from recallkit.profiling.histogram_kernels import Histograms
 from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, cut_points, fit_power_law, tail_alpha
+from recallkit.ragged import positions_within
 from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 from recallkit.storage.artifacts import read_manifest, replacing
 
@@ -124,15 +125,13 @@ class Labeller:
         inside[offsets[1:-1] - 1] = False
         distance, occurrences = label_bigrams(ids, offsets)
         lengths = np.diff(offsets) - 1
-        position = np.arange(1, len(distance) + 1, dtype=np.int32)
-        position -= np.repeat((np.cumsum(lengths) - lengths).astype(np.int32), lengths)
         is_content = self.mask[ids]
         names, source = _source_codes(documents[1:][inside], sources)
         return LabelledRows(
             names=names,
             source=source,
             group=np.repeat(group_of(documents[offsets[:-1] + 1]), lengths),
-            position=position,
+            position=positions_within(lengths).astype(np.int32) + 1,
             content=(is_content[:-1] & is_content[1:])[inside],
             distance=distance,
             occurrences=occurrences,

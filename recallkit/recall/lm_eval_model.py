@@ -18,6 +18,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from recallkit.errors import UserError
 from recallkit.models.generation import generate
+from recallkit.ragged import offsets_of
 from recallkit.recall.copying import copy_answer
 from recallkit.recall.lm_eval_task import GENERATED_TOKENS, STOP, RecallInstance
 from recallkit.recall.prompts import Places, find_places
@@ -293,7 +294,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
     def _score(self, jobs: Sequence[Job]) -> list[Outcome]:
         """NLLs alone, each prompt and its answer read at once."""
         sequences = [np.concatenate([job.prompt, job.answer]) for job in jobs]
-        offsets = np.cumsum([0, *map(len, sequences)])
+        offsets = offsets_of([len(sequence) for sequence in sequences])
         scores = self.model.score(np.concatenate(sequences).astype(np.uint32), offsets)
         outcomes = []
         for job, stop in zip(jobs, offsets[1:] - np.arange(1, len(offsets)), strict=True):

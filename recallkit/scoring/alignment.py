@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from recallkit.errors import UserError
+from recallkit.ragged import positions_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -121,9 +122,7 @@ def carry(translation: Translation, scores: OwnScores, context: np.ndarray | Non
 
 def _positions(offsets: np.ndarray) -> np.ndarray:
     """The number of ids before each predicted one in its sequence, int64 (m,)."""
-    counts = np.diff(offsets) - 1
-    positions: np.ndarray = np.arange(1, counts.sum() + 1) - np.repeat(np.cumsum(counts) - counts, counts)
-    return positions
+    return positions_within(np.diff(offsets) - 1) + 1
 
 
 class Translator:

@@ -14,6 +14,7 @@ import numpy as np
 
 from recallkit.config import SEQUENCES_PER_ROW_GROUP
 from recallkit.errors import UserError
+from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage import artifacts, db, schemas
 from recallkit.storage.journal import removing_damage
 
@@ -208,7 +209,7 @@ def _windows(model: ScoringModel, offsets: np.ndarray, reading: Reading) -> _Win
         )
     extra = np.maximum(0, -(-(lengths - context) // reading.stride))
     of = np.repeat(np.arange(len(starts)), extra + 1)
-    nth = np.arange(len(of)) - np.repeat(np.cumsum(extra + 1) - (extra + 1), extra + 1)
+    nth = positions_within(extra + 1)
     ends = np.minimum(lengths[of], context + nth * reading.stride)
     begins = np.maximum(0, ends - context)
     before = np.where(nth == 0, 0, np.minimum(lengths[of], context + (nth - 1) * reading.stride))
@@ -255,7 +256,7 @@ def _score_batch(
     if not limit.holds(len(chosen), longest) and len(chosen) > 1:
         halves = np.array_split(chosen, 2)
     else:
-        batch_offsets = np.concatenate([[0], np.cumsum(lengths)])
+        batch_offsets = offsets_of(lengths)
         batch = np.concatenate([ids[start:stop] for start, stop in zip(starts, stops, strict=True)])
         try:
             if reading.carry:
@@ -281,7 +282,7 @@ def _score_batch(
 def _place(scores: Any, windows: _Windows, chosen: np.ndarray, out: SequenceScores) -> None:
     """Puts what a model gave for the `chosen` windows where it belongs."""
     counts = windows.stops[chosen] - windows.starts[chosen] - 1
-    nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    nth = positions_within(counts)
     wanted = nth >= np.repeat(windows.skips[chosen], counts)
     places = (np.repeat(windows.places[chosen], counts) + nth)[wanted]
     out.nll[places], out.argmax[places], out.rank[places] = scores.nll[wanted], scores.argmax[wanted], scores.rank[wanted]
@@ -318,9 +319,8 @@ def _scores_table(first: int, offsets: np.ndarray, scores: SequenceScores) -> pa
     import pyarrow as pa
 
     counts = np.diff(offsets) - 1
-    starts = np.cumsum(counts) - counts
     sequence = np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts)
-    position = (np.arange(len(sequence)) - np.repeat(starts, counts) + 1).astype(np.int32)
+    position = (positions_within(counts) + 1).astype(np.int32)
     columns = (sequence, position, scores.nll, scores.argmax, scores.rank, scores.context, scores.exact)
     return pa.Table.from_arrays([pa.array(column) for column in columns], schema=scores_schema())
 

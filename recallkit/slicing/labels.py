@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.config import MAX_RESAMPLED_SOURCES
+from recallkit.ragged import positions_within
 from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 from recallkit.slicing.match_kernels import longest_matches
 from recallkit.text.sequences import group_ids, sequence_groups
@@ -76,11 +77,9 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int) -> 
     repeated = distance != NO_DISTANCE
     documents, sources = _spans(group, offsets)
     train_count = None if counts is None else counts.lookup(previous, token)
-    # Row r of the group is id r + 1 + its sequence's number: one id of each sequence is no row.
-    first_rows = (offsets[:-1] - np.arange(len(lengths))).astype(np.int32)
     columns = [
         pa.array(np.repeat(group["sequence"].to_numpy(), lengths - 1)),
-        pa.array(np.arange(1, len(token) + 1, dtype=np.int32) - np.repeat(first_rows, lengths - 1)),
+        pa.array((positions_within(lengths - 1) + 1).astype(np.int32)),
         documents,
         sources,
         pa.array(previous.view(np.int32)),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.config import SEQUENCES_PER_ROW_GROUP
+from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, write_parquet
 from recallkit.storage.schemas import LAYOUTS, check_schema, check_sequences, refusing_damage
 from recallkit.text.joining import Boundary, join_documents
@@ -89,7 +90,7 @@ class _Stream:
         documents = np.arange(first_document, first_document + len(starts), dtype=np.int32)
         self.ids = np.concatenate([self.ids, ids])
         self.documents = np.concatenate([self.documents, np.repeat(documents, lengths)])
-        self.within = np.concatenate([self.within, np.arange(len(ids)) - np.repeat(starts, lengths)])
+        self.within = np.concatenate([self.within, positions_within(lengths)])
         self.sources.update(enumerate(encoded.sources, first_document))
         self.positions.update(enumerate(encoded.positions, first_document))
 
@@ -116,8 +117,8 @@ def _document_windows(stream: _Stream, seq_len: int) -> np.ndarray:
     lengths = np.diff(np.concatenate([firsts, [len(stream.ids)]]))
     windows_of = np.maximum(0, -(-(lengths - 1) // seq_len))
     first = np.repeat(firsts, windows_of)
-    nth = np.arange(len(first)) - np.repeat(np.cumsum(windows_of) - windows_of, windows_of)
-    starts = first + nth * seq_len
+    # Of 5 and 3 ids with seq_len 2: windows (0, 3), (2, 5) and (5, 8), each from the last id of the one before in its document.
+    starts = first + positions_within(windows_of) * seq_len
     return np.stack([starts, np.minimum(starts + seq_len + 1, first + np.repeat(lengths, windows_of))], axis=1)
 
 
@@ -192,7 +193,7 @@ class _Packer:
         return SequenceBlock(
             first=first,
             ids=self.stream.ids[take],
-            offsets=np.concatenate([[0], np.cumsum(lengths)]),
+            offsets=offsets_of(lengths),
             documents=documents,
             sources={int(d): self.stream.sources[int(d)] for d in np.unique(documents)},
             state=state,

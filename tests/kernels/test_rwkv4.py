@@ -11,7 +11,8 @@ from torch import Tensor
 from recallkit.kernels.choice import preferring
 from recallkit.kernels.recurrence import linear_scan
 from recallkit.kernels.rwkv4 import torch_impl
-from recallkit.kernels.rwkv4.api import NOTHING, Rwkv4State, empty_state, rwkv4_attention
+from recallkit.kernels.rwkv4.api import rwkv4_attention
+from recallkit.kernels.rwkv4.state import NOTHING, Rwkv4State, empty_state
 from recallkit.models.mixers.rwkv4 import RWKV4
 from tests.kernels.checks import DEVICE, assert_close, draw
 from tests.kernels.compilation import Case, assert_compiles

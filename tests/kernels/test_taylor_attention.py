@@ -10,8 +10,9 @@ from torch import Tensor
 
 from recallkit.kernels.choice import preferring
 from recallkit.kernels.taylor_attention import torch_impl
-from recallkit.kernels.taylor_attention.api import TaylorState, taylor_attention, taylor_attention_step, zero_state
+from recallkit.kernels.taylor_attention.api import taylor_attention, taylor_attention_step
 from recallkit.kernels.taylor_attention.features import num_taylor_features, taylor_features, taylor_scores
+from recallkit.kernels.taylor_attention.state import TaylorState, zero_state
 from recallkit.models.mixers.linear_attention import LinearAttention
 from tests.kernels.checks import DEVICE, assert_close, draw, relative_error
 from tests.kernels.compilation import Case, assert_compiles

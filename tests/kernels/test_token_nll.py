@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from recallkit.kernels.token_nll import torch_impl
-from recallkit.kernels.token_nll.api import TokenNll, logits_nll, token_nll
+from recallkit.kernels.token_nll.api import logits_nll, token_nll
+from recallkit.kernels.token_nll.result import TokenNll
 from tests.kernels.checks import DEVICE
 from tests.kernels.compilation import Case, assert_compiles
 

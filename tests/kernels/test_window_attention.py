@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from recallkit.kernels.choice import preferring
-from recallkit.kernels.window_attention.api import WindowState, empty_window, window_attention, window_attention_step
-from recallkit.kernels.window_attention.ring import positions_in_ring, written_ring
+from recallkit.kernels.window_attention.api import window_attention, window_attention_step
+from recallkit.kernels.window_attention.ring import WindowState, empty_window, positions_in_ring, written_ring
 from recallkit.kernels.window_attention.rotation import rotate
 from recallkit.models.mixers.sliding_window import SlidingWindow
 from tests.kernels.checks import DEVICE, TOLERANCES, assert_close, draw, of_the_compiler

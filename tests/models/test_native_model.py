@@ -14,8 +14,8 @@ from torch.nn import functional
 from recallkit.errors import UserError
 from recallkit.models import zoo
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
-from recallkit.models.language_model import LanguageModel
 from recallkit.models.kinds import kind_of
+from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import describe_models, identify_model, load_model
 from recallkit.models.native_model import build_model
 from recallkit.models.protocol import ModelRequest

@@ -197,12 +197,12 @@ def test_a_file_that_is_wrong_is_one_line(tmp_path, kind, said):
     assert "\n" not in str(caught.value)
 
 
-def test_a_tensor_that_stands_there_twice_is_refused(tmp_path):
+def test_a_tensor_that_is_in_it_twice_is_refused(tmp_path):
     made = tensors()
     path = write(tmp_path / "model.bin", made)
     again = write(tmp_path / "again.bin", {"ln_out.weight": made["ln_out.weight"]}).read_bytes()[24:]
     path.write_bytes(path.read_bytes() + again)
-    with pytest.raises(UserError, match=r"ln_out\.weight stands there twice"):
+    with pytest.raises(UserError, match=r"ln_out\.weight is in it twice"):
         read_rwkv_file(path)
 
 

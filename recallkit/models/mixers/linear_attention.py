@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from recallkit.kernels.linear_attention import CHUNK, Decay, LinearState, linear_attention_chunked, linear_attention_step
-from recallkit.kernels.taylor_attention.api import TaylorState, taylor_attention, taylor_attention_step
+from recallkit.kernels.taylor_attention.api import taylor_attention, taylor_attention_step
+from recallkit.kernels.taylor_attention.state import TaylorState
 from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.feature_maps import make_feature_map
 from recallkit.models.mixers.short_conv import ShortConv

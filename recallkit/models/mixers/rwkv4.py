@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from recallkit.kernels.rwkv4.api import Rwkv4State, empty_state, rwkv4_attention
+from recallkit.kernels.rwkv4.api import rwkv4_attention
+from recallkit.kernels.rwkv4.state import Rwkv4State, empty_state
 from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
 from recallkit.models.mixers.shift import previous_inputs
 

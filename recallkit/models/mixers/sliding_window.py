@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.kernels.window_attention.api import WindowState, empty_window, window_attention, window_attention_step
-from recallkit.kernels.window_attention.ring import positions_in_ring, written_ring
+from recallkit.kernels.window_attention.api import window_attention, window_attention_step
+from recallkit.kernels.window_attention.ring import WindowState, empty_window, positions_in_ring, written_ring
 from recallkit.models.mixers.attention import Attention
 
 if TYPE_CHECKING:

@@ -1,0 +1,10 @@
+"""The rule of `masked_attention`: which keys a query sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+Sees = Callable[..., Tensor]
+"""Queries' and keys' positions (and heads, where it is asked by head), int64 tensors that broadcast -> bool, on their device."""

@@ -1,0 +1,16 @@
+"""What `token_nll` and `logits_nll` return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TokenNll(NamedTuple):
+    """Per token, all of shape (n,)."""
+
+    nll: Tensor  # float32, nats
+    argmax: Tensor  # int64
+    rank: Tensor  # int64, 0 = best
