@@ -1,7 +1,7 @@
 """Trains mixers on multi-query associative recall (MQAR) and draws accuracy by width and by size of the state.
 
     python examples/05_train_mqar.py                              # minutes on one core
-    python examples/05_train_mqar.py --full --device cuda         # the grid of Zoology's Figure 2, on a card
+    python examples/05_train_mqar.py --full --device cuda         # the grid of Zoology's Figure 2, on a GPU
     python examples/05_train_mqar.py --draw mqar-training/results.json
 
 The task is Zoology's Algorithm 1 (arXiv 2312.04927): D keys with their values, then each key once more, and the model names

@@ -1,7 +1,7 @@
 """Trains sparse attention on the copying task of Yun et al. and draws accuracy by pattern and number of layers.
 
     python examples/06_train_copying.py                              # minutes on one core
-    python examples/06_train_copying.py --full --device cuda         # sequences of 256 ids, on a card
+    python examples/06_train_copying.py --full --device cuda         # sequences of 256 ids, on a GPU
     python examples/06_train_copying.py --draw copying/results.json
 
 The task is that of section 5.1 of arXiv 2006.04862: a model reads "0 s 0" and names s, one id after another. A pattern of

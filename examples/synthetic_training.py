@@ -211,7 +211,7 @@ def show_progress(line: str) -> None:
 
 
 def machine(device: torch.device) -> str:
-    """The card, or the processor and how many threads of it are used."""
+    """The GPU, or the processor and how many threads of it are used."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
@@ -333,8 +333,8 @@ class Task(NamedTuple):
 def parser_of(doc: str | None, out: str) -> argparse.ArgumentParser:
     """The options that both examples have. What is not given follows from --full, or is small."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="the paper's sizes, for a machine with a card")
-    parser.add_argument("--device", help="cuda where there is a card, else cpu")
+    parser.add_argument("--full", action="store_true", help="the paper's sizes, for a machine with a GPU")
+    parser.add_argument("--device", help="cuda where there is a GPU, else cpu")
     parser.add_argument("--threads", type=int, default=1, help="threads of the CPU: small models gain nothing from more")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rates", type=float, nargs="+")

@@ -1,10 +1,10 @@
-"""Which implementation of an operation runs: the readable one, PyTorch's, or our own kernel for a card.
+"""Which implementation of an operation runs: the readable one, PyTorch's, or our own kernel for a GPU.
 
 Every operation of `kernels` is one function with `impl=`:
 
     reference   as the formula reads, in the precision of its inputs: the oracle
     torch       chunked PyTorch, differentiable unless the operation says otherwise: the path on CPU
-    triton      a kernel for CUDA cards, without a backward pass; on CPU through Triton's interpreter (TRITON_INTERPRET=1)
+    triton      a kernel for CUDA GPUs, without a backward pass; on CPU through Triton's interpreter (TRITON_INTERPRET=1)
     auto        triton where it runs and nothing is differentiated, else torch
 
 A named implementation runs or raises. What `auto` picks, and why, is logged once to `recallkit.kernels` at level INFO. Where
@@ -63,7 +63,7 @@ def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None
         obstacle = obstacle or slower or (None if given[0].is_cuda else "the tensors are on CPU")
     chosen: Chosen = "torch" if obstacle else "triton"
     if not torch.compiler.is_compiling():
-        _say(op, chosen, obstacle or ("it is preferred" if preferred == "triton" else "the tensors are on a card"))
+        _say(op, chosen, obstacle or ("it is preferred" if preferred == "triton" else "the tensors are on a GPU"))
     return chosen
 
 

@@ -1,7 +1,7 @@
-"""flash-linear-attention, which the extra `gpu` installs: the kernels that gated linear recurrences run on cards with.
+"""flash-linear-attention, which the extra `gpu` installs: the kernels that gated linear recurrences run on GPUs with.
 
 It is imported when its first kernel runs, never before. Its tensors are (b, t, h, width), its states (b, h, k, v) in float32;
-it tunes itself, so that the last bit of a result may differ between cards.
+it tunes itself, so that the last bit of a result may differ between GPUs.
 """
 
 from __future__ import annotations

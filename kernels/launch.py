@@ -1,4 +1,4 @@
-"""How a Triton kernel is launched: in which configuration, on which card, with which precision of products.
+"""How a Triton kernel is launched: in which configuration, on which GPU, with which precision of products.
 
 A configuration (tile sizes, warps, stages) may change the order of a sum, and so the last bit of a result. Scores that are
 resumed must come out as they began, so the first configuration of a kernel's list is taken unless RECALLKIT_AUTOTUNE=1 asks

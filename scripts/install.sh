@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a virtual environment and installs into it what pip is told, with torch's CPU build where there is no card.
+# Makes a virtual environment and installs into it what pip is told, with torch's CPU build where there is no GPU.
 # usage: scripts/install.sh VENV PIP_ARGUMENTS...     (such as -e ".[fast]", or a wheel)
 # CONSTRAINTS names another file of versions than constraints-cpu.txt: scripts/check_versions.sh tries the ends of what pyproject admits.
 set -euo pipefail
@@ -17,7 +17,7 @@ python=${PYTHON:-python3}
 install=("$venv/bin/python" -m pip --disable-pip-version-check --quiet install --no-compile)
 
 if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
-    echo "There is a card here, but make installs torch's CPU build. For CUDA run afterwards:"
+    echo "There is a GPU here, but make installs torch's CPU build. For CUDA run afterwards:"
     echo "    $venv/bin/python -m pip install --force-reinstall $torch"
 fi
 # The registry's own Linux build of torch brings gigabytes of CUDA packages; PyTorch's index has the CPU build. It is

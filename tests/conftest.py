@@ -22,7 +22,7 @@ from recallkit.text.open_text import TextOptions
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on two threads crawl where another job has one of the cores
 
 if shutil.which("nvidia-smi") is None:
-    os.environ["TRITON_INTERPRET"] = "1"  # without a card kernels are interpreted; asked for before anything imports triton
+    os.environ["TRITON_INTERPRET"] = "1"  # without a GPU kernels are interpreted; asked for before anything imports triton
 
 ROOT = Path(__file__).resolve().parent.parent
 

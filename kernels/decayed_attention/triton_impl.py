@@ -1,4 +1,4 @@
-"""`decayed_attention` for CUDA cards: flash-linear-attention's `simple_gla`."""
+"""`decayed_attention` for CUDA GPUs: flash-linear-attention's `simple_gla`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gated_linear_attention` for CUDA cards: flash-linear-attention's `gla`."""
+"""`gated_linear_attention` for CUDA GPUs: flash-linear-attention's `gla`."""
 
 from __future__ import annotations
 

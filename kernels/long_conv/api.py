@@ -45,7 +45,7 @@ def long_conv(
     input is, and come back so, or in `out_dtype`.
     `impl`: "torch" multiplies spectra, or sums a few taps or a single output directly, and is differentiable in all tensors.
     "triton" rounds filters (skip added to tap 0) and gated inputs to u's dtype, on use in a product, and where `out_dtype` is a half
-    the sum to that, before the last gate. It is `auto`'s on a card for half precision and at most `LONGEST_PRODUCT` inputs.
+    the sum to that, before the last gate. It is `auto`'s on a GPU for half precision and at most `LONGEST_PRODUCT` inputs.
     Raises ValueError for shapes or an implementation that do not fit.
     """
     last = u.shape[1] if last is None and u.ndim == 3 else last

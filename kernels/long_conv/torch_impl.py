@@ -1,4 +1,4 @@
-"""`long_conv` by the convolution theorem: the CPU path, that of long inputs on a card, and the differentiable one.
+"""`long_conv` by the convolution theorem: the CPU path, that of long inputs on a GPU, and the differentiable one.
 
 Few taps, or a single output, cost less as they are summed: these are not transformed. Everything is computed in float32, in
 float64 where an input is.

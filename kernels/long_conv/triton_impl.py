@@ -1,4 +1,4 @@
-"""`long_conv` on a card: for each channel a Toeplitz matrix of its taps times its inputs, on the matrix units.
+"""`long_conv` on a GPU: for each channel a Toeplitz matrix of its taps times its inputs, on the matrix units.
 
 Time is cut in blocks, whose outputs are columns: those of all rows of the batch and of all blocks of one channel. A column is a
 sum over lags of the same matrix T_lag[i, j] = h[lag + i - j] times the inputs that lie that far back, so that each T_lag

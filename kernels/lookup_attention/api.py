@@ -14,7 +14,7 @@ from torch import Tensor
 from recallkit.kernels.choice import Impl, choose
 
 DENSE = 16
-"""One pair in so many, from which on products of all pairs on a card's matrix units are expected to take less time than look-ups."""
+"""One pair in so many, from which on products of all pairs on a GPU's matrix units are expected to take less time than look-ups."""
 
 
 def lookup_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
@@ -26,8 +26,8 @@ def lookup_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Ten
 
     `impl`: "reference" goes query by query. "torch" goes pair by pair, a piece at a time, or strip by strip under a mask where more
     than one pair in 32 is listed; it is differentiable once, and keeps nothing of a pair for that. "triton" reads the keys and values
-    that are listed and nothing else: `auto` takes it on a card where at most one pair in 16 is listed.
-    Raises ValueError for shapes, types, lists or an implementation that do not fit; on a card, where lists are not looked at, a key
+    that are listed and nothing else: `auto` takes it on a GPU where at most one pair in 16 is listed.
+    Raises ValueError for shapes, types, lists or an implementation that do not fit; on a GPU, where lists are not looked at, a key
     outside the row gives NaN.
     """
     _check(q, k, v, offsets, keys)
@@ -57,7 +57,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor) -> No
     batch, _, t, _ = q.shape
     if len(offsets) != batch * t + 1:
         raise ValueError(f"offsets must have length b t + 1 = {batch * t + 1}, not {len(offsets)}")
-    # On a card, looking would mean waiting for it.
+    # On a GPU, looking would mean waiting for it.
     if offsets.device.type == "cpu" and keys.device.type == "cpu" and not torch.compiler.is_compiling():
         _check_lists(offsets, keys, t)
 

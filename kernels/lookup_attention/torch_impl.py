@@ -25,7 +25,7 @@ PIECE = 1 << 18
 """Numbers of the keys gathered at once on CPU: 1 MB of float32."""
 
 CUDA_PIECE = 1 << 26
-"""The same on a card: 256 MB."""
+"""The same on a GPU: 256 MB."""
 
 MOST_MASKED = 1 << 26
 """Pairs of a mask that is made at once: 256 MB of float32."""
@@ -155,7 +155,7 @@ def _mask_of(place: Tensor, counts: Tensor, t: int, dtype: torch.dtype) -> Tenso
 
 
 def _repeated(values: Tensor, counts: Tensor, total: int) -> Tensor:
-    """Each value as often as its count says, so many in total: nothing waits for a card to add up."""
+    """Each value as often as its count says, so many in total: nothing waits for a GPU to add up."""
     return torch.repeat_interleave(values, counts, output_size=total)
 
 

@@ -1,9 +1,9 @@
-"""`lookup_attention` on a card: a program for a query and some heads reads the keys and values of its list, and nothing else.
+"""`lookup_attention` on a GPU: a program for a query and some heads reads the keys and values of its list, and nothing else.
 
 Keys come in blocks, their softmax is kept up to date in float32 from block to block. Whoever has no list writes zeros. The queries
 at the end of the rows, whose lists are the longest where keys stand before queries, are begun first, so that none is left over at
 the end. Lists are not split: where keys come from repetitions, a list of length L has L - 1 others beside it, one shorter each,
-which keep the card busy as long as the longest takes.
+which keep the GPU busy as long as the longest takes.
 """
 
 from __future__ import annotations

@@ -44,13 +44,13 @@ def masked_attention(
     (h, 1, 1). It must be a function of these numbers alone, made of operations element by element. (A rule that makes an axis of
     heads itself is understood by "reference" and "torch" alone.) Every query must see a key: where it sees none, nothing is promised.
 
-    `numbers`, such as a window, are given to the rule by name, on a card as tensors: rules that differ in them alone share a
+    `numbers`, such as a window, are given to the rule by name, on a GPU as tensors: rules that differ in them alone share a
     compiled kernel, where a number that the rule holds itself may break it as soon as another value comes.
     `key` names the rule with all its other parameters: two rules of the same key must see the same, and a rule that has one must hold no
-    model, for it is kept. On a card, the table of blocks that hold a seen pair is made once for a key, a length and a device.
+    model, for it is kept. On a GPU, the table of blocks that hold a seen pair is made once for a key, a length and a device.
     `impl`: "reference" goes query by query, "torch" is PyTorch's attention under a dense mask, one for all heads where they do not
     differ, differentiable, in time and memory of t^2. "triton" is FlexAttention (torch.nn.attention.flex_attention), compiled, which
-    leaves out blocks of 128 x 128 pairs where none is seen; forward only. `auto` takes it on a card where there is a key.
+    leaves out blocks of 128 x 128 pairs where none is seen; forward only. `auto` takes it on a GPU where there is a key.
     Raises ValueError for shapes, types or an implementation that do not fit.
     """
     _check(q, k, v)
@@ -79,7 +79,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
 def _obstacle(q: Tensor) -> str | None:
     """What keeps FlexAttention from these inputs, if anything does."""
     if not q.is_cuda:
-        return f"FlexAttention is compiled for a card, and the tensors are on {q.device.type}; it has no interpreter"
+        return f"FlexAttention is compiled for a GPU, and the tensors are on {q.device.type}; it has no interpreter"
     if q.shape[3] < _NARROWEST:
         return f"FlexAttention takes heads from a width of {_NARROWEST} on, not {q.shape[3]}"
     if 0 in q.shape:

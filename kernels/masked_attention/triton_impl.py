@@ -1,4 +1,4 @@
-"""`masked_attention` on a card: PyTorch's FlexAttention, which compiles the rule into its kernel and leaves out blocks without pairs.
+"""`masked_attention` on a GPU: PyTorch's FlexAttention, which compiles the rule into its kernel and leaves out blocks without pairs.
 
 Whether a block of 128 x 128 pairs holds none that is seen, some or all is counted here from the rule itself, a strip of queries
 at a time, and kept for rules that have a key. Inside a block that is seen in part, the kernel asks the rule again, pair by pair.

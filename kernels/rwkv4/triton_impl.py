@@ -1,4 +1,4 @@
-"""`rwkv4_attention` on a card: one program walks through a text with a block of channels, whose sums stay in registers.
+"""`rwkv4_attention` on a GPU: one program walks through a text with a block of channels, whose sums stay in registers.
 
 A lane has a channel, and exchanges nothing with others. Four tokens are loaded at a time, several such loads ahead of their
 use, because a walk of one token after the other hides no wait for memory by itself. What is left of a text is walked through

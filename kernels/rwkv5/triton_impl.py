@@ -1,4 +1,4 @@
-"""`rwkv5_attention` for CUDA cards: flash-linear-attention's `rwkv6`, whose decays may depend on the token."""
+"""`rwkv5_attention` for CUDA GPUs: flash-linear-attention's `rwkv6`, whose decays may depend on the token."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_STATE = 32
-"""Numbers of state a channel that one or two lanes of a card hold in registers."""
+"""Numbers of state a channel that one or two lanes of a GPU hold in registers."""
 
 
 def selective_scan(

@@ -1,4 +1,4 @@
-"""`selective_scan` on a card: one program walks through a text with a block of channels, whose states stay in registers.
+"""`selective_scan` on a GPU: one program walks through a text with a block of channels, whose states stay in registers.
 
 A lane has a channel with all its n numbers of state, so that nothing is exchanged between lanes: B and C are the same for all
 of them, and the sum over n is a lane's own. (Where n > 16 two lanes share a channel.) Four steps are loaded at a time, several

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_TAPS = 8
-"""Taps that the kernel for cards holds in registers, each with an input."""
+"""Taps that the kernel for GPUs holds in registers, each with an input."""
 
 
 def short_conv(

@@ -1,4 +1,4 @@
-"""`short_conv` on a card: a program has a block of channels and a few times, whose inputs it loads and widens once each.
+"""`short_conv` on a GPU: a program has a block of channels and a few times, whose inputs it loads and widens once each.
 
 Memory bounds it: u and the gate are read and y is written once, and nothing is kept in between. Channels lie side by side; times
 follow each other in the code, so that a sum over the last inputs is one over registers and exchanges nothing between lanes.

@@ -1,6 +1,6 @@
-"""`taylor_attention` on a card: chunk states, their sums, outputs; and the step of one token.
+"""`taylor_attention` on a GPU: chunk states, their sums, outputs; and the step of one token.
 
-A sequential kernel that keeps the state in registers spills them, and leaves most of a card idle where there are few heads. So a
+A sequential kernel that keeps the state in registers spills them, and leaves most of a GPU idle where there are few heads. So a
 text is read in three kernels: the first sums phi(k_j) v_j^T over each chunk, the second adds the chunks up to prefixes, the third
 computes a chunk's outputs from the prefix before it and, among its own tokens, from scores, which need no features.
 

@@ -25,8 +25,8 @@ def token_nll(hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor |
     Shapes: hidden (n, d), weight (vocab, d), bias (vocab,) or None, targets (n,) integers below vocab. A row with a negative
     target is not asked for: its NLL is 0 and its rank -1. Logits are computed and reduced in float32 whatever the dtype of the
     inputs (float64 where an input is, and in `reference`). A row's result depends on no other row.
-    `impl`: "reference" holds all logits, "torch" tiles of them, "triton" none: on a card and in half precision it is `auto`'s.
-    Raises ValueError for shapes, targets or an implementation that do not fit; on a card a target from vocab on gives NaN.
+    `impl`: "reference" holds all logits, "torch" tiles of them, "triton" none: on a GPU and in half precision it is `auto`'s.
+    Raises ValueError for shapes, targets or an implementation that do not fit; on a GPU a target from vocab on gives NaN.
     """
     _check(hidden, weight, targets, bias)
     mixed = None if hidden.dtype == weight.dtype else f"hidden is {hidden.dtype} and weight {weight.dtype}"
@@ -60,6 +60,6 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None)
         raise ValueError(f"targets must be integers of shape ({hidden.shape[0]},), not {targets.dtype} of {tuple(targets.shape)}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias must have shape ({weight.shape[0]},), not {tuple(bias.shape)}")
-    # On a card, looking would mean waiting for it.
+    # On a GPU, looking would mean waiting for it.
     if targets.device.type == "cpu" and len(targets) and not torch.compiler.is_compiling() and int(targets.max()) >= len(weight):
         raise ValueError(f"target {int(targets.max())} is no entry of a vocabulary of {len(weight)}")

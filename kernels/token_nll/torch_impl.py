@@ -22,7 +22,7 @@ ROWS, COLUMNS = 512, 1024
 """A thread's share of a tile on CPU: 2 MB of float32. Sums follow the columns alone, whatever the rows and the threads."""
 
 CUDA_LOGITS = 1 << 26
-"""Logits of a tile on a card, where a tile has whole rows: 256 MB of float32."""
+"""Logits of a tile on a GPU, where a tile has whole rows: 256 MB of float32."""
 
 _LEAST_ROWS = 64
 """Products of a few rows take ways of their own through a BLAS library, with other roundings: rows are padded to this."""
@@ -88,7 +88,7 @@ class _Tally:
         target, largest = self.target_logits[rows, None], self.largest[number, rows]
         torch.amax(logits, 1, out=largest)
         self._keep_argmax(rows, columns, logits, largest)
-        # A card is bound by the memory that it reads and writes, a core by what it computes.
+        # A GPU is bound by the memory that it reads and writes, a core by what it computes.
         if logits.is_cuda:
             self.num_ahead[number, rows] = (logits > target).sum(1)
             self.log_sum[number, rows] = logits.sub_(largest[:, None]).exp_().sum(1).log_()
@@ -163,7 +163,7 @@ def _multiply(hidden: Tensor, weight: Tensor, offset: Tensor | None, *, out: Ten
 
 
 def _multiplies_halves(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether products of half-precision operands can be had in float32: on cards, from torch 2.8."""
+    """Whether products of half-precision operands can be had in float32: on GPUs, from torch 2.8."""
     halves = hidden.dtype == weight.dtype and hidden.dtype in (torch.bfloat16, torch.float16)
     return halves and hidden.is_cuda and hasattr(torch.ops.aten.mm, "dtype_out")
 

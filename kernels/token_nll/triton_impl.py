@@ -1,4 +1,4 @@
-"""`token_nll` on a card: a matrix product whose tiles are reduced where they are made, so that no logit is ever written.
+"""`token_nll` on a GPU: a matrix product whose tiles are reduced where they are made, so that no logit is ever written.
 
 Three kernels. The first computes the targets' logits, from rows of W gathered by target, on the diagonal of small products. The
 second multiplies tile by tile and writes four numbers a row and tile: its largest logit, the sum of exponentials relative to

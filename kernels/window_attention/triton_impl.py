@@ -1,4 +1,4 @@
-"""Window attention on a card: FlexAttention for a whole text, and one launch of our own for the next token of each row.
+"""Window attention on a GPU: FlexAttention for a whole text, and one launch of our own for the next token of each row.
 
 A program of the step has one head of one row: it rotates q and k, reads the ring, puts the new key and value in their slot, attends,
 and writes the slot, or a whole new ring. It multiplies without the matrix unit, which one query cannot fill: the time is

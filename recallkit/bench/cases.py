@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def _ours(setting: Setting, function: Callable[..., Any], **options: Any) -> dict[str, Callable[..., Any]]:
-    """The implementation that `auto` takes on the device first, and on a card PyTorch's beside it."""
-    impls = ("triton", "torch") if setting.on_card else ("torch",)
+    """The implementation that `auto` takes on the device first, and on a GPU PyTorch's beside it."""
+    impls = ("triton", "torch") if setting.on_gpu else ("torch",)
     return {f"{OURS} ({impl})": partial(function, impl=impl, **options) for impl in impls}
 
 
-def _on_card(setting: Setting, runs: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    return runs if setting.on_card else {}
+def _on_gpu(setting: Setting, runs: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    return runs if setting.on_gpu else {}
 
 
 def _token_nll(setting: Setting) -> Iterator[Case]:
@@ -47,7 +47,7 @@ def _token_nll(setting: Setting) -> Iterator[Case]:
             {
                 **_ours(setting, ours),
                 "eager PyTorch": peers.eager_nll,
-                **_on_card(setting, {"liger": peers.liger_nll, "cut-cross-entropy": peers.cut_nll}),
+                **_on_gpu(setting, {"liger": peers.liger_nll, "cut-cross-entropy": peers.cut_nll}),
             },
             flops=2.0 * n * d * vocab,
             num_bytes=width * (n * d + vocab * d),
@@ -65,7 +65,7 @@ def _taylor_attention(setting: Setting) -> Iterator[Case]:
     def ours(q: Tensor, k: Tensor, v: Tensor, *_: Tensor, impl: Any) -> Any:
         return taylor_attention(q, k, v, impl=impl, final_state=False)
 
-    h, f, v = (16, 16, 64) if setting.on_card else (4, 16, 64)
+    h, f, v = (16, 16, 64) if setting.on_gpu else (4, 16, 64)
     by_length = [(4, n) for n in (1024, 4096, 16384, 32768)]
     for b, n in setting.sizes([(16, 32768), *by_length, *((b, 4096) for b in (1, 16, 64))], [(1, 256), (1, 1024), (1, 4096)]):
         listing = {"cumulative sums, as listed": lambda q, k, v, *_: peers.taylor_by_cumulative_sums(q, k, v)}
@@ -78,7 +78,7 @@ def _taylor_attention(setting: Setting) -> Iterator[Case]:
                 **_ours(setting, ours),
                 "SDPA": lambda _q, _k, v, wide_q, wide_k: peers.softmax_attention(wide_q, wide_k, v),
                 **(listing if b * h * n <= 1 << 14 else {}),
-                **_on_card(setting, {"fla parallel_based": lambda q, k, v, *_: peers.fla_based(*_time_before_heads(q, k, v))}),
+                **_on_gpu(setting, {"fla parallel_based": lambda q, k, v, *_: peers.fla_based(*_time_before_heads(q, k, v))}),
             },
             flops=0.0,
             num_bytes=2.0 * setting.dtype.itemsize * b * h * n * (f + v),
@@ -135,7 +135,7 @@ def _taylor_attention_step(setting: Setting) -> Iterator[Case]:
 def _window_attention(setting: Setting) -> Iterator[Case]:
     from recallkit.kernels.window_attention.api import window_attention
 
-    h, k, window = (16, 64, 128) if setting.on_card else (4, 64, 64)
+    h, k, window = (16, 64, 128) if setting.on_gpu else (4, 64, 64)
     for b, n in setting.sizes([(4, 4096), (4, 1024), (4, 16384)], [(1, 256), (1, 1024), (1, 4096)]):
         yield Case(
             "window_attention",
@@ -183,7 +183,7 @@ def _window_attention_step(setting: Setting) -> Iterator[Case]:
 def _masked_attention(setting: Setting) -> Iterator[Case]:
     from recallkit.kernels.masked_attention.api import masked_attention
 
-    h, k, stride = (16, 64, 128) if setting.on_card else (4, 64, 64)
+    h, k, stride = (16, 64, 128) if setting.on_gpu else (4, 64, 64)
 
     def sees(queries: Tensor, keys: Tensor) -> Tensor:
         """Sparse Transformers' fixed pattern: one's own block, and the last token of every block."""
@@ -238,7 +238,7 @@ def _lookup_attention(setting: Setting) -> Iterator[Case]:
             "lookup_attention",
             {"b": b, "h": h, "n": n, "keys": most},
             partial(make, b, n, most),
-            {**_ours(setting, ours), "SDPA with a mask": theirs, **_on_card(setting, {"FlexAttention": flex})},
+            {**_ours(setting, ours), "SDPA with a mask": theirs, **_on_gpu(setting, {"FlexAttention": flex})},
             flops=0.0,
             num_bytes=2.0 * setting.dtype.itemsize * b * h * n * k * (1 + most),
             targets={"FlexAttention": 5.0} if most <= 16 else {},
@@ -260,7 +260,7 @@ def _long_conv(setting: Setting) -> Iterator[Case]:
             {"b": b, "n": n, "c": c},
             partial(make, b, n, c),
             {**_ours(setting, ours), "FFT": peers.fft_conv},
-            flops=1.0 * b * n * n * c if setting.on_card else 0.0,
+            flops=1.0 * b * n * n * c if setting.on_gpu else 0.0,
             num_bytes=2.0 * setting.dtype.itemsize * b * n * c,
             targets={"FFT": 2.0 if n <= 2048 else 1.3} if n <= 4096 else {},
         )
@@ -284,7 +284,7 @@ def _selective_scan(setting: Setting) -> Iterator[Case]:
             partial(make, b, n, d),
             {**_ours(setting, lambda *given, impl: selective_scan(*given, impl=impl)[0]), "step by step": peers.scan_step_by_step},
             flops=0.0,
-            # Of x, its output, and dt, which is float32; a card's exponentials, 16 an element, take longer than these bytes.
+            # Of x, its output, and dt, which is float32; a GPU's exponentials, 16 an element, take longer than these bytes.
             num_bytes=1.0 * b * n * d * (2 * setting.dtype.itemsize + 4),
             # 40 % of the 4.3 ps that 16 exponentials a token and channel take.
             targets={"step by step": 10.0, MICROSECONDS: 10.75e-6 * b * n * d},
@@ -334,9 +334,9 @@ def _rwkv4_attention(setting: Setting) -> Iterator[Case]:
 def _recurrence(
     setting: Setting, operation: str, make: Callable[[int, int, int], tuple[Tensor, ...]], run: Callable[..., Any]
 ) -> Iterator[Case]:
-    """Cases of a linear recurrence that flash-linear-attention has kernels for; without it ours is PyTorch's on a card, too."""
-    h, k = (16, 64) if setting.on_card else (4, 48)
-    impls = ("triton", "torch") if setting.on_card and importlib.util.find_spec("fla") else ("torch",)
+    """Cases of a linear recurrence that flash-linear-attention has kernels for; without it ours is PyTorch's on a GPU, too."""
+    h, k = (16, 64) if setting.on_gpu else (4, 48)
+    impls = ("triton", "torch") if setting.on_gpu and importlib.util.find_spec("fla") else ("torch",)
     for b, n in setting.sizes([(8, 4096), (8, 1024), (8, 16384)], [(1, 256), (1, 1024)]):
         listed = {"token by token": partial(run, impl="reference")} if n <= 1024 else {}
         yield Case(

@@ -29,17 +29,17 @@ class Setting:
     quick: bool = False
 
     @property
-    def on_card(self) -> bool:
-        """Whether there are kernels, and libraries that need a card."""
+    def on_gpu(self) -> bool:
+        """Whether there are kernels, and libraries that need a GPU."""
         return self.device.type == "cuda"
 
     def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """Standard normal numbers."""
         return torch.randn(shape, device=self.device).to(dtype or self.dtype)
 
-    def sizes(self, on_card: list[Any], on_cpu: list[Any]) -> list[Any]:
+    def sizes(self, on_gpu: list[Any], on_cpu: list[Any]) -> list[Any]:
         """Those that fit the device; the first alone when quick."""
-        chosen = on_card if self.on_card else on_cpu
+        chosen = on_gpu if self.on_gpu else on_cpu
         return chosen[:1] if self.quick else chosen
 
 
@@ -58,11 +58,11 @@ class Case:
     graph: bool = False
     """Whether it is so short that a graph is timed."""
     targets: dict[str, float] = field(default_factory=dict)
-    """On a card: least ratio to a peer by name, least share `COPY` or `MATRIX`, most `MICROSECONDS`."""
+    """On a GPU: least ratio to a peer by name, least share `COPY` or `MATRIX`, most `MICROSECONDS`."""
 
 
 def measure_case(case: Case, setting: Setting, ceilings: Ceilings, repeats: int) -> tuple[list[Row], list[str]]:
-    """A row for each implementation, ours first, and a line for each target of a card."""
+    """A row for each implementation, ours first, and a line for each target of a GPU."""
     try:
         first = case.make()
         copies = [first, *(case.make() for _ in range(num_copies(_num_bytes(first), setting.device) - 1))]
@@ -93,7 +93,7 @@ def measure_case(case: Case, setting: Setting, ceilings: Ceilings, repeats: int)
                 problem=timing.problem,
             )
         )
-    return rows, _verdicts(case, rows) if setting.on_card else []
+    return rows, _verdicts(case, rows) if setting.on_gpu else []
 
 
 def _call(run: Callable[..., Any], copies: list[tuple[Tensor, ...]], i: int) -> Any:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """PyTorch's causal softmax attention (FlashAttention on a card in half precision); all (b, h, t, k)."""
+    """PyTorch's causal softmax attention (FlashAttention on a GPU in half precision); all (b, h, t, k)."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 

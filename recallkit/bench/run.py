@@ -37,7 +37,7 @@ class BenchOptions:
 def chosen_options(device: torch.device, names: Sequence[str] = (), *, quick: bool = False, **given: Any) -> BenchOptions:
     """What a user asked for, the rest as it suits the device; `given` are `repeats` and fields of `Workload`, None where not given.
 
-    On a card that is Based's table 1 (360M parameters, prompts of 4,096 ids), on CPU what takes two minutes. `names` as in
+    On a GPU that is Based's table 1 (360M parameters, prompts of 4,096 ids), on CPU what takes two minutes. `names` as in
     `split_names`. Raises UserError for unknown names.
     """
     usual = BenchOptions(work=Workload("360m", 4096, 128, 128), repeats=9) if device.type == "cuda" else BenchOptions()
@@ -50,7 +50,7 @@ def chosen_options(device: torch.device, names: Sequence[str] = (), *, quick: bo
 
 
 def usual_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 on a card, float32 on CPU."""
+    """bfloat16 on a GPU, float32 on CPU."""
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 

@@ -1,7 +1,7 @@
 """Times of several ways to do the same, taken in turn so that whatever else the machine does meets them all alike.
 
-On a card time is between two events, and calls go through copies of their inputs that together exceed its cache; calls of a few
-microseconds are recorded in a graph, so that what is timed is the card and not Python.
+On a GPU time is between two events, and calls go through copies of their inputs that together exceed its cache; calls of a few
+microseconds are recorded in a graph, so that what is timed is the GPU and not Python.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Timing:
 def compare(calls: Mapping[str, Call], device: torch.device, *, repeats: int, graph: bool = False) -> dict[str, Timing]:
     """The time of each call by name: `repeats` samples, in turn. A call that fails or takes too much memory has a `problem`.
 
-    `graph`: on a card, calls are recorded and replayed.
+    `graph`: on a GPU, calls are recorded and replayed.
     """
     ready: dict[str, tuple[Callable[[], float], list[float]]] = {}
     found = {}
@@ -113,7 +113,7 @@ def _recorded(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def num_copies(inputs: int, device: torch.device) -> int:
-    """How many copies of so many bytes of inputs exceed a card's second-level cache three times; 1 on CPU."""
+    """How many copies of so many bytes of inputs exceed a GPU's second-level cache three times; 1 on CPU."""
     if device.type == "cpu":
         return 1
     cache = torch.cuda.get_device_properties(device).L2_cache_size
@@ -130,8 +130,8 @@ class Ceilings:
 
 def measure_ceilings(device: torch.device, dtype: torch.dtype, *, repeats: int = 5) -> Ceilings:
     """A large copy, and a large square matrix product of normal numbers in `dtype`, measured now."""
-    on_card = device.type == "cuda"
-    elements, side = (1 << 30, 8192) if on_card else (1 << 25, 1024)
+    on_gpu = device.type == "cuda"
+    elements, side = (1 << 30, 8192) if on_gpu else (1 << 25, 1024)
     source = torch.empty(elements // 4, dtype=torch.float32, device=device).normal_()
     target = torch.empty_like(source)
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))

@@ -54,7 +54,7 @@ class CountingJob:
 
     doing: ClassVar[str] = "counting"
     remedy: ClassVar[str] = "give fewer --workers"
-    wants_card: ClassVar[bool] = False
+    prefers_gpu: ClassVar[bool] = False
     most_items_a_task: ClassVar[int] = 1
 
     def for_others(self) -> CountingJob:

@@ -1,4 +1,4 @@
-"""The machine: processor, memory, cards, disks and what their file systems can do."""
+"""The machine: processor, memory, GPUs, disks and what their file systems can do."""
 
 from __future__ import annotations
 
@@ -96,37 +96,37 @@ def _of_cgroups(name: str, version_1: str | None = None) -> list[str]:
 
 
 def check_torch(seconds: float) -> list[Check]:
-    """Threads, and each card."""
+    """Threads, and each GPU."""
     try:
         facts = probe("torch", seconds=seconds)
     except ProbeError as error:
         return [Check(_GROUP, "devices", "fail", str(error), "install torch anew, as pytorch.org says for this machine")]
     build = f"built for CUDA {facts['cuda']}" if facts["cuda"] else "built for CPU"
     checks = [Check(_GROUP, "devices", "ok", f"loads, {build}, {facts['threads']} threads", facts=facts)]
-    driver = card_driver()
-    if not facts["cards"]:
-        return [*checks, _no_card(driver, facts["cuda"])]
-    return checks + [_card(number, card, driver) for number, card in enumerate(facts["cards"])]
+    driver = nvidia_driver()
+    if not facts["gpus"]:
+        return [*checks, _no_gpu(driver, facts["cuda"])]
+    return checks + [_gpu(number, gpu, driver) for number, gpu in enumerate(facts["gpus"])]
 
 
-def _no_card(driver: str | None, cuda: str | None) -> Check:
+def _no_gpu(driver: str | None, cuda: str | None) -> Check:
     if driver is None:
-        return Check(_GROUP, "cards", "ok", "none: models run on the processor", facts={"driver": None})
+        return Check(_GROUP, "GPUs", "ok", "none: models run on the processor", facts={"driver": None})
     remedy = "see that this driver is new enough for that CUDA" if cuda else "install a CUDA build of torch"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     remedy = remedy if hidden is None else f"{remedy}; CUDA_VISIBLE_DEVICES is {hidden!r}"
-    return Check(_GROUP, "cards", "warn", f"an NVIDIA driver ({driver}), but torch sees no card", remedy, {"driver": driver})
+    return Check(_GROUP, "GPUs", "warn", f"an NVIDIA driver ({driver}), but torch sees no GPU", remedy, {"driver": driver})
 
 
-def _card(number: int, card: dict[str, Any], driver: str | None) -> Check:
-    major, minor = card["capability"]
-    bf16 = "bf16" if card["bf16"] else "no bf16"
-    sizes = f"{_gigabytes(card['memory_bytes'])}, {_gigabytes(card['free_bytes'])} free"
-    found = f"{card['name']}, {sizes}, driver {driver or 'unknown'}, compute capability {major}.{minor}, {bf16}"
-    return Check(_GROUP, f"card {number}", "ok", found, facts={**card, "driver": driver})
+def _gpu(number: int, gpu: dict[str, Any], driver: str | None) -> Check:
+    major, minor = gpu["capability"]
+    bf16 = "bf16" if gpu["bf16"] else "no bf16"
+    sizes = f"{_gigabytes(gpu['memory_bytes'])}, {_gigabytes(gpu['free_bytes'])} free"
+    found = f"{gpu['name']}, {sizes}, driver {driver or 'unknown'}, compute capability {major}.{minor}, {bf16}"
+    return Check(_GROUP, f"GPU {number}", "ok", found, facts={**gpu, "driver": driver})
 
 
-def card_driver() -> str | None:
+def nvidia_driver() -> str | None:
     """The version of the NVIDIA driver, None where there is none that answers."""
     program = shutil.which("nvidia-smi")
     if program is None:

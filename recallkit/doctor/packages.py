@@ -21,7 +21,7 @@ OPTIONAL = {
     "triton": ("kernels", "pip install triton (Linux)"),
     "gigatoken": ("the fast tokenizer", 'pip install "recallkit[fast]"'),
     "ray": ("--engine ray", 'pip install "recallkit[ray]"'),
-    "fla-core": ("flash-linear-attention, on a card", 'pip install "recallkit[gpu]"'),
+    "fla-core": ("flash-linear-attention, on a GPU", 'pip install "recallkit[gpu]"'),
 }
 """Distribution -> what it is for, how to get it."""
 _OTHER_NAMES = {"fla-core": ("fla-core", "flash-linear-attention"), "lm-eval": ("lm-eval", "lm_eval")}

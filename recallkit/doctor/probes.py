@@ -1,4 +1,4 @@
-"""What is found out in a process of its own: imports that may be broken, cards, compilers, clusters.
+"""What is found out in a process of its own: imports that may be broken, GPUs, compilers, clusters.
 
 `python -m recallkit.doctor.probes NAME` prints one line of JSON, with `error` where something is wrong.
 """
@@ -38,18 +38,18 @@ def probe_numba() -> dict[str, Any]:
 
 
 def probe_torch() -> dict[str, Any]:
-    """Threads and cards."""
+    """Threads and GPUs."""
     import torch
 
-    cards = []
+    gpus = []
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             facts = torch.cuda.get_device_properties(number)
             free, total = torch.cuda.mem_get_info(number)
             capability = [facts.major, facts.minor]
-            card = {"name": facts.name, "memory_bytes": total, "free_bytes": free, "capability": capability, "bf16": capability[0] >= 8}
-            cards.append(card)
-    return {"threads": torch.get_num_threads(), "cuda": torch.version.cuda, "cards": cards}
+            gpu = {"name": facts.name, "memory_bytes": total, "free_bytes": free, "capability": capability, "bf16": capability[0] >= 8}
+            gpus.append(gpu)
+    return {"threads": torch.get_num_threads(), "cuda": torch.version.cuda, "gpus": gpus}
 
 
 def probe_transformers() -> dict[str, Any]:
@@ -74,7 +74,7 @@ def probe_tokenizer() -> dict[str, Any]:
 
 
 def probe_triton() -> dict[str, Any]:
-    """Runs a kernel of ours, compiled on a card and interpreted without one, and compares it with PyTorch."""
+    """Runs a kernel of ours, compiled on a GPU and interpreted without one, and compares it with PyTorch."""
     import torch
 
     from recallkit.kernels.token_nll.api import token_nll

@@ -67,16 +67,16 @@ def check_triton(seconds: float) -> list[Check]:
     """Whether our kernels are compiled here, or can only be interpreted."""
     if installed("triton") is None:
         return [Check(_GROUP, "kernels", "ok", "Triton is not installed: PyTorch computes", facts={"triton": None})]
-    has_card = shutil.which("nvidia-smi") is not None
+    has_gpu = shutil.which("nvidia-smi") is not None
     try:
-        facts = probe("triton", seconds=seconds, environment={} if has_card else {"TRITON_INTERPRET": "1"})
+        facts = probe("triton", seconds=seconds, environment={} if has_gpu else {"TRITON_INTERPRET": "1"})
     except ProbeError as error:
         compiler = "" if any(map(shutil.which, ("cc", "gcc", "clang"))) else "; there is no C compiler, which Triton needs"
         remedy = f"RECALLKIT_KERNELS=torch does without them{compiler}"
         return [Check(_GROUP, "kernels", "warn", f"Triton's do not run ({error})", remedy)]
     if facts["device"] == "cuda":
         return [Check(_GROUP, "kernels", "ok", "Triton compiles them, and they agree with PyTorch", facts=facts)]
-    found = "no card: PyTorch computes; Triton interprets them, for tests, and they agree with it"
+    found = "no GPU: PyTorch computes; Triton interprets them, for tests, and they agree with it"
     return [Check(_GROUP, "kernels", "ok", found, facts=facts)]
 
 

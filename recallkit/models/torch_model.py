@@ -34,7 +34,7 @@ _WORTHWHILE = 0.05
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:1`. Raises UserError for a card that is not there, or kernels that no one knows."""
+    """`auto`, `cpu`, `cuda` or `cuda:1`. Raises UserError for a GPU that is not there, or kernels that no one knows."""
     import torch
 
     from recallkit.kernels.choice import IMPLS
@@ -49,9 +49,9 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise UserError("no such device", where=name, remedy="use auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("no CUDA card that this torch can use", where=name, remedy="use --device cpu, or install a CUDA build of torch")
+        raise UserError("no CUDA GPU that this torch can use", where=name, remedy="use --device cpu, or install a CUDA build of torch")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"no such card, there are {torch.cuda.device_count()}", where=name, remedy="use a smaller number")
+        raise UserError(f"no such GPU, there are {torch.cuda.device_count()}", where=name, remedy="use a smaller number")
     return device
 
 
@@ -66,7 +66,7 @@ def fitting_batch(seq_len: int, taken: Sequence[int], free: int, most: int) -> i
     """Ids of the largest batch that takes four fifths of the `free` bytes, a power of two sequences, at most `most` ids.
 
     `taken`: bytes that one sequence of `seq_len` took, and two; fewer where they did not fit. A power of two, so that a
-    card that is a little fuller makes the same batches.
+    GPU that is a little fuller makes the same batches.
     """
     if len(taken) < 2:
         return seq_len
@@ -131,7 +131,7 @@ class TorchModel:
         return 1 << 17
 
     def batch_tokens(self, seq_len: int) -> int:
-        """Ids of a batch of sequences of `seq_len`, found by a probe: of memory on a card, of speed on CPU."""
+        """Ids of a batch of sequences of `seq_len`, found by a probe: of memory on a GPU, of speed on CPU."""
         import torch
 
         if self.device.type == "cuda":
@@ -151,7 +151,7 @@ class TorchModel:
         return np.random.default_rng(0).integers(0, self.vocab_size, count).astype(np.uint32)
 
     def _probe_memory(self, seq_len: int) -> list[int]:
-        """Bytes of the card that scoring one sequence takes beside the weights, then two; shorter where they do not fit."""
+        """Bytes of the GPU that scoring one sequence takes beside the weights, then two; shorter where they do not fit."""
         import torch
 
         taken = []
@@ -206,7 +206,7 @@ class TorchModel:
     def check_room(self, state: Any, num_rows: int, wanted_rows: int) -> None:
         """Raises MemoryError where `wanted_rows` of states like this one, of `num_rows`, take a quarter of the machine's memory.
 
-        They exist twice while they are joined. A card says when it is full; without one the system kills who asks for more.
+        They exist twice while they are joined. A GPU says when it is full; without one the system kills who asks for more.
         """
         from recallkit.models.states import tensors_of
 
@@ -284,7 +284,7 @@ class TorchModel:
         return TokenScores(found.nll.cpu().numpy(), found.argmax.cpu().numpy(), found.rank.cpu().numpy())
 
     def to_device(self, array: np.ndarray) -> Tensor:
-        """Through page-locked memory to a card, so that the copy runs beside the model."""
+        """Through page-locked memory to a GPU, so that the copy runs beside the model."""
         import torch
 
         tensor = torch.from_numpy(np.ascontiguousarray(array))

@@ -70,7 +70,7 @@ class TransformersModel(TorchModel):
         super().__init__(name, device, vocab_size=vocab_size, max_length=_context_length(config, model.base_model))
         self.model = model
         self.config = config
-        # Convolutions on a card would otherwise be float32 by name only.
+        # Convolutions on a GPU would otherwise be float32 by name only.
         torch.backends.cudnn.allow_tf32 = False
         for setting, value in _EXACT_SETTINGS.items():
             if hasattr(config, setting):

@@ -39,7 +39,7 @@ class Job(Protocol):
     """Work as it is sent to others: it can be pickled.
 
     `doing` is what messages call it ("scoring"), `where` what they name; `remedy` helps where memory is short;
-    `wants_card` asks for a card where there are some; `most_items_a_task` are handed over at once.
+    `prefers_gpu` asks for a GPU where there are some; `most_items_a_task` are handed over at once.
     """
 
     @property
@@ -52,7 +52,7 @@ class Job(Protocol):
     def remedy(self) -> str: ...  # noqa: D102
 
     @property
-    def wants_card(self) -> bool: ...  # noqa: D102
+    def prefers_gpu(self) -> bool: ...  # noqa: D102
 
     @property
     def most_items_a_task(self) -> int: ...  # noqa: D102

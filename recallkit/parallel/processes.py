@@ -133,7 +133,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _die_with_parent() -> None:
-    """Asks Linux to end this process when its parent is gone, however it went: items on disk are whole, a card is free again."""
+    """Asks Linux to end this process when its parent is gone, however it went: items on disk are whole, a GPU is free again."""
     parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

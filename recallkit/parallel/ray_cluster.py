@@ -86,9 +86,9 @@ class _Schedule:
         self.tasks = deque(make_tasks(job, items, num_workers))
         self.num_workers = min(num_workers, len(self.tasks))
         self.running: dict[Any, tuple[Any, list[Any]]] = {}
-        on_cards = job.wants_card and ray.cluster_resources().get("GPU", 0) >= 1
+        on_gpus = job.prefers_gpu and ray.cluster_resources().get("GPU", 0) >= 1
         self.threads = max(1, int(ray.cluster_resources().get("CPU", 1)) // num_workers)
-        needs = {"num_gpus": 1} if on_cards else {"num_cpus": self.threads}
+        needs = {"num_gpus": 1} if on_gpus else {"num_cpus": self.threads}
         self.actor_class = ray.remote(**needs)(_Actor)
 
     def run(self) -> Iterator[Done]:

@@ -57,12 +57,12 @@ class ScoringJob:
         return self.request.spec
 
     @property
-    def wants_card(self) -> bool:
-        """Whether a card would be used."""
+    def prefers_gpu(self) -> bool:
+        """Whether a GPU would be used."""
         return self.request.device != "cpu"
 
     def open(self, seat: Seat | None = None) -> Scorer:
-        """Loads the model, onto the seat's card if there is one. See `Job.open`."""
+        """Loads the model, onto the seat's GPU if there is one. See `Job.open`."""
         return Scorer(self if seat is None else replace(self, request=_on_its_device(self.request, seat)))
 
     def reader(self) -> SequenceReader:
@@ -158,7 +158,7 @@ def _open_translator(job: ScoringJob) -> Translator | None:
 
 
 def _on_its_device(request: ModelRequest, seat: Seat) -> ModelRequest:
-    """The request with a card for this seat, the cards dealt in turn; on CPU its share of the threads."""
+    """The request with a GPU for this seat, the GPUs dealt in turn; on CPU its share of the threads."""
     import torch
 
     if request.device in ("auto", "cuda") and torch.cuda.is_available():

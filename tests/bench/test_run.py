@@ -21,7 +21,7 @@ from recallkit.errors import UserError
 from recallkit.models import zoo
 from tests.display.drawings import shapes
 
-CPU, CARD = torch.device("cpu"), torch.device("cuda")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 def row(benchmark: str, who: str, seconds: float, *, problem: str | None = None, **size: int) -> Row:
@@ -103,8 +103,8 @@ def test_names_are_operations_and_architectures_in_the_order_of_their_tables():
 
 
 def test_defaults_suit_the_device_and_what_is_given_replaces_them():
-    card = chosen_options(CARD)
-    assert (card.work.size, card.work.prompt, card.repeats, card.quick) == ("360m", 4096, 9, False)
+    gpu = chosen_options(GPU)
+    assert (gpu.work.size, gpu.work.prompt, gpu.repeats, gpu.quick) == ("360m", 4096, 9, False)
     assert chosen_options(CPU).work.size == "2m"
     mine = chosen_options(CPU, ["based"], repeats=2, size="360m", prompt=None, batch=3, new=None)
     assert (mine.repeats, mine.work.size, mine.work.batch, mine.work.prompt) == (2, "360m", 3, Workload().prompt)

@@ -7,9 +7,9 @@
     python tests/benchmarks/kernels.py --from kernels.json --plot kernels.svg
 
 Each implementation's time is the median of samples taken in turn with the others', of so many calls that a sample takes 20 ms
-or more (50 on CPU). On a card time is between events, inputs go through copies that exceed its second-level cache three times,
+or more (50 on CPU). On a GPU time is between events, inputs go through copies that exceed its second-level cache three times,
 and single steps of decoding are replayed from a graph. Shares are of a large copy and a large matrix product measured in the
-same run. It needs torch and numpy, triton on a card; fla, liger-kernel and cut-cross-entropy are timed where they are
+same run. It needs torch and numpy, triton on a GPU; fla, liger-kernel and cut-cross-entropy are timed where they are
 installed, and pictures want altair and vl-convert-python.
 """
 

@@ -16,9 +16,9 @@ adds a log-softmax in float32, the target's log-probability and the argmax. "tex
 lm-eval's `loglikelihood_rolling` tokenise them, read each in one window after an end token, and find the same numbers.
 "documents" are of any length: we join and cut them, as `recallkit slice` does; lm-eval reads each from its beginning, and
 its last tokens with a whole window before them. Memory is what a run takes at its peak beyond what the process held; on a
-card, beyond what the models take there.
+GPU, beyond what the models take there.
 
-On a card the rate is also given as a share of that of a large matrix product in the same dtype, measured in the same
+On a GPU the rate is also given as a share of that of a large matrix product in the same dtype, measured in the same
 process: two operations a weight and token. With --device cuda nothing is imported but torch, triton, numpy,
 transformers, tokenizers, safetensors, recallkit's models and kernels, and lm-eval where it is installed.
 """
@@ -104,8 +104,8 @@ SUBJECTS: dict[str, Subject] = {
     "llama-3b": _large("llama", hidden_size=3072, num_hidden_layers=28, num_attention_heads=24, **_LLAMA),
     "mamba-1b": _large("mamba", vocab_size=50280, hidden_size=2048, num_hidden_layers=48, state_size=16),
 }
-CARD_MODELS = ("llama-1b", "llama-3b", "mamba-1b")
-CPU_MODELS = ("smollm2", *(name for name in SUBJECTS if name not in CARD_MODELS))
+GPU_MODELS = ("llama-1b", "llama-3b", "mamba-1b")
+CPU_MODELS = ("smollm2", *(name for name in SUBJECTS if name not in GPU_MODELS))
 SMOLLM2_TOKENS = 1024
 
 
@@ -380,14 +380,14 @@ def matrix_weights(model: Any) -> int:
 
 
 class Clock:
-    """Seconds and extra peak memory of a run, on CPU or on a card."""
+    """Seconds and extra peak memory of a run, on CPU or on a GPU."""
 
     def __init__(self, device: str, threads: int) -> None:
         import torch
 
         self.device = torch.device(device)
-        self.on_card = self.device.type == "cuda"
-        self.now = time.process_time if threads == 1 and not self.on_card else time.perf_counter
+        self.on_gpu = self.device.type == "cuda"
+        self.now = time.process_time if threads == 1 and not self.on_gpu else time.perf_counter
 
     def second_run(self, run: Callable[[], Any]) -> float:
         """Seconds of the second of two runs: the first begins with whatever memory another method left behind."""
@@ -406,8 +406,8 @@ class Clock:
         return (self._memory(peak=True) - held) / 1e6, result
 
     def matrix_rate(self, dtype: str) -> float | None:
-        """Operations a second of a large square matrix product on a card: the median of ten, of 50 products each."""
-        if not self.on_card:
+        """Operations a second of a large square matrix product on a GPU: the median of ten, of 50 products each."""
+        if not self.on_gpu:
             return None
         import torch
 
@@ -425,14 +425,14 @@ class Clock:
         return statistics.median(rates[1:])
 
     def _finish(self) -> None:
-        if self.on_card:
+        if self.on_gpu:
             import torch
 
             torch.cuda.synchronize(self.device)
 
     def _memory(self, *, peak: bool) -> float:
         """Bytes held now, from where a new peak is looked for; or the peak since."""
-        if self.on_card:
+        if self.on_gpu:
             import torch
 
             if peak:
@@ -630,13 +630,13 @@ def parse() -> argparse.Namespace:
     options.add_argument("--tokens", type=int, help="of a round; a multiple of the sequence length")
     options.add_argument("--seq-len", type=int, help="tokens of a sequence (512; 2048 for the large models)")
     options.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    options.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="float32 on CPU, bfloat16 on a card")
+    options.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="float32 on CPU, bfloat16 on a GPU")
     options.add_argument("--no-scan", dest="scan", action="store_false", help="leave out the scan over batch sizes")
     options.add_argument("--json", type=Path, metavar="FILE", help="write every measurement to a file")
     given = options.parse_args()
-    on_card = given.device == "cuda"
-    given.dtype = given.dtype or ("bfloat16" if on_card else "float32")
-    given.models = given.models or (CARD_MODELS if on_card else CPU_MODELS)
+    on_gpu = given.device == "cuda"
+    given.dtype = given.dtype or ("bfloat16" if on_gpu else "float32")
+    given.models = given.models or (GPU_MODELS if on_gpu else CPU_MODELS)
     return given
 
 

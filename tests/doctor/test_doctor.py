@@ -185,18 +185,18 @@ def test_limits_of_groups_are_found_in_all_above(tmp_path, monkeypatch):
     assert (check.status, check.facts["limit_bytes"]) == ("warn", 1_500_000_000)
 
 
-def test_a_driver_without_a_card_that_torch_sees_is_told(monkeypatch, tmp_path):
+def test_a_driver_without_a_gpu_that_torch_sees_is_told(monkeypatch, tmp_path):
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 999.1\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert machine.card_driver() == "999.1"
+    assert machine.nvidia_driver() == "999.1"
     check = machine.check_torch(120)[-1]
-    assert (check.name, check.status) == ("cards", "warn")
+    assert (check.name, check.status) == ("GPUs", "warn")
     assert "999.1" in check.found
     assert "CUDA_VISIBLE_DEVICES" in str(check.remedy)
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
-    assert machine.card_driver() is None
+    assert machine.nvidia_driver() is None
 
 
 # ------------------------------------------------------------------------------------------------------- surroundings

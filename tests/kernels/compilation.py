@@ -1,4 +1,4 @@
-"""Compiles Triton kernels for a card that is not there, and reads registers, stack and instructions from the machine code.
+"""Compiles Triton kernels for a GPU that is not there, and reads registers, stack and instructions from the machine code.
 
 The interpreter, with which these kernels are tested on CPU, replaces every kernel of a process, so that compiling is done in a
 process of its own: `python -m tests.kernels.compilation` reads cases as JSON lines and answers each with one line.

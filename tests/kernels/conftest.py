@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else products on a card warn that they are not deterministic
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else products on a GPU warn that they are not deterministic
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where a selection without pyproject.toml's default brings them, tests for a card are skipped where there is none."""
+    """Where a selection without pyproject.toml's default brings them, tests for a GPU are skipped where there is none."""
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA card"))
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
 
 
 @pytest.fixture(autouse=True)

@@ -122,7 +122,7 @@ class Recurrence:
         with pytest.raises(ValueError, match="no backward pass"):
             self.attend(**{name: x.requires_grad_() for name, x in given.items()}, impl="triton")
 
-    def check_on_a_card(self, t: int, dtype: torch.dtype, widths: tuple[int, int], strength: float) -> None:
+    def check_on_a_gpu(self, t: int, dtype: torch.dtype, widths: tuple[int, int], strength: float) -> None:
         """The library's kernel against the reference, with a state and without."""
         pytest.importorskip("fla")
         given = {name: x.cuda() for name, x in self.draw(2, 4, t, *widths, dtype, strength=strength).items()}

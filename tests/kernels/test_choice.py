@@ -21,7 +21,7 @@ def test_a_named_implementation_is_taken():
     assert [choose("op", impl, x) for impl in ("reference", "torch")] == ["reference", "torch"]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="on a card auto takes kernels")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU auto takes kernels")
 def test_on_cpu_auto_takes_torch_and_says_why(caplog):
     choice._say.cache_clear()
     with caplog.at_level(logging.INFO, logger="recallkit.kernels"):
@@ -87,7 +87,7 @@ def test_the_environment_turns_kernels_off_and_its_mistakes_are_told():
         assert told in done.stdout + done.stderr
 
 
-def test_on_a_card_auto_takes_the_kernel_unless_it_cannot_run_or_is_slower():
+def test_on_a_gpu_auto_takes_the_kernel_unless_it_cannot_run_or_is_slower():
     """`choose` asks a tensor for no more than this."""
     x = SimpleNamespace(device=torch.device("cuda", 0), is_cuda=True, requires_grad=False, dtype=torch.bfloat16)
     assert choose("op", "auto", x) == "triton"

@@ -176,11 +176,11 @@ def test_the_library_is_called_as_it_documents(kind, monkeypatch):
 @pytest.mark.parametrize(
     ("t", "widths", "strength"), [(1, (64, 64), 1.0), (17, (8, 60), 1.0), (130, (24, 100), 30.0), (1000, (128, 64), 0.1)]
 )
-def test_on_a_card_the_library_equals_the_reference(kind, t, widths, strength, dtype):
-    kind.check_on_a_card(t, dtype, widths, strength)
+def test_on_a_gpu_the_library_equals_the_reference(kind, t, widths, strength, dtype):
+    kind.check_on_a_gpu(t, dtype, widths, strength)
 
 
 @pytest.mark.gpu
 @KINDS
-def test_on_a_card_offsets_may_pass_2_31(kind):
+def test_on_a_gpu_offsets_may_pass_2_31(kind):
     kind.check_large_offsets()

@@ -123,10 +123,10 @@ def test_the_library_is_called_as_it_documents(monkeypatch):
 @pytest.mark.parametrize(
     ("t", "widths", "strength"), [(1, (64, 64), 1.0), (17, (8, 60), 1.0), (130, (24, 100), 30.0), (1000, (128, 64), 0.1)]
 )
-def test_on_a_card_the_library_equals_the_reference(t, widths, strength, dtype):
-    GLA.check_on_a_card(t, dtype, widths, strength)
+def test_on_a_gpu_the_library_equals_the_reference(t, widths, strength, dtype):
+    GLA.check_on_a_gpu(t, dtype, widths, strength)
 
 
 @pytest.mark.gpu
-def test_on_a_card_offsets_may_pass_2_31():
+def test_on_a_gpu_offsets_may_pass_2_31():
     GLA.check_large_offsets()

@@ -221,7 +221,7 @@ def test_wrong_types_and_names_are_refused():
         long_conv(u, filters.requires_grad_(), impl="triton")
 
 
-# The kernels for cards: interpreted where there is none.
+# The kernels for GPUs: interpreted where there is none.
 
 
 @pytest.mark.parametrize("t", LENGTHS)
@@ -315,7 +315,7 @@ def compiled_cases() -> list[Case]:
     return found
 
 
-def test_compiled_for_a_card_nothing_spills_and_halves_use_matrix_instructions():
+def test_compiled_for_a_gpu_nothing_spills_and_halves_use_matrix_instructions():
     assert_compiles(compiled_cases(), matrix="HGMMA")
 
 
@@ -356,7 +356,7 @@ def test_mixers_on_the_kernel_equal_their_references(name, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("t", [2048, 4095, 8192, 16384])
-def test_halves_on_a_card(t, dtype):
+def test_halves_on_a_gpu(t, dtype):
     u, filters, added = draw(3, t, 24, dtype=dtype), draw(24, t, std=t**-0.5, dtype=dtype), given(3, t, 24, dtype=dtype)
     wide = {name: value.double() for name, value in added.items()}
     wanted = long_conv(u.double(), filters.double(), **wide, impl="torch")
@@ -368,7 +368,7 @@ def test_halves_on_a_card(t, dtype):
 
 
 @pytest.mark.gpu
-def test_offsets_past_two_to_the_31_on_a_card():
+def test_offsets_past_two_to_the_31_on_a_gpu():
     b, t, c = 260, 8192, 1024
     assert b * t * c > 2**31
     filters, added = draw(c, 512, std=512**-0.5), given(1, 1, c, ("skip", "bias"))

@@ -1,4 +1,4 @@
-"""`lookup_attention`: pair by pair, by mask and on a card, each query attends to its own list as the reference does, and to no more."""
+"""`lookup_attention`: pair by pair, by mask and on a GPU, each query attends to its own list as the reference does, and to no more."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_queries_and_keys_that_do_not_fit_are_named(shapes, dtypes, message):
         lookup_attention(*parts, torch.zeros(5, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
 
 
-# The kernel for cards: interpreted where there is none.
+# The kernel for GPUs: interpreted where there is none.
 
 
 @pytest.mark.parametrize("kind", ["none", "one", "some", "all", "ragged"])
@@ -279,14 +279,14 @@ def test_a_mixer_gives_its_reference_with_kernels():
 
 
 def test_auto_leaves_lists_of_many_pairs_to_the_mask(caplog):
-    """A card's matrix units are for those. Why a kernel is not picked is logged; on CPU that is the second reason."""
+    """A GPU's matrix units are for those. Why a kernel is not picked is logged; on CPU that is the second reason."""
     q, k, v = qkv(1, 2, 16, 16)
     choice._say.cache_clear()
     with caplog.at_level("INFO", logger="recallkit.kernels"):
         for count in (1, 2):
             given = lists([count] * 16, 16)
             assert_close(lookup_attention(q, k, v, *given), exact(q, k, v, *given))
-    few = "torch, because the tensors are on CPU" if DEVICE == "cpu" else "triton, because the tensors are on a card"
+    few = "torch, because the tensors are on CPU" if DEVICE == "cpu" else "triton, because the tensors are on a GPU"
     wanted = [f"lookup_attention: {reason}" for reason in (few, "torch, because more than one pair in 16 is listed")]
     assert [record.getMessage() for record in caplog.records] == wanted
 
@@ -305,7 +305,7 @@ def compiled_cases() -> list[Case]:
     return found
 
 
-def test_compiled_for_a_card_nothing_spills():
+def test_compiled_for_a_gpu_nothing_spills():
     """But for one register of the first configuration in float32, once a query, with some versions of Triton: docs/gpu.md."""
     import triton
 
@@ -315,7 +315,7 @@ def test_compiled_for_a_card_nothing_spills():
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("width", [16, 64, 100, 256])
-def test_on_a_card_a_text_of_8192_equals_float64(width, dtype):
+def test_on_a_gpu_a_text_of_8192_equals_float64(width, dtype):
     from recallkit.kernels.lookup_attention.triton_impl import lookup_attention_triton
 
     generator = torch.Generator().manual_seed(0)
@@ -330,7 +330,7 @@ def test_on_a_card_a_text_of_8192_equals_float64(width, dtype):
 
 
 @pytest.mark.gpu
-def test_on_a_card_equal_tokens_have_lists_of_thousands():
+def test_on_a_gpu_equal_tokens_have_lists_of_thousands():
     q, k, v = qkv(1, 2, 4096, 64, dtype=torch.bfloat16)
     offsets, keys = follower_lists(torch.zeros(1, 4096, dtype=torch.int64, device="cuda"))
     made = lookup_attention(q, k, v, offsets, keys, impl="triton")
@@ -341,7 +341,7 @@ def test_on_a_card_equal_tokens_have_lists_of_thousands():
 
 
 @pytest.mark.gpu
-def test_on_a_card_offsets_past_2_31_are_right():
+def test_on_a_gpu_offsets_past_2_31_are_right():
     """70 rows of 8192 tokens with 60 heads of 64: 2.2e9 numbers each, and the last row is that of a small run."""
     batch, heads, t, width = 70, 60, 8192, 64
     parts = [torch.empty(batch, heads, t, width, dtype=torch.bfloat16, device="cuda").normal_() for _ in range(3)]

@@ -184,10 +184,10 @@ def test_strided_inputs():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what CPU cannot do")
-def test_without_a_card_the_compiled_one_is_refused_and_auto_is_dense():
+def test_without_a_gpu_the_compiled_one_is_refused_and_auto_is_dense():
     rule, by_head = RULES["fixed"]
     parts = qkv(20)
-    with pytest.raises(ValueError, match="compiled for a card, and the tensors are on cpu"):
+    with pytest.raises(ValueError, match="compiled for a GPU, and the tensors are on cpu"):
         masked_attention(*parts, rule, impl="triton")
     with preferring("triton"), torch.no_grad():
         assert_close(masked_attention(*parts, rule, key="fixed"), exact(*parts, rule, by_head))
@@ -254,7 +254,7 @@ def test_numbers_of_a_rule_are_given_by_name():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("t", [1, 100, 129, 1000])
 @pytest.mark.parametrize("name", RULES)
-def test_on_a_card_flex_attention_equals_the_dense_mask(name, t, dtype):
+def test_on_a_gpu_flex_attention_equals_the_dense_mask(name, t, dtype):
     rule, by_head = RULES[name]
     parts = qkv(t, width=64, dtype=dtype)
     with torch.inference_mode():
@@ -267,7 +267,7 @@ def test_on_a_card_flex_attention_equals_the_dense_mask(name, t, dtype):
 @pytest.mark.parametrize(
     "options", [{"stride": 64}, {"pattern": "fixed", "stride": 64}, {"pattern": "star", "stride": 64}, {"configuration": "multihead"}]
 )
-def test_on_a_card_a_long_text_equals_the_dense_mask(options):
+def test_on_a_gpu_a_long_text_equals_the_dense_mask(options):
     rule, by_head = rule_of(**options)
     parts = qkv(4096, width=64, dtype=torch.bfloat16)
     with torch.no_grad():
@@ -278,7 +278,7 @@ def test_on_a_card_a_long_text_equals_the_dense_mask(options):
 
 @of_the_compiler
 @pytest.mark.gpu
-def test_on_a_card_mixers_take_kernels_and_keep_their_patterns_apart():
+def test_on_a_gpu_mixers_take_kernels_and_keep_their_patterns_apart():
     u = draw(2, 300, 64, dtype=torch.bfloat16)
     for options in ({}, {"stride": 5}, {"pattern": "star"}, {"pattern": "fixed", "configuration": "multihead"}, {"pattern": "random"}):
         torch.manual_seed(0)

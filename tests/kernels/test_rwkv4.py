@@ -258,7 +258,7 @@ def test_gates_close_and_open(impl):
     assert_close(y[..., 2:], plain[..., 2:] * torch.tensor([0.5, 1.0], device=DEVICE))
 
 
-# The kernel for cards: interpreted where there is none.
+# The kernel for GPUs: interpreted where there is none.
 
 
 @pytest.mark.parametrize("sizes", [(1, 2, 33), (17, 1, 40), (5, 2, 3), (8, 1, 32), (2, 1, 1), (65, 1, 5)])
@@ -421,7 +421,7 @@ def compiled_cases() -> list[Case]:
     return [case("bf16", 0), case("fp32", 1), case("fp16", 0, **bare), case("bf16", 1, t=1)]
 
 
-def test_compiled_for_a_card_nothing_spills_and_inputs_are_loaded_ahead():
+def test_compiled_for_a_gpu_nothing_spills_and_inputs_are_loaded_ahead():
     found = assert_compiles(compiled_cases(), matrix=None)
     # Five of a token in each of the loops: three powers, the gate's, a division; one to find the row.
     assert found[0].instructions["MUFU"] <= 5 * (4 + 1) + 1
@@ -433,7 +433,7 @@ def test_compiled_for_a_card_nothing_spills_and_inputs_are_loaded_ahead():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("sizes", [(257, 3, 100), (2048, 4, 2048), (65537, 1, 64), (1, 64, 5120)])
 @pytest.mark.parametrize("std", [1.0, 30.0])
-def test_on_a_card_triton_equals_torch(sizes, dtype, std):
+def test_on_a_gpu_triton_equals_torch(sizes, dtype, std):
     arguments = given(*sizes, dtype, std=std)
     y, last = rwkv4_attention(**arguments, impl="triton")
     exact_y, exact_last = rwkv4_attention(**doubled(arguments), impl="torch")
@@ -442,7 +442,7 @@ def test_on_a_card_triton_equals_torch(sizes, dtype, std):
 
 
 @pytest.mark.gpu
-def test_on_a_card_offsets_past_two_billion():
+def test_on_a_gpu_offsets_past_two_billion():
     t, b, d = 65537, 9, 4096
     k, v = (torch.randn(t, b, d, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
     decay, bonus = torch.rand(d, device=DEVICE), torch.randn(d, device=DEVICE)

@@ -193,7 +193,7 @@ def test_small_and_large_values(impl, std):
     check(given(6, 1, 9, 4, torch.float32, std=std), impl)
 
 
-# The kernel for cards: interpreted where there is none.
+# The kernel for GPUs: interpreted where there is none.
 
 
 @pytest.mark.parametrize("sizes", [(1, 2, 33, 16), (17, 1, 40, 24), (5, 2, 3, 1), (15, 1, 32, 8), (4, 1, 2, 32)])
@@ -348,7 +348,7 @@ def compiled_cases() -> list[Case]:
     return [*texts, case("bf16", 16, 0, **halves)]
 
 
-def test_compiled_for_a_card_nothing_spills_and_little_but_powers_is_slow():
+def test_compiled_for_a_gpu_nothing_spills_and_little_but_powers_is_slow():
     found = assert_compiles(compiled_cases(), matrix=None)
     for resources in found[:-1]:
         # Four steps in the loop: a power for each number of state, two for the gate; then the silu's division and nothing else.
@@ -360,7 +360,7 @@ def test_compiled_for_a_card_nothing_spills_and_little_but_powers_is_slow():
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("sizes", [(257, 3, 100, 16), (2048, 4, 2048, 16), (65537, 1, 64, 8), (1, 64, 5120, 16)])
-def test_on_a_card_triton_equals_torch(sizes, dtype):
+def test_on_a_gpu_triton_equals_torch(sizes, dtype):
     arguments = given(*sizes, dtype)
     y, last = selective_scan(**arguments, impl="triton")
     exact_y, exact_last = selective_scan(**doubled(arguments), impl="torch")
@@ -369,7 +369,7 @@ def test_on_a_card_triton_equals_torch(sizes, dtype):
 
 
 @pytest.mark.gpu
-def test_on_a_card_offsets_past_two_billion():
+def test_on_a_gpu_offsets_past_two_billion():
     t, b, d, n = 65537, 9, 4096, 4
     arguments = {"x": torch.randn(t, b, d, device=DEVICE, dtype=torch.bfloat16), "dt": torch.rand(t, b, d, device=DEVICE)}
     arguments |= {

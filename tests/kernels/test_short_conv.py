@@ -165,7 +165,7 @@ def test_no_inputs_leave_the_history_as_it_is(impl):
     assert (y.shape, latest.shape) == ((0, 5, 3), (0, 3, 3))
 
 
-# The kernel for cards: interpreted where there is none.
+# The kernel for GPUs: interpreted where there is none.
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 7, 8])
@@ -293,19 +293,19 @@ def compiled_cases() -> list[Case]:
     return [*halves, *floats, case("bf16", 4, "STEP", t=1, taps_c=4, taps_k=1)]
 
 
-def test_compiled_for_a_card_nothing_spills():
+def test_compiled_for_a_gpu_nothing_spills():
     assert all(not resources.shared for resources in assert_compiles(compiled_cases(), matrix=None)[:-1])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("b", "t", "c", "k"), [(3, 257, 100, 3), (16, 2048, 2048, 4), (1, 65537, 96, 7), (64, 1, 4096, 4)])
-def test_on_a_card_triton_equals_torch(b, t, c, k, dtype):
+def test_on_a_gpu_triton_equals_torch(b, t, c, k, dtype):
     check(given(b, t, c, k, dtype), "triton")
 
 
 @pytest.mark.gpu
-def test_on_a_card_offsets_past_two_billion():
+def test_on_a_gpu_offsets_past_two_billion():
     u = torch.randn(9, 65537, 4096, device=DEVICE, dtype=torch.bfloat16)
     taps = draw(4096, 4, dtype=torch.bfloat16)
     y, latest = short_conv(u, taps, gate=u, activation="silu", impl="triton")

@@ -46,7 +46,7 @@ def assert_equal(made: tuple[Tensor, TaylorState], exact: tuple[Tensor, TaylorSt
     assert_close(made[0], exact[0])
     for mine, theirs in zip(made[1], exact[1], strict=True):
         assert mine.dtype == wide
-        # A card sums products of features that are rounded to the operands' type.
+        # A GPU sums products of features that are rounded to the operands' type.
         assert_close(mine, theirs, dtype=dtype if mine.is_cuda else wide)
 
 
@@ -228,7 +228,7 @@ def test_outputs_are_the_same_where_no_final_state_is_asked_for(impl, with_state
         assert torch.equal(y, taylor_attention(*part, state, impl=impl)[0])
 
 
-# The kernel for cards: interpreted where there is none.
+# The kernel for GPUs: interpreted where there is none.
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def compiled_step_and_prefix() -> list[Case]:
     return [*found, Case(f"{KERNEL}:prefix_kernel", sums, f"{KERNEL}:PREFIXES")]
 
 
-def test_compiled_for_a_card_nothing_spills_and_halves_use_matrix_instructions():
+def test_compiled_for_a_gpu_nothing_spills_and_halves_use_matrix_instructions():
     halves = compiled_cases("bf16", 16, 64) + compiled_cases("fp16", 24, 100, 1)
     found = assert_compiles(halves + compiled_cases("fp32", 16, 64) + compiled_step_and_prefix(), matrix=None)
     for case, resources in zip(halves, found, strict=False):
@@ -407,7 +407,7 @@ def test_compiled_for_a_card_nothing_spills_and_halves_use_matrix_instructions()
     assert found[-1].instructions.get("LDGSTS"), "the prefix kernel loads no chunk ahead"
 
 
-# What a card alone can show.
+# What a GPU alone can show.
 
 
 @pytest.mark.gpu
@@ -415,7 +415,7 @@ def test_compiled_for_a_card_nothing_spills_and_halves_use_matrix_instructions()
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize(("b", "h", "t", "f", "v"), [(2, 4, 1000, 16, 64), (1, 2, 513, 8, 60), (1, 2, 300, 24, 100), (3, 2, 17, 16, 96)])
 @pytest.mark.parametrize("config", range(2))
-def test_on_a_card_every_type_equals_reference(b, h, t, f, v, dtype, std, config):
+def test_on_a_gpu_every_type_equals_reference(b, h, t, f, v, dtype, std, config):
     from recallkit.kernels.taylor_attention.triton_impl import taylor_attention_step_triton, taylor_attention_triton
 
     given = operands(b, h, t, f, v, std=std, dtype=dtype)
@@ -428,7 +428,7 @@ def test_on_a_card_every_type_equals_reference(b, h, t, f, v, dtype, std, config
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_on_a_card_a_long_text_keeps_its_count_and_its_precision(dtype):
+def test_on_a_gpu_a_long_text_keeps_its_count_and_its_precision(dtype):
     """Values of a mean of four sum to four times float16's largest number."""
     q, k, v = operands(1, 2, 65_537, 16, 64, dtype=dtype)
     v = v + 3.5
@@ -442,7 +442,7 @@ def test_on_a_card_a_long_text_keeps_its_count_and_its_precision(dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("b", "h", "t"), [(16, 16, 32_768), (1050, 32, 1000)])
-def test_on_a_card_rows_of_a_large_batch_are_as_if_alone(b, h, t):
+def test_on_a_gpu_rows_of_a_large_batch_are_as_if_alone(b, h, t):
     """Of the second, q, k and v are of one tensor, and values past element 2^31."""
     z = torch.randn(b, t, h, 16 + 16 + 64, device="cuda", dtype=torch.bfloat16)
     given = [x.transpose(1, 2) for x in torch.split(z, [16, 16, 64], dim=3)]

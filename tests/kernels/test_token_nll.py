@@ -51,7 +51,7 @@ def test_tiles_of_the_usual_size_equal_reference():
 
 
 def test_tiles_of_whole_rows_equal_reference(monkeypatch):
-    """As they are on a card."""
+    """As they are on a GPU."""
     monkeypatch.setattr(torch_impl, "_tile_shape", lambda device, vocab: (70, vocab))
     hidden, weight, bias, targets = draw(150, 16, 300)
     exact = token_nll(hidden, weight, targets, bias=bias, impl="reference")
@@ -63,7 +63,7 @@ def test_tiles_of_whole_rows_equal_reference(monkeypatch):
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize(("n", "d", "vocab"), [(1, 64, 500), (700, 64, 5000), (1500, 256, 50257)])
-def test_on_a_card_torch_equals_reference(n, d, vocab, dtype, with_bias):
+def test_on_a_gpu_torch_equals_reference(n, d, vocab, dtype, with_bias):
     tensors = draw(n, d, vocab, dtype)
     exact = token_nll(*tensors[:2], tensors[3], bias=tensors[2] if with_bias else None, impl="reference")
     hidden, weight, bias, targets = (tensor.cuda() for tensor in tensors)
@@ -218,7 +218,7 @@ def test_an_unknown_implementation_raises():
         token_nll(torch.zeros(1, 2), torch.zeros(3, 2), torch.zeros(1, dtype=torch.int64), impl="fast")
 
 
-# The kernel for cards: interpreted where there is none.
+# The kernel for GPUs: interpreted where there is none.
 
 KERNEL = "recallkit.kernels.token_nll.triton_impl"
 SHAPES = [(1, 8, 2), (17, 24, 257), (65, 64, 130), (130, 96, 63), (64, 16, 64)]
@@ -331,5 +331,5 @@ def compiled_cases() -> list[Case]:
     return found
 
 
-def test_compiled_for_a_card_nothing_spills_and_halves_use_matrix_instructions():
+def test_compiled_for_a_gpu_nothing_spills_and_halves_use_matrix_instructions():
     assert_compiles(compiled_cases(), matrix="HGMMA")

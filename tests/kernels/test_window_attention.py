@@ -378,18 +378,18 @@ def compiled_cases() -> list[Case]:
     return found
 
 
-def test_compiled_for_a_card_nothing_spills():
+def test_compiled_for_a_gpu_nothing_spills():
     assert_compiles(compiled_cases(), matrix=None)
 
 
-# On a card.
+# On a GPU.
 
 
 @of_the_compiler
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 @pytest.mark.parametrize(("t", "window", "width"), [(1000, 64, 64), (513, 100, 100), (65, 1, 16), (2048, 128, 128)])
-def test_on_a_card_a_whole_text_equals_reference(t, window, width, dtype):
+def test_on_a_gpu_a_whole_text_equals_reference(t, window, width, dtype):
     q, k, v = tokens(2, 3, t, width, dtype=dtype)
     exact = window_attention(q.double(), k.double(), v.double(), window, impl="torch")
     # FlexAttention multiplies float32 in TF32 where torch allows it.
@@ -400,7 +400,7 @@ def test_on_a_card_a_whole_text_equals_reference(t, window, width, dtype):
 @pytest.mark.parametrize("std", [1.0, 3.0])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("window", "width", "rope_width"), SIZES)
-def test_on_a_card_steps_in_half_precision_equal_reference(window, width, rope_width, dtype, std):
+def test_on_a_gpu_steps_in_half_precision_equal_reference(window, width, rope_width, dtype, std):
     state, (q, k, v) = filled([0, 1, window - 1, 100_000], 2, window, width, dtype, std), tokens(4, 2, width, std=std, dtype=dtype)
     exact = exact_step(q, k, v, state, rope_width=rope_width)
     made = window_attention_step(q, k, v, state, rope_width=rope_width, impl="triton")
@@ -411,7 +411,7 @@ def test_on_a_card_steps_in_half_precision_equal_reference(window, width, rope_w
 
 
 @pytest.mark.gpu
-def test_on_a_card_rings_of_more_than_2_to_31_numbers_are_addressed():
+def test_on_a_gpu_rings_of_more_than_2_to_31_numbers_are_addressed():
     rows, last = 2**31 // (16 * 64 * 64) + 64, 64
     state = empty_window(rows, 16, 64, 64, like=torch.zeros(1, dtype=torch.bfloat16, device=DEVICE))
     state = state._replace(seen=torch.full((rows,), 70, device=DEVICE))
@@ -426,7 +426,7 @@ def test_on_a_card_rings_of_more_than_2_to_31_numbers_are_addressed():
 
 
 @pytest.mark.gpu
-def test_on_a_card_a_step_goes_into_a_graph():
+def test_on_a_gpu_a_step_goes_into_a_graph():
     state, (q, k, v) = filled([3, 90], 4, 64, 64, torch.bfloat16), tokens(2, 4, 64, dtype=torch.bfloat16)
     wanted, after = window_attention_step(q, k, v, state, rope_width=64, impl="triton")
     graph = torch.cuda.CUDAGraph()

@@ -234,7 +234,7 @@ def test_positions_that_stretch_with_the_length_are_generated_by_scoring(tmp_pat
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["llama", "mamba", "recurrent_gemma", "rwkv"])
-def test_a_card_generates_what_the_cpu_does(tmp_path, name):
+def test_a_gpu_generates_what_the_cpu_does(tmp_path, name):
     path = str(save_model(name, tmp_path))
     there, here = (load_model(ModelRequest(path, VOCAB_SIZE, device=device)) for device in ("cuda", "cpu"))
     prompts, answers = random_ids(LENGTHS, 0), random_ids(ANSWERS, 1)

@@ -135,10 +135,10 @@ def test_half_precision_weights_still_give_float32_logits(tiny_model):
     assert np.mean(nll.view(np.uint32) & 0xFFFF != 0) > 0.9
 
 
-def test_a_card_that_is_not_there_is_one_line(tiny_model):
+def test_a_gpu_that_is_not_there_is_one_line(tiny_model):
     if torch.cuda.is_available():
-        pytest.skip("a CUDA card is here")
-    with pytest.raises(UserError, match="no CUDA card"):
+        pytest.skip("a CUDA GPU is here")
+    with pytest.raises(UserError, match="no CUDA GPU"):
         load_model(ModelRequest(str(tiny_model("llama")), 4096, device="cuda"))
 
 

@@ -1,4 +1,4 @@
-"""Batches: what fits on a card, and the seam to it."""
+"""Batches: what fits on a GPU, and the seam to it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GB = 1 << 30
     ],
     ids=["many", "a power of two", "a part that does not grow", "hardly one", "no growth: the most", "two did not fit", "none fitted"],
 )
-def test_a_batch_takes_what_a_card_has_to_give(taken, free, num_sequences):
+def test_a_batch_takes_what_a_gpu_has_to_give(taken, free, num_sequences):
     batch = fitting_batch(1000, taken, free, most=64_000)
     assert batch == 1000 * num_sequences
     if len(taken) == 2 and num_sequences > 1:
@@ -78,7 +78,7 @@ def test_kernels_that_no_one_knows_are_a_mistake(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", ["llama", "mamba"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-3), ("bfloat16", 0.1)])
-def test_a_card_gives_the_scores_of_the_cpu(tiny_model, family, dtype, tolerance):
+def test_a_gpu_gives_the_scores_of_the_cpu(tiny_model, family, dtype, tolerance):
     ids = np.random.default_rng(0).integers(0, 4096, 5 * 129).astype(np.uint32)
     offsets = np.array([0, 129, 200, 400, 516, 645])
     there, here = (load_model(ModelRequest(str(tiny_model(family)), 4096, device=d, dtype=dtype)) for d in ("cuda", "cpu"))
@@ -86,7 +86,7 @@ def test_a_card_gives_the_scores_of_the_cpu(tiny_model, family, dtype, tolerance
 
 
 @pytest.mark.gpu
-def test_a_batch_that_does_not_fit_on_a_card_is_a_memory_error_and_the_probe_finds_one_that_does(tiny_model):
+def test_a_batch_that_does_not_fit_on_a_gpu_is_a_memory_error_and_the_probe_finds_one_that_does(tiny_model):
     model = load_model(ModelRequest(str(tiny_model("llama")), 4096, device="cuda"))
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, 2 * GB / total))

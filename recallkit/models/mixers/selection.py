@@ -15,7 +15,7 @@ def hash_share(seed: int, *places: Tensor) -> Tensor:
 
     Each integer goes through a 32-bit mixer of multiplications and shifts (Wellons' lowbias32), its hash into the next one's.
     """
-    # Of the integer alone in plain Python: a number on CPU could not go into a kernel for a card.
+    # Of the integer alone in plain Python: a number on CPU could not go into a kernel for a GPU.
     mixed: Tensor | int = _mix(seed % WORD)
     for place in places:
         mixed = _mix((place % WORD) ^ mixed)

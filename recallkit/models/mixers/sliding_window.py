@@ -122,7 +122,7 @@ def _rings(state: State) -> WindowState:
 
 
 def _is_fresh(seen: Tensor) -> bool:
-    """Whether no row is known to have read anything; on a card, looking would mean waiting for it."""
+    """Whether no row is known to have read anything; on a GPU, looking would mean waiting for it."""
     return seen.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(seen.any())
 
 

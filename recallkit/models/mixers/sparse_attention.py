@@ -82,7 +82,7 @@ class SparseAttention(Attention):
     options are those of `Attention`.
 
     What is sparse is the mask: on CPU and in training `forward` is dense attention under it, in time and memory of t^2 whatever the
-    pattern, as `read` is after the first tokens. On a card `forward` leaves out blocks of pairs that hold none, see `masked_attention`.
+    pattern, as `read` is after the first tokens. On a GPU `forward` leaves out blocks of pairs that hold none, see `masked_attention`.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class SparseAttention(Attention):
         return masked_attention(q, k, v, rule, by_head=self.configuration == "multihead", key=key, numbers={"stride": self.stride})
 
     def _rule(self) -> functools.partial[Tensor]:
-        """`sees` without the mixer and its stride, so that what is kept of it on a card keeps no parameters."""
+        """`sees` without the mixer and its stride, so that what is kept of it on a GPU keeps no parameters."""
         pattern: dict[str, Any] = {"sparsity": self.sparsity, "seed": self.seed}
         if self.configuration == "multihead":
             return functools.partial(_sees_half_by_half, self.pattern, self.num_heads // 2, **pattern)
