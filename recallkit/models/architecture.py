@@ -1,4 +1,4 @@
-"""What a language model of ours is made of, as config.json holds it: no weights, and nothing heavy is imported."""
+"""The architecture of a model on our own mixers, as config.json describes it: no weights, and nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MAX_ELEMENTS = 1 << 36
 """Most weights that a config may ask for: a mistyped width is refused before memory is taken."""
 
 MAX_LAYERS = 1000
-"""The same for layers, of which each takes time to make."""
+"""The same for layers, each of which takes time to construct."""
 
 MAX_MODULES = 1 << 14
-"""The same for experts, heads and groups in configs that transformers reads, and for the entries of their lists."""
+"""The same for experts, heads and groups in configs that transformers reads, and for the lengths of their lists."""
 
 MAX_WIDTH = 1 << 24
-"""The same for widths and vocabularies in them."""
+"""The same for their widths and vocabularies."""
 
 _LAYERS = re.compile(r"(num|n)_.*(layers?|blocks?|stages?)|(n|num)_?layers?")
 _MODULES = re.compile(r"(num|n)_.*(experts?|heads?|groups?|head_kv)")
@@ -36,15 +36,15 @@ class LayerConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what is no name, or no mapping of options."""
+        """Raises ValueError unless the mixer is a name and the options are a mapping."""
         if not isinstance(self.mixer, str) or not isinstance(self.options, dict):
-            # A file says it, not a program: so it is the value that is wrong.
+            # The values come from a file, so a wrong type is a ValueError here.
             raise ValueError(f"a layer is a mixer's name and options, not {self.mixer!r} and {self.options!r}")  # noqa: TRY004
 
 
 @dataclass(frozen=True, slots=True)
 class ArchitectureConfig:
-    """What decides the shape of every weight, as config.json holds it."""
+    """Everything that determines the shapes of the weights, as in config.json."""
 
     vocab_size: int
     d_model: int
@@ -57,10 +57,10 @@ class ArchitectureConfig:
     embedding_norm: bool = False
     tied_head: bool = True
     max_length: int | None = None
-    """Ids of the sequences it was trained on, where it reads no longer ones."""
+    """The training context, where the model cannot read longer sequences."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for sizes that no model has."""
+        """Raises ValueError for implausible sizes."""
         for name, least in (("vocab_size", 1), ("d_model", 1), ("mlp_width", 0), ("max_length", 1)):
             value = getattr(self, name)
             if not (_is_whole(value) and value >= least) and not (name == "max_length" and value is None):
@@ -86,7 +86,7 @@ class ArchitectureConfig:
         return self.mlp_width or math.ceil(self.d_model * 8 / 3 / 32) * 32
 
     def to_json(self) -> dict[str, Any]:
-        """As config.json holds it."""
+        """The mapping for config.json."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -104,8 +104,8 @@ class ArchitectureConfig:
 def check_foreign(config: Mapping[str, Any]) -> None:
     """Raises ValueError for a config of any other program that asks for more layers, heads or width than a model has.
 
-    Each layer takes time and memory when a model is made, before a weight is read that could be missing. Parts of parts are
-    looked at, too.
+    Each layer takes time and memory when a model is made, before a weight is read that could be missing. Nested configs
+    are checked, too.
     """
     for name, value in config.items():
         if isinstance(value, dict):

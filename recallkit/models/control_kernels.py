@@ -1,7 +1,7 @@
 """Scores of the control models: exact probabilities, argmax and rank from a sorted table of counts.
 
-A rank asks how many of all tokens are more likely. Tokens never seen after `u` keep the order of the unigrams, so that
-a binary search counts them, and only the followers of `u` are looked at one by one.
+A rank asks how many of all tokens are more likely. Tokens never seen after `u` are ordered as under
+the unigram distribution, so that a binary search counts them; only the followers of `u` are visited one by one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NONE = -1
 
 @njit(inline="always", nogil=True, cache=True)
 def _find(seconds, low, end, token):  # type: ignore[no-untyped-def]
-    """Place of `token` in seconds[low:end] (sorted), or -1."""
+    """Index of `token` in the sorted seconds[low:end], or -1."""
     stop = end
     while low < stop:
         middle = (low + stop) // 2
@@ -54,8 +54,8 @@ def _count_larger(low, end, seconds, counts, scale, unigram, ascending, bound): 
 def summarise_rows(starts, seconds, counts, unigram):  # type: ignore[no-untyped-def]
     """For every token u: the sum of its counts, and the most likely next token under p2 with its weight.
 
-    Of the tokens never seen after u only the most frequent one can win, and where that one is a follower none of them
-    can. Equal weights go to the lowest id.
+    Of the tokens never seen after u only the most frequent one can win; where that one is a follower of u, none of them
+    can. Ties go to the lowest id.
     """
     num_rows = len(starts) - 1
     totals = np.zeros(num_rows)

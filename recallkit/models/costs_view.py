@@ -21,7 +21,7 @@ def print_costs(mixers: Sequence[Mapping[str, Any]], zoo_models: Sequence[Mappin
             f"Mixers of width {width:,}, sequences of {length:,} tokens",
             ["mixer", *headers],
             [[row["mixer"], *_costs(row)] for row in mixers],
-            caption="State: elements that a sequence keeps. FLOP: of the forward pass, two for a multiplication and an addition.",
+            caption="State: elements kept per sequence. FLOP: of the forward pass; a multiplication and an addition count as two.",
         )
     )
     console.print_table(

@@ -12,10 +12,10 @@ from recallkit.models.mixers import MIXERS, make_mixer
 
 
 def describe_mixers(d_model: int, length: int) -> list[dict[str, Any]]:
-    """One row a mixer, with its default options: `mixer`, `description`, `parameters`, `state_elements`, `flops_per_token`.
+    """One row per mixer, with its default options: `mixer`, `description`, `parameters`, `state_elements`, `flops_per_token`.
 
-    State: of one sequence after `length` tokens, as Zoology and Based (arXiv 2402.18668, appendix E.2) count it where they do.
-    Operations: of the forward pass on `length` tokens, two for a multiplication and an addition.
+    State: of one sequence after `length` tokens, as Zoology and Based (arXiv 2402.18668, appendix E.2) count it where they give it.
+    Operations: of the forward pass on `length` tokens; a multiplication and an addition count as two.
     Raises ValueError where `d_model` does not fit a mixer's heads.
     """
     import torch
@@ -37,7 +37,7 @@ def describe_mixers(d_model: int, length: int) -> list[dict[str, Any]]:
 
 
 def describe_zoo() -> list[dict[str, Any]]:
-    """One row a zoo model: costs as in `describe_mixers` at its own context, `embeddings` apart, and `trained_tokens`."""
+    """One row per zoo model: costs as in `describe_mixers` at its own context, `embeddings` apart, and `trained_tokens`."""
     import torch
 
     from recallkit.models.language_model import LanguageModel
@@ -61,7 +61,7 @@ def describe_zoo() -> list[dict[str, Any]]:
 
 
 def _options(name: str, length: int) -> dict[str, Any]:
-    """Filters as long as the sequence, where a mixer has such."""
+    """`max_length`, where the mixer has filters as long as the sequence."""
     parameters = inspect.signature(registry.resolve(MIXERS, name, "mixer")).parameters
     default = parameters["max_length"].default if "max_length" in parameters else None
     return {} if default is None else {"max_length": length}
@@ -72,6 +72,6 @@ def _first_sentence(mixer: type) -> str:
 
 
 def _trained_tokens(name: str) -> int | None:
-    """What the card says; None for a model that is not shipped."""
+    """Training tokens according to the model card; None for a model that is not shipped."""
     folder = zoo.shipped().get(name)
     return None if folder is None else int(json.loads((folder / zoo.CARD).read_bytes())["tokens"])

@@ -1,7 +1,7 @@
-"""Greedy generation, and the NLL of a known answer after the same prompt, for every model that scores.
+"""Greedy generation, and the NLL of a known answer after the same prompt, for every scoring model.
 
-A model of ours reads each prompt once and goes on in single steps, all rows together (`by_stepping`); any other scores its
-prompts anew with every id that it has generated (`by_scoring`). No model is shown a padded id that would enter its state.
+A `SteppingModel` reads each prompt once and continues token by token, all rows together (`by_stepping`); any other model scores the
+whole sequence again for every generated id (`by_scoring`). Padding never enters a model's state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def generate(
     """Continues each prompt by the ids of the largest logits, the lowest among equals, and scores its answer after it.
 
     `prompts[i]`: ids (t,), at least one. `answers[i]`: ids whose NLL is wanted, may be none. `most`: most ids generated, 0
-    for none. `is_done(i, ids)` is asked after each id generated for prompt i whether its text is complete. All prompts are
+    for none. `is_done(i, ids)` is called after each id generated for prompt i, and says whether its text is complete. All prompts are
     one batch; len(prompt) + max(most, len(answer)) must be within `max_length`. Raises MemoryError where they do not fit.
     """
     own = getattr(model, "generate", None)
@@ -42,7 +42,7 @@ def generate(
 def by_scoring(
     model: ScoringModel, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone
 ) -> list[Continuation]:
-    """See `generate`: every id is the last argmax of the prompt, what was generated, and an id that nothing sees."""
+    """See `generate`: each id is the last argmax of the prompt and what was generated, followed by an arbitrary id whose score is not used."""
     found = [Continuation([], np.empty(0, np.float32)) for _ in prompts]
     asked = [answer if len(answer) else [0] for answer in answers]
     going = [number for number, answer in enumerate(answers) if most or len(answer)]
@@ -73,20 +73,20 @@ def _scored(model: ScoringModel, sequences: Sequence[np.ndarray]) -> list[tuple[
 
 @dataclass(slots=True)
 class _Row:
-    """A prompt that is read on: with the ids of its answer, or (None) with what the model makes of it."""
+    """A prompt that is continued: by the ids of its answer, or (None) by the ids that the model generates."""
 
     number: int
     inputs: np.ndarray
-    """Ids that are read at once, int64."""
+    """Ids that are read before the first step, int64."""
     answer: np.ndarray | None = None
     ids: list[int] = field(default_factory=list)
     """What follows the prompt so far."""
     noted: list[int] = field(default_factory=list)
-    """Places of its NLLs among all of them."""
+    """Indices of its NLLs among those of all rows."""
 
     @property
     def due(self) -> int:
-        """The next id of its answer, which it has."""
+        """The next id of its answer; the row must have one."""
         assert self.answer is not None
         return int(self.answer[len(self.ids)])
 
@@ -94,7 +94,7 @@ class _Row:
 def by_stepping(
     model: SteppingModel, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone
 ) -> list[Continuation]:
-    """See `generate`: each prompt is read once, then rows step on together as `model.joining` allows."""
+    """See `generate`: each prompt is read once, then rows are continued together as far as `model.joining` allows."""
     import torch
 
     found = [Continuation([], np.empty(0, np.float32)) for _ in prompts]
@@ -113,16 +113,16 @@ def by_stepping(
 
 
 class _Loop:
-    """Rows read on, step by step."""
+    """Continues rows step by step."""
 
     def __init__(self, model: SteppingModel, most: int, is_done: IsDone) -> None:
         self.model, self.most, self.is_done = model, most, is_done
         self.nll: list[Tensor] = []
-        """Of every step's rows with an answer, left on the device until all is done."""
+        """NLLs of each step's rows that have an answer, kept on the device until the end."""
         self.num_noted = 0
 
     def begin_with_two(self, rows: list[_Row]) -> list[_Row]:
-        """The rows that go on, each with two ids or more to read first: some models take one for a step of what they read last."""
+        """The unfinished rows, each with at least two ids to read first: some models take a single id for a step from an earlier state."""
         single = [row for row in rows if len(row.inputs) == 1]
         if not single:
             return rows
@@ -134,7 +134,7 @@ class _Loop:
         return [row for row in rows if len(row.inputs) > 1]
 
     def batches(self, rows: list[_Row]) -> Iterator[tuple[list[_Row], Tensor, Any]]:
-        """Rows that step together, outputs (rows, ...) after what they begin with, and their state."""
+        """Groups of rows that step together, with outputs (rows, ...) after their inputs, and their state."""
         rows = sorted(rows, key=lambda row: (-len(row.inputs), row.inputs.tobytes()))
         read = (self._read(list(alike)) for _, alike in itertools.groupby(rows, self._read_as))
         if self.model.joining == "any" and rows:
@@ -148,11 +148,11 @@ class _Loop:
             yield from read
 
     def _read_as(self, row: _Row) -> Any:
-        """What rows have in common that are read together."""
+        """The key by which rows are grouped to be read together."""
         return row.inputs.tobytes() if self.model.sharing == "none" else len(row.inputs)
 
     def _read(self, rows: list[_Row]) -> tuple[list[_Row], Tensor, Any]:
-        """Rows of equal length as one of `batches`; a text of two rows is read once."""
+        """Rows of equal length as one of `batches`; a text that two rows share is read once."""
         texts = list({row.inputs.tobytes(): row.inputs for row in rows}.values())
         inputs, state = np.stack(texts), None
         ends = np.cumsum(self.model.pieces(inputs.shape[1], self.model.prompt_chunk))
@@ -172,7 +172,7 @@ class _Loop:
         return list(itertools.chain(*rows)), torch.cat(outputs), state
 
     def run(self, rows: list[_Row], outputs: Tensor, state: Any) -> None:
-        """Steps on from one of `batches` until all of its rows are done; those that are leave it."""
+        """Steps on from one of `batches` until all of its rows are done; finished rows leave the batch."""
         while going := self._advance(rows, outputs):
             if len(going) < len(rows):
                 rows, state = [rows[place] for place in going], self.model.take(state, going)
@@ -182,7 +182,7 @@ class _Loop:
             outputs = outputs[:, -1]
 
     def _advance(self, rows: list[_Row], outputs: Tensor) -> list[int]:
-        """Gives every row its next id, from outputs (rows, ...); the places of those that are not done."""
+        """Gives every row its next id, from outputs (rows, ...); the indices of those that are not done."""
         free = [place for place, row in enumerate(rows) if row.answer is None]
         known = [place for place, row in enumerate(rows) if row.answer is not None]
         with threads_for(len(rows)):

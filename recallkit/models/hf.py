@@ -1,4 +1,4 @@
-"""Causal language models that transformers loads, a directory, a GGUF file or a hub id: read, told apart, refused."""
+"""Causal language models that transformers loads, from a directory, a GGUF file or a hub id: loaded, identified, or refused."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 _DECIDING_FILES = ("config.json", "adapter_config.json", "*.index.json", "*.safetensors", "*.bin")
 _TRAINING_FILES = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin", "scaler.bin"})
-"""Left beside the weights by trainers; they decide no score, and a tokenizer or a README decides none either."""
+"""Files that trainers leave next to the weights. They do not affect scores; neither does a tokenizer or a README."""
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 _CODE_FILES = ("*.py",)
-"""They decide scores where the code of a checkpoint may run."""
+"""They affect scores where the code of a checkpoint may run."""
 
 
 def load_transformers(request: ModelRequest) -> TransformersModel:
-    """Loads a model in evaluation mode, all of it in the request's precision where that is float64.
+    """Loads a model in evaluation mode, entirely in float64 where the request asks for that precision.
 
-    Raises UserError where transformers cannot read it, where weights are missing from the files, without the device, or
-    where the model proves unfit when it is tried on a few ids.
+    Raises UserError where transformers cannot read it, where weights are missing from the files, where the device is missing, or
+    where the model fails the checks on a few ids.
     """
     from recallkit.models.transformers_model import TransformersModel
 
@@ -44,13 +44,13 @@ def load_transformers(request: ModelRequest) -> TransformersModel:
     if model.get_input_embeddings() is None or model.get_output_embeddings() is None:
         raise UserError("not a language model with input and output embeddings", where=request.spec)
     if request.dtype == "float64":
-        # Some models keep a few weights and buffers in float32 whatever they are loaded in.
+        # Some models keep a few weights and buffers in float32 in whatever precision they are loaded.
         model = model.double()
     return TransformersModel(model.to(device).eval(), request.spec, device)
 
 
 def identify_transformers(request: ModelRequest) -> str:
-    """Digest of what decides a model's numbers, precision aside: the files of a local one, the commit of a hub's.
+    """Digest of everything that determines the scores, except the precision: the files of a local one, the commit of a hub's.
 
     Where the code of a checkpoint may run, its files are part of it. Raises UserError where there is no such model.
     """
@@ -73,7 +73,7 @@ def own_tokenizer(spec: str) -> str | None:
 
 
 def code_files(request: ModelRequest) -> list[str]:
-    """The files of code that a checkpoint brings and this request allows to run: names in its folder, or REPOSITORY--NAME."""
+    """The code files of a checkpoint that this request allows to run: names in its folder, or REPOSITORY--NAME."""
     path = Path(request.spec)
     if not request.trust_remote_code or path.is_file():
         return []  # a GGUF file has no code
@@ -92,7 +92,7 @@ def hub_commit(spec: str) -> str:
 
 
 def hub_file(spec: str, name: str) -> Path:
-    """A file of a hub id, in the hub's cache. Raises UserError where there is none, and for a name that is no hub id."""
+    """A file of a hub id, in the hub's cache. Raises UserError where there is none, and for a name that is not a hub id."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -102,7 +102,7 @@ def hub_file(spec: str, name: str) -> Path:
         return Path(hf_hub_download(spec, name))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise UserError(
-            f"neither a model directory nor a model that the hub gives ({type(error).__name__})",
+            f"neither a model directory nor a model that the hub provides ({type(error).__name__})",
             where=spec,
             remedy="check the spelling and the network, or give a directory or a .gguf file",
         ) from error
@@ -115,7 +115,7 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
     from safetensors import SafetensorError
 
     spec, trusted = request.spec, request.trust_remote_code
-    # A checkpoint's own code raises whatever it likes.
+    # A checkpoint's own code may raise anything.
     failures = (Exception,) if trusted else (*FAILURES_TO_READ, SafetensorError, StrictDataclassError, AssertionError)
     with quiet_transformers():
         try:
@@ -126,7 +126,7 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
                 source, dtype=choose_dtype(request.dtype), output_loading_info=True, trust_remote_code=trusted, **options
             )
         except pickle.UnpicklingError as error:
-            raise UserError("its .bin file holds more than weights, and could run code", where=spec, remedy="use safetensors") from error
+            raise UserError("its .bin file contains more than weights, and could run code", where=spec, remedy="use safetensors") from error
         except failures as error:
             if "trust_remote_code" in str(error) and not trusted:
                 raise UserError(
@@ -148,7 +148,7 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
 
 
 def _check_config(source: str) -> None:
-    """Raises ValueError for a config.json that asks for more than any model has; an adapter's folder has none."""
+    """Raises ValueError for a config.json with implausible sizes; an adapter's folder has no config.json."""
     from transformers import PreTrainedConfig
 
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
@@ -164,10 +164,10 @@ def _known_class() -> Any:
 
 
 def _own_class(source: str) -> Any:
-    """The class that a checkpoint's own code defines, or None: from that code as it is now.
+    """The class defined by a checkpoint's own code as it is now; None where there is none.
 
-    `AutoModelForCausalLM` would take the first one that a process loaded for every later checkpoint of the same
-    configuration class, and would run it unasked from then on.
+    `AutoModelForCausalLM` would reuse the first such class of a process for every later checkpoint with the same
+    configuration class, and would run its code even where that is not allowed.
     """
     from transformers import PreTrainedConfig
     from transformers.dynamic_module_utils import get_class_from_dynamic_module

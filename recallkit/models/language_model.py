@@ -1,7 +1,7 @@
-"""A language model around any sequence mixers: embedding, blocks of mixer and MLP with norms before them, a head.
+"""A language model built from any sequence mixers: embedding, pre-norm blocks of a mixer and an MLP, and a head.
 
-The Llama recipe (RMSNorm, SwiGLU, tied head) is the default; the released checkpoints of other recipes differ in what
-`ArchitectureConfig` names. It is read at once, or in pieces with a state carried between them.
+The Llama recipe (RMSNorm, SwiGLU, tied head) is the default; checkpoints that follow other recipes differ by the options
+of `ArchitectureConfig`. A sequence is processed at once, or in chunks with the state carried between them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LanguageModel(nn.Module):
-    """Ids (b, t) to logits (b, t, vocab). Raises UserError for an unknown mixer, ValueError for options that do not fit it."""
+    """Ids (b, t) to logits (b, t, vocab). Raises UserError for an unknown mixer, ValueError for options that do not fit the mixer."""
 
     def __init__(self, config: ArchitectureConfig) -> None:
         super().__init__()
@@ -43,12 +43,12 @@ class LanguageModel(nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """Most ids that it reads, the least of what config and mixers say; None where there is no limit."""
+        """Longest sequence that it can read: the smallest limit of the config and the mixers; None where there is no limit."""
         limits = [self.config.max_length, *(block.mixer.max_length for block in self.blocks)]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def hidden(self, ids: Tensor) -> Tensor:
-        """Ids (b, t) to normalised states (b, t, d), of which `head_weight` makes logits."""
+        """Ids (b, t) to normalised states (b, t, d), which `head_weight` maps to logits."""
         x = self._embedded(ids)
         for block in self.blocks:
             x = block(x, ids)
@@ -59,7 +59,7 @@ class LanguageModel(nn.Module):
         return functional.linear(self.hidden(ids), self.head_weight)
 
     def reference(self, ids: Tensor) -> Tensor:
-        """The states of `hidden` by each mixer's readable reference."""
+        """`hidden`, computed by each mixer's `reference`."""
         x = self._embedded(ids)
         for block in self.blocks:
             x = block.reference(x, ids)
@@ -78,12 +78,12 @@ class LanguageModel(nn.Module):
         return self._normalised(x), states
 
     def auxiliary_loss(self) -> Tensor | None:
-        """The sum of what its mixers add to the training loss after a forward pass; None where none does."""
+        """The sum of the mixers' auxiliary losses of the last forward pass; None where no mixer has one."""
         losses = [loss for block in self.blocks if (loss := block.mixer.auxiliary_loss()) is not None]
         return torch.stack(losses).sum() if losses else None
 
     def num_parameters(self, *, embeddings: bool = True) -> int:
-        """Weights; without those of embedding and head where `embeddings` is False."""
+        """Number of parameters; without embedding and head where `embeddings` is False."""
         total = sum(parameter.numel() for parameter in self.parameters())
         return total if embeddings else total - self.embedding.weight.numel() - (0 if self.head is None else self.head.weight.numel())
 
@@ -92,7 +92,7 @@ class LanguageModel(nn.Module):
         return sum(block.mixer.state_size(t) for block in self.blocks)
 
     def flops(self, t: int) -> int:
-        """Operations of the forward pass on one sequence of t ids: mixers, MLPs and head; norms and the look-up are left out."""
+        """Operations of the forward pass on one sequence of t ids: mixers, MLPs and head; norms and the embedding lookup are not counted."""
         return sum(block.flops(t) for block in self.blocks) + 2 * t * self.config.d_model * self.config.vocab_size
 
     def _embedded(self, ids: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class Block(nn.Module):
         return self._after_mixer(x + self.mixer(self.mixer_norm(x), ids))
 
     def reference(self, x: Tensor, ids: Tensor) -> Tensor:
-        """The same by the mixer's reference."""
+        """The same, by the mixer's `reference`."""
         return self._after_mixer(x + self.mixer.reference(self.mixer_norm(x), ids))
 
     def initial_state(self, batch: int) -> dict[str, State]:
@@ -143,7 +143,7 @@ class Block(nn.Module):
         return self.mixer.flops(t) + (0 if self.mlp is None else self.mlp.flops(t))
 
     def _mixed(self, u: Tensor, state: State, ids: Tensor) -> tuple[Tensor, State]:
-        """What the mixer makes of the next tokens; of a single one by its step, to which many have a shorter way."""
+        """Outputs of the mixer for the next tokens; a single one goes through `step`, which is faster in many mixers."""
         if u.shape[1] > 1:
             return self.mixer.read(u, state, ids)
         y, after = self.mixer.step(u[:, 0], state, ids[:, 0])
@@ -168,7 +168,7 @@ class SwiGLU(nn.Module):
         return changed
 
     def initial_state(self, batch: int) -> State:
-        """Nothing: it sees each token alone."""
+        """Empty: it processes each token by itself."""
         return {}
 
     def read(self, x: Tensor, state: State) -> tuple[Tensor, State]:

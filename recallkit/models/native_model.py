@@ -1,4 +1,4 @@
-"""A model that runs on our own mixers, as it is scored."""
+"""Scoring of models that run on our own mixers."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ _WEIGHT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: Path) -> LanguageModel:
     """The model of a config with these weights, in float32; `source` is where they come from, for errors.
 
-    Raises UserError for a config that makes no model, and for weights that do not fit it.
+    Raises UserError for an invalid config, and for weights that do not fit it.
     """
     try:
         with torch.device("meta"):
             skeleton = LanguageModel(config)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise UserError(f"its config makes no model ({first_line(error)})", where=source, remedy="check config.json") from error
+        raise UserError(f"its config is not that of a model ({first_line(error)})", where=source, remedy="check config.json") from error
     _check_fit(skeleton, weights, source)
-    # The weights take the places of the skeleton's, which has none: no time is lost to a random start.
+    # The skeleton on the meta device has no storage; the weights are assigned to it, so none are initialised at random.
     skeleton.load_state_dict({name: value.float() for name, value in weights.items()}, assign=True)
     return skeleton
 
 
 def _check_fit(skeleton: LanguageModel, weights: dict[str, Tensor], source: Path) -> None:
-    """Raises UserError for weights that are missing, too many, of another shape or kind than the config makes them."""
+    """Raises UserError for weights that are missing or superfluous, or of another shape or type than the config implies."""
     wanted = {name: tuple(value.shape) for name, value in skeleton.state_dict().items()}
     problems = [f"weight {name} is missing" for name in wanted if name not in weights]
-    problems += [f"weight {name} is none of this architecture" for name in weights if name not in wanted]
+    problems += [f"weight {name} does not belong to this architecture" for name in weights if name not in wanted]
     problems += [
-        f"weight {name} has shape {tuple(weights[name].shape)}, the config makes it {shape}"
+        f"weight {name} has shape {tuple(weights[name].shape)}, the config implies {shape}"
         for name, shape in wanted.items()
         if name in weights and tuple(weights[name].shape) != shape
     ]
-    problems += [f"weight {name} is no plain tensor of floating-point numbers" for name, value in weights.items() if not _is_plain(value)]
+    problems += [f"weight {name} is not a plain tensor of floating-point numbers" for name, value in weights.items() if not _is_plain(value)]
     if problems:
         more = f" ({len(problems)} such in all)" if len(problems) > 1 else ""
         raise UserError(problems[0] + more, where=source, remedy="check that config and weights belong together")
@@ -65,7 +65,7 @@ def _is_plain(value: Tensor) -> bool:
 
 
 class NativeModel(TorchModel):
-    """A language model of ours behind `ScoringModel`; its state is carried and joined, whatever its mixers."""
+    """A language model of ours behind `ScoringModel`; its state can be carried and joined, whatever its mixers."""
 
     def __init__(self, model: LanguageModel, name: str, device: torch.device) -> None:
         super().__init__(name, device, vocab_size=model.config.vocab_size, max_length=model.max_length)

@@ -1,9 +1,9 @@
-"""A block in which torch computes nothing narrower than a wanted precision: the reference for rounding errors.
+"""A context in which torch computes nothing in less than a given precision: the reference for rounding errors.
 
-A model in float64 is not computed in float64 by that alone. Many modules narrow on the way: a norm casts to float32, a
-softmax is asked for float32, a state begins as float32 zeros. In the block each such cast and each such tensor is wide.
+Converting a model to float64 is not enough to compute in float64. Many modules narrow on the way: a norm casts to float32,
+a softmax is computed in float32, a state begins as float32 zeros. In this context each such cast and tensor is widened.
 
-What was rounded before the block stays as it is, and is computed with in the wide precision: weights, and buffers made
+Values that were rounded earlier keep their rounding error and are used in the wide precision: weights, and buffers computed
 in float32 when the model was built, such as the frequencies of rotary positions.
 """
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FROM_NUMBERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
-"""They round numbers of Python to a dtype before the dispatcher hears of it."""
+"""They round Python numbers to a dtype before the dispatcher sees them."""
 
 
 @contextlib.contextmanager
 def widened(to: torch.dtype = torch.float64) -> Iterator[None]:
-    """Inside, operators of torch take, make and give floating-point tensors of `to` or wider.
+    """Inside, torch's operators take, create and return floating-point tensors of `to` or wider.
 
     Tensors that come from outside are widened where they are read; one that is written to, or viewed, keeps its dtype.
     Works under `torch.inference_mode`. Fused kernels that do not go through torch's operators keep their own precision.
@@ -78,22 +78,22 @@ class _WideNumbers(TorchFunctionMode):
 
 
 def _wide(dtype: torch.dtype, to: torch.dtype) -> torch.dtype:
-    """The dtype that takes a dtype's place: `to`, or the complex numbers of it, where that is wider."""
+    """The dtype that replaces a dtype: `to`, or its complex counterpart, where that is wider."""
     wanted = to.to_complex() if dtype.is_complex else to
     return wanted if (dtype.is_complex or dtype.is_floating_point) and dtype.itemsize < wanted.itemsize else dtype
 
 
 @functools.cache
 def _shared(func: Any) -> frozenset[int | str]:
-    """Places and names of the arguments that an operator writes to, or gives a view of."""
+    """Positions and names of the arguments that an operator writes to or returns a view of."""
     pairs = [(place, argument.name) for place, argument in enumerate(func._schema.arguments) if argument.alias_info is not None]
     return frozenset(key for pair in pairs for key in pair)
 
 
 def _grouped_product(rows: torch.Tensor, weights: torch.Tensor, offs: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """Rows (n, d) in groups that end at `offs` (g,), each times its matrix of `weights` (g, d, e): torch has it for no float64.
+    """Rows (n, d) in groups that end at `offs` (g,), each times its matrix of `weights` (g, d, e): torch does not implement it in float64.
 
-    Rows behind the last group are zero.
+    Rows after the last group are zero.
     """
     product = rows.new_zeros(len(rows), weights.shape[2])
     start = 0

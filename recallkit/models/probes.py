@@ -1,7 +1,7 @@
-"""What is found out about a causal language model by trying it on a few ids, rather than by its name.
+"""Properties of a causal language model that are measured on a few ids rather than inferred from its name.
 
 Families differ in what they do to their logits, in whether a longer batch changes a shorter sequence, and in how their
-state can be carried on; the answers here hold for the very model that was loaded.
+state can be carried; the answers here are those of the very model that was loaded.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import Sharing
 
 PROBED_IDS = 12
-"""Few, so that trying a large model takes moments; enough to reach beyond its short convolutions."""
+"""Few, so that probing a large model is quick; enough to reach beyond its short convolutions."""
 
 EXACT = 1e-4
-"""Differences of logits below this share of the largest one are rounding, in float32 or wider."""
+"""Differences of logits below this fraction of the largest one count as rounding error, in float32 or wider."""
 
 _RULED_OUT = 1e30
 
 _LEAK = 1e-3
-"""A token's score that changes by more than this share with what follows it is no score of a causal model."""
+"""Where a token's score changes by more than this fraction with what follows it, the model is not causal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def random_ids(vocab_size: int, shape: tuple[int, int], device: torch.device) ->
 def is_close(outputs: Tensor, wanted: Tensor, tolerance: float = EXACT) -> bool:
     """Whether outputs differ by no more than `tolerance` times the largest wanted value.
 
-    Entries that a model rules out (-inf, or the least number of its dtype) must be the same ones, and set no scale.
+    Entries that a model masks (-inf, or the lowest number of its dtype) must be the same, and do not count as the largest value.
     """
     ordinary = wanted.abs() < _RULED_OUT
     if outputs.shape != wanted.shape or not torch.equal(outputs.abs() < _RULED_OUT, ordinary):
@@ -61,9 +61,9 @@ def is_close(outputs: Tensor, wanted: Tensor, tolerance: float = EXACT) -> bool:
 
 
 def find_head(model: Any, run: Callable[..., Any], ids: Tensor) -> Head | None:
-    """How logits follow from the backbone's last hidden states; None where they do in another way than `Head` says.
+    """How logits follow from the backbone's last hidden states; None where `Head` cannot express it.
 
-    `run(module, ids)` gives a module's output. A forward pass in which marks take the place of the linear layer's output
+    `run(module, ids)` returns a module's output. A forward pass in which known values replace the linear layer's output
     shows what is done to it, however small the model's own logits are.
     """
     linear = model.get_output_embeddings()
@@ -88,13 +88,13 @@ def find_head(model: Any, run: Callable[..., Any], ids: Tensor) -> Head | None:
 
 
 def _marks(like: Tensor) -> Tensor:
-    """Powers of two of either sign, from a four-thousandth to four thousand, in the shape of logits."""
+    """Powers of two of either sign, from 2^-12 to 2^12, in the shape of logits."""
     places = torch.arange(like.numel(), device=like.device).view(like.shape)
     return torch.where(places % 2 == 0, 1.0, -1.0).to(like) * torch.exp2((places % 25 - 12).to(like))
 
 
 def _curve(marks: Tensor, made: Tensor) -> tuple[float, float | None] | None:
-    """The factor and the soft cap that made something of the marks: the smallest show the one, the largest the other."""
+    """The factor and the soft cap that were applied to the known values: the smallest show the factor, the largest the cap."""
     x, y = marks.double().flatten(), made.double().flatten()
     smallest, cap = x.abs().argmin(), float(y.abs().max())
     factor = float(y[smallest] / x[smallest])
@@ -109,7 +109,7 @@ def _agree(one: Tensor, other: Tensor) -> bool:
 
 
 def _factor(given: Tensor, made: Tensor) -> float | None:
-    """What `given` was multiplied with to become `made`; None if that is not what became of it."""
+    """The factor by which `given` was multiplied to give `made`; None where it was not multiplied by one factor."""
     if made.shape != given.shape:
         return None
     x, y = given.double(), made.double()
@@ -120,7 +120,7 @@ def _factor(given: Tensor, made: Tensor) -> float | None:
 
 
 def find_sharing(logits: Callable[[Tensor], Tensor], ids: Tensor, name: str) -> Sharing:
-    """Which sequences may share a batch, from `logits` (b, t, vocab) of ids like the two rows of `ids` (2, t).
+    """Which sequences may share a batch, tried with `logits` (b, t, vocab) on ids like the two rows of `ids` (2, t).
 
     Raises UserError where a model is not causal: what follows a token changes its score.
     """
@@ -142,7 +142,7 @@ def find_sharing(logits: Callable[[Tensor], Tensor], ids: Tensor, name: str) -> 
 class Carrying:
     """How a model's state is carried: into `chunks` of any length, or only in `steps` of one id once there is a state.
 
-    `positions`: whether the model must be told at which positions it goes on.
+    `positions`: whether the model must be given the positions of the ids that follow.
     """
 
     pieces: Literal["chunks", "steps"]
@@ -150,11 +150,11 @@ class Carrying:
 
 
 def find_carrying(whole: Tensor, read: Callable[[list[int], bool], Tensor]) -> Carrying | None:
-    """The fastest way of carrying that gives the logits of the `whole` (b, t, vocab) again; None if none does.
+    """The fastest way of carrying the state that reproduces the logits `whole` (b, t, vocab) of one pass; None if none does.
 
-    `read(sizes, positions)` gives the logits of the same ids read in pieces of these sizes, or raises UserError. Some
-    models ignore parts of their state where more than one id follows, so what counts is the logits of later pieces; some
-    mix up the rows of a batch where a single id follows, so there must be more rows than one.
+    `read(sizes, positions)` returns the logits of the same ids read in chunks of these sizes, or raises UserError. Some
+    models ignore parts of their state where more than one id follows, so the logits of later chunks are compared; some
+    mix up the rows of a batch where a single id follows, so several rows are read.
     """
     length = whole.shape[1]
     sizes: dict[Literal["chunks", "steps"], list[int]] = {"chunks": [2, 3, 2, length - 7], "steps": [2] + [1] * (length - 2)}
@@ -170,7 +170,7 @@ _STARTS: dict[Sharing, list[tuple[slice, int]]] = {"any": [(slice(1, 2), 5), (sl
 """Sequences that are read together, and how many ids of each."""
 
 _TAKEN = ([0, 1], [0, 1], [1, 0, 1], [1, 2], [1])
-"""Of the rows before each step, those that take it."""
+"""For each step, which of the previous rows take it."""
 
 
 def find_joining(
@@ -181,10 +181,10 @@ def find_joining(
     take: Callable[[Any, Sequence[int]], Any],
     tolerance: float = EXACT,
 ) -> Sharing | None:
-    """Which rows may step on together: those of `any` lengths, of `equal` ones, `none`; None: not even each alone.
+    """Which rows may be continued together: those of `any` lengths, of `equal` ones, `none`; None: not even a single row.
 
-    ids (2, t), of which each sequence alone gives the logits `whole` (2, t, vocab). `read(ids, state)` gives logits and the
-    state, or raises UserError; `join` and `take` as those of TorchModel. A way that gives the logits of the whole again is right.
+    ids (2, t), of which each sequence alone has the logits `whole` (2, t, vocab). `read(ids, state)` returns logits and the
+    state, or raises UserError; `join` and `take` are those of `SteppingModel`. Joining is correct where it reproduces `whole`.
     """
 
     def close(stepped: list[tuple[int, int, Tensor]]) -> bool:
@@ -192,7 +192,7 @@ def find_joining(
         return is_close(torch.stack(logits), whole[list(numbers), list(places)], tolerance)
 
     def step(rows: list[tuple[int, int]], state: Any) -> tuple[list[tuple[int, int, Tensor]], Any]:
-        """One step of rows, each a sequence and the place of the id that it reads."""
+        """One step of rows, each given as a sequence and the position of the id that it reads."""
         numbers, places = (list(values) for values in zip(*rows, strict=True))
         logits, state = read(ids[numbers, places][:, None], state)
         return list(zip(numbers, places, logits[:, 0], strict=True)), state

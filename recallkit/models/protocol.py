@@ -1,4 +1,4 @@
-"""The protocol a model meets to be scored."""
+"""The protocols of models that are scored, and their requests and results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from recallkit.kernels.token_nll.result import TokenNll
 
 Sharing = Literal["any", "equal", "none"]
-"""Sequences of `any` lengths, shorter ones padded behind their last id; those of `equal` length; or `none`: each is read alone."""
+"""Sequences of `any` lengths, shorter ones padded after their last id; those of `equal` length; or `none`: each is read alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,40 +34,40 @@ class ScoringModel(Protocol):
     """As given by the user."""
     vocab_size: int
     max_length: int | None
-    """Most ids it can be given at once; None where there is no limit."""
+    """Longest context, in ids; None where there is no limit."""
 
     def batch_tokens(self, seq_len: int) -> int:
-        """Ids of a batch that fit in memory and keep the device busy; the same on every run on a machine."""
+        """Ids per batch that fit in memory and keep the device busy; the same on every run on a machine."""
         ...
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
-        """Scores sequences in one batch: sequence i is `ids[offsets[i]:offsets[i + 1]]`, its first id is context only.
+        """Scores sequences in one batch: sequence i is `ids[offsets[i]:offsets[i + 1]]`, its first id is only context.
 
-        Returns n - num_sequences values of each kind. Never shows a sequence any padding before its last id.
+        Returns n - num_sequences values of each kind. No padding precedes the last id of a sequence.
         """
         ...
 
 
 class CarryingModel(ScoringModel, Protocol):
-    """A recurrent model whose state can be carried: any length in pieces, none of which is forgotten."""
+    """A recurrent model whose state can be carried: it reads a sequence of any length in chunks, without truncating its context."""
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
-        """The same values as `score`, the sequences read `chunk` ids at a time with the state carried between."""
+        """The same values as `score`, with the sequences read `chunk` ids at a time and the state carried from one chunk to the next."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What a model makes of a prompt, and what it gives an answer that is known."""
+    """A model's continuation of a prompt, and the NLL of a known answer after it."""
 
     ids: list[int]
-    """Generated greedily, the id after which the text was complete included."""
+    """Generated greedily, including the id that completed the text."""
     answer_nll: np.ndarray
-    """float32 (len(answer),) nats, of each id of the answer after the prompt."""
+    """float32 (len(answer),), nats of each id of the answer after the prompt."""
 
 
 class GeneratingModel(ScoringModel, Protocol):
-    """A model that generates in a faster way than by scoring a text anew for each of its ids."""
+    """A model that generates faster than by scoring the whole sequence again for each id."""
 
     def generate(
         self,
@@ -81,7 +81,7 @@ class GeneratingModel(ScoringModel, Protocol):
 
 
 class SteppingModel(ScoringModel, Protocol):
-    """A model that reads a prompt once and goes on from its state in single steps; see `TorchModel` for what each method does."""
+    """A model that reads a prompt once and continues from its state token by token; `TorchModel` documents the methods."""
 
     sharing: Sharing
     prompt_chunk: int
@@ -100,19 +100,19 @@ class SteppingModel(ScoringModel, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A model's name and what loading may need beside it."""
+    """A model's name and what else is needed to load it."""
 
     spec: str
     vocab_size: int
-    """Entries of the tokenizer in use: a model needs at least as many."""
+    """Vocabulary size of the tokenizer in use: the model's must be at least as large."""
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
-    """`name` and `digest` of that tokenizer: counts of another one are refused."""
+    """`name` and `digest` of that tokenizer: counts made with another one are refused."""
     counts: Path | None = None
     """Training counts, for control models."""
     counts_id: str | None = None
-    """The id of these counts where it is known, so that they are not opened to identify a model."""
+    """The id of these counts where it is known, so that identifying a model need not open them."""
     device: str = "auto"
     dtype: str = "float32"
-    """`float32`, `bfloat16` or `float16`; `float64` is the precision of checks, on CPU."""
+    """`float32`, `bfloat16` or `float16`; `float64` is for checks, on CPU."""
     trust_remote_code: bool = False
     """Whether Python code that comes with a checkpoint may run."""

@@ -1,9 +1,9 @@
 """The checkpoints that the authors of Based released, read into the shape of `recallkit.models.language_model`.
 
-`hazyresearch/{based,attn,mamba}-{360m,1b}` hold a config.json and a pytorch_model.bin that transformers does not read: the
+`hazyresearch/{based,attn,mamba}-{360m,1b}` contain a config.json and a pytorch_model.bin that transformers does not read: the
 first two are FlashAttention's GPT with mixers of their own (HazyResearch/based, based/models/gpt.py), the third is in
-Mamba's own layout. Shapes are taken from the weights, and config.json must agree; what either holds and is not understood
-is refused.
+Mamba's own layout. Shapes are taken from the weights, and config.json must agree; entries of
+either that are not understood are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS = "config.json", "pytorch_model.bin"
 
 _NORM_EPS = 1e-5
-"""Of GPT2Config where it names none, and of Mamba's layout, which has no entry for it."""
+"""The default of GPT2Config, and that of Mamba's layout, which has no entry for it."""
 
 _EXPECTED = {
     "activation_function": "swiglu",
@@ -40,23 +40,23 @@ _EXPECTED = {
     "rotary_emb_scale_base": None,
     "n_head_kv": None,
 }
-"""Entries that leave no trace in the shapes of weights, and the values of the released checkpoints: no other one is understood."""
+"""Entries that the shapes of the weights do not show, with the values of the released checkpoints: no other value is understood."""
 
 _EXPECTED_OF_MAMBA: dict[str, Any] = {"tie_embeddings": True, "attn_layer_idx": [], "d_intermediate": 0}
 
 _Plan = tuple[dict[str, Any], dict[str, tuple[str, tuple[int, ...]]]]
-"""A mixer's options, and for each of its weights by their name ours and its shape."""
+"""A mixer's options, and for each published name of a weight our name and its shape."""
 
 
 def is_published(folder: Path) -> bool:
-    """Whether a folder holds a checkpoint in one of the layouts, as config.json tells; False for anything unreadable."""
+    """Whether a folder contains a checkpoint in one of the layouts, according to config.json; False for anything unreadable."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
     if not isinstance(config, dict) or not (folder / WEIGHTS).is_file():
         return False
-    # transformers' own Mamba keeps these entries beside its name.
+    # transformers' own Mamba has these entries, too, next to its model_type.
     is_mamba = "ssm_cfg" in config and config.get("model_type") != "mamba"
     return is_mamba or ("n_embd" in config and "rotary_emb_fraction" in config)
 
@@ -64,20 +64,20 @@ def is_published(folder: Path) -> bool:
 def read_published(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
     """The architecture and the weights of a `LanguageModel`, in the precision of the file.
 
-    Raises UserError where a file cannot be read, a weight is missing, has another shape or is left over (named), or an entry
-    of config.json says what is not understood.
+    Raises UserError where a file cannot be read, a weight is missing, has another shape or is left over (it is named), or where an
+    entry of config.json is not understood.
     """
     config, weights = _read_config(folder / CONFIG), _Weights(folder / WEIGHTS)
     try:
         architecture = _mamba(config, weights) if weights.is_of_mamba() else _gpt(config, weights)
-    except ValueError as error:  # what each entry alone may be, but not a model
-        raise UserError(f"its config makes no model ({error})", where=folder / CONFIG) from error
+    except ValueError as error:  # valid entries that do not make a model together
+        raise UserError(f"its config is not that of a model ({error})", where=folder / CONFIG) from error
     weights.check_all_taken()
     return architecture, weights.taken
 
 
 class _Weights:
-    """Weights by their published names, taken one by one under ours."""
+    """Weights by their published names, renamed to ours one by one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,7 +101,7 @@ class _Weights:
     def take(self, key: str, ours: str, *sizes: int) -> Tensor:
         """Raises UserError where the shape is not that of `sizes`."""
         if (shape := self.shape(key, len(sizes))) != sizes:
-            raise UserError(f"{key} is of shape {list(shape)}, where {list(sizes)} fits the other weights", where=self.path)
+            raise UserError(f"{key} has shape {list(shape)}, where the other weights imply {list(sizes)}", where=self.path)
         self.taken[ours] = self._left.pop(key)
         return self.taken[ours]
 
@@ -113,7 +113,7 @@ class _Weights:
         self._left.pop(key, None)
 
     def drop_twin(self, key: str, ours: str) -> None:
-        """Leaves out a weight that is tied to one that was taken."""
+        """Skips a weight that is tied to one that was taken."""
         if key in self._left and not self._left.pop(key).equal(self.taken[ours]):
             raise UserError(f"{key} differs from the embedding that it is tied to", where=self.path)
 
@@ -155,7 +155,7 @@ def _gpt(config: Mapping[str, Any], weights: _Weights) -> ArchitectureConfig:
 
 
 def _gpt_mixer(config: Mapping[str, Any], weights: _Weights, i: int, d_model: int, where: Path) -> LayerConfig:
-    """One layer's mixer: its kind by config.json, its shapes by its weights."""
+    """One layer's mixer: its kind from config.json, its shapes from its weights."""
     kind, entry = _kind(config, i, where)
     prefix, num_heads = f"transformer.layers.{i}.mixer", _number(config, "n_head", where)
     if kind == "gated_short_conv":
@@ -167,7 +167,7 @@ def _gpt_mixer(config: Mapping[str, Any], weights: _Weights, i: int, d_model: in
         if kind == "sliding_window":
             # They see [i - size // 2, i] (based/models/mixers/slide_attention.py).
             options["window"] = _number(entry, "window_size", where) // 2 + 1
-        weights.drop(f"{prefix}.rotary_emb.inv_freq")  # a buffer of older FlashAttention: it follows from config.json
+        weights.drop(f"{prefix}.rotary_emb.inv_freq")  # a buffer of older versions of FlashAttention, which config.json determines
     weights.take_all(prefix, f"blocks.{i}.mixer", keys)
     return LayerConfig(kind, options)
 
@@ -183,7 +183,7 @@ def _kind(config: Mapping[str, Any], i: int, where: Path) -> tuple[str, Mapping[
     if entry is None:
         return "attention", {}
     if not isinstance(entry, dict):
-        raise UserError(f"{name} is no JSON object", where=where)
+        raise UserError(f"{name} is not a JSON object", where=where)
     target = str(entry.get("_target_")).rpartition(".")[2]
     for start, kind in (("BaseConv", "gated_short_conv"), ("LinearAttention", "linear_attention"), ("Sliding", "sliding_window")):
         if target.startswith(start):
@@ -194,7 +194,7 @@ def _kind(config: Mapping[str, Any], i: int, where: Path) -> tuple[str, Mapping[
 def _convolution(weights: _Weights, prefix: str, d_model: int) -> _Plan:
     width = weights.shape(f"{prefix}.out_proj.weight")[1]
     if width % d_model:
-        raise UserError(f"{prefix}.out_proj.weight has {width} columns, no multiple of the width {d_model}", where=weights.path)
+        raise UserError(f"{prefix}.out_proj.weight has {width} columns, not a multiple of the width {d_model}", where=weights.path)
     kernel = weights.shape(f"{prefix}.conv.conv.weight", 3)[2]
     has_bias = weights.has(f"{prefix}.in_proj.bias")
     sizes: dict[str, tuple[int, ...]] = {"in_proj.weight": (2 * width, d_model), "out_proj.weight": (d_model, width)}
@@ -252,18 +252,18 @@ def _mamba(config: Mapping[str, Any], weights: _Weights) -> ArchitectureConfig:
 
 
 def _check_mamba_options(given: Any, found: Mapping[str, Any], where: Path) -> None:
-    """Raises UserError for an entry of `ssm_cfg` that the shapes contradict, or that leaves no trace in them."""
+    """Raises UserError for an entry of `ssm_cfg` that contradicts the shapes, or that the shapes cannot confirm."""
     ours = {"d_state": "state", "expand": "expand", "d_conv": "conv_kernel", "dt_rank": "dt_rank"}
     known = {theirs: found[name] for theirs, name in ours.items()} | {"layer": "Mamba1"}
     for name, value in given.items() if isinstance(given, dict) else [("ssm_cfg", given)]:
         if name not in known or (value not in (known[name], "auto", None)):
-            raise UserError(f"{name} of ssm_cfg is {value!r}, which the weights are not of", where=where)
+            raise UserError(f"{name} of ssm_cfg is {value!r}, which contradicts the weights", where=where)
 
 
 def _mamba_mixer(weights: _Weights, prefix: str, d_model: int) -> _Plan:
     width, state = weights.shape(f"{prefix}.A_log")
     if width % d_model:
-        raise UserError(f"{prefix}.A_log has {width} rows, no multiple of the width {d_model}", where=weights.path)
+        raise UserError(f"{prefix}.A_log has {width} rows, not a multiple of the width {d_model}", where=weights.path)
     kernel, dt_rank = weights.shape(f"{prefix}.conv1d.weight", 3)[2], weights.shape(f"{prefix}.dt_proj.weight")[1]
     sizes: dict[str, tuple[int, ...]] = {
         "A_log": (width, state),
@@ -281,7 +281,7 @@ def _mamba_mixer(weights: _Weights, prefix: str, d_model: int) -> _Plan:
 
 
 def _embedding(config: Mapping[str, Any], weights: _Weights, key: str, width_entry: str, where: Path) -> tuple[int, int]:
-    """Takes the embedding; its rows, which padding makes more than the vocabulary of config.json, and its width."""
+    """Takes the embedding; returns its rows, which padding makes more than the vocabulary in config.json, and its width."""
     vocab_size, d_model = weights.shape(key)
     if d_model != _number(config, width_entry, where):
         raise UserError(f"{key} has a width of {d_model}, {CONFIG} {config[width_entry]}", where=weights.path)
@@ -294,7 +294,7 @@ def _embedding(config: Mapping[str, Any], weights: _Weights, key: str, width_ent
 def _number(entry: Mapping[str, Any], name: str, where: Path) -> int:
     value = entry.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{name} is {value!r}, not a positive whole number", where=where)
+        raise UserError(f"{name} is {value!r}, not a positive integer", where=where)
     return value
 
 
@@ -321,9 +321,9 @@ def _load(path: Path) -> dict[str, Tensor]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UserError("it holds more than weights, and could run code", where=path, remedy="get the released file") from error
+        raise UserError("it contains more than weights, and could run code", where=path, remedy="get the released file") from error
     except FAILURES_TO_READ as error:
         raise UserError(f"it cannot be read ({first_line(error)})", where=path) from error
     if not isinstance(loaded, dict) or not all(isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in loaded.items()):
-        raise UserError("it is no mapping of names to weights", where=path)
+        raise UserError("it is not a mapping of names to weights", where=path)
     return loaded

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FEW_TOKENS = 64
-"""Matrix products of fewer rows may differ in the last bit between numbers of threads: they get one thread."""
+"""With fewer rows, the last bit of a matrix product may depend on the number of threads: they get one thread."""
 
 
 def physical_memory() -> int:
@@ -35,7 +35,7 @@ def threads_for(num_tokens: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def memory_errors() -> Iterator[None]:
-    """Turns torch's ways of running out of memory into MemoryError."""
+    """Raises MemoryError for torch's out-of-memory errors."""
     import torch
 
     try:

@@ -1,7 +1,7 @@
-"""States of models, in whatever form they are kept: their tensors found by walking, joined and taken row by row.
+"""States of models of any structure: their tensors are found by traversal, joined and selected row by row.
 
-A state is a tensor, or lists, tuples, dicts and objects that hold tensors beside numbers; a cache of transformers is one.
-Which axis of each tensor is that of the rows shows in the states of one row and of two.
+A state is a tensor, or nested lists, tuples, dicts and objects with tensors and numbers; a cache of transformers is one.
+The batch axis of each tensor is found by comparing the states of one row and of two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the tensors of a model's states, in the order in which they are found, lie."""
+    """The axes of the tensors of a model's states, in the order in which they are found."""
 
     axes: list[int | None]
     """The axis of the rows; None in a tensor that does not grow with them."""
@@ -29,9 +29,9 @@ class Layout:
     """Whether a tensor grows with the ids that were read."""
 
     def join(self, states: Sequence[Any]) -> Any:
-        """A new state of all rows. What is no tensor, or has no rows, is that of the first state, which has read the most ids.
+        """A new state of all rows. Anything without a batch axis is taken from the first state, which has read the most ids.
 
-        What is shorter than in another state gets zeros at the left. Raises ValueError for states of unlike form.
+        Tensors shorter than those of another state get zeros at the left. Raises ValueError for states of different structure.
         """
         parts = zip(*map(tensors_of, states), self.axes, strict=True)
         return _with(states[0], (part[0].clone() if axis is None else _join(part, axis) for *part, axis in parts))
@@ -44,7 +44,7 @@ class Layout:
 def find_layout(one: Any, two: Any, longer: Any) -> Layout:
     """The layout, from the states of one row, of two, and of one that has read more ids.
 
-    Raises ValueError where a tensor grows in another way than by an entry of one axis for each row.
+    Raises ValueError where a tensor does not grow along exactly one axis with the number of rows.
     """
     axes: list[int | None] = []
     for small, large in zip(tensors_of(one), tensors_of(two), strict=True):
@@ -57,7 +57,7 @@ def find_layout(one: Any, two: Any, longer: Any) -> Layout:
 
 
 def tensors_of(state: Any) -> list[Tensor]:
-    """The tensors of a state, each once, in an order that depends on its form alone."""
+    """The tensors of a state, each once, in an order that depends on its structure alone."""
     found: list[Tensor] = []
 
     def see(tensor: Tensor) -> Tensor:
@@ -69,13 +69,13 @@ def tensors_of(state: Any) -> list[Tensor]:
 
 
 def _with(state: Any, tensors: Iterable[Tensor]) -> Any:
-    """A copy of a state with these tensors in place of its own."""
+    """A copy of a state with its tensors replaced by these."""
     replaced = iter(tensors)
     return _mapped(state, lambda _: next(replaced), {})
 
 
 def _mapped(state: Any, change: Callable[[Tensor], Tensor], made: dict[int, Any]) -> Any:
-    """A copy of a state, its tensors changed; what stands in two places of it is one thing in the copy (`made`), too."""
+    """A copy of a state, its tensors replaced; an object that occurs twice in it is one object in the copy (`made`), too."""
     if id(state) in made:
         return made[id(state)]
     copied = state

@@ -1,4 +1,4 @@
-"""What every torch model shares when it is scored: batches, padding, devices, precision, running out of memory."""
+"""What every torch model shares in scoring: batching, padding, devices, precision, out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _MOST_CUDA_TOKENS = 1 << 16
 
 _PROBE_SECONDS = 2.0
 _WORTHWHILE = 0.05
-"""A batch twice as large must be faster by this share."""
+"""The relative gain in speed that justifies a batch twice as large."""
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:1`. Raises UserError for a GPU that is not there, or kernels that no one knows."""
+    """`auto`, `cpu`, `cuda` or `cuda:1`. Raises UserError for a GPU that is missing, or an unknown value of RECALLKIT_KERNELS."""
     import torch
 
     from recallkit.kernels.choice import IMPLS
@@ -63,10 +63,10 @@ def choose_dtype(name: str) -> torch.dtype:
 
 
 def fitting_batch(seq_len: int, taken: Sequence[int], free: int, most: int) -> int:
-    """Ids of the largest batch that takes four fifths of the `free` bytes, a power of two sequences, at most `most` ids.
+    """Number of ids of the largest batch that fits in four fifths of the `free` bytes: a power of two sequences, at most `most` ids.
 
-    `taken`: bytes that one sequence of `seq_len` took, and two; fewer where they did not fit. A power of two, so that a
-    GPU that is a little fuller makes the same batches.
+    `taken`: bytes used by one sequence of `seq_len`, and by two; shorter where they did not fit. A power of two, so that
+    batches stay the same when a little less memory is free. With 1 and 1.5 GB for one and two sequences and 10 GB free, 8 fit.
     """
     if len(taken) < 2:
         return seq_len
@@ -79,13 +79,13 @@ def fitting_batch(seq_len: int, taken: Sequence[int], free: int, most: int) -> i
 def fastest_batch(seq_len: int, most: int, seconds: Callable[[int], float]) -> int:
     """Ids of the smallest batch that is nearly as fast as any: 1, 2, 4 ... sequences of `seq_len`, at most `most` ids.
 
-    `seconds(n)` is the time of a batch of n sequences. Larger ones are tried as long as they gain, and for seconds only:
-    where one sequence takes that long it keeps the machine busy by itself.
+    `seconds(n)` is the time of a batch of n sequences. Larger ones are tried as long as they are faster, for a few seconds
+    at most: a sequence that takes that long uses the machine fully by itself.
     """
     chosen, rate, spent, num_sequences = 1, 0.0, 0.0, 1
     while num_sequences == 1 or (num_sequences * seq_len <= most and spent < _PROBE_SECONDS):
         took = seconds(num_sequences)
-        if num_sequences == 1:  # the first one also pays for what is done once
+        if num_sequences == 1:  # the first call includes one-time costs
             took = min(took, seconds(1)) if took < _PROBE_SECONDS / 4 else took
         spent += took
         if num_sequences / took > (1 + _WORTHWHILE) * rate:
@@ -97,12 +97,12 @@ def fastest_batch(seq_len: int, most: int, seconds: Callable[[int], float]) -> i
 
 
 class TorchModel:
-    """A torch model behind `ScoringModel`. A subclass gives `forward` and `reduce`."""
+    """A torch model as a `ScoringModel`. A subclass implements `forward` and `reduce`."""
 
     sharing: Sharing = "any"
     """Which sequences may share a batch without changing each other's scores."""
     prompt_chunk = 1 << 62
-    """Ids of a prompt that are read at once before it is continued; fewer where `forward` gives logits of all of them."""
+    """Largest number of prompt ids that are read at once; small where `forward` returns logits for all of them."""
 
     def __init__(self, name: str, device: torch.device, *, vocab_size: int, max_length: int | None) -> None:
         self.name = name
@@ -111,27 +111,27 @@ class TorchModel:
         self.max_length = max_length
 
     def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
-        """What is known of the id after each of `inputs` (b, t) int64: hidden states (b, t, d) or logits (b, t, vocab).
+        """The model's outputs for `inputs` (b, t) int64: hidden states (b, t, d) or logits (b, t, vocab).
 
-        `state` is what an earlier call with `carry` gave for the ids before; without `carry` the new state may be None.
-        Inputs read with `carry` have the lengths that `pieces` gives.
+        `state` is the one returned by an earlier call with `carry` for the preceding ids; without `carry` the new state may be None.
+        Inputs read with `carry` have the lengths that `pieces` returns.
         """
         raise NotImplementedError
 
     def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
-        """NLL, argmax and rank of `targets` (n,) from rows (n, d) or (n, vocab) of what `forward` gave."""
+        """NLL, argmax and rank of `targets` (n,) from rows (n, d) or (n, vocab) of the outputs of `forward`."""
         raise NotImplementedError
 
     def pick(self, outputs: Tensor) -> Tensor:
-        """The ids (n,) that `reduce` gives as argmax, where nothing else is wanted."""
+        """The argmax (n,) of `reduce`, where nothing else is needed."""
         return self.reduce(outputs, outputs.new_zeros(len(outputs)).long()).argmax
 
     def bytes_per_token(self, seq_len: int) -> int:
-        """A generous bound of the memory that one id of a batch of sequences of `seq_len` takes, in bytes."""
+        """A generous upper bound on the bytes of memory per id in a batch of sequences of `seq_len`."""
         return 1 << 17
 
     def batch_tokens(self, seq_len: int) -> int:
-        """Ids of a batch of sequences of `seq_len`, found by a probe: of memory on a GPU, of speed on CPU."""
+        """Ids of a batch of sequences of `seq_len`, found by measuring: memory on a GPU, speed on CPU."""
         import torch
 
         if self.device.type == "cuda":
@@ -151,7 +151,7 @@ class TorchModel:
         return np.random.default_rng(0).integers(0, self.vocab_size, count).astype(np.uint32)
 
     def _probe_memory(self, seq_len: int) -> list[int]:
-        """Bytes of the GPU that scoring one sequence takes beside the weights, then two; shorter where they do not fit."""
+        """Bytes of GPU memory, apart from the weights, used by scoring one sequence, then two; shorter where they do not fit."""
         import torch
 
         taken = []
@@ -169,13 +169,13 @@ class TorchModel:
         return taken
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
-        """See `ScoringModel.score`. Shorter sequences of a batch are padded behind their last id, which no causal model sees."""
+        """See `ScoringModel.score`. Shorter sequences of a batch are padded after their last id, which a causal model does not see."""
         return self._score(ids, offsets, None)
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
-        """See `CarryingModel.score_carrying`. What is known of a piece is reduced before the next one is read.
+        """See `CarryingModel.score_carrying`. The outputs of a chunk are reduced before the next one is read.
 
-        Raises UserError for more ids than attention, positions or filters hold.
+        Raises UserError for sequences longer than the context.
         """
         longest = int(np.diff(offsets).max() - 1)
         if self.max_length is not None and longest > self.max_length:
@@ -191,22 +191,22 @@ class TorchModel:
     def generate(
         self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
     ) -> list[Continuation]:
-        """See `GeneratingModel.generate`. Answers alone are scored at once; so is every id where single steps are not exact."""
+        """See `GeneratingModel.generate`. Answers alone are scored in one pass; where single steps are not exact, each generated id takes a pass over the sequence."""
         run = by_stepping if most and self.joining is not None else by_scoring
         return run(self, prompts, answers, most, is_done)
 
     @functools.cached_property
     def joining(self) -> Sharing | None:
-        """Which rows may step on from joined states, those of `any` lengths, of `equal` ones or `none`; found at first use.
+        """Which rows may continue from joined states: those of `any` lengths, of `equal` ones or `none`; found at first use.
 
-        None where not even one row's single steps after more ids are exact.
+        None where not even a single row can be continued exactly, one id at a time.
         """
         return None
 
     def check_room(self, state: Any, num_rows: int, wanted_rows: int) -> None:
-        """Raises MemoryError where `wanted_rows` of states like this one, of `num_rows`, take a quarter of the machine's memory.
+        """Raises MemoryError where states of `wanted_rows` rows, like this one of `num_rows`, take a quarter of the machine's memory.
 
-        They exist twice while they are joined. A GPU says when it is full; without one the system kills who asks for more.
+        They exist twice while they are joined. CUDA reports that memory is exhausted; on CPU the system would kill the process.
         """
         from recallkit.models.states import tensors_of
 
@@ -215,11 +215,11 @@ class TorchModel:
             raise MemoryError
 
     def join(self, states: Sequence[Any]) -> Any:
-        """The state of all rows of some states of `forward`, the longest first. Raises ValueError where they do not fit."""
+        """The joint state of all rows of several states of `forward`, the longest first. Raises ValueError where they do not fit together."""
         return self._layout.join(states)
 
     def take(self, state: Any, rows: Sequence[int]) -> Any:
-        """The state of some of its rows, in this order and none of it shared, as `forward` takes it."""
+        """The state of some of its rows, in this order, as a copy for `forward`."""
         return self._layout.take(state, rows)
 
     @functools.cached_property
@@ -260,7 +260,7 @@ class TorchModel:
         return TokenScores(scores.nll[real], scores.argmax[real], scores.rank[real])
 
     def _read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
-        """What `forward` gives for inputs (b, t): all at once, or some `chunk` ids of each row at a time."""
+        """What `forward` gives for inputs (b, t): all at once, or about `chunk` ids of each row at a time."""
         import torch
 
         carry = chunk is not None
@@ -271,20 +271,20 @@ class TorchModel:
                 outputs, state = self.forward(self.to_device(piece), state, carry=carry)
             held.append(outputs)
             read += size
-            # Single steps are reduced together: products of one row take as long as those of many.
+            # Outputs of single steps are reduced together: a product of one row takes as long as one of many.
             if chunk is None or read - start >= chunk or read == inputs.shape[1]:
                 yield outputs if len(held) == 1 else torch.cat(held, dim=1)
                 held, start = [], read
 
     def _reduce_real(self, outputs: Tensor, targets: np.ndarray, real: np.ndarray) -> TokenScores:
-        """What `reduce` gives for the `real` ones of outputs (b, t, ...) and targets (b, t), row by row."""
+        """What `reduce` returns for the `real` ones of outputs (b, t, ...) and targets (b, t), row by row."""
         rows = outputs.flatten(0, 1) if real.all() else outputs[self.to_device(real)]
         with threads_for(len(rows)):
             found = self.reduce(rows, self.to_device(targets[real]))
         return TokenScores(found.nll.cpu().numpy(), found.argmax.cpu().numpy(), found.rank.cpu().numpy())
 
     def to_device(self, array: np.ndarray) -> Tensor:
-        """Through page-locked memory to a GPU, so that the copy runs beside the model."""
+        """Copies through page-locked memory to a GPU, so that the copy overlaps with the model."""
         import torch
 
         tensor = torch.from_numpy(np.ascontiguousarray(array))
@@ -292,7 +292,10 @@ class TorchModel:
 
 
 def _padded(ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs and their targets (b, longest) int64, and which of them are real: others repeat the sequence's last ones."""
+    """Inputs and their targets (b, longest) int64, and a mask of the real ones: padding repeats a sequence's last pair.
+
+    Ids 5 6 7 and 8 9 (offsets 0, 3, 5) give inputs [[5, 6], [8, 8]], targets [[6, 7], [9, 9]], real [[1, 1], [1, 0]].
+    """
     lengths = np.diff(offsets) - 1
     places = np.arange(int(lengths.max()))
     at = offsets[:-1, None] + np.minimum(places, lengths[:, None] - 1)
@@ -300,7 +303,7 @@ def _padded(ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _groups(lengths: np.ndarray, sharing: Sharing) -> list[np.ndarray]:
-    """The numbers of the sequences of each batch."""
+    """The indices of the sequences of each batch."""
     if sharing == "any":
         return [np.arange(len(lengths))]
     if sharing == "none":
@@ -309,7 +312,7 @@ def _groups(lengths: np.ndarray, sharing: Sharing) -> list[np.ndarray]:
 
 
 def _taken(values: np.ndarray, offsets: np.ndarray, sequences: np.ndarray) -> np.ndarray:
-    """What stands in `values` at some sequences, in their order."""
+    """The parts of `values` that belong to some sequences, in their order."""
     return np.concatenate([values[offsets[number] : offsets[number + 1]] for number in sequences])
 
 

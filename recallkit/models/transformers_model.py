@@ -1,8 +1,8 @@
-"""A transformers model as it is scored: hidden states, its head, its precision, its state carried on.
+"""Scoring of a transformers model: its hidden states, head, precision and carried state.
 
-Hidden states come from the backbone and go through the head a few rows at a time, so that logits of a whole batch never
-exist; where a model does more to its logits than a linear layer, a factor and a soft cap, its own forward is used. What a
-model needs is found out by trying it on a few ids (probes.py), not by its name.
+Hidden states come from the backbone and go through the head a few rows at a time, so that logits of a whole batch are
+never materialised; where a model does more to its logits than a linear layer, a factor and a soft cap, its own forward pass is used.
+A model's properties are measured on a few ids (probes.py), not inferred from its name.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import Continuation, Sharing, TokenScores
 
 _STATES = ("past_key_values", "cache_params", "state")
-"""What a model calls the state that it takes and gives."""
+"""Names of the state among a model's arguments and outputs."""
 
 _EXACT_SETTINGS: dict[str, int] = {"max_inference_chunksize": 1 << 62}
-"""Settings of a configuration without which scores would be rounded: xLSTM's state, to bfloat16 between such stretches."""
+"""Settings of a configuration that avoid rounding: xLSTM otherwise rounds its state to bfloat16 between chunks."""
 
 _LOGITS = 1 << 25
-"""Logits held at a time where they are soft-capped or float64: 128 or 256 MB."""
+"""Logits in memory at a time where they are soft-capped or float64: 128 or 256 MB."""
 
 
 @dataclass(frozen=True)
 class _Carried:
-    """The state after `seen` ids, in whatever form the model keeps it."""
+    """The state after `seen` ids, in the model's own format."""
 
     cache: Any
     seen: int
-    """Of rows that were joined: by the longest."""
+    """Of joined rows: that of the longest."""
     missing: Tensor
-    """By how many ids each row (b,) has seen fewer; what grows with them stands behind as many places that are none."""
+    """How many ids fewer than `seen` each row (b,) has read: tensors that grow with them are left-padded by as many positions."""
     is_ragged: bool = False
-    """Whether that may be any."""
+    """Whether `missing` may be nonzero."""
     kept: tuple[Tensor, ...] = ()
-    """What modules keep to themselves, see `_keepers`."""
+    """Tensors that modules store in themselves, see `_keepers`."""
 
 
 class TransformersModel(TorchModel):
-    """A transformers model behind `ScoringModel` and, where its state can be carried, `CarryingModel`.
+    """A transformers model as a `ScoringModel` and, where its state can be carried, a `CarryingModel`.
 
     Raises UserError where the model fails on a few ids, or is not causal.
     """
@@ -70,7 +70,7 @@ class TransformersModel(TorchModel):
         super().__init__(name, device, vocab_size=vocab_size, max_length=_context_length(config, model.base_model))
         self.model = model
         self.config = config
-        # Convolutions on a GPU would otherwise be float32 by name only.
+        # Convolutions on a GPU would otherwise use TF32.
         torch.backends.cudnn.allow_tf32 = False
         for setting, value in _EXACT_SETTINGS.items():
             if hasattr(config, setting):
@@ -84,13 +84,13 @@ class TransformersModel(TorchModel):
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """Ids with which its generation configuration ends a text."""
+        """End-of-text ids of its generation configuration."""
         ends = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
         return frozenset(ends if isinstance(ends, list | tuple) else [] if ends is None else [ends])
 
     @property
     def head_is_linear(self) -> bool:
-        """Whether logits are the head's linear layer on the backbone's states, but for a factor."""
+        """Whether logits are the head's linear layer on the backbone's states, up to a factor."""
         return self.head is not None and self.head.cap is None
 
     @property
@@ -108,16 +108,16 @@ class TransformersModel(TorchModel):
         return 4 * (8 * width + 4 * inner + 4 * inner * state + 2 * heads * seq_len + logits)
 
     def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
-        """See `TorchModel.forward`: hidden states, or logits where it is not known how they follow from them."""
+        """See `TorchModel.forward`: hidden states, or logits where `Head` cannot express how they follow from hidden states."""
         # One id without a state is a whole sequence (see `pieces`), and needs no state.
         if carry and (state is not None or inputs.shape[1] > 1):
             return self._read_on(inputs, state, positions=self._way_of_carrying is not None and self._way_of_carrying.positions)
         return self._outputs(self._run(self._reader, inputs)), None
 
     def pieces(self, num_inputs: int, chunk: int) -> list[int]:
-        """See `TorchModel.pieces`. A state begins with two ids or more, and single ones follow only where it is carried so.
+        """See `TorchModel.pieces`. The first chunk has at least two ids, and single ids follow only where the state is carried in steps.
 
-        Some models take a single id for a step that goes on from whatever they read last.
+        Some models treat a single id as a step from whatever they read last.
         """
         size = max(2, chunk)
         if num_inputs <= size:
@@ -144,8 +144,8 @@ class TransformersModel(TorchModel):
             return TokenNll(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
     def pick(self, outputs: Tensor) -> Tensor:
-        """See `TorchModel.pick`: from float32 logits without what `reduce` does to many rows, a piece of the head at a time."""
-        if self.head is None or (self._is_half and outputs.is_cuda):  # which multiplies halves to float32 as they are
+        """See `TorchModel.pick`: from float32 logits, one part of the head at a time, without the work of `reduce` for many rows."""
+        if self.head is None or (self._is_half and outputs.is_cuda):  # whose products of half-precision operands are float32
             return super().pick(outputs)
         with self._exactly():
             hidden, weight, bias = self._operands(outputs, self.head)
@@ -158,16 +158,16 @@ class TransformersModel(TorchModel):
         self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
     ) -> list[Continuation]:
         """See `TorchModel.generate`."""
-        with without_advice():  # for each step it takes a tenth of a small model's time
+        with without_advice():  # which would take a tenth of a small model's time in each step
             return super().generate(prompts, answers, most, is_done)
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
         """See `CarryingModel.score_carrying`.
 
-        Raises UserError for a model whose state cannot be carried, too.
+        Also raises UserError for a model whose state cannot be carried.
         """
         if self.carrying is None:
-            problem = "its state cannot be carried from one piece to the next"
+            problem = "its state cannot be carried from one chunk to the next"
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
         return super().score_carrying(ids, offsets, chunk)
 
@@ -175,7 +175,7 @@ class TransformersModel(TorchModel):
 
     @property
     def _reader(self) -> Any:
-        """The module whose outputs `forward` gives."""
+        """The module whose outputs `forward` returns."""
         return self.model if self.head is None else self.model.base_model
 
     def _run(self, module: Any, ids: Tensor, **more: Any) -> Any:
@@ -198,7 +198,7 @@ class TransformersModel(TorchModel):
     def _outputs(self, output: Any) -> Tensor:
         outputs = getattr(output, "logits" if self.head is None else "last_hidden_state", None)
         if not isinstance(outputs, torch.Tensor):
-            raise UserError(f"it gives no logits, but an object of {type(output).__name__}", where=self.name)
+            raise UserError(f"it returns no logits, but an object of {type(output).__name__}", where=self.name)
         return outputs
 
     @property
@@ -210,11 +210,11 @@ class TransformersModel(TorchModel):
         return self.model.dtype in (torch.bfloat16, torch.float16)
 
     def _exactly(self) -> contextlib.AbstractContextManager[None]:
-        """Where a float64 model computes: in float64 throughout."""
+        """The context in which a float64 model computes in float64 throughout."""
         return widened() if self._is_reference else contextlib.nullcontext()
 
     def _operands(self, outputs: Tensor, head: probes.Head) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Hidden states, weight and bias whose product and sum are the logits, but for a soft cap."""
+        """Hidden states, weight and bias of which the logits are made, up to a soft cap."""
         linear = self.model.get_output_embeddings()
         factor = head.before * head.after
         hidden = outputs if factor == 1 else _wide(outputs) * factor
@@ -226,12 +226,12 @@ class TransformersModel(TorchModel):
     # -------------------------------------------------------------------------------------------- trying it out
 
     def _probed_ids(self) -> Tensor:
-        """Ids (2, t) that any model can be given."""
+        """Ids (2, t) that are valid for any model."""
         known = min(self.vocab_size, int(self.model.get_input_embeddings().weight.shape[0]))
         return probes.random_ids(known, (2, min(probes.PROBED_IDS, self.max_length or probes.PROBED_IDS)), self.device)
 
     def _as_precise_as_a_probe(self) -> contextlib.AbstractContextManager[None]:
-        """In half precision rounding would hide what a probe looks for."""
+        """A context in float32: in half precision, rounding would hide what a probe looks for."""
         return widened(torch.float32) if self._is_half else contextlib.nullcontext()
 
     @functools.cached_property
@@ -305,7 +305,7 @@ class TransformersModel(TorchModel):
         output = self._run(self._reader, inputs, **more)
         cache = getattr(output, name, None)
         if cache is None and state.cache is None:
-            # It keeps what it made to itself: one of ours, which it writes to.
+            # The model does not return its cache: we pass one, which it writes to.
             cache = more[name] = self._fresh_cache()
             output = self._run(self._reader, inputs, **more)
         kept = tuple(getattr(module, attribute) for module, attribute in self._keepers)
@@ -313,7 +313,7 @@ class TransformersModel(TorchModel):
 
     @functools.cached_property
     def _keepers(self) -> list[tuple[torch.nn.Module, str]]:
-        """Modules and names of their tensors that grow with the rows: states that stand in no cache (recurrent_gemma)."""
+        """Modules and names of their tensors that grow with the rows: states outside any cache (recurrent_gemma)."""
 
         def shapes(num_rows: int) -> dict[tuple[torch.nn.Module, str], torch.Size]:
             self._run(self._reader, torch.zeros(num_rows, 2, dtype=torch.int64, device=self.device), use_cache=True)
@@ -335,13 +335,13 @@ def _wide(values: Tensor) -> Tensor:
 
 
 def _head_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, cap: float | None) -> Tensor:
-    """Logits (..., vocab) of hidden states (..., d), of which only few can be had at a time."""
+    """Logits (..., vocab) of hidden states (..., d), computed for a few rows at a time."""
     logits = torch.nn.functional.linear(hidden, weight, bias)
     return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
 
 def _parameters(module: Any) -> frozenset[str]:
-    """The names of what a module's forward takes."""
+    """Names of the arguments of a module's forward."""
     return _parameter_names(type(module).forward)
 
 
@@ -351,7 +351,7 @@ def _parameter_names(function: Any) -> frozenset[str]:
 
 
 def _setting(config: Any, *names: str) -> int:
-    """The first of these settings that a configuration has, the largest where it is one a layer; 0 if it has none."""
+    """The first of these settings that a configuration has, the largest where there is one per layer; 0 if it has none."""
     for name in names:
         value = getattr(config, name, None)
         value = max(value) if isinstance(value, list | tuple) and value else value
@@ -361,9 +361,9 @@ def _setting(config: Any, *names: str) -> int:
 
 
 def _context_length(config: Any, backbone: Any) -> int | None:
-    """Most ids that a model takes at once; None where it has no limit.
+    """Longest context that a model accepts; None where there is no limit.
 
-    A model that keeps nothing but a state of fixed size has none, whatever length it was trained at.
+    A model whose only state is of fixed size has none, whatever length it was trained at.
     """
     taken = _parameters(backbone)
     if taken & {"state", "cache_params"} and not taken & {"past_key_values", "position_ids"}:
@@ -372,7 +372,7 @@ def _context_length(config: Any, backbone: Any) -> int | None:
 
 
 def _depends_on_length(config: Any) -> bool:
-    """Whether a sequence's length changes how its first tokens are read: rotary positions that stretch beyond a length."""
+    """Whether a sequence's length changes the outputs of its first tokens: rotary positions that are rescaled beyond a length."""
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope, *(each for each in rope.values() if isinstance(each, dict))]
     return any(kind.get("rope_type") in ("dynamic", "longrope") for kind in kinds)

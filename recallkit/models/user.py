@@ -1,15 +1,15 @@
-"""A user's own model, `path/to/file.py:function`: Python code that the user names, and that is therefore run.
+"""A user's own model, `path/to/file.py:function`: Python code that the user names and that is therefore run.
 
-`function(request: ModelRequest)` gives an object that meets `ScoringModel`, or something that maps ids (b, t) int64 to
+`function(request: ModelRequest)` returns an object that implements `ScoringModel`, or something that maps ids (b, t) int64 to
 logits (b, t, vocab), or to an object with `.logits`: a torch.nn.Module or any callable. A module is moved to the request's
-device and dtype and put in evaluation mode. Names of the file and of the module that are heeded:
+device and dtype and put in evaluation mode. These names in the file and attributes of the module are used:
 
-    FILES = ["weights.safetensors"]      in the file: what it reads, named relative to it; a change of one is noticed
+    FILES = ["weights.safetensors"]      in the file: the files that it reads, relative to it; a change of one is detected
     TOKENIZER = "tokenizer.json"         in the file: the model's own tokenizer, where it is not that of the slices
-    vocab_size, max_length               of the module: entries of its logits, most ids at once (none: no limit)
-    hidden(ids) -> (b, t, d), head       of the module: its states and a Linear that makes logits of them, never held whole
-    read(ids, state) -> logits, state    of the module: goes on from a state, None at the beginning; a tensor, or nested tuples,
-                                         lists and dicts of them. Then text is read in pieces, and generated in single steps
+    vocab_size, max_length               of the module: entries of its logits, longest context (None: no limit)
+    hidden(ids) -> (b, t, d), head       of the module: its states and the nn.Linear that maps them to logits, a few rows at a time
+    read(ids, state) -> logits, state    of the module: continues from a state, None at the beginning; a tensor, or nested tuples,
+                                         lists and dicts of tensors. Then text is read in chunks, and generated token by token
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import ModelRequest, ScoringModel, Sharing
 
 _PROBED_IDS = 64
-"""Ids of the sequence that a module is tried on; a multiple of the chunks that kernels ask for."""
+"""Ids of the sequence that a module is checked on; a multiple of the chunk lengths of common kernels."""
 
 _PROTOCOL = ("vocab_size", "max_length", "batch_tokens", "score")
 
 
 def identify_user_model(request: ModelRequest) -> str:
-    """Digest of the function's name, of its file, of the modules beside it that the file imports, and of its FILES.
+    """Digest of the function's name, of its file, of the modules in its folder that it imports, and of its FILES.
 
     The file is run, the function is not. Raises UserError where one of them is missing or the file's code fails.
     """
@@ -63,10 +63,10 @@ def identify_user_model(request: ModelRequest) -> str:
 
 
 def load_user_model(request: ModelRequest) -> ScoringModel:
-    """Runs the function; `request.device` is given to it as torch names it, never `auto`.
+    """Runs the function; `request.device` is passed to it as torch names it, never as `auto`.
 
-    A module is tried on random ids before it is used. Raises UserError for what the code raised, for what is no model,
-    and for a model that would give wrong scores: one that is not causal, or whose sequences see each other.
+    A module is checked on random ids before it is used. Raises UserError for errors of the code, for a result that is not a
+    model, and for a model that would give wrong scores: one that is not causal, or whose sequences see each other.
     """
     device = choose_device(request.device)
     code, function = _open(request.spec)
@@ -79,16 +79,16 @@ def load_user_model(request: ModelRequest) -> ScoringModel:
         if callable(made):
             return UserModule(made, code, request, device)
     except MemoryError:
-        raise UserError("out of memory while it was loaded and tried", where=request.spec) from None
+        raise UserError("out of memory while it was loaded and checked", where=request.spec) from None
     given = _kind(made)
-    wanted = f"return a torch.nn.Module, or give it {', '.join(missing)}"
-    raise UserError(f"the function returned {given}, which is no model", where=request.spec, remedy=wanted)
+    wanted = f"return a torch.nn.Module, or add {', '.join(missing)}"
+    raise UserError(f"the function returned {given}, which is not a model", where=request.spec, remedy=wanted)
 
 
 def user_tokenizer(spec: str) -> str | None:
     """The tokenizer that a user's file names as its model's own (TOKENIZER): a path, a hub id or `bytes`; else None.
 
-    A path relative to the file comes back as one that can be opened from here. Raises UserError where it is no text, or
+    A path relative to the file is returned as one that can be opened from here. Raises UserError where it is not a string, or
     the file's code fails.
     """
     code, _ = _open(spec)
@@ -106,28 +106,28 @@ def user_tokenizer(spec: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _UserCode:
-    """A user's file that is being run, or has been: its module, and the modules beside it that its code has imported."""
+    """A user's file that is running or has been run: its module, and the modules in its folder that it has imported."""
 
     path: Path
     module: ModuleType
     beside: dict[str, ModuleType] = field(default_factory=dict)
     digest: str = ""
-    """Of the file's bytes and of the modules beside it that it imported itself, as they were then."""
+    """Of the file's bytes and of the modules in its folder that it imported at its top level, as they were when it was run."""
 
     @contextlib.contextmanager
     def running(self, spec: str) -> Iterator[None]:
-        """A block in which the user's code runs; what it prints goes to stderr, for stdout is for results.
+        """A block in which the user's code runs; what it prints goes to stderr, since stdout is for results.
 
-        Raises UserError for whatever it raises, but MemoryError where memory ends, for then a batch can be smaller.
+        Raises UserError for whatever it raises, but MemoryError where it runs out of memory, so that a smaller batch can be tried.
         """
         with self._user_errors(spec), memory_errors(), self._imports_beside(), contextlib.redirect_stdout(sys.stderr):
             yield
 
     @contextlib.contextmanager
     def _imports_beside(self) -> Iterator[None]:
-        """Imports in the block find modules of the file's folder first, as those of a script do.
+        """Imports in the block look in the file's folder first, as those of a script do.
 
-        Two models may each have a `model.py` beside them: such modules leave with the block, and are back in the next.
+        Two models may each have a `model.py` in their folder: such modules are removed after the block and restored in the next.
         """
         folder, before = str(self.path.parent), sys.modules.copy()
         sys.modules.update(self.beside)
@@ -135,7 +135,7 @@ class _UserCode:
         try:
             yield
         finally:
-            with contextlib.suppress(ValueError):  # the user's code may have taken it away
+            with contextlib.suppress(ValueError):  # the user's code may have removed it
                 sys.path.remove(folder)
             changed = [name for name, module in sys.modules.copy().items() if before.get(name) is not module]
             ours = [name for name in changed if name in self.beside or self._holds(name, before)]
@@ -143,7 +143,7 @@ class _UserCode:
             sys.modules.update({name: before[name] for name in self.beside if name in before})
 
     def _holds(self, name: str, before: dict[str, ModuleType]) -> bool:
-        """Whether a new module belongs to a top-level one that lies in the file's folder itself, not in a .venv below."""
+        """Whether a new module belongs to a top-level one directly in the file's folder, not in a .venv below it."""
         root = name.partition(".")[0]
         if root in before or root.startswith(_MODULE) or root not in sys.modules:
             return False
@@ -151,7 +151,7 @@ class _UserCode:
         return any(Path(place).parent == self.path.parent for place in places if place)
 
     def files_beside(self) -> list[str]:
-        """Files of the modules beside it."""
+        """Files of the imported modules in its folder."""
         files = (getattr(module, "__file__", None) for module in self.beside.values())
         return sorted(file for file in files if file)
 
@@ -175,14 +175,14 @@ class _UserCode:
 
 
 _MODULE = "recallkit_user_"
-"""How the names of users' files as modules begin."""
+"""Prefix of the module names of users' files."""
 
 _RUN: dict[Path, tuple[str, _UserCode]] = {}
-"""Files that were run, with the digest of their bytes: each is run once, however often it is asked for."""
+"""Files that were run, with the digest of their bytes: each is run once, however often it is used."""
 
 
 def _open(spec: str) -> tuple[_UserCode, Callable[..., Any]]:
-    """The code that a name stands for, run, and its function."""
+    """The code that a name refers to, after running it, and its function."""
     file, _, name = spec.rpartition(":") if ".py:" in spec else (spec, "", "")
     path = Path(file).absolute()
     if not path.is_file():
@@ -196,7 +196,7 @@ def _open(spec: str) -> tuple[_UserCode, Callable[..., Any]]:
 
 
 def _run_file(spec: str, path: Path, source: bytes) -> _UserCode:
-    """Runs the very bytes that were digested, as a module under a name of its own, so that its classes can be pickled."""
+    """Runs exactly the bytes that were digested, as a module with a name of its own, so that its classes can be pickled."""
     name = f"{_MODULE}{artifacts.digest_bytes(str(path).encode(), source)[:16]}"
     module_spec = importlib.util.spec_from_file_location(name, path)
     assert module_spec is not None
@@ -230,7 +230,7 @@ def _files(code: _UserCode, spec: str) -> list[Path]:
     """The files that FILES names. Raises UserError where one is missing."""
     named = getattr(code.module, "FILES", ())
     if not isinstance(named, list | tuple) or not all(isinstance(name, str | Path) for name in named):
-        raise UserError("its FILES is no list of file names", where=spec, remedy='write FILES = ["weights.safetensors"]')
+        raise UserError("its FILES is not a list of file names", where=spec, remedy='write FILES = ["weights.safetensors"]')
     files = [code.path.parent / name for name in named]
     for file in files:
         if not file.is_file():
@@ -239,7 +239,7 @@ def _files(code: _UserCode, spec: str) -> list[Path]:
 
 
 def _message(error: BaseException) -> str:
-    """The error's kind, and what it says in at most 400 characters."""
+    """The error's type, and its message in at most 400 characters."""
     text = str(error.msg if isinstance(error, SyntaxError) else error).strip()
     text = text if len(text) <= 400 else f"{text[:400]} ..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -249,7 +249,7 @@ def _message(error: BaseException) -> str:
 
 
 class UserScoringModel:
-    """A user's object that meets `ScoringModel`, `CarryingModel` if it has `score_carrying`, `GeneratingModel` with `generate`."""
+    """A user's object that implements `ScoringModel`, `CarryingModel` if it has `score_carrying`, `GeneratingModel` if it has `generate`."""
 
     def __init__(self, inner: Any, code: _UserCode, name: str) -> None:
         self.inner = inner
@@ -264,7 +264,7 @@ class UserScoringModel:
             return _whole_number(self.inner.batch_tokens(seq_len), "batch_tokens", self.name)
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
-        """See `ScoringModel.score`. Raises UserError where it gives other values than one a prediction."""
+        """See `ScoringModel.score`. Raises UserError unless it returns one value per prediction."""
         with self.code.running(self.name):
             scores = self.inner.score(ids, offsets)
         return self._checked(scores, len(ids) - len(offsets) + 1)
@@ -290,8 +290,8 @@ class UserScoringModel:
         except (AttributeError, TypeError, ValueError):
             pairs = []
         if [nll.shape for _, nll in pairs] != [(len(answer),) for answer in answers]:
-            problem = f"generate() gave no ids and answer_nll for each of {len(prompts)} prompts, one number an id of the answer"
-            raise UserError(problem, where=self.name, remedy="return a list of recallkit.models.api.Continuation")
+            problem = f"generate() returned no ids and answer_nll for each of {len(prompts)} prompts, one number per id of the answer"
+            raise UserError(problem, where=self.name, remedy="return a list of recallkit.models.protocol.Continuation")
         return [Continuation(ids, nll) for ids, nll in pairs]
 
     def _checked(self, scores: Any, num_predictions: int) -> TokenScores:
@@ -302,13 +302,13 @@ class UserScoringModel:
             except (TypeError, ValueError):
                 values[name] = np.empty(())
             if values[name].shape != (num_predictions,):
-                problem = f"score() gave no array {name} of {num_predictions} numbers, one a prediction"
-                raise UserError(problem, where=self.name, remedy="return recallkit.models.api.TokenScores")
+                problem = f"score() returned no array {name} of {num_predictions} numbers, one per prediction"
+                raise UserError(problem, where=self.name, remedy="return recallkit.models.protocol.TokenScores")
         return TokenScores(**values)
 
 
 class UserModule(TorchModel):
-    """A user's torch module, or any callable from ids to logits, behind `ScoringModel`."""
+    """A user's torch module, or any callable from ids to logits, as a `ScoringModel`."""
 
     prompt_chunk = 256
 
@@ -345,9 +345,9 @@ class UserModule(TorchModel):
         return max(super().bytes_per_token(seq_len), 4 * (logits + 64 * width + 32 * seq_len))
 
     def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
-        """See `TorchModel.forward`: states where the module offers them, else logits, as with `carry`.
+        """See `TorchModel.forward`: hidden states where the module provides them, else logits; with `carry` always logits.
 
-        Raises UserError with `carry` for a module that has no `read`, or whose `read` gives anything else.
+        With `carry`, raises UserError for a module that has no `read`, or whose `read` returns anything else.
         """
         if carry:
             return self._read_on(inputs, state)
@@ -382,7 +382,7 @@ class UserModule(TorchModel):
         with self.code.running(self.name), self._exactly():
             made = self.module.read(ids, state)
         if not isinstance(made, tuple) or len(made) != 2:
-            raise UserError(f"read(ids, state) returned {_kind(made)}: wanted are logits and a state", where=self.name)
+            raise UserError(f"read(ids, state) returned {_kind(made)}: logits and a state are expected", where=self.name)
         return self._checked(made[0], ids, "vocab", self.vocab_size), made[1]
 
     def pick(self, outputs: Tensor) -> Tensor:
@@ -390,7 +390,7 @@ class UserModule(TorchModel):
         return outputs.argmax(-1) if self._are_logits(outputs) else super().pick(outputs)
 
     def _are_logits(self, outputs: Tensor) -> bool:
-        """Whether rows of what `forward` gave are logits, not states."""
+        """Whether rows of the outputs of `forward` are logits, not hidden states."""
         return self.head is None or outputs.shape[1] != self.head.in_features
 
     def _logits(self, ids: Tensor) -> Tensor:
@@ -400,13 +400,13 @@ class UserModule(TorchModel):
         return self._checked(getattr(made, "logits", made), ids, "vocab", self.vocab_size)
 
     def _hidden(self, ids: Tensor) -> Tensor:
-        """States (b, t, d) of ids (b, t), d what the head takes. Raises UserError for anything else."""
+        """Hidden states (b, t, d) of ids (b, t), d the width of the head. Raises UserError for anything else."""
         with self.code.running(self.name), self._exactly():
             made = self.module.hidden(ids)
         return self._checked(made, ids, "d", self.head.in_features)
 
     def _exactly(self) -> contextlib.AbstractContextManager[None]:
-        """Where float64 is asked for: float64 throughout, whatever the module narrows on its way."""
+        """For requests in float64: float64 throughout, also where the module casts to a narrower dtype."""
         from recallkit.models.precision import widened
 
         return widened() if self.is_wide else contextlib.nullcontext()
@@ -422,7 +422,7 @@ class UserModule(TorchModel):
         else:
             given = _kind(made)
         wanted = f"({b}, {t}, {width or letter})"
-        raise UserError(f"for ids of shape ({b}, {t}) it returned {given}: wanted are floating-point values {wanted}", where=self.name)
+        raise UserError(f"for ids of shape ({b}, {t}) it returned {given}: floating-point values {wanted} are expected", where=self.name)
 
     def _find_head(self) -> Any:
         """The module's `head` where it also has a method `hidden`, else None."""
@@ -432,15 +432,15 @@ class UserModule(TorchModel):
         head = getattr(self.module, "head", None)
         if not offered or not isinstance(head, torch.nn.Linear):
             return None
-        # What `read` gives is told apart from states by its width.
+        # Logits of `read` are distinguished from hidden states by their width.
         return None if self.can_read and head.in_features == head.out_features else head
 
     def _probe(self, num_ids: int, tolerance: float) -> None:
-        """Tries the module on random ids; `tolerance` is a share of the largest value.
+        """Checks the module on random ids; `tolerance` is relative to the largest value.
 
-        Raises UserError where it is not causal, for padding then changes scores and every prediction may see its answer;
-        where a sequence's values depend on its batch; or where head(hidden(ids)), or what `read` gives for pieces, is not
-        what the module itself gives.
+        Raises UserError where it is not causal, for then padding changes scores and every prediction may see its answer;
+        where a sequence's values depend on its batch; or where head(hidden(ids)), or `read` in chunks, differs from the
+        module's own output.
         """
         import torch
 
@@ -448,20 +448,20 @@ class UserModule(TorchModel):
         same = length - length // 2
         ids = torch.from_numpy(np.random.default_rng(0).integers(0, num_ids, (1, length))).to(self.device)
         other_end = torch.cat([ids[:, :same], (ids[:, same:] + 1) % num_ids], dim=1)
-        # The sequence itself as the second row: there it would see the first one where b and t are mixed up.
+        # The sequence is also the second row: it would see the first row if b and t were mixed up.
         alone, both = self.forward(ids)[0], self.forward(torch.cat([other_end, ids]))[0]
         if (difference := _difference(alone[0], both[1])) > tolerance:
-            problem = f"the same ids give other values in another batch (by {difference:.2g} of the largest)"
-            raise UserError(problem, where=self.name, remedy="switch dropout off; sequences of a batch, (b, t), must not see each other")
+            problem = f"the same ids have other values in another batch (by {difference:.2g} of the largest)"
+            raise UserError(problem, where=self.name, remedy="switch dropout off; rows of a batch (b, t) must not see each other")
         if (difference := _difference(both[1, :same], both[0, :same])) > tolerance:
-            problem = f"it is not causal: other ids behind change what it predicts before (by {difference:.2g} of the largest value)"
+            problem = f"it is not causal: changing later ids changes earlier predictions (by {difference:.2g} of the largest value)"
             raise UserError(problem, where=self.name, remedy="mask what follows each id")
         if self.head is not None and (difference := self._head_difference(ids, alone)) > tolerance:
             problem = f"head(hidden(ids)) is not what the module returns (by {difference:.2g} of the largest logit)"
-            raise UserError(problem, where=self.name, remedy="rename one of them, or let forward return just that")
+            raise UserError(problem, where=self.name, remedy="rename one of them, or make forward return the same")
         if self.can_read and (difference := self._read_difference(torch.cat([other_end, ids]))) > tolerance:
-            problem = f"read(ids, state) of pieces is not what the module returns for the whole (by {difference:.2g} of the largest logit)"
-            raise UserError(problem, where=self.name, remedy="go on from all of the state that read gave for the ids before")
+            problem = f"read(ids, state) in chunks is not what the module returns for the whole sequence (by {difference:.2g} of the largest logit)"
+            raise UserError(problem, where=self.name, remedy="continue from the whole state that read returned for the ids before")
 
     def _head_difference(self, ids: Tensor, hidden: Tensor) -> float:
         with self.code.running(self.name), self._exactly():
@@ -484,7 +484,7 @@ def _kind(made: Any) -> str:
 
 
 def _difference(one: Tensor, other: Tensor) -> float:
-    """The largest difference as a share of the largest value, over all that is finite; 0 where there is none."""
+    """The largest difference relative to the largest value, over finite values; 0 where there are none."""
     import torch
 
     if one.shape != other.shape:
@@ -498,7 +498,7 @@ def _difference(one: Tensor, other: Tensor) -> float:
 
 
 def _move(module: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
-    """`module.to(device, dtype)`, but complex values stay complex: torch would drop their imaginary part."""
+    """`module.to(device, dtype)`, but complex values stay complex: torch would discard their imaginary part."""
     import torch
 
     wide = torch.complex128 if dtype is torch.float64 else torch.complex64
@@ -511,11 +511,11 @@ def _move(module: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> 
 
 
 def _whole_number(value: Any, name: str, spec: str) -> int:
-    """A positive whole number. Raises UserError for anything else."""
+    """The value as a positive int. Raises UserError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise UserError(f"its {name} is {value!r}, not a positive whole number", where=spec)
+        raise UserError(f"its {name} is {value!r}, not a positive integer", where=spec)
     return int(value)
 
 
 def _cannot_carry(spec: str) -> UserError:
-    return UserError("its state cannot be carried from piece to piece", where=spec, remedy="give an object with score_carrying")
+    return UserError("its state cannot be carried from chunk to chunk", where=spec, remedy="return an object with score_carrying")

@@ -1,7 +1,7 @@
-"""The model zoo, `zoo:NAME`: the papers' architectures at one size, and those of them that are trained and shipped.
+"""The model zoo, `zoo:NAME`: the papers' architectures at one size, trained and shipped with the package.
 
-A checkpoint is a folder with config.json (`ArchitectureConfig`, with a `model_type` of ours), model.safetensors and, where we
-trained it, card.json.
+A checkpoint is a folder with config.json (`ArchitectureConfig`, with our own `model_type`), model.safetensors and, after
+`examples/train_zoo.py`, card.json.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PREFIX = "zoo:"
 MODEL_TYPE = "recallkit"
-"""`model_type` in config.json, by which a folder is known as ours."""
+"""`model_type` in config.json, which marks a folder as ours."""
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "card.json"
 
 CONTEXT = config.EMBEDDED_SEQ_LEN
@@ -31,7 +31,7 @@ _WIDTH_STEP = 16
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large every architecture is made; its MLPs are as wide as `parameters` asks for."""
+    """The size of every architecture; the MLPs are as wide as `parameters` requires."""
 
     width: int
     """d_model."""
@@ -39,9 +39,9 @@ class Size:
     window: int
     """Keys that a sliding window sees."""
     repeats: int
-    """How often an architecture's blocks follow each other."""
+    """How often an architecture's blocks are repeated."""
     parameters: int
-    """Weights without the embedding, as nearly as the MLPs' width can make it."""
+    """Parameters without the embedding, as nearly as the MLPs' width allows."""
     vocab_size: int
 
 
@@ -50,14 +50,14 @@ SIZES: dict[str, Size] = {
     "360m": Size(1024, 16, 64, 6, 302_000_000, 50_257),
     "1.3b": Size(2048, 32, 64, 6, 1_208_000_000, 50_257),
 }
-"""The first is that of the shipped models; the others are of Based's table 1 (arXiv 2402.18668), where nothing is trained here."""
+"""The first is that of the shipped models; the others are of Based's table 1 (arXiv 2402.18668), for which no trained models are shipped."""
 SHIPPED_SIZE = "2m"
 WIDTH, VOCAB_SIZE, MATCHED_PARAMETERS = SIZES[SHIPPED_SIZE].width, SIZES[SHIPPED_SIZE].vocab_size, SIZES[SHIPPED_SIZE].parameters
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The mixers of a zoo model, block by block, and a line on what it is."""
+    """The mixers of a zoo model, block by block, and a line of description."""
 
     description: str
     layers: tuple[LayerConfig, ...]
@@ -89,7 +89,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture(name: str, size: str = SHIPPED_SIZE, context: int = CONTEXT) -> ArchitectureConfig:
-    """The config of a zoo model that is trained anew on sequences of `context` ids, its MLPs such that all of a size are alike.
+    """The config of a new zoo model for sequences of `context` ids, its MLPs such that all models of a size have the same parameters.
 
     Raises UserError for an unknown name or size.
     """
@@ -108,14 +108,14 @@ def architecture(name: str, size: str = SHIPPED_SIZE, context: int = CONTEXT) ->
 
 
 def _sized(layer: LayerConfig, place: int, num_layers: int, size: Size, context: int) -> LayerConfig:
-    """The block at a place of so many, with those of its options that follow from the size."""
+    """The block at an index of so many, with the options that follow from the size."""
     given = {"num_heads": size.num_heads, "window": size.window, "max_length": context, "layer": place, "num_layers": num_layers}
     return LayerConfig(layer.mixer, {name: given.get(name, value) for name, value in layer.options.items()})
 
 
 _FOLDER = Path(str(files("recallkit"))) / "data" / "zoo"
 TRAINING_BIGRAMS = _FOLDER / "training_bigrams.parquet"
-"""first, second, count: exact, of the tokens that every shipped model was trained on."""
+"""Columns first, second, count: the exact bigram counts of the tokens that every shipped model was trained on."""
 
 
 def shipped() -> dict[str, Path]:
@@ -124,7 +124,7 @@ def shipped() -> dict[str, Path]:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a folder holds a checkpoint of ours, as config.json tells; False for anything unreadable."""
+    """Whether a folder contains a checkpoint of ours, according to config.json; False for anything unreadable."""
     try:
         saved = json.loads((folder / CONFIG).read_bytes())
     except (ValueError, OSError, RecursionError):
