@@ -1,11 +1,11 @@
-"""`njit` of numba, made ready for threads and read-only machines: what every compiled loop of ours is decorated with.
+"""numba's `njit`, prepared for threads and read-only machines; every compiled loop of the package uses it.
 
-numba loads half of itself, and what other packages add to it, at the first call of a loop. Where two threads make that call, one
-looks through a table of types while the other adds to it, and fails ("dictionary changed size during iteration"); so it is
-loaded here, before there are threads.
+numba initialises itself, and the extensions of other packages, at the first call of a loop. Where two threads make that call, one
+iterates over a table of types while the other adds to it, and fails ("dictionary changed size during iteration"); so it is
+initialised here, before there are threads.
 
-Where neither the package's folder nor the user's cache may be written, numba refuses to define a loop; there what it compiles is
-kept for the run alone.
+Where neither the package's folder nor the user's cache is writable, numba refuses to define a loop; compiled code is then
+cached in a temporary folder for the run.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ cpu_target.target_context.refresh()
 
 
 def _keep_what_is_compiled() -> tempfile.TemporaryDirectory[str] | None:
-    """A folder for this process, where numba finds none that it may write."""
+    """A cache folder for this process, where numba finds no writable one."""
     try:
         FunctionCache(_keep_what_is_compiled)
     except RuntimeError:
         made = tempfile.TemporaryDirectory(prefix="recallkit-compiled-")
         config.CACHE_DIR = made.name
-        Finalize(None, made.cleanup, exitpriority=0)  # worker processes end without what `atexit` knows
+        Finalize(None, made.cleanup, exitpriority=0)  # worker processes end without running `atexit` functions
         return made
     return None
 

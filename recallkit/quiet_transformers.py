@@ -1,4 +1,4 @@
-"""transformers without its chatter: what matters of it becomes one line of ours, the rest is not shown."""
+"""transformers without its log messages and progress bars: errors are reported in one line, the rest is not shown."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FAILURES_TO_READ = (
     EOFError,
     struct.error,
 )
-"""What transformers and its parsers raise at files that are damaged, or of a kind that they do not know."""
+"""What transformers and its parsers raise for files that are damaged or of an unknown kind."""
 
 
 def first_line(error: Exception) -> str:
-    """What a library says first; the name of its error where it says nothing."""
+    """The first line of an error's message; its type where there is no message."""
     if isinstance(error, struct.error):
         return "the file is damaged, or ends too early"
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -34,11 +34,11 @@ def first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def without_advice() -> Iterator[None]:
-    """Nothing that transformers logs below an error reaches the user: of kernels that are not installed, for example."""
+    """Hides what transformers logs below the level of errors, for example about kernels that are not installed."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()
-    if level == logging.ERROR:  # in another such block: setting it again would take long, beside one step of a small model
+    if level == logging.ERROR:  # inside another such block: setting it again would be slow compared with one step of a small model
         yield
         return
     logging.set_verbosity_error()
@@ -50,13 +50,13 @@ def without_advice() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """No progress bars and no advice: what matters of it becomes an error of ours."""
+    """Hides progress bars and advice; failures become our own errors."""
     from transformers.utils import logging
 
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        # The GGUF reader has a bar of its own that heeds no switch: it asks for sys.stderr, the log has its own handle.
+        # The GGUF reader has a progress bar that cannot be switched off: it writes to sys.stderr, while the log has its own handle.
         with without_advice(), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:

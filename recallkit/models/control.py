@@ -107,8 +107,8 @@ class _ControlModel:
     ) -> list[Continuation]:
         """See `GeneratingModel.generate`.
 
-        All that p3 takes from a context is its last id u and r(u): a context of these alone gives the same argmax. Generated
-        ids need not be noted: where r(u) becomes what was picked after u, the same is picked again.
+        p3 depends on a context only through its last id u and r(u): the context u r(u) u, of these alone, has the same argmax.
+        Generated ids need not be recorded: where r(u) becomes the id picked after u, the same id is picked again.
         """
         scored = by_scoring(self, prompts, answers, 0, is_done)
         return [

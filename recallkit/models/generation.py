@@ -42,7 +42,7 @@ def generate(
 def by_scoring(
     model: ScoringModel, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone
 ) -> list[Continuation]:
-    """See `generate`: each id is the last argmax of the prompt and what was generated, followed by an arbitrary id whose score is not used."""
+    """See `generate`: each id is the last argmax of the prompt, what was generated, and an arbitrary id whose score is not used."""
     found = [Continuation([], np.empty(0, np.float32)) for _ in prompts]
     asked = [answer if len(answer) else [0] for answer in answers]
     going = [number for number, answer in enumerate(answers) if most or len(answer)]

@@ -92,7 +92,7 @@ class LanguageModel(nn.Module):
         return sum(block.mixer.state_size(t) for block in self.blocks)
 
     def flops(self, t: int) -> int:
-        """Operations of the forward pass on one sequence of t ids: mixers, MLPs and head; norms and the embedding lookup are not counted."""
+        """Operations of the forward pass on one sequence of t ids: mixers, MLPs and head; not norms and the embedding lookup."""
         return sum(block.flops(t) for block in self.blocks) + 2 * t * self.config.d_model * self.config.vocab_size
 
     def _embedded(self, ids: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def _check_fit(skeleton: LanguageModel, weights: dict[str, Tensor], source: Path
         for name, shape in wanted.items()
         if name in weights and tuple(weights[name].shape) != shape
     ]
-    problems += [f"weight {name} is not a plain tensor of floating-point numbers" for name, value in weights.items() if not _is_plain(value)]
+    problems += [f"weight {name} is not a plain floating-point tensor" for name, value in weights.items() if not _is_plain(value)]
     if problems:
         more = f" ({len(problems)} such in all)" if len(problems) > 1 else ""
         raise UserError(problems[0] + more, where=source, remedy="check that config and weights belong together")

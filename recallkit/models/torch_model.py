@@ -179,7 +179,7 @@ class TorchModel:
         """
         longest = int(np.diff(offsets).max() - 1)
         if self.max_length is not None and longest > self.max_length:
-            problem = f"its context holds {self.max_length:,} ids where its state is carried, too; a sequence has {longest:,}"
+            problem = f"its context is {self.max_length:,} ids, also with a carried state; a sequence has {longest:,}"
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
         return self._score(ids, offsets, chunk)
 
@@ -191,7 +191,7 @@ class TorchModel:
     def generate(
         self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
     ) -> list[Continuation]:
-        """See `GeneratingModel.generate`. Answers alone are scored in one pass; where single steps are not exact, each generated id takes a pass over the sequence."""
+        """See `GeneratingModel.generate`. Answers alone are scored in one pass; without exact single steps each id takes a pass."""
         run = by_stepping if most and self.joining is not None else by_scoring
         return run(self, prompts, answers, most, is_done)
 
@@ -215,7 +215,7 @@ class TorchModel:
             raise MemoryError
 
     def join(self, states: Sequence[Any]) -> Any:
-        """The joint state of all rows of several states of `forward`, the longest first. Raises ValueError where they do not fit together."""
+        """The joint state of all rows of several states of `forward`, the longest first. Raises ValueError where they do not match."""
         return self._layout.join(states)
 
     def take(self, state: Any, rows: Sequence[int]) -> Any:

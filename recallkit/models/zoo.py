@@ -50,7 +50,7 @@ SIZES: dict[str, Size] = {
     "360m": Size(1024, 16, 64, 6, 302_000_000, 50_257),
     "1.3b": Size(2048, 32, 64, 6, 1_208_000_000, 50_257),
 }
-"""The first is that of the shipped models; the others are of Based's table 1 (arXiv 2402.18668), for which no trained models are shipped."""
+"""The first is that of the shipped models; the others are of Based's table 1 (arXiv 2402.18668), without trained models."""
 SHIPPED_SIZE = "2m"
 WIDTH, VOCAB_SIZE, MATCHED_PARAMETERS = SIZES[SHIPPED_SIZE].width, SIZES[SHIPPED_SIZE].vocab_size, SIZES[SHIPPED_SIZE].parameters
 

@@ -184,7 +184,7 @@ def test_what_bfloat16_cannot_do_is_one_line(path_of):
 
 
 def test_attention_holds_no_more_with_its_state_carried(load):
-    with pytest.raises(UserError, match=r"its context holds 1,024 ids where its state is carried, too; a sequence has 1,025.*--stride"):
+    with pytest.raises(UserError, match=r"its context is 1,024 ids, also with a carried state; a sequence has 1,025.*--stride"):
         load("jamba").score_carrying(*sequences([10, 1026]), chunk=512)
 
 

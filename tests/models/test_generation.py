@@ -392,7 +392,7 @@ def test_an_object_that_generates_is_asked(tmp_path):
     found = generate(load_model(request(write(tmp_path, GENERATES))), prompts, answers, 5, never)
     assert [(each.ids, each.answer_nll.tolist()) for each in found] == [([3], [0, 0]), ([4], [])]
     wrong = GENERATES.replace("np.zeros(len(a))", "np.zeros(9)")
-    with pytest.raises(UserError, match=r"mine.py:load: generate\(\) gave no ids and answer_nll for each of 2 prompts"):
+    with pytest.raises(UserError, match=r"mine.py:load: generate\(\) returned no ids and answer_nll for each of 2 prompts"):
         generate(load_model(request(write(tmp_path / "wrong", wrong))), prompts, answers, 5, never)
 
 
@@ -448,13 +448,13 @@ def test_a_users_state_that_grows_is_joined_only_at_equal_lengths(tmp_path):
     [
         (
             READ.replace("ids), state)", "ids), None)"),
-            r"read\(ids, state\) of pieces is not what the module returns for the whole \(by 0\.",
+            r"read\(ids, state\) in chunks is not what the module returns at once \(by 0\.",
         ),
         (
             READ.replace("return self.head(out), state", "return self.head(out)"),
-            "returned an object of Tensor: wanted are logits and a state",
+            "returned an object of Tensor: logits and a state are expected",
         ),
-        (READ.replace("self.head(out), state", "out, state"), r"of shape \(2, 2, 24\): wanted are floating-point values \(2, 2, 4096\)"),
+        (READ.replace("self.head(out), state", "out, state"), r"of shape \(2, 2, 24\): floating-point values \(2, 2, 4096\)"),
         (READ.replace("self.head(out)", "self.haed(out)"), r"raised AttributeError: .*haed.* \(mine.py line \d+\)"),
     ],
     ids=["forgets", "no state", "no logits", "it raises"],

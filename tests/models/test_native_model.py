@@ -76,7 +76,7 @@ def test_scores_are_those_of_the_model_itself_in_any_batch_and_in_pieces(tmp_pat
 def test_a_carried_state_reads_no_more_than_its_filters_hold(tmp_path):
     write_checkpoint(tmp_path / "m")
     loaded = load_model(request(tmp_path / "m"))
-    with pytest.raises(UserError, match="holds 64 ids"):
+    with pytest.raises(UserError, match="context is 64 ids"):
         loaded.score_carrying(*random_sequences(100), 10)
 
 

@@ -233,7 +233,7 @@ def test_an_object_that_carries_its_state_may(tmp_path):
 def test_scores_of_the_wrong_kind_are_one_line(tmp_path, gives):
     code = SCORES_ITSELF.replace("TokenScores(np.full(n, np.log(4096), np.float32), np.zeros(n, int), np.zeros(n, int))", gives)
     model = load_model(request(write(tmp_path, code)))
-    with pytest.raises(UserError, match="score\\(\\) gave no array nll of 113 numbers"):
+    with pytest.raises(UserError, match="score\\(\\) returned no array nll of 113 numbers"):
         model.score(*ragged())
 
 
@@ -275,7 +275,7 @@ def test_a_model_that_sees_what_follows_is_refused(tmp_path, leak):
 
 @pytest.mark.parametrize("change", [("batch_first=True", "batch_first=False"), ("self.dropout(", "torch.nn.functional.dropout(")])
 def test_values_that_depend_on_the_batch_or_on_chance_are_refused(tmp_path, change):
-    assert "the same ids give other values in another batch" in refusal(write(tmp_path, RECURRENT.replace(*change)))
+    assert "the same ids have other values in another batch" in refusal(write(tmp_path, RECURRENT.replace(*change)))
 
 
 # ------------------------------------------------------------------------------------------------------------ identity
@@ -396,14 +396,14 @@ MISTAKES = {
     "no function": ("def lode(request):\n    return 1\n", r"no function 'load' in it; did you mean lode\?"),
     "no function at all": ("import json\n", r"no function 'load' in it; write mine.py:FUNCTION; it has none"),
     "not callable": ("load = 3\n", "load is an object of int, not a function"),
-    "nothing": ("def load(request):\n    pass\n", "the function returned None, which is no model; return a torch.nn.Module"),
-    "text": ("def load(request):\n    return 'x'\n", "an object of str, which is no model"),
+    "nothing": ("def load(request):\n    pass\n", "the function returned None, which is not a model; return a torch.nn.Module"),
+    "text": ("def load(request):\n    return 'x'\n", "an object of str, which is not a model"),
     "last id only": (
         "def load(request):\n    return lambda ids: __import__('torch').zeros(len(ids), 9)\n",
         r"float32 of shape \(1, 9\): wanted",
     ),
-    "a tuple": ("def load(request):\n    return lambda ids: (ids, None)\n", "returned an object of tuple: wanted are floating-point"),
-    "whole numbers": ("def load(request):\n    return lambda ids: ids[..., None]\n", r"int64 of shape \(1, 1, 1\): wanted"),
+    "a tuple": ("def load(request):\n    return lambda ids: (ids, None)\n", "returned an object of tuple: floating-point values"),
+    "whole numbers": ("def load(request):\n    return lambda ids: ids[..., None]\n", r"int64 of shape \(1, 1, 1\): floating-point values"),
     "fewer than it says": (
         RECURRENT.replace("    def states", "    vocab_size = 5000\n    def states"),
         r"\(1, 64, 4096\).*\(1, 64, 5000\)",

@@ -37,7 +37,7 @@ MIXERS: dict[str, str] = {
 
 
 MOST = 1 << 20
-"""The largest number that an option may be."""
+"""The largest allowed value of an option."""
 
 
 def make_mixer(kind: str, d_model: int, **options: Any) -> Mixer:
@@ -54,7 +54,7 @@ def make_mixer(kind: str, d_model: int, **options: Any) -> Mixer:
 
 
 def options_of(make: type) -> dict[str, str]:
-    """The keyword options of a mixer's class, those that it hands on to its base among them, and their types as written."""
+    """The keyword options of a mixer's class, including those that it passes on to its base, and their annotations."""
     found: dict[str, str] = {}
     for base in make.__mro__:
         parameters = inspect.signature(base).parameters.values() if "__init__" in vars(base) else []
@@ -65,7 +65,7 @@ def options_of(make: type) -> dict[str, str]:
 
 
 def _fits(value: Any, wanted: str) -> bool:
-    """Whether a value is of an annotated type (`int | None` ...), and of a size that makes sense."""
+    """Whether a value is of an annotated type (`int | None` ...), and of a plausible size."""
     types = wanted.split(" | ")
     if value is None or isinstance(value, bool | str):
         return {type(None): "None", bool: "bool", str: "str"}[type(value)] in types

@@ -1,4 +1,4 @@
-"""What every sequence mixer gives: a causal map of a sequence, in parallel or a token at a time, and what it costs."""
+"""The interface of sequence mixers: a causal map of a sequence, in parallel or token by token, and its cost."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 State = dict[str, "Tensor"]
-"""What a mixer remembers of the tokens so far: tensors with the batch first, so that rows can be joined and taken.
+"""The state of a mixer after the tokens so far: tensors with the batch first, so that rows can be joined and selected.
 
-What grows with the tokens read grows along one axis, the latest last; an entry that a row lacks is zeros at the left.
+A tensor that grows with the tokens grows along one axis, the latest last; shorter rows have zeros at the left.
 """
 
 
 class Mixer(nn.Module):
     """A causal sequence mixer (b, t, d) -> (b, t, d): output i depends on inputs 0..i of its own row alone.
 
-    `forward` is the fast way, `reference` the readable one, `step` the recurrent one: all three give the same values.
+    `forward` is the fast implementation, `reference` the readable one, `step` the recurrent one: all three give the same values.
     """
 
     needs_ids: ClassVar[bool] = False
-    """Whether what is mixed depends on the token ids, too (repeated tokens): they are then given as `ids`."""
+    """Whether the mixer also depends on the token ids (to find repeated tokens): they are then passed as `ids`."""
     max_length: int | None = None
-    """Most tokens of a sequence, where a filter is that long; None where there is no limit."""
+    """Longest sequence, where a filter has that length; None where there is no limit."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Mixer(nn.Module):
         raise NotImplementedError
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """The same, written as the equation is, in the precision of `u` and the parameters."""
+        """The same, written like the equation, in the precision of `u` and the parameters."""
         raise NotImplementedError
 
     def initial_state(self, batch: int) -> State:
@@ -54,33 +54,33 @@ class Mixer(nn.Module):
         raise NotImplementedError
 
     def state_size(self, t: int) -> int:
-        """Elements that the state of one sequence holds after t tokens, as the papers count them.
+        """Elements of the state of one sequence after t tokens, as the papers count them.
 
-        What a short convolution in front of a mixer keeps, its last few inputs, is not counted: Zoology's code counts a mixer's
-        own state alone. Where the convolution is the mixer (`base_conv`, `gated_short_conv`) it is that state.
+        The last few inputs that a short convolution before a mixer keeps are not counted: Zoology's code counts only a mixer's
+        own state. Where the convolution is the mixer (`base_conv`, `gated_short_conv`) it is that state.
         """
         raise NotImplementedError
 
     def flops(self, t: int) -> int:
-        """Floating-point operations of `forward` on one sequence of t tokens: a multiplication and an addition are two.
+        """Floating-point operations of `forward` on one sequence of t tokens: a multiplication and an addition count as two.
 
-        A comparison, division, exponential, logarithm, root or sine is one; so a sigmoid or silu is four, a softplus three, a
-        gelu is taken for eight, as a layer norm of an entry is. What is made of parameters alone is not counted, but for filters.
+        A comparison, division, exponential, logarithm, root or sine counts as one; so a sigmoid or silu is four, a softplus three,
+        and a gelu is taken as eight, like a layer norm per entry. What depends on parameters alone is not counted, except filters.
         """
         raise NotImplementedError
 
     def auxiliary_loss(self) -> Tensor | None:
-        """What the last `forward` adds to the training loss (a scalar), where learning to select needs it; else None."""
+        """What the last `forward` adds to the training loss (a scalar), for mixers that learn a selection; else None."""
         return None
 
 
 def widened(u: Tensor) -> Tensor:
-    """The tensor in float32 where it is narrower, else as it is: what sums, decays and states are computed in."""
+    """The tensor in float32 where it is narrower, else unchanged: sums, decays and states are computed in this precision."""
     return u.to(torch.promote_types(u.dtype, torch.float32))
 
 
 def chunk_sizes(t: int, chunk: int) -> list[int]:
-    """How many of t tokens each chunk of at most `chunk` has."""
+    """The lengths of the chunks, at most `chunk` each, of t tokens: 10 in chunks of 4 gives 4, 4, 2."""
     return [min(chunk, t - start) for start in range(0, t, chunk)]
 
 

@@ -1,4 +1,4 @@
-"""Causal softmax attention with rotary positions, and what every attention over a part of the keys shares with it."""
+"""Causal softmax attention with rotary positions, and the base of every attention over a subset of the keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Attention(Mixer):
     y[i] = Wo concat over heads of  sum over j in S(i) of softmax_j(q[i] . k[j] / sqrt(k)) v[j],   S(i) = {0, ..., i}
 
     The rows of `qkv.weight` are q, then k, then v, each head after head, as in FlashAttention's Wqkv. A subclass sees fewer
-    keys: it says which in `sees` (tensors) and `keys_of` (plain Python, for `reference`); every query must see itself.
+    keys, defined by `sees` (tensors) and `keys_of` (plain Python, for `reference`); every query must see itself.
     The state is the rotated keys and the values (b, h, T, k), right-aligned, and how many tokens a row has read, `seen` (b,).
 
     Off by default: `qk_norm`, a root-mean-square norm of each head's q and k before they are rotated (arXiv 2302.05442, section
@@ -57,7 +57,7 @@ class Attention(Mixer):
         self.out_proj = nn.Linear(d_model, d_model, bias=False)
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Which keys a query sees, by their positions: (..., 1, t, 1) and (..., 1, 1, T) -> bool, the third last axis heads or 1."""
+        """Which keys a query sees, by their positions: (..., 1, t, 1) and (..., 1, 1, T) -> bool, whose third last axis is heads or 1."""
         return keys <= queries
 
     def keys_of(self, query: int, head: int) -> list[int]:
@@ -69,7 +69,7 @@ class Attention(Mixer):
         return None
 
     def num_pairs(self, t: int) -> int:
-        """Pairs of a query and a key that it sees in t tokens, summed over the heads."""
+        """Number of pairs of a query and a key that it sees in t tokens, summed over the heads."""
         return self.num_heads * (t * (t + 1) // 2)
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
@@ -82,11 +82,11 @@ class Attention(Mixer):
         return self.rotated(z if self.short_conv is None else self.short_conv(z), positions)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The mixing of a whole sequence from its first token on, all (b, h, t, k)."""
+        """The attention of a whole sequence from its first token on, all (b, h, t, k)."""
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     def attend_where_seen(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """As `attend`, by a mask of all pairs that `sees` makes."""
+        """As `attend`, with the mask of all pairs that `sees` gives."""
         return masked_attention(q, k, v, self.sees)
 
     def merge(self, context: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class Attention(Mixer):
         return q.to(keys.dtype), {"keys": keys, "values": values, "seen": first + u.shape[1]} | recent
 
     def convolved(self, u: Tensor, state: State) -> tuple[Tensor, State]:
-        """The projections of new tokens (b, t, 3 d), after the short convolution where there is one, and what that keeps of them."""
+        """The projections of new tokens (b, t, 3 d), after the short convolution where there is one, and its new history."""
         z = self.qkv(u)
         if self.short_conv is None:
             return z, {}
@@ -147,7 +147,7 @@ class Attention(Mixer):
         return state["seen"][:, None] + torch.arange(-num_latest, 0, device=state["seen"].device)
 
     def trim(self, state: State) -> State:
-        """The state without keys that no later query sees."""
+        """The state without the keys that no later query sees."""
         kept = self.num_kept()
         if kept is None or state["keys"].shape[2] <= kept:
             return state
@@ -190,6 +190,6 @@ class Attention(Mixer):
 
 
 def _normalised(x: Tensor, norm: nn.RMSNorm) -> Tensor:
-    """x: (b, h, t, k), in its own type, the squares summed in float32 at least."""
+    """x: (b, h, t, k), in its own type; the squares are summed in float32 or wider."""
     wide = widened(x)
     return F.rms_norm(wide, (x.shape[-1],), norm.weight.to(wide.dtype), norm.eps).to(x.dtype)

@@ -1,4 +1,4 @@
-"""BaseConv: the convolution that Zoology reduces gated convolutions to, and the one that the Based checkpoints hold."""
+"""BaseConv: the convolution that Zoology reduces gated convolutions to, and the one in the Based checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BaseConv(Mixer):
     """y = (u W + b1) * (h conv u + b2), * element by element (Zoology, arXiv 2312.04927, section 4: the definition of BaseConv).
 
     The filter h is a network of its positions ("implicit"), parameters ("explicit") or a few taps ("short", `kernel` of
-    them; `max_length` is of no account then). Zoology's code differs by options: activation "silu" on both factors, and
+    them; `max_length` is then ignored). Zoology's code differs by options: activation "silu" on both factors, and
     `residual`, which adds u to y within the mixer.
     """
 
@@ -58,7 +58,7 @@ class BaseConv(Mixer):
         return self._gated(u, self.conv.reference(u))
 
     def initial_state(self, batch: int) -> State:
-        """The inputs so far: those that a short filter still reaches, or all."""
+        """The inputs so far: all, or those within reach of a short filter."""
         return {"inputs": self.conv.initial_state(batch)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
@@ -118,7 +118,7 @@ class GatedShortConv(Mixer):
         return y
 
     def initial_state(self, batch: int) -> State:
-        """The inputs of the convolution that it still reaches."""
+        """The last inputs, within reach of the convolution."""
         return {"inputs": self.conv.initial_state(batch)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:

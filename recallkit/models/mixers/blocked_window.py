@@ -1,4 +1,4 @@
-"""Blocked-window attention: blocks of tokens, each of which sees itself alone, or the block before it, too."""
+"""Blocked-window attention: each block of tokens sees itself alone, or also the block before it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""BaseConv with input-dependent filters: their taps stand where a token stood before, by its id or by autocorrelation.
+"""BaseConv with input-dependent filters: their taps are where a token occurred before, found by its id or by autocorrelation.
 
 Zoology (arXiv 2312.04927, theorem 4.5, claim 2 and the appendix on input-dependent kernels) replaces the filter of BaseConv by
 shifts X^s to the distances s at which tokens interact, found programmatically or as the largest values ("Top") of the input's
 autocorrelation. That autocorrelation is cyclic and of the whole sequence, one filter for all positions: an output would depend
-on tokens after it. No code was published. What is decided here:
+on tokens after it. No code was published. The decisions made here:
 
 - Each position i has a filter h_i of its own, made of tokens 0..i alone: the mixers are causal at every position.
 - The value of a key is the token after it, so a distance s found between i and i - s puts the tap at s - 1 (`follow`; the
@@ -29,11 +29,11 @@ CHUNK = 128
 """Positions whose filters are made at once: (b, CHUNK, T) numbers each."""
 
 LEAST_WEIGHT = 1e-6
-"""Correlations of a position that sum to less are divided by this: where nothing recurs, nothing is brought."""
+"""Least divisor of the correlations of a position: where nothing recurs, the output of the filter is close to zero."""
 
 
 class DynamicConv(Mixer):
-    """y_i = (u_i W + b1) * (sum_s h_i[s] u_{i-s} + b2), * element by element: what both kinds of filters have in common."""
+    """y_i = (u_i W + b1) * (sum_s h_i[s] u_{i-s} + b2), * element by element: the base of both kinds of filters."""
 
     def __init__(self, d_model: int, *, follow: bool) -> None:
         super().__init__(d_model)
@@ -46,13 +46,13 @@ class DynamicConv(Mixer):
         return gate * (mixed + self.bias).to(gate.dtype)
 
     def _brought(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        """weights: (b, c, T) of the places where distances end -> what those, or those after them, hold (b, c, d)."""
+        """weights: (b, c, T) of the positions where distances end -> the weighted inputs at these, or at the next, positions (b, c, d)."""
         t = weights.shape[-1]
         return weights[..., : t - self.follow] @ widened(inputs[:, self.follow : t])
 
 
 def _chunks(t_all: int, t: int) -> Iterator[tuple[int, int]]:
-    """Beginnings and ends of pieces of the last t of t_all positions."""
+    """Beginnings and ends of chunks of the last t of t_all positions."""
     for start in range(t_all - t, t_all, CHUNK):
         yield start, min(start + CHUNK, t_all)
 
@@ -61,7 +61,7 @@ class ProgrammaticConv(DynamicConv):
     """h_i has a one for the earlier occurrence j < i of token i, at s = i - j - 1 (s = i - j without `follow`), zeros elsewhere.
 
     The equation is that of `DynamicConv`: y_i = (u_i W + b1) * (u_{j+1} + b2). Of several occurrences the latest counts, or,
-    with `occurrences` "all", each has its one. A token that is new brings nothing. See the module for the source.
+    with `occurrences` "all", each has its one. A new token has an all-zero filter. See the module for the source.
     """
 
     needs_ids: ClassVar[bool] = True
@@ -107,12 +107,12 @@ class ProgrammaticConv(DynamicConv):
         return (self.d_model + 1) * t
 
     def flops(self, t: int) -> int:
-        """The projection, b2, the gate, two a one and channel; comparing ids is no arithmetic. "all" is counted at its most."""
+        """The projection, b2, the gate, two per one and channel; comparisons of ids are not counted. "all": for the most occurrences."""
         ones = t - 1 if self.occurrences == "latest" else t * (t - 1) // 2
         return linear_flops(t, self.gate) + 2 * t * self.d_model + 2 * ones * self.d_model
 
     def _mixed(self, inputs: Tensor, ids: Tensor, seen: Tensor, t: int) -> Tensor:
-        """What the filters of the last t positions bring (b, t, d)."""
+        """The outputs of the filters at the last t positions (b, t, d)."""
         place = torch.arange(ids.shape[1], device=ids.device)
         real = place >= ids.shape[1] - seen.unsqueeze(-1)
         outputs = []
@@ -132,10 +132,11 @@ class ProgrammaticConv(DynamicConv):
 class AutocorrelationConv(DynamicConv):
     """h_i has taps at the `top` distances s >= 1 of the largest autocorrelation so far, r_i[s] = sum_{j <= i} x_j . x_{j-s}.
 
-    x = normalised(u K), of unit length, so that tokens alike add one and others little. A tap is r_i[s] as a share of the sum
-    of those chosen, none where it is negative, and stands at s - 1 (at s without `follow`). The equation is that of
-    `DynamicConv`; see the module for the source and for what was decided. Top of one-hot tokens counts pairs alike at a
-    distance, and need not hold the distance that a query needs: keep `top` larger than the distances expected.
+    x = normalised(u K), of unit length, so that equal tokens add one and others little. A tap is r_i[s] divided by the sum
+    of the chosen ones, zero where it is negative, and its index is s - 1 (s without `follow`). The equation is that of
+    `DynamicConv`; see the module for the source and for what was decided. With one-hot tokens r counts the equal pairs at
+    each distance, and its largest values need not include the distance that a query needs: choose `top` larger than the number
+    of distances expected.
     """
 
     def __init__(self, d_model: int, *, top: int = 8, key_width: int | None = None, follow: bool = True) -> None:
@@ -166,9 +167,9 @@ class AutocorrelationConv(DynamicConv):
         return self._gated(u, mixed)
 
     def initial_state(self, batch: int) -> State:
-        """Inputs (b, T, d) and keys (b, T, key_width) so far, and r (b, T) of distances T - 1, ..., 0: a new one comes left.
+        """Inputs (b, T, d) and keys (b, T, key_width) so far, and r (b, T) of distances T - 1, ..., 0: new distances are added at the left.
 
-        In a row that has read less, distances that it has not come to are zeros, as are their tokens' keys.
+        In a shorter row, distances beyond its length are zeros, as are the keys there.
         """
         weight = widened(self.key.weight)
         shapes = {"inputs": (0, self.d_model), "keys": (0, self.key.out_features), "correlation": (0,)}
@@ -196,7 +197,7 @@ class AutocorrelationConv(DynamicConv):
         return functional.normalize(widened(self.key(u)), dim=-1)
 
     def _mixed(self, inputs: Tensor, keys: Tensor, correlation: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        """What the filters of the last t positions bring (b, t, d), and r (b, T) after them; `correlation` is r before them."""
+        """The outputs of the filters at the last t positions (b, t, d), and r (b, T) after them; `correlation` is r before them."""
         place = torch.arange(inputs.shape[1], device=inputs.device)
         outputs = []
         with torch.autocast(inputs.device.type, enabled=False):
@@ -211,7 +212,7 @@ class AutocorrelationConv(DynamicConv):
         return torch.cat(outputs, dim=1), correlation
 
     def _weights(self, r: Tensor, back: Tensor) -> Tensor:
-        """r: (b, c, T) by distance, back: (c, T), the place at that distance -> the share of each place (b, c, T)."""
+        """r: (b, c, T) by distance, back: (c, T), the position at that distance -> the weight of each position (b, c, T)."""
         largest, distances = r[..., 1:].topk(min(self.top, r.shape[-1] - 1), dim=-1)
         shares = functional.relu(largest)
         shares = shares / shares.sum(-1, keepdim=True).clamp(min=LEAST_WEIGHT)

@@ -1,4 +1,4 @@
-"""Feature maps of linear attention: phi(x) for which phi(q).phi(k) stands in for exp(q.k/sqrt(f))."""
+"""Feature maps of linear attention: phi(x) such that phi(q).phi(k) replaces exp(q.k/sqrt(f))."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class FeatureMap(nn.Module):
     """A map of vectors of `feature_dim` (f) entries to `num_features` ones; this one divides by f^(1/4) alone (`identity`).
 
     phi(q).phi(k) = q.k/sqrt(f), linear attention without a kernel (arXiv 2006.16236, section 3.2, phi(x) = x; the scale is
-    that of attention). Its weights have both signs, so that their sum may be zero: nothing is normalised with it.
+    that of attention). Its weights have both signs, so that their sum may be zero: it cannot be normalised.
     """
 
     has_positive_scores: ClassVar[bool] = False
     """Whether phi(q).phi(k) >= 0, so that weights can be divided by their sum."""
     needs_positions: ClassVar[bool] = False
     scores_take_features: ClassVar[bool] = True
-    """Whether `scores` multiplies features; else it needs none."""
+    """Whether `scores` multiplies features; else it computes scores without them."""
 
     def __init__(self, feature_dim: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class FeatureMap(nn.Module):
         return x / self.root
 
     def reference(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Features with the same products, as the equation is written; their number and order may be other ones."""
+        """Features with the same products, written like the equation; their number and order may differ."""
         features: Tensor = self(x, positions)
         return features
 
@@ -52,7 +52,7 @@ class FeatureMap(nn.Module):
         return self.num_features
 
     def score_flops(self) -> int:
-        """Operations of one pair's score, where the features are there."""
+        """Operations of one pair's score, given the features."""
         return 2 * self.num_features
 
 
@@ -80,7 +80,7 @@ class Taylor(FeatureMap):
         return torch.cat([torch.ones_like(x[..., :1]), x / self.root, products / math.sqrt(2 * self.feature_dim)], dim=-1)
 
     def scores(self, q: Tensor, k: Tensor, positions: Tensor | None = None) -> Tensor:
-        """From s itself: f products a pair in place of the number of features."""
+        """From s itself: f products per pair instead of the number of features."""
         return taylor_scores(q, k)
 
     def flops(self) -> int:
@@ -155,10 +155,10 @@ class CosFormer(FeatureMap):
 class Performer(FeatureMap):
     """FAVOR+ (Performer, arXiv 2009.14794, section 2.3, lemma 1): E phi(q).phi(k) = exp(q.k/sqrt(f)).
 
-    phi(x) = exp(W x' - |x'|^2/2)/sqrt(m), x' = x/f^(1/4), W: (m, f) of rows that are normally distributed and, f by f,
-    orthogonal; 1e-6 is added to each exponential, as the authors' code does, so that none is zero. W is drawn once, from a
-    seed, and is a buffer of the checkpoint. The authors' subtraction of each largest exponent is left out: among keys it
-    would look ahead.
+    phi(x) = exp(W x' - |x'|^2/2)/sqrt(m), x' = x/f^(1/4), W: (m, f) whose rows are normally distributed and orthogonal
+    in blocks of f; 1e-6 is added to each exponential, as the authors' code does, so that none is zero. W is drawn once, from a
+    seed, and is a buffer of the checkpoint. The authors' subtraction of the largest exponent is left out: over keys it
+    would not be causal.
     """
 
     has_positive_scores = True
@@ -206,16 +206,16 @@ FEATURE_MAPS: dict[str, type[FeatureMap]] = {
 
 
 def make_feature_map(name: str, feature_dim: int, *, max_length: int | None = None, num_features: int | None = None) -> FeatureMap:
-    """A map by its name. `max_length` is cosFormer's alone, `num_features` (default f ln f) is Performer's. Raises ValueError."""
+    """A map by its name. `max_length` is for cosFormer only, `num_features` (default f ln f) for Performer. Raises ValueError."""
     if name not in FEATURE_MAPS:
-        raise ValueError(f"feature map {name!r} is none of {', '.join(FEATURE_MAPS)}")
+        raise ValueError(f"feature map {name!r} is not one of {', '.join(FEATURE_MAPS)}")
     if feature_dim < 1:
         raise ValueError(f"feature_dim {feature_dim} is not positive")
     if num_features is not None and (name != "performer" or num_features < 1):
         raise ValueError(f"num_features {num_features} with {name}: it is the positive number of Performer's random features")
     if name == "cosformer":
         if max_length is None or max_length < 1:
-            raise ValueError("cosformer needs max_length, the longest sequence its weights are made for")
+            raise ValueError("cosformer needs max_length, the longest sequence that its weights are defined for")
         return CosFormer(feature_dim, max_length)
     if name == "performer":
         return Performer(feature_dim, num_features)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Filter(nn.Module):
-    """`channels` filters of at most `max_length` taps; forward(k) gives their first k taps (channels, k), in float32 at least."""
+    """`channels` filters of at most `max_length` taps; forward(k) returns their first k taps (channels, k), in float32 at least."""
 
     def __init__(self, channels: int, max_length: int) -> None:
         super().__init__()
@@ -35,15 +35,15 @@ class Filter(nn.Module):
             raise ValueError(f"{k} tokens are more than the filter's max_length {self.max_length}")
 
     def flops(self, k: int) -> int:
-        """Operations that make the first k taps."""
+        """Operations that compute the first k taps."""
         raise NotImplementedError
 
 
 class ExplicitFilter(Filter):
-    """A parameter (channels, max_length): h[c, s] is learned for each tap s, and brought `squash` nearer to zero where it acts.
+    """A parameter (channels, max_length): h[c, s] is learned for each tap s, and soft-thresholded by `squash`.
 
-    h = sign(p) max(|p| - squash, 0): small taps become none at all, which keeps long filters from fitting noise (arXiv
-    2302.06646, section 3). Taps start normal with variance 1 / max_length: an output starts as large as its inputs.
+    h = sign(p) max(|p| - squash, 0): small taps become zero, which keeps long filters from fitting noise (arXiv
+    2302.06646, section 3). Taps start normal with variance 1 / max_length: outputs start with the variance of the inputs.
     """
 
     def __init__(self, channels: int, max_length: int, *, squash: float = 0.0) -> None:
@@ -67,16 +67,16 @@ class ExplicitFilter(Filter):
 MOST_LAYERS = 64
 
 KEPT_AT_ONCE = 1024
-"""Taps that are made together where they are kept, so that no tap's rounding depends on how many are asked for, or were before."""
+"""Cached taps are computed in blocks of this many, so that the rounding of a tap does not depend on how many are requested."""
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """Taps (k, channels) that were made, and of what."""
+    """Cached taps (k, channels), and the parameters that they were computed from."""
 
     taps: Tensor
     versions: Sequence[tuple[object, ...]]
-    parameters: list[nn.Parameter]  # held, so that no other gets the place in memory that tells them apart
+    parameters: list[nn.Parameter]  # referenced, so that no other tensor gets the address by which they are recognised
 
 
 class ImplicitFilter(Filter):
@@ -90,8 +90,8 @@ class ImplicitFilter(Filter):
         window has fallen to 0.01 at 1.5 or 0.3 times the length.
 
     Defaults are those of Zoology's Hyena; language models of safari take features 33 and frequency 14. Positions and windows
-    are not trained. In evaluation, where no gradient is wanted, taps are kept until a parameter changes: a step of generation
-    needs all that the last one needed. Changes behind autograd's back (through `.data`) are seen from the next `train()` on.
+    are not trained. In evaluation, without gradients, taps are cached until a parameter changes: a step of generation
+    needs those of the step before. Changes that autograd does not see (through `.data`) take effect after the next `train()`.
     """
 
     _kept: _Kept | None = None
@@ -109,7 +109,7 @@ class ImplicitFilter(Filter):
     ) -> None:
         super().__init__(channels, max_length)
         if features < 3 or features % 2 == 0:
-            raise ValueError(f"features of a position are the time, sines and cosines: an odd number from 3 on, not {features}")
+            raise ValueError(f"features of a position are the time, sines and cosines: an odd number of at least 3, not {features}")
         self.features, self.shift = features, shift
         if layers > MOST_LAYERS:
             raise ValueError(f"a filter's network has at most {MOST_LAYERS} hidden layers, not {layers}")
@@ -123,12 +123,12 @@ class ImplicitFilter(Filter):
         return (self._kept_taps(k) if self._may_keep() else self._make(0, k)).T
 
     def train(self, mode: bool = True) -> ImplicitFilter:
-        """See `nn.Module.train`; forgets the taps that were kept."""
+        """See `nn.Module.train`; discards cached taps."""
         self._kept = None
         return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled and copied: all but the taps that are kept."""
+        """The state for pickling and copying: everything except cached taps."""
         return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
     def flops(self, k: int) -> int:
@@ -139,7 +139,7 @@ class ImplicitFilter(Filter):
 
     def _make(self, start: int, end: int) -> Tensor:
         """Taps from `start` to `end` (end - start, channels)."""
-        # Under autocast the layers would see positions rounded to 8 bits, and neighbours among thousands would be one.
+        # Under autocast the positions would be rounded to 8 bits, and neighbours among thousands would coincide.
         with torch.autocast(self.last.weight.device.type, enabled=False):
             frequency = widened(self.frequency)
             place = torch.arange(start, end, device=frequency.device, dtype=frequency.dtype)
@@ -149,13 +149,13 @@ class ImplicitFilter(Filter):
             return _linear(x, self.last) * self._windows(place)
 
     def _may_keep(self) -> bool:
-        """Whether taps can be told to be those of the present parameters, and nobody differentiates them."""
+        """Whether cached taps can be matched to the present parameters, and no gradient is needed."""
         if self.training or torch.compiler.is_compiling() or any(p.is_inference() for p in self.parameters()):
             return False
         return not (torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()))
 
     def _kept_taps(self, k: int) -> Tensor:
-        """The first k taps (k, channels), of which only those are made that were not kept."""
+        """The first k taps (k, channels), of which only those not in the cache are computed."""
         versions = [(id(p), p._version, p.data_ptr(), p.dtype, p.device) for p in self.parameters()]
         kept = self._kept if self._kept is not None and self._kept.versions == versions else None
         num_kept = 0 if kept is None else len(kept.taps)
@@ -200,9 +200,9 @@ FILTERS: dict[str, type[Filter]] = {"implicit": ImplicitFilter, "explicit": Expl
 
 
 class FilterConv(nn.Module):
-    """A part of mixers, none itself: y[i] = sum_{s <= i} h[s] u[i - s] (+ skip u[i]) (+ bias), for each of the channels.
+    """A building block of mixers: y[i] = sum_{s <= i} h[s] u[i - s] (+ skip u[i]) (+ bias), for each of the channels.
 
-    History: the inputs so far (b, T, channels), the latest last; zeros in place of what a row has not read change nothing.
+    History: the inputs so far (b, T, channels), the latest last; shorter rows have zeros at the left, which do not change the result.
     """
 
     def __init__(self, filters: Filter, *, skip: bool = False, bias: bool = False) -> None:
@@ -216,7 +216,7 @@ class FilterConv(nn.Module):
         return long_conv(u, self.filters(u.shape[1]), skip=self.skip, bias=self.bias, out_dtype=u.dtype)
 
     def reference(self, u: Tensor) -> Tensor:
-        """The same, written as the sum is."""
+        """The same, written like the sum."""
         return long_conv(u, self.filters(u.shape[1]), skip=self.skip, bias=self.bias, out_dtype=u.dtype, impl="reference")
 
     def initial_state(self, batch: int) -> Tensor:
@@ -233,6 +233,6 @@ class FilterConv(nn.Module):
         return long_conv(inputs, filters, skip=self.skip, bias=self.bias, last=u.shape[1], out_dtype=u.dtype), inputs
 
     def flops(self, t: int) -> int:
-        """Operations on one sequence of t inputs, the making of the filter (once for the batch) counted whole."""
+        """Operations on one sequence of t inputs, including the computation of the filter (once for the batch)."""
         added = (self.skip is not None) * 2 + (self.bias is not None)
         return self.filters.flops(t) + conv_flops(t, t, self.filters.channels) + added * t * self.filters.channels

@@ -26,7 +26,7 @@ class GLA(Mixer):
     """
 
     chunk = 16
-    """Tokens that are compared pair by pair; earlier ones act through the state."""
+    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class GLA(Mixer):
         return {"kv": widened(weight).new_zeros(batch, self.num_heads, self.key_dim, self.value_dim)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`: all chunks at once but for the states between them. An empty state is the initial one."""
+        """See `Mixer.read`: all chunks at once except for the states between them. An empty state is the initial one."""
         q, k, v, decay = (self._heads(x) for x in self._projected(u))
         log_decay, scale = nn.functional.logsigmoid(widened(decay)) / self.temperature, 1 / math.sqrt(self.key_dim)
         o, kv = gated_linear_attention(q, k, v, log_decay, state.get("kv"), scale=scale, chunk=self.chunk)
@@ -87,7 +87,7 @@ class GLA(Mixer):
         return self.num_heads * self.key_dim * self.value_dim
 
     def flops(self, t: int) -> int:
-        """As `forward` goes: gates, each chunk's pairs, two products with S and its decay; norm and gate.
+        """Of `forward`: gates, each chunk's pairs, two products with S and its decay; norm and gate.
 
         Each doubling of a block multiplies q or k of every token by decays, see `kernels.linear_recurrence.weigh_pairs`.
         """
@@ -108,7 +108,7 @@ class GLA(Mixer):
         return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
     def _merge(self, o: Tensor, u: Tensor) -> Tensor:
-        """The heads' outputs (b, h, t, v), normalised each, gated by u and projected."""
+        """The heads' outputs (b, h, t, v), each normalised, gated by u and projected."""
         o = widened(o)
         normed = nn.functional.rms_norm(o, (self.value_dim,), self.norm.weight.to(o.dtype), self.norm.eps)
         gate = nn.functional.silu(self.g_proj(u))

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class GSS(Mixer):
     """y = out_proj((widen(k conv w + D w)) * gelu(gate(u))), w = norm(gelu(narrow(u)))  (arXiv 2206.13947, section 3, figure 1).
 
-    narrow maps d to `width` channels (d / 4), gate and widen come to `expand` d, out_proj back to d; norm is a layer norm. k is
-    the kernel of the simplified DSS: `state` poles that all channels share, without conjugates, a step of 1, from random
-    poles; see `DiagonalSSM`. The paper's layer adds a norm before and the residual after, which a block does here.
+    narrow maps d to `width` channels (d / 4), gate and widen map to `expand` d, out_proj back to d; norm is a layer norm. k is
+    the kernel of the simplified DSS: `state` poles that all channels share, without conjugates, a step of 1, initialised with random
+    poles; see `DiagonalSSM`. The norm before and the residual after it, part of the paper's layer, are in the block here.
     """
 
     def __init__(self, d_model: int, *, state: int = 512, width: int | None = None, expand: int = 4) -> None:
@@ -63,7 +63,7 @@ class GSS(Mixer):
         return self._gated(mixed, w, u), {"poles": poles}
 
     def state_size(self, t: int) -> int:
-        """Counted from the state: two real numbers a pole and channel, 2 `width` `state`."""
+        """Counted from the state: two real numbers per pole and channel, 2 `width` `state`."""
         return 2 * self.width * self.ssm.poles
 
     def flops(self, t: int) -> int:

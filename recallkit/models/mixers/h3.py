@@ -30,7 +30,7 @@ class H3(Mixer):
         if head_dim < 1 or d_model % head_dim:
             raise ValueError(f"H3's head_dim {head_dim} does not divide d_model {d_model}")
         if state < 2 or state % 2:
-            raise ValueError(f"H3's state is of pairs, an even number from 2 on, not {state}")
+            raise ValueError(f"H3's state consists of pairs: an even number of at least 2, not {state}")
         self.state, self.head_dim, self.heads = state, head_dim, d_model // head_dim
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(d_model, d_model) for _ in range(3))
         bound = 1 / math.sqrt(state)
@@ -53,7 +53,7 @@ class H3(Mixer):
         return self._queried(self.ssm.reference(products.flatten(0, 2)).view_as(products), products, u)
 
     def initial_state(self, batch: int) -> State:
-        """Keys that the shift still reaches (b, state - 1, d), and each entry's poles' sums (b, p, p, h, poles, 2)."""
+        """The last keys, within reach of the shift (b, state - 1, d), and each entry's poles' sums (b, p, p, h, poles, 2)."""
         weight = widened(self.shift)
         return {
             "keys": weight.new_zeros(batch, self.state - 1, self.d_model),
@@ -64,7 +64,7 @@ class H3(Mixer):
         """See `Mixer.read`."""
         k = self.k_proj(u)
         keys = torch.cat([state["keys"], k.to(state["keys"].dtype)], dim=1)
-        # Keys are kept wider than they came: as narrow again, a kernel takes them.
+        # Keys are kept in a wider type than the inputs': a kernel needs them in the narrow one again.
         shifted = long_conv(keys.to(k.dtype), self.shift, skip=self.shift_skip, last=u.shape[1], out_dtype=k.dtype)
         products = self._products(shifted, u)
         mixed, poles = self.ssm.read(products.flatten(0, 2), state["poles"].flatten(0, 2))
@@ -72,7 +72,7 @@ class H3(Mixer):
         return y, {"keys": keys[:, u.shape[1] :], "poles": poles.view_as(state["poles"])}
 
     def state_size(self, t: int) -> int:
-        """d p `state`: the poles' sums, as Zoology's code counts them at p = 1; the shift's last keys are left out there, too."""
+        """d p `state`: the poles' sums, as Zoology's code counts them at p = 1; neither counts the shift's last keys."""
         return self.d_model * self.head_dim * self.state
 
     def flops(self, t: int) -> int:
@@ -83,7 +83,7 @@ class H3(Mixer):
         return projections + shift + self.ssm.flops(t, self.head_dim**2) + 5 * entries
 
     def _products(self, shifted: Tensor, u: Tensor) -> Tensor:
-        """The outer products of what the shift made of the keys with the values: (b, p, p, t, h)."""
+        """The outer products of the shifted keys with the values: (b, p, p, t, h)."""
         keys = self._by_head(shifted)
         return keys.unsqueeze(2) * self._by_head(self.v_proj(u)).unsqueeze(1)
 

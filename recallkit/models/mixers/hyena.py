@@ -1,4 +1,4 @@
-"""Hyena: long convolutions with implicit filters between gates, on projections that a short convolution has smoothed."""
+"""Hyena: long convolutions with implicit filters between gates, on projections smoothed by a short convolution."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Hyena(Mixer):
     """z_0 = v;  z_n = x_n * (h_n conv z_{n-1} + D_n z_{n-1}), n = 1..N;  y = out_proj(z_N)  (arXiv 2302.10866, definition 3.1).
 
-    [x_N, ..., x_1, v] = short_conv(in_proj(u)): N + 1 projections, each channel smoothed by `short_kernel` taps. As the
-    authors' code has it, the first gate comes before a convolution, too, so that N = `order` projections gate N - 1 long
+    [x_N, ..., x_1, v] = short_conv(in_proj(u)): N + 1 projections, each channel smoothed by `short_kernel` taps. As in the
+    authors' code, the first gate also precedes a convolution, so that N = `order` projections gate N - 1 long
     convolutions: z_n = h_n conv (x_n * z_{n-1}) + D_n (x_n * z_{n-1}) for n = 1..N-1, and y = out_proj(x_N * z_{N-1}). At
     order 2 this is H3's form: y = out_proj(x_2 * (h conv (x_1 * v) + D (x_1 * v))). `features`, `width`, `layers` and
     `frequency` are the filters' (see `ImplicitFilter`).
@@ -70,7 +70,7 @@ class Hyena(Mixer):
         return y
 
     def initial_state(self, batch: int) -> State:
-        """Inputs that the short convolution still reaches, and all inputs of each long one (b, order - 1, T, d)."""
+        """The last inputs, within reach of the short convolution, and all inputs of each long one (b, order - 1, T, d)."""
         weight = widened(self.out_proj.weight)
         return {
             "short": self.short_conv.initial_state(batch),
@@ -85,14 +85,14 @@ class Hyena(Mixer):
         filters = self._filters(history.shape[2] + u.shape[1])
         for n, gate in enumerate(reversed(gates[1:])):
             inputs.append(torch.cat([history[:, n], (widened(gate) * widened(z)).to(history.dtype)], dim=1))
-            # What is read first stays as narrow as it is, so that a kernel takes it.
+            # The first inputs stay in their narrow type, so that a kernel can be used.
             whole = inputs[-1] if history.shape[2] else inputs[-1].to(z.dtype)
             z = long_conv(whole, filters[n], skip=self.skip[n], last=u.shape[1], out_dtype=z.dtype)
         y: Tensor = self.out_proj(gates[0] * z)
         return y, {"short": short, "inputs": torch.stack(inputs, dim=1)}
 
     def state_size(self, t: int) -> int:
-        """(order - 1) d t, as Zoology's code counts its order of two; what the short convolution keeps is left out there, too."""
+        """(order - 1) d t, as Zoology's code counts its order of two; neither counts the history of the short convolution."""
         return (self.order - 1) * self.d_model * t
 
     def flops(self, t: int) -> int:
@@ -102,7 +102,7 @@ class Hyena(Mixer):
         return linear_flops(t, self.in_proj, self.out_proj) + self.short_conv.flops(t) + self.filters.flops(t) + convolutions + gates
 
     def _filters(self, t: int) -> Tensor:
-        """One network makes the filters of all orders, next to each other for each channel: -> (order - 1, d, t)."""
+        """One network computes the filters of all orders, interleaved by channel: -> (order - 1, d, t)."""
         taps: Tensor = self.filters(t)
         return taps.view(self.d_model, self.order - 1, t).transpose(0, 1)
 

@@ -25,16 +25,16 @@ class LinearAttention(Mixer):
 
     Linear Transformers, arXiv 2006.16236, equations 8 to 12; with phi the Taylor map (`taylor`) Based, arXiv 2402.18668,
     section 4.1. There are neither biases nor position embeddings. `decay` multiplies by g = 1 - 2^(-decay_exponent - head),
-    decays of a head as in RetNet (arXiv 2307.08621, equation 8, whose exponent is 5); the code that Based was trained with
-    takes 3, and decays the numerator alone, which is what `decay_normaliser=False` means; its factor of the decays that
-    depends on the token is left out.
+    per-head decays as in RetNet (arXiv 2307.08621, equation 8, whose exponent is 5); the code that Based was trained with
+    takes 3, and decays the numerator alone, as `decay_normaliser=False` does; its token-dependent factor
+    of the decays is left out.
     `normalise` is on by default, but for `identity`, whose weights may sum to zero: y is then the numerator.
-    `short_conv` puts a causal convolution of so many taps over every channel of q, k and v; its last inputs, `recent`, are
+    `short_conv` applies a causal convolution of that many taps to every channel of q, k and v; its last inputs, `recent`, are
     then part of the state.
     """
 
     chunk = CHUNK
-    """Tokens that are compared pair by pair; earlier ones act through the state. Sequences up to it have no other part."""
+    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state. Shorter sequences are one chunk."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class LinearAttention(Mixer):
     ) -> None:
         super().__init__(d_model)
         if num_heads < 1 or d_model % num_heads:
-            raise ValueError(f"d_model {d_model} is no multiple of num_heads {num_heads}")
+            raise ValueError(f"d_model {d_model} is not a multiple of num_heads {num_heads}")
         if decay_exponent < 1:
-            raise ValueError(f"decay_exponent {decay_exponent} is not positive: 1 - 2^-{decay_exponent} is no decay")
+            raise ValueError(f"decay_exponent {decay_exponent} is not positive: 1 - 2^-{decay_exponent} is not a decay")
         self.feature_map = make_feature_map(feature_map, feature_dim, max_length=max_length, num_features=num_features)
         self.normalise = self.feature_map.has_positive_scores if normalise is None else normalise
         if self.normalise and not self.feature_map.has_positive_scores:
@@ -84,7 +84,7 @@ class LinearAttention(Mixer):
         return self._merge(y, u)
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`: every weight of every token, from unpacked features."""
+        """See `Mixer.reference`: all pairwise weights, from unpacked features."""
         z = self._project(u)
         q, k, v = map(widened, self._split(z if self.short_conv is None else self.short_conv.reference(z)))
         positions = torch.arange(u.shape[1], device=u.device)[:, None]
@@ -142,12 +142,12 @@ class LinearAttention(Mixer):
     def state_size(self, t: int) -> int:
         """Elements of `kv` and `k` for any t: features (d + h), Taylor's packed, as Zoology's code counts them.
 
-        The code of Based keeps both of x_i x_j and x_j x_i: 1 + f + f^2 features.
+        The code of Based keeps both x_i x_j and x_j x_i: 1 + f + f^2 features.
         """
         return self.feature_map.num_features * (self.d_model + self.num_heads * self.normalise)
 
     def flops(self, t: int) -> int:
-        """As `forward` goes: the pairs of each chunk, and between chunks the features and two products with the state.
+        """Of `forward`: the pairs of each chunk, and between chunks the features and two products with the state.
 
         The first chunk reads no state, and the last one writes none.
         """
@@ -170,11 +170,11 @@ class LinearAttention(Mixer):
             raise ValueError(f"{t} tokens are more than the feature map's max_length {self.max_length}")
 
     def _project(self, u: Tensor) -> Tensor:
-        """q, k and v side by side, (b, t, channels)."""
+        """q, k and v concatenated, (b, t, channels)."""
         return torch.cat([project(u) for project in (self.q_proj, self.k_proj, self.v_proj)], dim=-1)
 
     def _project_on(self, u: Tensor, state: State) -> tuple[Tensor, State]:
-        """The same of the next tokens, convolved where they are, and what is new of the state by that."""
+        """The same for the next tokens, after the short convolution where there is one, and the new entries of the state."""
         if self.short_conv is None:
             return self._project(u), {}
         z, recent = self.short_conv.read(self._project(u), state["recent"])
@@ -196,7 +196,7 @@ class LinearAttention(Mixer):
     def _scan(
         self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, state: State | None, *, final_state: bool = True
     ) -> tuple[Tensor, State]:
-        """All tokens after a state, and what is new of it after them where asked for. positions: int64, (..., t, 1)."""
+        """The outputs of all tokens after a state and, on request, the new entries of the state. positions: int64, (..., t, 1)."""
         if self.is_taylor_attention:
             before = None if state is None else TaylorState(state["kv"], state["k"])
             y, after = taylor_attention(q, k, v, before, eps=self.eps, final_state=final_state)
@@ -215,7 +215,7 @@ class LinearAttention(Mixer):
         return y, {} if last is None else _entries(last)
 
     def _advance(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, state: State) -> tuple[Tensor, State]:
-        """The same of one token: q, k (b, h, f), v (b, h, v), positions (b, 1, 1)."""
+        """The same for one token: q, k (b, h, f), v (b, h, v), positions (b, 1, 1)."""
         if self.is_taylor_attention:
             y, after = taylor_attention_step(q, k, v, TaylorState(state["kv"], state["k"]), eps=self.eps)
             return y, after._asdict()
@@ -224,7 +224,7 @@ class LinearAttention(Mixer):
         return y, _entries(last)
 
     def _options(self, like: Tensor) -> _Options:
-        """Normaliser and decays, in the precision of sums of `like`."""
+        """Normaliser and decays, in the precision in which `like` is summed."""
         logs = log_decays(self.num_heads, self.decay_exponent, widened(like)) if self.decay else None
         decay = None if logs is None else Decay(logs, self.decay_normaliser)
         return {"eps": self.eps if self.normalise else None, "decay": decay}

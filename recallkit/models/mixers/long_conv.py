@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class LongConv(Mixer):
     """y = glu(out_proj(gelu(h conv u + D u))), glu([a, b]) = a sigmoid(b)  (arXiv 2302.06646, section 3; safari's `LongConv`).
 
-    The filter h is parameters ("explicit", each brought `squash` nearer to zero, see `ExplicitFilter`) or a network of its
+    The filter h is parameters ("explicit", soft-thresholded by `squash`, see `ExplicitFilter`) or a network of its
     positions ("implicit"). With `glu` off out_proj maps d to d and is the last operation.
     """
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DT_RANGE = (1e-3, 1e-1)
-"""The steps dt with which channels start, log-uniform (section 3.6); those of Mamba-2 as well."""
+"""The range of the initial steps dt of the channels, log-uniform (section 3.6); also for Mamba-2."""
 
 
 class Mamba(Mixer):
-    """Selective state space (arXiv 2312.00752, algorithm 2 and figure 3); d_inner = expand d channels, n numbers of state for each:
+    """Selective state space (arXiv 2312.00752, algorithm 2 and figure 3); d_inner = expand d channels, n state entries for each:
 
         [x, z] = in_proj(u);  x = silu(conv1d(x));  [r, B, C] = x_proj(x);  dt = softplus(dt_proj(r))
         h_i = exp(dt_i A) h_{i-1} + dt_i B_i x_i        A = -exp(A_log), of (d_inner, n)
@@ -31,12 +31,12 @@ class Mamba(Mixer):
     """
 
     def __init__(self, d_model: int, *, state: int = 16, expand: int = 2, conv_kernel: int = 4, dt_rank: int | None = None) -> None:
-        """`dt_rank`: width of the projection that the steps dt are made through, ceil(d / 16) where None."""
+        """`dt_rank`: rank of the projection of the steps dt, ceil(d / 16) where None."""
         super().__init__(d_model)
         dt_rank = math.ceil(d_model / 16) if dt_rank is None else dt_rank
         for name, value in (("state", state), ("expand", expand), ("conv_kernel", conv_kernel), ("dt_rank", dt_rank)):
             if value < 1:
-                raise ValueError(f"{name} is {value}, not a positive whole number")
+                raise ValueError(f"{name} is {value}, not a positive integer")
         self.state, self.width, self.conv_kernel, self.dt_rank = state, expand * d_model, conv_kernel, dt_rank
         self.in_proj = nn.Linear(d_model, 2 * self.width, bias=False)
         self.conv1d = nn.Conv1d(self.width, self.width, conv_kernel, groups=self.width, padding=conv_kernel - 1)
@@ -82,7 +82,7 @@ class Mamba(Mixer):
         return self.width * self.state
 
     def flops(self, t: int) -> int:
-        """Counted: projections, the convolution, and for each of the d_inner n elements of state 7 operations a token.
+        """Counted: projections, the convolution, and for each of the d_inner n elements of state 7 operations per token.
 
         These are dt A and its power, B (dt x), decay times state and their sum, and the product with C and its sum.
         """
@@ -91,13 +91,13 @@ class Mamba(Mixer):
 
     def _mix(self, u: Tensor, history: Tensor | None, start: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """u (b, t, d) -> the mixer's output (b, t, d), the convolution's last inputs and the scan's last state."""
-        # The scan has the time first, and so has all before it in memory.
+        # The scan has time as its first axis, and everything before it is laid out that way in memory.
         x, z = self.in_proj(u.transpose(0, 1)).chunk(2, dim=-1)
         taps, bias = self.conv1d.weight.squeeze(1), self.conv1d.bias
         x, latest = short_conv(x.transpose(0, 1), taps, bias=bias, history=history, activation="silu")
         x = x.transpose(0, 1)
         r, write, read = self.x_proj(x).split([self.dt_rank, self.state, self.state], dim=-1)
-        # The bias is added wide: steps of 0.001 would be rounded away beside it in bfloat16.
+        # The bias is added in float32: in bfloat16, steps of 0.001 would be lost in rounding.
         dt = functional.softplus(widened(functional.linear(r, self.dt_proj.weight)) + self.dt_proj.bias)
         rates = -torch.exp(widened(self.A_log))
         if start is not None and len(x) == 1:
@@ -110,7 +110,7 @@ class Mamba(Mixer):
 
 
 def initial_dt_bias(channels: int) -> Tensor:
-    """What softplus maps to steps drawn log-uniformly from `DT_RANGE`: the start of the bias of dt (channels,)."""
+    """The initial bias of dt (channels,): softplus of it is log-uniform in `DT_RANGE`."""
     low, high = (math.log(bound) for bound in DT_RANGE)
     dt = torch.exp(low + torch.rand(channels) * (high - low))
     return dt + torch.log(-torch.expm1(-dt))

@@ -1,4 +1,4 @@
-"""Mamba-2: Mamba with one decay for each head, which makes it an attention with a decaying mask (Dao and Gu 2024)."""
+"""Mamba-2: Mamba with one decay per head, which is equivalent to attention with a decaying mask (Dao and Gu 2024)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from recallkit.kernels.choice import Impl
 
 A_RANGE = (1.0, 16.0)
-"""The rates -A with which heads start, uniform (the authors' code)."""
+"""The range of the initial rates -A of the heads, uniform (the authors' code)."""
 
 
 class Mamba2(Mixer):
     """Structured state space duality (arXiv 2405.21060, sections 6 and 7), d_inner = expand d channels in heads of p = head_dim:
 
-        [z, x, B, C, dt] = in_proj(u);  [x, B, C] = silu(conv1d([x, B, C]));  dt = softplus(dt + dt_bias), one a head
-        S_i = exp(dt_i A) S_{i-1} + B_i^T (dt_i x_i), of n x p        A = -exp(A_log), one a head
+        [z, x, B, C, dt] = in_proj(u);  [x, B, C] = silu(conv1d([x, B, C]));  dt = softplus(dt + dt_bias), one per head
+        S_i = exp(dt_i A) S_{i-1} + B_i^T (dt_i x_i), of n x p        A = -exp(A_log), one per head
         y = out_proj(norm((C_i S_i + D x_i) * silu(z_i))), norm a root mean square of each group's channels
 
     B and C of n = `state` numbers are shared by the heads of a group. Parameters have the names of the released checkpoints.
     """
 
     chunk = 64
-    """Tokens that are compared pair by pair; earlier ones act through the state."""
+    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Mamba2(Mixer):
         super().__init__(d_model)
         for name, value in (("state", state), ("expand", expand), ("head_dim", head_dim), ("groups", groups), ("conv_kernel", conv_kernel)):
             if value < 1:
-                raise ValueError(f"{name} is {value}, not a positive whole number")
+                raise ValueError(f"{name} is {value}, not a positive integer")
         self.width = expand * d_model
         if self.width % head_dim or self.width // head_dim % groups:
             raise ValueError(f"{self.width} channels are not {groups} groups of heads of {head_dim}")
@@ -109,7 +109,7 @@ class Mamba2(Mixer):
         return linear_flops(t, self.in_proj, self.out_proj) + mixing
 
     def _projected(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """z (t, b, d_inner), what is convolved (t, b, d_inner + 2 g n), and dt before its bias (t, b, h), wide."""
+        """z (t, b, d_inner), the convolution's input (t, b, d_inner + 2 g n), and dt before its bias (t, b, h), wide."""
         z, convolved, dt = torch.split(self.in_proj(u.transpose(0, 1)), [self.width, self.conv_width, self.num_heads], dim=-1)
         return z, convolved, widened(dt)
 
@@ -126,12 +126,12 @@ class Mamba2(Mixer):
         return y.transpose(0, 1), latest
 
     def _mix(self, z: Tensor, convolved: Tensor, dt: Tensor, history: Tensor | None, start: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """The mixer's output (b, t, d), the convolution's last inputs and S after the last token; `history`, `start`: before the first."""
+        """The mixer's output (b, t, d), the convolution's last inputs and S after the last token; `history`, `start`: those before it."""
         convolved, latest = self._convolved(convolved, history)
         x, write, read = self._split(convolved)
         dt = functional.softplus(dt + self.dt_bias)
         written = dt.unsqueeze(-1) * x
-        # Kernels want one type of all; on CPU nothing is gained by rounding.
+        # Kernels need one type for all inputs; on CPU rounding gains nothing.
         written = written.to(x.dtype) if x.is_cuda else written
         q, k, v = (part.permute(1, 2, 0, 3) for part in (read, write, written))
         y, last = decayed_attention(q, k, v, (-torch.exp(widened(self.A_log)) * dt).permute(1, 2, 0), start, chunk=self.chunk)

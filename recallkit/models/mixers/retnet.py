@@ -29,17 +29,17 @@ class RetNet(Mixer):
     As in the authors' code (torchscale) the norm of each head is a root mean square without weights (GroupNorm in the
     paper), and the frequencies of the rotation are 10000^(-i/(n-1)), i < n = d/2h. Their division of the scores by row
     sums is left out: the norm undoes it, which is why they call the output invariant to it. `short_conv` (not theirs, off by
-    default) puts a causal convolution of so many taps over every channel of q, k and v; its last inputs, `recent`, are then
+    default) applies a causal convolution of that many taps to every channel of q, k and v; its last inputs, `recent`, are then
     part of the state.
     """
 
     chunk = 128
-    """Tokens that are compared pair by pair; earlier ones act through the state."""
+    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(self, d_model: int, *, num_heads: int = 4, value_factor: int = 2, eps: float = 1e-6, short_conv: int = 0) -> None:
         super().__init__(d_model)
         if num_heads < 1 or d_model % (2 * num_heads):
-            raise ValueError(f"d_model {d_model} is no multiple of twice num_heads {num_heads}")
+            raise ValueError(f"d_model {d_model} is not a multiple of twice num_heads {num_heads}")
         if value_factor < 1:
             raise ValueError(f"value_factor {value_factor} is not positive")
         self.num_heads, self.eps = num_heads, eps
@@ -94,7 +94,7 @@ class RetNet(Mixer):
         return self.d_model * self.value_dim
 
     def flops(self, t: int) -> int:
-        """Of what is needed: rotations, pairs of each chunk, products with S where there are chunks before or after; norm and gate."""
+        """Of `forward`: rotations, pairs of each chunk, products with S where there are chunks before or after; norm and gate."""
         sizes = chunk_sizes(t, self.chunk)
         read, written, product = t - sizes[0], t - sizes[-1], 2 * self.key_dim * self.value_dim
         mixing = t * (7 * self.key_dim + 8 * self.value_dim)
@@ -105,7 +105,7 @@ class RetNet(Mixer):
         return linear_flops(t, self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.out_proj) + convolution + mixing
 
     def _project(self, u: Tensor) -> Tensor:
-        """q, k and v side by side, (b, t, channels)."""
+        """q, k and v concatenated, (b, t, channels)."""
         return torch.cat([project(u) for project in (self.q_proj, self.k_proj, self.v_proj)], dim=-1)
 
     def _split(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -121,7 +121,7 @@ class RetNet(Mixer):
         return decayed_attention(q, k, v, logs, state, scale=1 / math.sqrt(self.key_dim), chunk=self.chunk)
 
     def _merge(self, o: Tensor, u: Tensor) -> Tensor:
-        """The heads' outputs (b, h, t, v), normalised each, gated by u and projected."""
+        """The heads' outputs (b, h, t, v), each normalised, gated by u and projected."""
         o = widened(o)
         normed = o * torch.rsqrt(o.square().mean(dim=-1, keepdim=True) + self.eps)
         gate = nn.functional.silu(self.g_proj(u))

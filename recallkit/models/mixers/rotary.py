@@ -1,4 +1,4 @@
-"""Rotary position embeddings: pairs of a head's entries turned by angles that grow with the position."""
+"""Rotary position embeddings: pairs of a head's entries rotated by angles proportional to the position."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["rotary_width", "rotate", "rotate_reference"]
 
 
 def rotary_width(head_width: int, fraction: float) -> int:
-    """How many entries of a head, the first ones, are rotated. Raises ValueError for a share that leaves none to pair."""
+    """How many entries of a head, the first ones, are rotated. Raises ValueError for a fraction that leaves no pairs."""
     if not 0 <= fraction <= 1:
-        raise ValueError(f"rope_fraction is {fraction}, no share of a head")
+        raise ValueError(f"rope_fraction is {fraction}, not a fraction of a head")
     width = int(head_width * fraction)
     if width % 2:
-        raise ValueError(f"rope_fraction {fraction} of a head of {head_width} is {width} entries, which are no pairs")
+        raise ValueError(f"rope_fraction {fraction} of a head of {head_width} is {width} entries, which cannot be paired")
     return width
 
 

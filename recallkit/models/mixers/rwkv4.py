@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FASTEST = 40.0
-"""A `time_decay` above it is taken for it: exp(-exp(40)) is zero, and exp(89) would be infinite in float32, whose multiple by 0 is NaN."""
+"""Upper bound on `time_decay`: exp(-exp(40)) is zero already, while exp(89) overflows in float32, and infinity times 0 is NaN."""
 
 
 class RWKV4(Mixer):
@@ -33,7 +33,7 @@ class RWKV4(Mixer):
     """
 
     def __init__(self, d_model: int, *, layer: int = 0, num_layers: int = 1) -> None:
-        """`layer` of `num_layers` decides how fast its channels forget at first and how much of x_{i-1} they see."""
+        """`layer` of `num_layers` determines the initial decays of its channels and the initial weight of x_{i-1}."""
         super().__init__(d_model)
         if not 0 <= layer < num_layers:
             raise ValueError(f"layer is {layer}, not one of {num_layers} counted from 0")
@@ -90,7 +90,7 @@ class RWKV4(Mixer):
         return linear_flops(t, self.key, self.value, self.receptance, self.out_proj) + 37 * t * self.d_model
 
     def _projected(self, u: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """k, v and r of inputs and those before them, of any one shape (..., d)."""
+        """k, v and r from inputs and previous inputs of the same shape (..., d)."""
         k = self.key(torch.lerp(before, u, self.time_mix_key.to(u.dtype)))
         v = self.value(torch.lerp(before, u, self.time_mix_value.to(u.dtype)))
         r = self.receptance(torch.lerp(before, u, self.time_mix_receptance.to(u.dtype)))
@@ -108,11 +108,11 @@ def depth_of(layer: int, num_layers: int) -> float:
 
 
 def initial_decay(d_model: int, layer: int, num_layers: int) -> Tensor:
-    """log w from -5 to 3 over the channels, deeper layers with more of slow ones (arXiv 2305.13048, on initialisation)."""
+    """log w from -5 to 3 over the channels, with more slow ones in deeper layers (arXiv 2305.13048, on initialisation)."""
     places = torch.arange(d_model) / max(d_model - 1, 1)
     return -5 + 8 * places ** (0.7 + 1.3 * depth_of(layer, num_layers))
 
 
 def initial_mix(d_model: int, layer: int, num_layers: int) -> Tensor:
-    """The share of the present input, rising with the channel, and in deeper layers larger for all (the same)."""
+    """The weight of the present input, rising with the channel and with depth (the same paper)."""
     return (torch.arange(d_model) / d_model) ** (1 - layer / num_layers)

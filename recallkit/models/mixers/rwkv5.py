@@ -25,17 +25,17 @@ class RWKV5(Mixer):
         o_i = r_i (S_{i-1} + diag(u) k_i^T v_i)                          u = time_first
         y = out_proj(silu(g) * norm(o)), norm a LayerNorm of each head
 
-    `eps` of the norm is 64e-5 where o is not divided by 8 before it, as the authors do. State: x_{i-1} and S.
+    `eps` of the norm is 64e-5 because o is not divided by 8 before the norm, unlike in the authors' code. State: x_{i-1} and S.
     """
 
     chunk = 64
-    """Tokens that are compared pair by pair; earlier ones act through the state."""
+    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(self, d_model: int, *, head_size: int = 64, layer: int = 0, num_layers: int = 1, eps: float = 64e-5) -> None:
-        """`layer` of `num_layers` decides how fast its channels forget at first and how much of x_{i-1} they see."""
+        """`layer` of `num_layers` determines the initial decays of its channels and the initial weight of x_{i-1}."""
         super().__init__(d_model)
         if head_size < 1 or d_model % head_size:
-            raise ValueError(f"d_model {d_model} is no multiple of head_size {head_size}")
+            raise ValueError(f"d_model {d_model} is not a multiple of head_size {head_size}")
         if not 0 <= layer < num_layers:
             raise ValueError(f"layer is {layer}, not one of {num_layers} counted from 0")
         self.num_heads, self.head_size = d_model // head_size, head_size
@@ -76,7 +76,7 @@ class RWKV5(Mixer):
         return {"previous": like.new_zeros(batch, self.d_model), "kv": kv}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`: all chunks at once but for the states between them."""
+        """See `Mixer.read`: all chunks at once except for the states between them."""
         before = previous_inputs(u, state["previous"], time=1)
         r, k, v, g = self._projected(u, before)
         r, k, v = (self._heads(part) for part in (r, k, v))
@@ -99,7 +99,7 @@ class RWKV5(Mixer):
         return linear_flops(t, self.receptance, self.key, self.value, self.gate, self.out_proj) + self.d_model * mixing
 
     def _projected(self, u: Tensor, before: Tensor) -> tuple[Tensor, ...]:
-        """r, k, v and g of inputs and those before them (b, t, d)."""
+        """r, k, v and g from inputs and previous inputs (b, t, d)."""
         pairs = (
             (self.receptance, self.time_mix_receptance),
             (self.key, self.time_mix_key),
@@ -113,7 +113,7 @@ class RWKV5(Mixer):
         return torch.unflatten(x, -1, (self.num_heads, self.head_size)).transpose(1, 2)
 
     def _merge(self, o: Tensor, g: Tensor) -> Tensor:
-        """The heads' outputs (b, h, t, n), normalised each, gated by g (b, t, d) and projected."""
+        """The heads' outputs (b, h, t, n), each normalised, gated by g (b, t, d) and projected."""
         flat = o.transpose(1, 2).flatten(0, 1).flatten(1)
         normed = functional.group_norm(flat, self.num_heads, self.norm.weight.to(o.dtype), self.norm.bias.to(o.dtype), self.norm.eps)
         mixed: Tensor = self.out_proj((normed.view(g.shape) * functional.silu(g.to(o.dtype))).to(g.dtype))

@@ -1,4 +1,4 @@
-"""RWKV's channel mixing: the MLP of its blocks, which sees the previous token, too."""
+"""RWKV's channel mixing: the MLP of its blocks, which also sees the previous token."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class RWKVChannelMix(nn.Module):
         k_i = key(m_k * x_i + (1 - m_k) * x_{i-1}),  r_i = receptance(m_r * x_i + (1 - m_r) * x_{i-1})
         y_i = sigmoid(r_i) * value(max(k_i, 0)^2)
 
-    A part of language models, no mixer itself. State: the previous input.
+    Part of a language model, not a sequence mixer by itself. State: the previous input.
     """
 
     def __init__(self, d_model: int, width: int, *, layer: int = 0, num_layers: int = 1) -> None:
-        """`width`: channels of k; `layer` of `num_layers` decides how much of x_{i-1} is seen at first."""
+        """`width`: channels of k; `layer` of `num_layers` determines the initial weight of x_{i-1}."""
         super().__init__()
         self.d_model = d_model
         self.time_mix_key = nn.Parameter(initial_mix(d_model, layer, num_layers))

@@ -1,4 +1,4 @@
-"""Diagonal state space models: S4D and DSS, and the diagonal part that H3 and GSS have in common with them."""
+"""Diagonal state space models: S4D and DSS, and the diagonal recurrence that H3 and GSS share with them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 READ_CHUNK = 512
-"""Tokens that are read at once; of each row, channel and pole about the square root of so many numbers are held meanwhile."""
+"""Tokens per chunk; for each row, channel and pole about the square root of that many numbers are in memory at a time."""
 
 INITIAL_FREQUENCIES = ("lin", "inv", "legs", "random")
 
 
 class DiagonalSSM(nn.Module):
-    """A part of mixers, none itself: `channels` linear recurrences with a complex diagonal transition.
+    """A building block of mixers: `channels` linear recurrences with a complex diagonal transition.
 
         x_i = a x_{i-1} + b u_i,  y_i = 2 Re(sum_n c_n x_{i,n})           x: `poles` complex numbers for each channel
         zoh:      a = exp(dt A),                    b = (a - 1) / A        (arXiv 2206.11893, section 3)
@@ -31,7 +31,7 @@ class DiagonalSSM(nn.Module):
         as a convolution: y_i = sum_s k_s u_{i-s},  k_s = 2 Re(sum_n c_n b_n a_n^s)   (a Vandermonde product)
 
     A = -exp(log_decay) + i frequency, for each channel its own or one for all (`shared`); dt = exp(log_dt) for each channel,
-    or 1 without `steps`. The factor 2 stands for the conjugates of the poles; without `conjugates` it is 1. Poles start with
+    or 1 without `steps`. The factor 2 accounts for the conjugates of the poles; without `conjugates` it is 1. Poles are initialised with
     the imaginary parts of S4D-Lin, S4D-Inv or S4D-LegS (ibid., section 4) or at random ("random", GSS). Complex parameters
     are kept as pairs of real numbers, the state as pairs, too: (..., channels, poles, 2).
     """
@@ -53,7 +53,7 @@ class DiagonalSSM(nn.Module):
         if discretization not in ("zoh", "bilinear"):
             raise ValueError(f"a discretization is zoh or bilinear, not {discretization}")
         if start not in INITIAL_FREQUENCIES:
-            raise ValueError(f"poles start as one of {', '.join(INITIAL_FREQUENCIES)}, not {start}")
+            raise ValueError(f"initial poles are one of {', '.join(INITIAL_FREQUENCIES)}, not {start}")
         self.channels, self.poles, self.discretization, self.factor = channels, poles, discretization, 1 + conjugates
         copies = 1 if shared else channels
         decays = torch.randn(poles) if start == "random" else torch.full((poles,), math.log(0.5))
@@ -72,8 +72,8 @@ class DiagonalSSM(nn.Module):
     def kernel(self, t: int) -> Tensor:
         """k (channels, t).
 
-        With s = r i + j the powers are products, a^s = a^(r i) a^j: of channels x poles x t powers only about two square roots
-        of t a pole are ever made, and the sum over the poles is a matrix product.
+        With s = r i + j the powers are products, a^s = a^(r i) a^j: instead of t powers per channel and pole only about 2 sqrt(t)
+        are computed, and the sum over the poles is a matrix product.
         """
         r = math.isqrt(t - 1) + 1
         with torch.autocast(self.c.device.type, enabled=False):
@@ -83,7 +83,7 @@ class DiagonalSSM(nn.Module):
             return self.factor * kernel.flatten(1)[:, :t]
 
     def reference(self, u: Tensor) -> Tensor:
-        """The same, as the recurrence is written."""
+        """The same, written like the recurrence."""
         decay, dt = self.log_decay.exp(), 1.0 if self.log_dt is None else self.log_dt.exp().unsqueeze(-1)
         big_a = torch.complex(-decay, self.frequency)
         if self.discretization == "zoh":
@@ -106,7 +106,7 @@ class DiagonalSSM(nn.Module):
     def step(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """u: (*batch, channels), the next input of each row -> its output and a new state; `state` is unchanged.
 
-        The state is kept without the factor b, which is put to c: x_i = a x_{i-1} + u_i.
+        The state is kept without the factor b, which is absorbed into c: x_i = a x_{i-1} + u_i.
         """
         log_a, weight = self._discrete()
         x = torch.exp(log_a) * torch.view_as_complex(state) + widened(u).unsqueeze(-1)
@@ -139,7 +139,7 @@ class DiagonalSSM(nn.Module):
         return carried.flatten(2)[..., :t].mT, torch.view_as_real(after)
 
     def flops(self, t: int, copies: int = 1) -> int:
-        """Operations on one sequence of t inputs: the kernel, four a tap and pole, and the convolution of copies x channels."""
+        """Operations on one sequence of t inputs: the kernel, four per tap and pole, and the convolution of copies x channels."""
         return 4 * self.channels * self.poles * t + conv_flops(t, t, copies * self.channels)
 
     def _discrete(self) -> tuple[Tensor, Tensor]:
@@ -154,7 +154,7 @@ class DiagonalSSM(nn.Module):
 
 
 def _powers(log_a: Tensor, k: int) -> Tensor:
-    """log_a: (c, n) -> a^0, ..., a^(k - 1) (c, n, k). Real exp, cos and sin are several times as fast as a complex exp."""
+    """log_a: (c, n) -> a^0, ..., a^(k - 1) (c, n, k). Real exp, cos and sin are several times faster than a complex exp."""
     logs = log_a.unsqueeze(-1) * torch.arange(k, device=log_a.device)
     return torch.polar(logs.real.exp(), logs.imag)
 
@@ -197,8 +197,8 @@ class S4D(Mixer):
     """y = glu(out_proj(gelu(k conv u + D u))), k the kernel of a diagonal state space for each channel, glu([a, b]) = a sigmoid(b).
 
     s4d-lin, s4d-inv, s4d-legs: S4D (arXiv 2206.11893, section 4), `state` / 2 poles with their conjugates and zero-order hold;
-    they differ in the poles they start from. dss: DSS-EXP (arXiv 2203.14343, proposition 1 a), `state` poles that all channels
-    share, without conjugates, from those of LegS; its authors' layer has no glu. See `DiagonalSSM` for the recurrence.
+    they differ in their initial poles. dss: DSS-EXP (arXiv 2203.14343, proposition 1 a), `state` poles that all channels
+    share, without conjugates, initialised from those of LegS; its authors' layer has no glu. See `DiagonalSSM` for the recurrence.
     """
 
     def __init__(self, d_model: int, *, state: int = 64, variant: str = "s4d-lin", glu: bool = True) -> None:
@@ -208,7 +208,7 @@ class S4D(Mixer):
         if variant == "dss":
             self.ssm = DiagonalSSM(d_model, state, start="legs", shared=True, conjugates=False)
         elif state % 2:
-            raise ValueError(f"S4D's state is of pairs, an even number, not {state}")
+            raise ValueError(f"S4D's state consists of pairs: an even number, not {state}")
         else:
             self.ssm = DiagonalSSM(d_model, state // 2, start=variant.removeprefix("s4d-"))
         self.glu = glu
@@ -238,7 +238,7 @@ class S4D(Mixer):
         return self._projected(mixed, u), {"poles": poles}
 
     def state_size(self, t: int) -> int:
-        """Counted from the state: two real numbers a pole, so d `state` for S4D and twice that for DSS."""
+        """Counted from the state: two real numbers per pole, so d `state` for S4D and twice that for DSS."""
         return 2 * self.d_model * self.ssm.poles
 
     def flops(self, t: int) -> int:

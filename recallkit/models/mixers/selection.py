@@ -1,4 +1,4 @@
-"""Which positions of a text attend: hashes of positions, tokens that stood before, scores that are learned."""
+"""Which positions of a text attend: hashes of positions, tokens that occurred before, learned scores."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ WORD = 2**32
 
 
 def hash_share(seed: int, *places: Tensor) -> Tensor:
-    """A number in [0, 1) for each place, of int64 tensors that broadcast: the same wherever, in whichever text, it is asked.
+    """A number in [0, 1) for each place, from int64 tensors that broadcast; it depends on nothing else.
 
     Each integer goes through a 32-bit mixer of multiplications and shifts (Wellons' lowbias32), its hash into the next one's.
     """
-    # Of the integer alone in plain Python: a number on CPU could not go into a kernel for a GPU.
+    # In plain Python, since a tensor on CPU could not be passed to a GPU kernel.
     mixed: Tensor | int = _mix(seed % WORD)
     for place in places:
         mixed = _mix((place % WORD) ^ mixed)
@@ -35,12 +35,12 @@ def hash_share_reference(seed: int, *places: int) -> float:
 
 
 def repeated(ids: Tensor) -> Tensor:
-    """ids: (b, t) -> (b, t) bool, whether the token stood earlier in its row. In t log t steps: equal ids are sorted together."""
+    """ids: (b, t) -> (b, t) bool, whether the token occurred earlier in its row. In t log t steps, by sorting."""
     return repeats_before(ids)[0] > 0
 
 
 def repeats_before(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """How often each token of ids (b, t) stood earlier in its row, (b, t), and the order (b, t) that sorts each row, stably."""
+    """How often each token of ids (b, t) occurred earlier in its row, (b, t), and the order (b, t) that sorts each row, stably."""
     ordered, order = ids.sort(dim=1, stable=True)
     places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     starts = torch.ones_like(ids, dtype=torch.bool)
@@ -67,7 +67,8 @@ def follower_lists(ids: Tensor) -> tuple[Tensor, Tensor]:
     before, order = repeats_before(ids)
     counts = before.flatten()
     offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    # Where each token went when its row was sorted: its list begins so many entries before.
+    # The index of each token in its sorted row: its list begins that many entries before. With ids 7 3 7 3 7 the sorted order is
+    # 1 3 0 2 4; the last 7, at index 4, has count 2, so its list is the entries 2 and 3: positions 0 and 2, whose followers are 1 and 3.
     entries = torch.arange(ids.numel(), device=ids.device).view(batch, t)
     begins = torch.empty_like(order).scatter_(1, order, entries).flatten() - counts
     num_pairs = int(offsets[-1])
@@ -78,11 +79,11 @@ def follower_lists(ids: Tensor) -> tuple[Tensor, Tensor]:
 class Selector(nn.Module):
     """A learned choice of positions: s[i] = sigmoid(w . u[i] + b), and position i is chosen where s[i] >= 1/2.
 
-    Zoology's learned selection (arXiv 2312.04927, section 5; `SigmoidLookups` of its code) weighs what every position looked up
+    Zoology's learned selection (arXiv 2312.04927, section 5; `SigmoidLookups` of its code) weights the lookup of every position
     by s, adds  penalty * max(0, mean s - share)  to the loss, and after training keeps the positions of the highest s of
     the whole text, which is not causal: whether one is kept depends on what follows. Here a position is decided by its own
-    score, in training as after it, so that both are the same function; the gradient passes through the threshold as if the
-    weight were s (straight-through), so that positions not chosen learn, too; and the mean in the loss is that of the choices.
+    score, both in training and after it; the gradient passes through the threshold as if the
+    weight were s (straight-through), so that positions that are not chosen also learn; and the mean in the loss is that of the choices.
     """
 
     def __init__(self, d_model: int, share: float, penalty: float) -> None:
@@ -98,12 +99,12 @@ class Selector(nn.Module):
         return (score >= 0.5).to(score.dtype) + (score - score.detach())
 
     def excess(self, chosen: Tensor) -> Tensor:
-        """What a choice (b, t) adds to the loss: the penalty on the share of the positions beyond the share that may be chosen."""
+        """The auxiliary loss of a choice (b, t): the penalty on the share of chosen positions above the allowed share."""
         return self.penalty * torch.relu(chosen.mean() - self.share)
 
 
 def _mix(x: Tensor | int) -> Tensor | int:
-    """x: int64 in [0, 2^32) -> the same range; products that overflow are right in their lower 32 bits, which are kept."""
+    """x: int64 in [0, 2^32) -> the same range; overflowing products are right in their lower 32 bits, which are kept."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = ((x ^ (x >> shift)) * factor) % WORD
     return x ^ (x >> 16)

@@ -24,16 +24,16 @@ class SelectiveAttention(Attention):
 
     y[i] = f[i] Wo softmax(q[i] . K / sqrt(k)) V,   f[i] in {0, 1},   keys 0..i
 
-    (Zoology, arXiv 2312.04927, section 5: attention as selective look-ups on a BaseConv backbone.) `selection` is what f is:
+    (Zoology, arXiv 2312.04927, section 5: attention as selective lookups on a BaseConv backbone.) `selection` determines f:
 
     full          1: softmax attention
     random        1 at a share of the positions, the same in every text: where hash(seed, i) < share
-    programmatic  1 where the token stood earlier in the row, where an associative recall may be asked for; needs the ids
-    learned       1 where a learned score of u[i] is at least a half, see `Selector`; `share` is what training holds the
-                  selected positions to, by `auxiliary_loss`, with weight `penalty` in nats a position
+    programmatic  1 where the token occurred earlier in the row, so that associative recall is possible; needs the ids
+    learned       1 where a learned score of u[i] is at least a half, see `Selector`; `share` limits the
+                  selected positions in training, by `auxiliary_loss`, with weight `penalty` in nats per position
 
-    With `keys="matches"` a programmatic query sees only the positions right after the earlier occurrences of its token, where
-    what followed stands: as many pairs as there are repetitions, not t^2. The default, "all", is the paper's: a query that is
+    With `keys="matches"` a programmatic query sees only the positions right after the earlier occurrences of its token, which
+    contain what followed: as many pairs as there are repetitions, not t^2. The default, "all", is the paper's: a query that is
     selected attends to everything before it. Other options are those of `Attention`.
     """
 
@@ -54,12 +54,12 @@ class SelectiveAttention(Attention):
         if keys not in KEYS or (keys == "matches" and selection != "programmatic"):
             raise ValueError(f"keys {keys} with selection {selection}: all, or with programmatic matches")
         if not 0 < share <= 1:
-            raise ValueError(f"share is {share}, no share of the positions")
+            raise ValueError(f"share is {share}, not a fraction of the positions")
         self.selection = selection
         self.share = share
         self.keys = keys
         self.seed = seed
-        # Whether ids are needed depends on the selection, so here the instance says so.
+        # Whether ids are needed depends on the selection, so this is an attribute of the instance.
         self.needs_ids = selection == "programmatic"  # type: ignore[misc]
         self.selector = Selector(d_model, share, penalty) if selection == "learned" else None
         self._excess: Tensor | None = None
@@ -85,7 +85,7 @@ class SelectiveAttention(Attention):
         mask = self.seen_in(new, t)
         if self.needs_ids:
             places = self.places(new, new["ids"].shape[1])
-            # What fills up a shorter row is no token: no id is negative.
+            # Padding of shorter rows is -1, which is not an id.
             matched = followers(new["ids"].where(places >= 0, -1), t)
             chosen = matched.any(-1)
             if self.keys == "matches":
@@ -113,12 +113,12 @@ class SelectiveAttention(Attention):
         return [seen] * self.num_heads
 
     def initial_state(self, batch: int) -> State:
-        """See `Mixer.initial_state`: the ids read so far (b, T), too, where they are needed."""
+        """See `Mixer.initial_state`: with the ids read so far (b, T) where they are needed."""
         state = super().initial_state(batch)
         return state | {"ids": state["seen"].new_zeros(batch, 0)} if self.needs_ids else state
 
     def auxiliary_loss(self) -> Tensor | None:
-        """See `Mixer.auxiliary_loss`: for a learned selection in training, what too many selected positions cost."""
+        """See `Mixer.auxiliary_loss`: for a learned selection in training, the penalty on too many selected positions."""
         return self._excess
 
     def state_size(self, t: int) -> int:
@@ -128,7 +128,7 @@ class SelectiveAttention(Attention):
     def flops(self, t: int) -> int:
         """See `Mixer.flops`: the projections, the selector, and the pairs of a `share` of the queries (of all, if full).
 
-        How many tokens are repeated depends on the text: `share` stands for it, and a query that sees matches alone is counted
+        How many tokens are repeated depends on the text: `share` is used as an estimate, and a query that sees matches alone is counted
         as if it saw all.
         """
         pairs = 4 * self.head_width * self.num_pairs(t)
@@ -151,7 +151,7 @@ class SelectiveAttention(Attention):
 
 
 def _or_itself(matched: Tensor) -> Tensor:
-    """matched: (b, t, T) -> (b, 1, t, T), a query without a match seeing itself, so that no softmax is over nothing."""
+    """matched: (b, t, T) -> (b, 1, t, T), where a query without a match sees itself, so that no softmax is over an empty set."""
     t, num_keys = matched.shape[1:]
     itself = torch.eye(num_keys, dtype=torch.bool, device=matched.device)[-t:]
     return (matched | (itself & ~matched.any(-1, keepdim=True)))[:, None]

@@ -1,4 +1,4 @@
-"""Neighbours in time: the previous input of every channel."""
+"""Token shift: the previous input of every channel."""
 
 from __future__ import annotations
 

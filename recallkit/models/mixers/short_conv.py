@@ -1,4 +1,4 @@
-"""Short causal convolution of each channel, as stands before the projections of many mixers."""
+"""Short causal convolution of each channel, as used by many mixers next to their projections."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class ShortConv(nn.Module):
-    """A part of mixers, none itself: y[i] = sum_{s < kernel} h[s] u[i - s] + bias, a filter h for each of the channels.
+    """A building block of mixers: y[i] = sum_{s < kernel} h[s] u[i - s] + bias, a filter h for each of the channels.
 
-    The weight is kept as nn.Conv1d keeps it, `conv.weight` (channels, 1, kernel) with the latest input's tap last: published
-    checkpoints have it so. History: the last kernel - 1 inputs (b, kernel - 1, channels), zeros before the first.
+    The weight is stored as in nn.Conv1d, `conv.weight` (channels, 1, kernel) with the latest input's tap last: as in
+    published checkpoints. History: the last kernel - 1 inputs (b, kernel - 1, channels), zeros before the first.
     """
 
     def __init__(self, channels: int, kernel: int = 3, *, bias: bool = True) -> None:
@@ -37,7 +37,7 @@ class ShortConv(nn.Module):
     def forward(self, u: Tensor, *, activation: str | None = None, gate: Tensor | None = None) -> Tensor:
         """u: (b, t, channels) -> (b, t, channels), contiguous and in the width of u; `activation`, `gate`: see `short_conv`.
 
-        The channels stay next to each other: of values whose last stride is not 1, attention would make its full matrix.
+        The channels stay contiguous: for values whose last stride is not 1, attention would materialise its full matrix.
         """
         if self.kernel <= MOST_TAPS:
             return self._convolve(u, None, activation, gate)[0].contiguous()
@@ -46,7 +46,7 @@ class ShortConv(nn.Module):
         return (y if gate is None else y * gate).to(u.dtype).contiguous()
 
     def reference(self, u: Tensor) -> Tensor:
-        """The same without activation and gate, written as the sum is."""
+        """The same without activation and gate, written like the sum."""
         return short_conv(u, self.conv.weight.squeeze(1), bias=self.conv.bias, impl="reference")[0]
 
     def initial_state(self, batch: int) -> Tensor:
@@ -66,11 +66,11 @@ class ShortConv(nn.Module):
         return y.to(u.dtype).contiguous(), inputs[:, inputs.shape[1] - self.kernel + 1 :]
 
     def state_size(self) -> int:
-        """Elements that Zoology counts for one sequence: kernel x channels, one more input than the history holds."""
+        """Elements that Zoology counts for one sequence: kernel x channels, one more input than the history has."""
         return self.kernel * self.channels
 
     def flops(self, t: int) -> int:
-        """Operations on one sequence of t inputs: two a tap, one a bias."""
+        """Operations on one sequence of t inputs: two per tap, one for a bias."""
         return t * self.channels * (2 * self.kernel + (self.conv.bias is not None))
 
     def _convolve(self, u: Tensor, history: Tensor | None, activation: str | None, gate: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Sliding-window attention: every query sees the latest keys alone, in time linear in the length."""
+"""Sliding-window attention: every query sees only the latest keys, in time linear in the length."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 WIDEST_RING = 512
-"""Keys that a ring holds at most, since it is copied whole at each step: wider windows keep keys that grow with the text."""
+"""Largest ring of keys, which is copied entirely at each step: wider windows keep a state that grows with the text."""
 
 
 class SlidingWindow(Attention):
     """Attention over the latest keys: S(i) = {i - window + 1, ..., i} (Longformer, arXiv 2004.05150, section 3.1, made causal).
 
-    `window` is the number of keys seen, the query's own among them. Others count otherwise: the released Based checkpoints
+    `window` is the number of keys seen, the query's own among them. Others count differently: the released Based checkpoints
     (arXiv 2402.18668) of window size w see [i - w//2, i], which is `window=w // 2 + 1`, and Zoology's SlidingAttn of block
     size w sees [i - w, i], which is `window=w + 1`. Other options are those of `Attention`.
 
-    The state of a window up to `WIDEST_RING` is of one size from the start: the latest rotated keys and values in rings (b, h,
+    The state of a window up to `WIDEST_RING` has a fixed size: the latest rotated keys and values in rings (b, h,
     window, k), the token at position p in slot p % window, and `seen` (b,). That of a wider one is `Attention`'s.
     """
 
@@ -104,13 +104,13 @@ class SlidingWindow(Attention):
         return self.merge(context), {"keys": keys, "values": values, "seen": seen + t} | recent
 
     def _attend_after(self, q: Tensor, k: Tensor, v: Tensor, rings: WindowState) -> Tensor:
-        """The mixing of t new tokens, all (b, h, t, k), after those in the rings, which the first queries alone see."""
+        """The attention of t new tokens, all (b, h, t, k), after those in the rings, which only the first queries see."""
         first = q.shape[2] if q.shape[2] <= self.window else self.window - 1
         context = self._attend_rings(q[:, :, :first], k[:, :, :first], v[:, :, :first], rings)
         return context if first == q.shape[2] else torch.cat([context, self.attend(q, k, v)[:, :, first:]], dim=2)
 
     def _attend_rings(self, q: Tensor, k: Tensor, v: Tensor, rings: WindowState) -> Tensor:
-        """As `_attend_after`, by a mask of all pairs, for as many tokens as the window has at most."""
+        """As `_attend_after`, with a mask of all pairs, for at most as many tokens as the window."""
         queries = rings.seen[:, None] + torch.arange(q.shape[2], device=q.device)
         keys = torch.cat([positions_in_ring(rings.seen, self.window), queries], dim=1)
         mask = self.sees(queries[:, None, :, None], keys[:, None, None, :]) & (keys >= 0)[:, None, None, :]
@@ -122,14 +122,14 @@ def _rings(state: State) -> WindowState:
 
 
 def _is_fresh(seen: Tensor) -> bool:
-    """Whether no row is known to have read anything; on a GPU, looking would mean waiting for it."""
+    """Whether every row is known to be empty; on a GPU checking would synchronise with it."""
     return seen.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(seen.any())
 
 
 def read_grown(
     read: Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]], u: Tensor, state: State, ids: Tensor | None, size: int
 ) -> tuple[Tensor, State]:
-    """With a state of keys that grow: a first text is read at once, a long later one in pieces of `size`."""
+    """With a growing state: a first text is read at once, a long later one in chunks of `size`."""
     if u.shape[1] <= size or state["keys"].shape[2] == 0:
         return read(u, state, ids)
     return read_in_pieces(read, u, state, ids, size)
@@ -138,7 +138,7 @@ def read_grown(
 def read_in_pieces(
     read: Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]], u: Tensor, state: State, ids: Tensor | None, size: int
 ) -> tuple[Tensor, State]:
-    """A text read in pieces of `size` tokens, which keeps the masks of all pairs small."""
+    """A text read in chunks of `size` tokens, so that the masks of all pairs stay small."""
     t, outputs = u.shape[1], []
     for start in range(0, t, size):
         y, state = read(u[:, start : start + size], state, None if ids is None else ids[:, start : start + size])

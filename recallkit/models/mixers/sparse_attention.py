@@ -1,4 +1,4 @@
-"""Attention by sparse patterns of positions: strided, fixed, star and random, in sequence, in union or head by head."""
+"""Attention by sparse patterns of positions: strided, fixed, star and random, used sequentially, as a union or per head."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ def sparsity_level(mask: Tensor) -> float:
 class SparseAttention(Attention):
     """Softmax attention over the keys of a sparse pattern, S(i) as in `sees_in_pattern`.
 
-    The patterns and their three uses are those that Yun et al. 2020 (arXiv 2006.04862, sections 2 and 5) compare. Strided and
+    The patterns and their three configurations are those that Yun et al. 2020 (arXiv 2006.04862, sections 2 and 5) compare. Strided and
     fixed are Sparse Transformers' (Child et al. 2019, arXiv 1904.10509, section 4), whose parts A1 and A2 a model uses
 
-    sequential  in turns: A1 in even layers, A2 in odd ones (`layer`)
+    sequential  alternating: A1 in even layers, A2 in odd ones (`layer`)
     union       at once: A1 and A2 in every head
     multihead   side by side: A1 in the first half of the heads, A2 in the second
 
     Star (Star-Transformer, arXiv 1902.09113) and random have one part, so `union` is their only configuration. Yun et al. write
-    star for both directions: a token sees its neighbours and one relay, which sees all. A causal relay can gather only what
+    star for both directions: a token sees its neighbours and one relay, which sees all. A causal relay can only attend to what
     is before it, so there is one at the end of each `stride` tokens: it sees all before it, and the others see the last one.
     Yun et al. name a pattern's sparsity level by the share of zeros in the mask; here it is that of the pairs j <= i
     (`sparsity_level`): `stride` sets it for the first three patterns, `sparsity` for random. Every query sees itself. Other
     options are those of `Attention`.
 
-    What is sparse is the mask: on CPU and in training `forward` is dense attention under it, in time and memory of t^2 whatever the
-    pattern, as `read` is after the first tokens. On a GPU `forward` leaves out blocks of pairs that hold none, see `masked_attention`.
+    Only the mask is sparse: on CPU and in training `forward` is dense attention under it, in time and memory of t^2 whatever the
+    pattern, as `read` is after the first tokens. On a GPU `forward` skips blocks of pairs without any seen one, see `masked_attention`.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class SparseAttention(Attention):
         if pattern in ("star", "random") and configuration != "union":
             raise ValueError(f"{pattern} has one part, so its configuration is union, not {configuration}")
         if configuration == "multihead" and self.num_heads % 2:
-            raise ValueError(f"multihead gives each half of the heads a part, and {self.num_heads} heads have no halves")
+            raise ValueError(f"multihead gives each half of the heads a part, and {self.num_heads} heads cannot be halved")
         if stride < 1 or not 0 <= sparsity <= 1:
             raise ValueError(f"a stride of {stride} and a sparsity of {sparsity}: at least 1, and from 0 to 1")
         self.pattern = pattern
@@ -127,7 +127,7 @@ class SparseAttention(Attention):
         return sorted({query}.union(*(self._keys_of_part(query, part) for part in parts)))
 
     def num_pairs(self, t: int) -> int:
-        """See `Attention.num_pairs`: of `random` as many as are expected, of the others exactly. No mask is made."""
+        """See `Attention.num_pairs`: the expected number for `random`, exact for the others. No mask is made."""
         if self.pattern == "random":
             return self.num_heads * (t + round((1 - self.sparsity) * (t * (t - 1) // 2)))
         if self.configuration == "multihead":
@@ -141,7 +141,7 @@ class SparseAttention(Attention):
         return masked_attention(q, k, v, rule, by_head=self.configuration == "multihead", key=key, numbers={"stride": self.stride})
 
     def _rule(self) -> functools.partial[Tensor]:
-        """`sees` without the mixer and its stride, so that what is kept of it on a GPU keeps no parameters."""
+        """`sees` without the mixer and its stride, so that caching it does not keep parameters in memory."""
         pattern: dict[str, Any] = {"sparsity": self.sparsity, "seed": self.seed}
         if self.configuration == "multihead":
             return functools.partial(_sees_half_by_half, self.pattern, self.num_heads // 2, **pattern)
@@ -154,7 +154,7 @@ class SparseAttention(Attention):
         block, offset, relays = places // width, places % width, (places + 1) // width
         is_last = offset == width - 1
         if self.pattern == "star":
-            # Itself, the token before it, and the last relay where that is another one; a relay sees all.
+            # Itself, the previous token, and the last relay where that is a different position; a relay sees all.
             others = (places > 0).long() + ((relays > 0) & (offset != 0))
             num_keys = 1 + torch.where(is_last, places, others)
         elif self.pattern == "strided":

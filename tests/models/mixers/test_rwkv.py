@@ -130,7 +130,7 @@ def test_deeper_layers_forget_more_slowly_at_first():
     [
         (lambda: RWKV4(8, layer=2, num_layers=2), "layer is 2, not one of 2"),
         (lambda: RWKV5(8, head_size=8, layer=-1), "layer is -1"),
-        (lambda: RWKV5(8, head_size=3), "d_model 8 is no multiple of head_size 3"),
+        (lambda: RWKV5(8, head_size=3), "d_model 8 is not a multiple of head_size 3"),
     ],
 )
 def test_options_that_do_not_fit(make, said):
