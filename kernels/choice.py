@@ -1,14 +1,14 @@
-"""Which implementation of an operation runs: the readable one, PyTorch's, or our own kernel for a GPU.
+"""Chooses the implementation of an operation: the readable reference, PyTorch's, or a GPU kernel.
 
 Every operation of `kernels` is one function with `impl=`:
 
-    reference   as the formula reads, in the precision of its inputs: the oracle
-    torch       chunked PyTorch, differentiable unless the operation says otherwise: the path on CPU
+    reference   the formula, written out in the precision of its inputs: the oracle
+    torch       chunked PyTorch, differentiable unless the operation says otherwise; used on CPU
     triton      a kernel for CUDA GPUs, without a backward pass; on CPU through Triton's interpreter (TRITON_INTERPRET=1)
     auto        triton where it runs and nothing is differentiated, else torch
 
-A named implementation runs or raises. What `auto` picks, and why, is logged once to `recallkit.kernels` at level INFO. Where
-`auto` is asked for, RECALLKIT_KERNELS=torch keeps kernels from running, as `preferring("torch")` does for a while.
+A named implementation runs or raises. The choice of `auto` and its reason are logged once to `recallkit.kernels` at level INFO.
+With RECALLKIT_KERNELS=torch, or within `preferring("torch")`, `auto` does not choose kernels.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None
             raise ValueError(f"{op}: impl='triton' cannot run: {obstacle}")
         return "triton"
     if preferred != "triton":
-        # Interpreted kernels are for tests: nobody wants them unasked.
+        # Interpreted kernels are for tests, and never chosen automatically.
         obstacle = obstacle or slower or (None if given[0].is_cuda else "the tensors are on CPU")
     chosen: Chosen = "torch" if obstacle else "triton"
     if not torch.compiler.is_compiling():
@@ -69,7 +69,7 @@ def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None
 
 @contextlib.contextmanager
 def preferring(impl: Impl) -> Iterator[None]:
-    """While it lasts `auto` means `impl`, or "torch" where a kernel cannot run. Raises ValueError for an unknown name."""
+    """A context in which `auto` means `impl`, or "torch" where a kernel cannot run. Raises ValueError for an unknown name."""
     if impl not in IMPLS:
         raise ValueError(f"impl must be one of {', '.join(IMPLS)}, not {impl!r}")
     _preferred.append(impl)
@@ -80,12 +80,12 @@ def preferring(impl: Impl) -> Iterator[None]:
 
 
 def interpreted() -> bool:
-    """Whether Triton's kernels are run by its interpreter, on CPU: TRITON_INTERPRET=1 from the start of the process on."""
+    """Whether Triton runs kernels in its interpreter, on CPU: TRITON_INTERPRET=1 since the start of the process."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _obstacle(tensors: list[Tensor]) -> str | None:
-    """What keeps every kernel from these tensors, if anything does."""
+    """Why no kernel can run on these tensors; None where some may."""
     if not _HAS_TRITON:
         return "triton is not installed (pip install triton)"
     devices = {tensor.device for tensor in tensors}
@@ -94,7 +94,7 @@ def _obstacle(tensors: list[Tensor]) -> str | None:
     if not tensors[0].is_cuda and not interpreted():
         return f"the tensors are on {tensors[0].device.type}; kernels need CUDA, or TRITON_INTERPRET=1 for tests"
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return "it has no backward pass, and gradients are wanted: use torch.no_grad() or impl='torch'"
+        return "it has no backward pass, and gradients are required: use torch.no_grad() or impl='torch'"
     strange = {tensor.dtype for tensor in tensors if tensor.dtype.is_floating_point} - set(KERNEL_TYPES)
     if strange:
         return f"it takes float16, bfloat16 and float32, not {', '.join(str(dtype)[6:] for dtype in strange)}"

@@ -1,8 +1,8 @@
-"""How a Triton kernel is launched: in which configuration, on which GPU, with which precision of products.
+"""Launches Triton kernels: their configuration, their GPU and the precision of their products.
 
-A configuration (tile sizes, warps, stages) may change the order of a sum, and so the last bit of a result. Scores that are
-resumed must come out as they began, so the first configuration of a kernel's list is taken unless RECALLKIT_AUTOTUNE=1 asks
-for the fastest one. Tuning is done once for a kernel's `key`, which holds no length of a text: other lengths tune nothing.
+A configuration (tile sizes, warps, stages) may change the order of a sum, and so the last bit of a result. Resumed
+scores must equal those of an uninterrupted run, so the first configuration of a kernel's list is used unless RECALLKIT_AUTOTUNE=1
+selects the fastest one. Tuning is done once per value of a kernel's `key`, which never includes the length of a text.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OPTIONS = {"enable_fp_fusion": True}
-"""What every kernel is compiled with: products and sums fused, which Triton 3.9 warns of where it is not said, and 3.10 leaves out."""
+"""Compile options of every kernel: fused multiply-adds. Triton 3.9 warns unless this is explicit, and 3.10 disables them by default."""
 
 
 class Launcher:
-    """A kernel with its configurations, the first of which is the usual one.
+    """A kernel with its configurations, the first of which is the default.
 
-    `key`: the arguments that tuning depends on: widths and types, never a length of a text or a number of rows.
+    `key`: the arguments that tuning depends on: widths and types, never the length of a text or the number of rows.
     """
 
     def __init__(self, kernel: Any, configs: Sequence[triton.Config], key: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ class Launcher:
     ) -> None:
         """Runs the kernel with `tensors` as its first arguments and `values` by name, on the tensors' device.
 
-        `grid`: programs, from all values by name. `config`: which configuration, the usual one where None.
+        `grid`: number of programs as a function of all values by name. `config`: index of the configuration, the default where None.
         """
         device = next(tensor for tensor in tensors if tensor is not None).device
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
@@ -56,10 +56,10 @@ class Launcher:
 
 
 def operand_type(dtype: torch.dtype) -> Any:
-    """The type that products of values of this type are made in.
+    """The type in which values of this type are multiplied.
 
-    Half precisions are multiplied as they are, with float32 sums; the interpreter would multiply bfloat16's bit patterns, so that
-    there all are float32.
+    Half-precision values are multiplied as they are and summed in float32; the interpreter would multiply the bit patterns of
+    bfloat16, so there everything is float32.
     """
     import triton.language as tl
 

@@ -2,8 +2,8 @@
 
     y_i = sum_j<=i g^(i-j) phi(q_i).phi(k_j) v_j / (sum_j<=i phi(q_i).phi(k_j) + eps)
 
-(Linear Transformers, arXiv 2006.16236, equations 8 to 12; g is RetNet's decay of a head, arXiv 2307.08621, equation 5.) It is what
-`taylor_attention` runs on CPU, and mixers with other maps anywhere: pairs of one chunk directly, what was before it through the
+(Linear Transformers, arXiv 2006.16236, equations 8 to 12; g is RetNet's decay of a head, arXiv 2307.08621, equation 5.) `taylor_attention`
+uses it on CPU, and mixers with other maps on any device: pairs within a chunk directly, earlier tokens through the
 state sum_j g^(i-j) phi(k_j)^T v_j.
 """
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK = 128
-"""Tokens that are compared pair by pair. Sequences up to it have no other part."""
+"""Tokens per chunk, which are compared pair by pair. Shorter sequences are a single chunk."""
 
 
 class FeatureMap(Protocol):
-    """phi, of which scores may be had without the features. `positions`: int64, as the leading axes of x, 1 last."""
+    """phi, whose scores may be computed without the features. `positions`: int64, as the leading axes of x, 1 last."""
 
     def __call__(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """(..., f) -> (..., features)."""
@@ -32,7 +32,7 @@ class FeatureMap(Protocol):
 
 
 class LinearState(NamedTuple):
-    """What is kept of the tokens so far."""
+    """The state after the tokens so far."""
 
     kv: Tensor  # (b, h, features, v)
     k: Tensor | None  # (b, h, features), of the normaliser, where there is one
@@ -40,12 +40,12 @@ class LinearState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """Each head's forgetting of earlier tokens."""
+    """The decay of earlier tokens in each head."""
 
     logs: Tensor
     """Natural logarithms of g, (h,)."""
     in_normaliser: bool
-    """Whether the weights are also summed with their decays."""
+    """Whether the normaliser is decayed, too."""
 
 
 def linear_attention_chunked(
@@ -61,7 +61,7 @@ def linear_attention_chunked(
     positions: Tensor | None = None,
     final_state: bool = True,
 ) -> tuple[Tensor, LinearState | None]:
-    """q, k: (b, h, t, f), v: (b, h, t, v) -> y (b, h, t, v), and the state after the last token where asked for; in float32 at least.
+    """q, k: (b, h, t, f), v: (b, h, t, v) -> y (b, h, t, v), and on request the state after the last token; in float32 or wider.
 
     `eps`: None where y is the numerator alone. `positions`: int64, (..., t, 1). `state`: None before the first token.
     """
@@ -88,7 +88,7 @@ def linear_attention_step(
     decay: Decay | None = None,
     positions: Tensor | None = None,
 ) -> tuple[Tensor, LinearState]:
-    """The same of one token: q, k: (b, h, f), v: (b, h, v), positions (..., 1) -> y (b, h, v) and a new state."""
+    """The same for one token: q, k: (b, h, f), v: (b, h, v), positions (..., 1) -> y (b, h, v) and a new state."""
     with torch.autocast(q.device.type, enabled=False):
         q, k, v = feature_map(_widened(q), positions), feature_map(_widened(k), positions), _widened(v)
         powers = None if decay is None else decay.logs.exp()[:, None]
@@ -111,7 +111,7 @@ def _outputs(
     fadings: tuple[Fading, Fading],
     eps: float | None,
 ) -> Tensor:
-    """Of one chunk, after a state."""
+    """The outputs of one chunk that follows a state."""
     above, below = fadings
     weights = feature_map.scores(q, k, positions).tril()
     y = faded(weights, above.between) @ v
@@ -149,10 +149,10 @@ def _advanced(
 
 @dataclass(frozen=True, slots=True)
 class Fading:
-    """Powers of each head's decay g in a chunk of c tokens; None stands for ones."""
+    """Powers of each head's decay g in a chunk of c tokens; None means ones."""
 
     between: Tensor | None = None
-    """g^(i-j), (h, c, c); what is above the diagonal means nothing."""
+    """g^(i-j), (h, c, c); entries above the diagonal are not used."""
     since_start: Tensor | None = None
     """g^(i+1), (h, c, 1): of the state before the chunk, at token i."""
     until_end: Tensor | None = None
@@ -167,7 +167,7 @@ def faded(x: Tensor, powers: Tensor | None) -> Tensor:
 
 
 def make_fading(log_decays: Tensor, size: int) -> Fading:
-    """Powers from logarithms, (h,), in their precision; no power is of a negative number of tokens, so that none is large."""
+    """Powers from logarithms (h,), in their precision; exponents are never negative, so that no power is large."""
     logs = log_decays[:, None, None]
     places = torch.arange(size, device=logs.device)
     apart = (places[:, None] - places).clamp(min=0)
@@ -179,7 +179,7 @@ def _widened(x: Tensor) -> Tensor:
 
 
 def _fadings(decay: Decay | None, size: int) -> tuple[Fading, Fading]:
-    """Of the numerator and of the normaliser, in a chunk of this size."""
+    """The decays of the numerator and of the normaliser in a chunk of this size."""
     if decay is None:
         return Fading(), Fading()
     fading = make_fading(decay.logs, size)

@@ -1,9 +1,9 @@
-"""Linear recurrences with decays in chunks: what the PyTorch paths of decayed, gated and RWKV-5 attention share.
+"""Linear recurrences with decays in chunks: the common part of the PyTorch implementations of decayed, gated and RWKV-5 attention.
 
     S_i = diag(a_i) S_{i-1} + k_i^T v_i,  o_i = q_i S_i      with S of k x v, and 0 <= a_i <= 1 of k or of one number
 
-The tokens of a chunk are compared pair by pair; what came before a chunk acts through S at its beginning, and all chunks
-are computed at once but for these states. A weight is never the exponential of a difference of two sums of log decays,
+The tokens of a chunk are compared pair by pair; earlier tokens act through S at the beginning of the chunk, and all chunks
+are computed at once except for these states. A weight is never the exponential of a difference of two sums of log decays,
 which cancel in float32 where decays are strong, nor of a positive number, which overflows: see `weigh_pairs`.
 
 Letters: b batch, h heads, n chunks, c tokens of a chunk, k and v the widths of keys and values.
@@ -27,7 +27,7 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, *, names
     if not q.ndim == k.ndim == v.ndim == 4 or q.shape != k.shape or (q.shape[0], q.shape[2]) != (v.shape[0], v.shape[2]):
         raise ValueError(f"{names[0]} and {names[1]} (b, h, t, k) and {names[2]} (b, h, t, v) do not fit: {_shapes(names, q, k, v)}")
     if q.shape[1] < 1 or v.shape[1] % q.shape[1]:
-        raise ValueError(f"the heads of {names[2]} are no multiple of those of {names[0]} and {names[1]}: {_shapes(names, q, k, v)}")
+        raise ValueError(f"the heads of {names[2]} are not a multiple of those of {names[0]} and {names[1]}: {_shapes(names, q, k, v)}")
     if not (q.is_floating_point() and k.is_floating_point() and v.is_floating_point()):
         raise ValueError(f"{', '.join(names)} must be floating-point tensors, not {q.dtype}, {k.dtype}, {v.dtype}")
     wanted = state_shape(q, v)
@@ -51,7 +51,7 @@ def state_shape(q: Tensor, v: Tensor) -> tuple[int, int, int, int]:
 
 
 def precision(*tensors: Tensor | None) -> torch.dtype:
-    """The widest type of the tensors, float32 at least: what all is computed in."""
+    """The widest type of the tensors, at least float32, in which everything is computed."""
     dtype = torch.float32
     for tensor in tensors:
         dtype = dtype if tensor is None else torch.promote_types(dtype, tensor.dtype)
@@ -66,14 +66,14 @@ def first_state(state: Tensor | None, q: Tensor, v: Tensor, dtype: torch.dtype) 
 def by_chunks(
     part: Callable[..., tuple[Tensor, Tensor]], size: int, state: Tensor | None, v: Tensor, *tensors: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """o (b, h, t, v) and S after all t tokens, from `part`, which does n chunks of `size` tokens at once; t > 0.
+    """o (b, h, t, v) and S after all t tokens, from `part`, which processes n chunks of `size` tokens at once; t > 0.
 
     v and tensors: (b, h, t, ...); `part` takes them as (b, h, n, c, ...), and S, and returns o (b, h, n, c, v) and S. A last
-    chunk that is not full ends with zeros: keys that add nothing, and log decays that let nothing fade.
+    chunk that is not full ends with zeros: keys that add nothing to S, and log decays of zero.
     """
     t = v.shape[2]
     size = min(size, t)
-    # Contiguous, because every product would copy them again.
+    # Contiguous, so that products need not copy them again.
     pieces = (torch.unflatten(filled(x, -x.shape[2] % size), 2, (-1, size)).contiguous() for x in (v, *tensors))
     o, state = part(*pieces, state)
     return o.flatten(2, 3)[:, :, :t], state
@@ -85,22 +85,22 @@ def filled(x: Tensor, missing: int) -> Tensor:
 
 
 def weigh_pairs(q: Tensor, k: Tensor, log_decay: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Weights of a chunk's pairs, its q and k faded to its ends, and its whole decay: (..., c, c), (..., c, k) twice, (..., 1, k).
+    """Weights of a chunk's pairs, q and k decayed to its ends, and the decay over the chunk: (..., c, c), (..., c, k) twice, (..., 1, k).
 
         weights_ij = sum over channels of q_i k_j prod_{j<l<i} a_l,  j < i;   diagonal_i for j = i;   0 for j > i
         q_i prod_{l<i} a_l,    k_j prod_{l>j} a_l,    prod_l a_l              l in the chunk
 
-    q, k: (..., c, k), log_decay: that of a, as q and k or with ones where they are to be broadcast, diagonal: (..., c). Where
+    q, k: (..., c, k), log_decay: ln a, shaped like q and k or broadcast along axes of one, diagonal: (..., c). Where
     token i sees S_i, not S_{i-1}, its q comes multiplied by a_i.
 
-    By doubling blocks: with m the first token of a block's later half, the product between i and j is that of m..i-1, which
-    the halves' own q are already multiplied by, and that of j+1..m-1, likewise in k. A factor is the exponential of the sum
-    of a whole half: each is at most 1, and two a token are computed.
+    By doubling blocks: with m the first token of a block's later half, the product from j+1 to i-1 splits into m..i-1, by which
+    the later half's q is already multiplied, and j+1..m-1, likewise for k. Each factor is the exponential of the sum
+    over a half: it is at most 1, and two are computed per token. For a block of tokens 0..3, m = 2: a_1 for (i, j) = (2, 0).
     """
     size = q.shape[-2]
     missing = (1 << (size - 1).bit_length()) - size
     if missing:
-        # Tokens that neither add to S nor let it fade.
+        # Padding tokens, which neither add to S nor decay it.
         q, k, log_decay = (filled(x, missing) for x in (q, k, log_decay))
         diagonal = functional.pad(diagonal, (0, missing))
     weights = diagonal[..., None, None]
@@ -121,7 +121,7 @@ def weigh_pairs(q: Tensor, k: Tensor, log_decay: Tensor, diagonal: Tensor) -> tu
 def states_between(added: Tensor, kept: Tensor, state: Tensor | None) -> tuple[Tensor | None, Tensor]:
     """S before each chunk (..., n, k, v), None where it is all zeros, and after the last (..., k, v), from that before the first.
 
-    added: (..., n, k, v), what each chunk brings; kept: (..., n or 1, k or 1, 1), the share of S that it leaves.
+    added: (..., n, k, v), the contribution of each chunk; kept: (..., n or 1, k or 1, 1), the factor by which it decays S.
     """
     shares = kept.expand(*kept.shape[:-3], added.shape[-3], *kept.shape[-2:]).unbind(-3)
     if state is None and added.shape[-3] == 1:

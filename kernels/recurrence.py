@@ -1,8 +1,8 @@
-"""Linear recurrences over time, element by element: what the PyTorch paths of the selective scan and of RWKV-4 share.
+"""Linear recurrences over time, element by element: the common part of the PyTorch implementations of the selective scan and of RWKV-4.
 
     h_i = a_i h_{i-1} + u_i
 
-Steps follow each other, each one multiply-add of the whole batch in place; time comes first.
+Steps are sequential, each an in-place multiply-add of the whole batch; time is the first axis.
 """
 
 from __future__ import annotations

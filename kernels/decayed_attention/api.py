@@ -1,8 +1,8 @@
-"""`decayed_attention`: linear attention with one decay a head, constant or of every token.
+"""`decayed_attention`: linear attention with one decay per head, constant or token-dependent.
 
 S_i = a_i S_{i-1} + k_i^T v_i        o_i = scale q_i S_i = scale sum_{j<=i} (prod_{j<l<=i} a_l) (q_i.k_j) v_j
 
-Constant decays are the retention of RetNet (arXiv 2307.08621, equations 5 to 8), decays of every token the state space duality
+Constant decays are the retention of RetNet (arXiv 2307.08621, equations 5 to 8), token-dependent decays the state space duality
 of Mamba-2 (arXiv 2405.21060, section 6), where q, k, v are its C, B and dt x, and ln a_i = dt_i A.
 """
 
@@ -29,11 +29,11 @@ def decayed_attention(
     chunk: int = 64,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """o (b, h, t, v) in the type of v, and S (b, h, k, v) after the last token, in float32 at least.
+    """o (b, h, t, v) in the type of v, and S (b, h, k, v) after the last token, in float32 or wider.
 
     Shapes: q and k (b, g, t, k), v (b, h, t, v); `log_decay`, ln a, at most 0: (h,) or (b, h, t); `state`, S before the first
-    token: (b, h, k, v), zeros where None. Successive heads of v share a q and k where g < h divides h. Any t, 0 too.
-    All is summed in float32 at least. `chunk`: tokens that "torch" compares pair by pair; results depend on it in their last bit.
+    token: (b, h, k, v), zeros where None. Successive heads of v share a q and k where g < h divides h. t may be 0.
+    Sums are in float32 or wider. `chunk`: tokens per chunk in "torch"; the last bits of the results depend on it.
     `impl`: "triton" is flash-linear-attention's `simple_gla` (in chunks for half precision, else token by token), without a
     backward pass here. Raises ValueError for shapes or an implementation that do not fit.
     """

@@ -1,4 +1,4 @@
-"""`decayed_attention` in chunks: the CPU path, and the one that is differentiated."""
+"""`decayed_attention` in chunks: for CPU, and for gradients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def decayed_attention_torch(
 
 
 class Decays(NamedTuple):
-    """Of n chunks of c tokens; an axis of one number is for all of its batch, chunks or channels."""
+    """Decays of n chunks of c tokens; axes of one element broadcast over the batch, chunks or channels."""
 
     between: Tensor
     """From token j to token i of a chunk, (b, h, n, c, c); 0 where j > i."""
@@ -42,7 +42,7 @@ class Decays(NamedTuple):
     until_end: Tensor
     """Of token j, in the state after the chunk: (b, h, n, c, 1)."""
     whole: Tensor
-    """Of the state before the chunk, in the one after it: (b, h, n, 1, 1)."""
+    """Of the state before the chunk, by its end: (b, h, n, 1, 1)."""
 
 
 def _constant(log_decay: Tensor, t: int, size: int) -> Decays:
@@ -56,7 +56,7 @@ def _constant(log_decay: Tensor, t: int, size: int) -> Decays:
 
 
 def _of_tokens(logs: Tensor) -> Decays:
-    """From those of the tokens, (b, h, n, c, 1): the weights of pairs of queries and keys of ones."""
+    """From those of the tokens, (b, h, n, c, 1): computed as the pair weights of queries and keys of ones."""
     ones = torch.ones_like(logs)
     return Decays(*weigh_pairs(logs.exp(), ones, logs, ones.squeeze(-1)))
 
@@ -74,7 +74,7 @@ def _attend(v: Tensor, q: Tensor, k: Tensor, decays: Decays, s: Tensor | None) -
 
 
 def _step(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, s: Tensor | None) -> tuple[Tensor, Tensor]:
-    """One token, without the detour of a chunk."""
+    """One token, computed directly."""
     q, k = (x if x.shape[1] == v.shape[1] else x.repeat_interleave(v.shape[1] // x.shape[1], dim=1) for x in (q, k))
     decay = (log_decay[:, None, None] if log_decay.ndim == 1 else log_decay.unsqueeze(-1)).exp()
     s = k.transpose(-1, -2) * v if s is None else torch.addcmul(decay * s, k.transpose(-1, -2), v)

@@ -1,4 +1,4 @@
-"""`gated_linear_attention`: linear attention with a decay of every token and key channel.
+"""`gated_linear_attention`: linear attention with a decay per token and key channel.
 
 S_i = diag(a_i) S_{i-1} + k_i^T v_i        o_i = scale q_i S_i
 
@@ -28,17 +28,17 @@ def gated_linear_attention(
     chunk: int = 16,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """o (b, h, t, v) in the type of v, and S (b, h, k, v) after the last token, in float32 at least.
+    """o (b, h, t, v) in the type of v, and S (b, h, k, v) after the last token, in float32 or wider.
 
     Shapes: q, k and `log_decay`, ln a, at most 0: (b, h, t, k); v (b, h, t, v); `state`, S before the first token: (b, h, k, v),
-    zeros where None. Any t, 0 too. All is summed in float32 at least. `chunk`: tokens that "torch" compares pair by pair;
-    results depend on it in their last bit. `impl`: "triton" is flash-linear-attention's `gla` (in chunks for half precision,
+    zeros where None. t may be 0. Sums are in float32 or wider. `chunk`: tokens per chunk in "torch";
+    the last bits of the results depend on it. `impl`: "triton" is flash-linear-attention's `gla` (in chunks for half precision,
     else token by token), without a backward pass here. Raises ValueError for shapes or an implementation that do not fit.
     """
     check_shapes(q, k, v, state)
     check_chunk(chunk)
     if q.shape[1] != v.shape[1]:
-        raise ValueError(f"q, k and v must have one number of heads, not {q.shape[1]} and {v.shape[1]}")
+        raise ValueError(f"q, k and v must have the same number of heads, not {q.shape[1]} and {v.shape[1]}")
     if log_decay.shape != k.shape:
         raise ValueError(f"log_decay must have the shape of k, {tuple(k.shape)}, not {tuple(log_decay.shape)}")
     unsupported = fla.obstacle(q, k, v)

@@ -1,4 +1,4 @@
-"""`gated_linear_attention` token by token, as the recurrence reads: the oracle, in float64 where its inputs are."""
+"""`gated_linear_attention` token by token, as the recurrence is written: the oracle, in float64 for float64 inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gated_linear_attention` in chunks: the CPU path, and the one that is differentiated."""
+"""`gated_linear_attention` in chunks: for CPU, and for gradients."""
 
 from __future__ import annotations
 

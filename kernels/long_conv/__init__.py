@@ -1,1 +1,1 @@
-"""Long causal convolution of each channel with a filter of its own, gates before and after it included."""
+"""Long causal convolution of each channel with its own filter, and optional gates before and after it."""

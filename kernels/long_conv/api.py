@@ -1,10 +1,10 @@
-"""`long_conv`: each channel convolved with its own filter, between two gates; y_i sees inputs 0..i alone.
+"""`long_conv`: each channel convolved with its own filter, between two gates; y_i depends on inputs 0..i alone.
 
 z = in_gate * u        y_i = out_gate_i * (sum_{s = 0}^{min(i, k - 1)} h_s z_{i-s} + skip z_i) + bias
 
-All products are element by element; what is not given is left out. Without gates it is the long convolution of arXiv 2302.06646;
+All products are elementwise; arguments that are not given are left out. Without gates it is the long convolution of arXiv 2302.06646;
 with both, an order of Hyena (arXiv 2302.10866, definition 3.1) and H3's projections around a state space (arXiv 2212.14052,
-section 3). BaseConv (arXiv 2312.04927, section 4) has its second bias within the gate: there, gate what comes back.
+section 3). BaseConv (arXiv 2312.04927, section 4) has its second bias inside the gate: gate the result instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HALVES = (torch.float16, torch.bfloat16)
 
 LONGEST_PRODUCT = 8192
-"""Inputs up to which the kernel's products, t operations an element, are taken for fewer than transforms cost in memory traffic."""
+"""Most inputs for which the kernel's products, t operations per element, are expected to cost less than the memory traffic of FFTs."""
 
 
 def long_conv(
@@ -39,13 +39,13 @@ def long_conv(
 ) -> Tensor:
     """u (b, t, c), filters (c, k), tap 0 that of the present input -> (b, last, c): the formula above at the last `last` inputs.
 
-    Shapes: in_gate (b, t, c), out_gate (b, last, c), skip and bias (c,); `last` is t where None, and what of a filter is longer
-    than t is not used. `spectrum`: `filter_spectrum(filters, t)`, which saves "torch" one of its three transforms where a filter
-    meets many batches; no other implementation needs it. Dtypes may differ. Values are summed in float32, in float64 where an
-    input is, and come back so, or in `out_dtype`.
+    Shapes: in_gate (b, t, c), out_gate (b, last, c), skip and bias (c,); `last` is t where None, and taps
+    beyond t are not used. `spectrum`: `filter_spectrum(filters, t)`, which saves "torch" one of its three transforms where a filter
+    is applied to many batches; other implementations ignore it. Dtypes may differ. Values are summed in float32, in float64 where an
+    input is, and returned in that type, or in `out_dtype`.
     `impl`: "torch" multiplies spectra, or sums a few taps or a single output directly, and is differentiable in all tensors.
-    "triton" rounds filters (skip added to tap 0) and gated inputs to u's dtype, on use in a product, and where `out_dtype` is a half
-    the sum to that, before the last gate. It is `auto`'s on a GPU for half precision and at most `LONGEST_PRODUCT` inputs.
+    "triton" rounds filters (skip added to tap 0) and gated inputs to u's dtype, for its products, and for a half-precision `out_dtype`
+    also the sum, before the last gate. `auto` chooses it on a GPU for half precision and at most `LONGEST_PRODUCT` inputs.
     Raises ValueError for shapes or an implementation that do not fit.
     """
     last = u.shape[1] if last is None and u.ndim == 3 else last
@@ -72,7 +72,7 @@ def long_conv(
 
 
 def filter_spectrum(filters: Tensor, t: int) -> Tensor:
-    """filters (c, k) -> their transform (c, n // 2 + 1), complex, padded as `long_conv` of t inputs wants it."""
+    """filters (c, k) -> their transform (c, n // 2 + 1), complex, padded as `long_conv` of t inputs needs it."""
     from recallkit.kernels.long_conv.torch_impl import filter_spectrum_torch
 
     return filter_spectrum_torch(filters[:, :t], t)
@@ -87,7 +87,7 @@ def _what_torch_does_faster(u: Tensor, last: int) -> str | None:
         return "in full precision transforms are faster"
     if u.shape[1] > LONGEST_PRODUCT:
         return f"for more than {LONGEST_PRODUCT} inputs transforms are faster"
-    return "one output is a sum and no product of matrices" if last == 1 else None
+    return "one output is a sum, not a matrix product" if last == 1 else None
 
 
 def _check(
@@ -105,7 +105,7 @@ def _check(
         raise ValueError("a filter has at least 1 tap")
     assert last is not None
     if not 0 <= last <= u.shape[1]:
-        raise ValueError(f"of {u.shape[1]} outputs the last {last} cannot be had")
+        raise ValueError(f"last is {last}, and there are {u.shape[1]} outputs")
     wanted = {"skip": u.shape[2:], "bias": u.shape[2:], "in_gate": u.shape, "out_gate": (u.shape[0], last, u.shape[2])}
     for (name, shape), given in zip(wanted.items(), (skip, bias, in_gate, out_gate), strict=True):
         if given is not None and given.shape != shape:

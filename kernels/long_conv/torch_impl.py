@@ -1,6 +1,6 @@
-"""`long_conv` by the convolution theorem: the CPU path, that of long inputs on a GPU, and the differentiable one.
+"""`long_conv` by the convolution theorem: for CPU, for long inputs on a GPU, and for gradients.
 
-Few taps, or a single output, cost less as they are summed: these are not transformed. Everything is computed in float32, in
+A few taps, or a single output, are cheaper to sum directly. Everything is computed in float32, or in
 float64 where an input is.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DIRECT_TAPS = 8
-"""Filters up to this length are applied directly: a few multiplications of neighbours are cheaper than three transforms."""
+"""Filters up to this length are applied directly: a few shifted multiply-adds are cheaper than three transforms."""
 
 
 def long_conv_torch(
@@ -43,7 +43,7 @@ def long_conv_torch(
 
 
 def filter_spectrum_torch(filters: Tensor, t: int) -> Tensor:
-    """filters: (c, k), k <= t -> (c, n // 2 + 1), n >= t + k - 1: so the end of a product does not come round to its beginning."""
+    """filters: (c, k), k <= t -> (c, n // 2 + 1), n >= t + k - 1: so that the circular convolution does not wrap around."""
     spectrum: Tensor = torch.fft.rfft(_widened(filters), n=transform_length(t, filters.shape[1]))
     return spectrum
 
@@ -54,7 +54,7 @@ def transform_length(t: int, taps: int) -> int:
 
 
 def fast_length(n: int) -> int:
-    """The least length from n on that is 2, 3 or 5 times a power of two or one itself: transforms of such lengths are fast."""
+    """The least length of at least n that is 1, 3 or 5 times a power of two: transforms of such lengths are fast."""
     return min(odd << max(math.ceil(math.log2(n / odd)), 0) for odd in (1, 3, 5))
 
 
@@ -68,12 +68,12 @@ def _convolved(z: Tensor, filters: Tensor, skip: Tensor | None, last: int, spect
 
 
 def _with_skip(filters: Tensor, skip: Tensor | None) -> Tensor:
-    """Filters that have the skip in their tap 0, that of the present input."""
+    """Filters with the skip added to tap 0, that of the present input."""
     return filters if skip is None else torch.cat([filters[:, :1] + skip.unsqueeze(-1), filters[:, 1:]], dim=1)
 
 
 def fft_conv(z: Tensor, filters: Tensor, skip: Tensor | None = None, spectrum: Tensor | None = None) -> Tensor:
-    """z: (b, c, t), filters: (c, k), k <= t -> (b, c, t). An addition to tap 0 is one to every frequency."""
+    """z: (b, c, t), filters: (c, k), k <= t -> (b, c, t). Adding to tap 0 adds to every frequency."""
     t = z.shape[-1]
     n = transform_length(t, filters.shape[1])
     spectrum = filter_spectrum_torch(filters, t) if spectrum is None else spectrum

@@ -1,15 +1,15 @@
 """`long_conv` on a GPU: for each channel a Toeplitz matrix of its taps times its inputs, on the matrix units.
 
-Time is cut in blocks, whose outputs are columns: those of all rows of the batch and of all blocks of one channel. A column is a
-sum over lags of the same matrix T_lag[i, j] = h[lag + i - j] times the inputs that lie that far back, so that each T_lag
-multiplies many columns at once. T_lag is read, not gathered: it is the reversed filter with each row one further to the left, and
-filters are laid out in as many shifted copies as 16 bytes have elements, which aligns every row of it.
+Time is divided into blocks, whose outputs are columns: those of all rows of the batch and all blocks of a channel. A column is a
+sum over lags of the same matrix T_lag[i, j] = h[lag + i - j] times the inputs `lag` steps back, so that each T_lag
+multiplies many columns at once. T_lag is read, not gathered: its rows are the reversed filter, each shifted by one to the left, and
+filters are stored in as many shifted copies as there are elements in 16 bytes, so that every row is aligned.
 
-Three kernels. The first gates inputs and puts the channels first, as operands; the second multiplies; the third puts the channels
-last again, with the second gate and the bias. The skip is added to tap 0. A column's products are added from the present back,
-in the same pieces wherever it stands: results depend on no other row, and on no input after their own unless that is not finite,
-for zeros of the matrix stand over the rest of a block. Kernels are compiled once whatever the lengths and the batch are, the third
-also for a `first` that is, and one that is not, a multiple of 16: it decides how many sums are loaded at a time.
+Three kernels. The first gates inputs and transposes channels to the front, as operands; the second multiplies; the third transposes
+them back, with the second gate and the bias. The skip is added to tap 0. A column's products are added from the present backwards,
+in the same pieces at every position: results depend on no other row, and on no later input unless that is not finite, since
+later inputs of the same block are multiplied by zeros. Kernels are compiled once for all lengths and batches; the third is compiled
+twice, for values of `first` that are multiples of 16 and for others, since alignment determines how many sums are loaded at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def arrange_kernel(u_ptr, gate_ptr, inputs_ptr, batch, t, c, padded, u_row_strid
 @triton.jit(do_not_specialize=["batch", "t", "first", "num_taps"])
 def toeplitz_kernel(inputs_ptr, taps_ptr, sums_ptr, batch, t, first, padded, num_taps, origin, width, COPIES: tl.constexpr,
                     DOT: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    """Sums (c, batch, padded) of all blocks that hold an output from `first` on. Long sums begin before short ones.
+    """Sums (c, batch, padded) of all blocks with an output at or after `first`. Long sums are started before short ones.
 
     taps: (c, COPIES, width), copy v at x is tap origin + COPIES - 1 - v - x, zero where there is none.
     """
@@ -60,7 +60,7 @@ def toeplitz_kernel(inputs_ptr, taps_ptr, sums_ptr, batch, t, first, padded, num
     blocks = first_block + columns // batch
     sequences = (channel * batch + columns % batch) * padded
     i, j = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_K)
-    # The first product is of the last BLOCK_K inputs of a column's own block, and each further one of those before.
+    # The first product is with the last BLOCK_K inputs of a column's own block, each further one with those before.
     begins = blocks * BLOCK_T + (BLOCK_T - BLOCK_K)
     right = inputs_ptr + (sequences + begins)[None, :] + j[:, None]
     shifts = (COPIES - 1 - i % COPIES) * width - i // COPIES * COPIES
@@ -90,7 +90,7 @@ def finish_kernel(sums_ptr, gate_ptr, bias_ptr, out_ptr, batch, last, first, c, 
     times = (place % time_tiles * BLOCK_T + tl.arange(0, BLOCK_T)).to(tl.int64)
     has = (times < last)[:, None] & (channels < c)[None, :]
     sums = sums_ptr + (channels[:, None] * batch + row) * padded + first + times[None, :]
-    # As far as they are padded: `last` may be any number, and neighbours would be loaded one by one.
+    # Loads cover the padding: with an arbitrary `last` as bound, neighbours would be loaded one by one.
     y = tl.trans(tl.load(sums, mask=(channels < c)[:, None] & (first + times < padded)[None, :], other=0.0)).to(tl.float32)
     if HAS_GATE:
         gate = gate_ptr + row * gate_row_stride + times[:, None] * gate_time_stride + channels[None, :]
@@ -189,7 +189,7 @@ def _gate(gate: Tensor | None) -> dict[str, int | bool]:
 def _shifted_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, int]:
     """filters (c, k) -> copies (c, copies, width) in `dtype` as `toeplitz_kernel` reads them, and the origin.
 
-    Zeros on both sides stand for taps before the first and after the last, as far as any block reaches.
+    Padded with zeros on both sides, as far as any block reaches.
     """
     taps = filters.float()
     if skip is not None:

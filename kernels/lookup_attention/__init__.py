@@ -1,1 +1,1 @@
-"""Softmax attention of each query to a short list of keys of its own: look-ups instead of a matrix."""
+"""Softmax attention of each query to its own short list of keys: lookups instead of a matrix of pairs."""

@@ -1,9 +1,10 @@
-"""`lookup_attention`: each query attends to the keys of its own list, and to nothing where the list is empty.
+"""`lookup_attention`: each query attends to the keys of its own list; its output is zero where the list is empty.
 
 y[h, i] = sum over j in L(i) of softmax_j(q[h, i] . k[h, j] / sqrt(k)) v[h, j],   0 where L(i) is empty
 
-Attention as selective look-ups (Zoology, arXiv 2312.04927, section 5), there of the positions whose token stood before. The lists
-of a batch stand one after another, as in the compressed rows (CSR) of a sparse matrix, and serve all heads.
+Attention as selective lookups (Zoology, arXiv 2312.04927, section 5), there for positions whose token occurred before. The lists
+of a batch are concatenated, as in the compressed sparse row (CSR) format, and are shared by all heads: the lists {4, 7}, {} and {2}
+of three queries are offsets 0, 2, 2, 3 and keys 4, 7, 2.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from torch import Tensor
 from recallkit.kernels.choice import Impl, choose
 
 DENSE = 16
-"""One pair in so many, from which on products of all pairs on a GPU's matrix units are expected to take less time than look-ups."""
+"""Where more than one pair in this many is listed, products of all pairs on a GPU's matrix units are expected to be faster than lookups."""
 
 
 def lookup_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
-    """Attention of the query at place i of row r to keys[offsets[r t + i] : offsets[r t + i + 1]], positions in the same row.
+    """Attention of the query at position i of row r to keys[offsets[r t + i] : offsets[r t + i + 1]], positions in the same row.
 
-    Shapes: q, k, v (b, h, t, k) of one type, which the result (b, h, t, k) has, too; offsets (b t + 1,) int64 from 0 to n, never
-    falling; keys (n,) int64 from 0 to t - 1, in any order, before or after the query. A key that is listed twice counts twice.
-    Scores and sums are float32 at least. A query's result depends on no other query.
+    Shapes: q, k, v (b, h, t, k) of one type, which the result (b, h, t, k) has, too; offsets (b t + 1,) int64 from 0 to n,
+    nondecreasing; keys (n,) int64 from 0 to t - 1, in any order, before or after the query. A key that is listed twice counts twice.
+    Scores and sums are float32 or wider. A query's result depends on no other query.
 
-    `impl`: "reference" goes query by query. "torch" goes pair by pair, a piece at a time, or strip by strip under a mask where more
-    than one pair in 32 is listed; it is differentiable once, and keeps nothing of a pair for that. "triton" reads the keys and values
-    that are listed and nothing else: `auto` takes it on a GPU where at most one pair in 16 is listed.
-    Raises ValueError for shapes, types, lists or an implementation that do not fit; on a GPU, where lists are not looked at, a key
+    `impl`: "reference" computes query by query. "torch" computes listed pairs in chunks, or strips of queries under a mask where more
+    than one pair in 32 is listed; it is differentiable once, and stores nothing per pair for that. "triton" reads only the keys and
+    values that are listed: `auto` takes it on a GPU where at most one pair in 16 is listed.
+    Raises ValueError for shapes, types, lists or an implementation that do not fit; on a GPU lists are not checked, and a key
     outside the row gives NaN.
     """
     _check(q, k, v, offsets, keys)
@@ -57,7 +58,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor) -> No
     batch, _, t, _ = q.shape
     if len(offsets) != batch * t + 1:
         raise ValueError(f"offsets must have length b t + 1 = {batch * t + 1}, not {len(offsets)}")
-    # On a GPU, looking would mean waiting for it.
+    # On a GPU, checking would synchronise with it.
     if offsets.device.type == "cpu" and keys.device.type == "cpu" and not torch.compiler.is_compiling():
         _check_lists(offsets, keys, t)
 
@@ -68,6 +69,6 @@ def _check_lists(offsets: Tensor, keys: Tensor, t: int) -> None:
     falls = (offsets[1:] < offsets[:-1]).nonzero()
     if len(falls):
         place = int(falls[0])
-        raise ValueError(f"offsets must never fall: after place {place} they go from {int(offsets[place])} to {int(offsets[place + 1])}")
+        raise ValueError(f"offsets must not decrease: after place {place} they go from {int(offsets[place])} to {int(offsets[place + 1])}")
     if len(keys) and not 0 <= int(keys.min()) <= int(keys.max()) < t:
         raise ValueError(f"keys must be positions from 0 to {t - 1}, not from {int(keys.min())} to {int(keys.max())}")

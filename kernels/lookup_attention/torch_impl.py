@@ -1,7 +1,7 @@
 """`lookup_attention` in PyTorch: pair by pair where few pairs are listed, under a mask of all pairs where many are.
 
-Pair by pair, a piece of the lists at a time is gathered, small enough on CPU for a core's cache. Its backward pass gathers again
-instead of keeping what was gathered: queries, keys, values and one number a query and head are kept, whatever the lists' lengths.
+Pairs are gathered in chunks of the lists that fit in a core's cache on CPU. The backward pass gathers again instead of storing
+what was gathered: only queries, keys, values and one number per query and head are kept, whatever the lengths of the lists.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MASKED = 32
-"""One pair in so many, from which on a mask of all pairs takes less time."""
+"""Where more than one pair in this many is listed, a mask of all pairs is faster."""
 
 PIECE = 1 << 18
-"""Numbers of the keys gathered at once on CPU: 1 MB of float32."""
+"""Elements of the keys gathered at once on CPU: 1 MB of float32."""
 
 CUDA_PIECE = 1 << 26
 """The same on a GPU: 256 MB."""
 
 MOST_MASKED = 1 << 26
-"""Pairs of a mask that is made at once: 256 MB of float32."""
+"""Pairs of a mask that is computed at once: 256 MB of float32."""
 
 
 def lookup_attention_torch(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor) -> Tensor:
@@ -65,10 +65,10 @@ def attend_by_pair(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tenso
 
 
 class _Piece(NamedTuple):
-    """Some queries, one after another, and their p pairs; places are those of tokens in the batch, row after row."""
+    """Consecutive queries and their p pairs; places are indices of tokens in the batch, row after row."""
 
     queries: slice
-    ends: Tensor  # (p,), the query of each pair, counted from the piece's first
+    ends: Tensor  # (p,), the query of each pair, relative to the first of the chunk
     starts: Tensor  # (p,), the place of the key
 
 
@@ -116,7 +116,7 @@ class _ByPair(torch.autograd.Function):
 
 
 def _pieces(offsets: Tensor, keys: Tensor, t: int, numbers: int) -> Iterator[_Piece]:
-    """The queries in pieces, a pair of which gathers so many `numbers`; a piece may be longer by one query's list."""
+    """The queries in chunks, where a pair gathers `numbers` elements; a chunk may be longer by one query's list."""
     most = max(1, (CUDA_PIECE if keys.is_cuda else PIECE) // numbers)
     wanted = torch.arange(0, len(keys) + most, most, device=keys.device)
     cuts = torch.searchsorted(offsets, wanted).clamp_(max=len(offsets) - 1)
@@ -140,10 +140,10 @@ def _gathered(x: Tensor, places: Tensor) -> Tensor:
 
 
 def _mask_of(place: Tensor, counts: Tensor, t: int, dtype: torch.dtype) -> Tensor:
-    """Which pairs of a strip are listed, (b, 1, strip, t) bool; where any is listed twice, the logarithm of how often each is.
+    """Which pairs of a strip are listed, (b, 1, strip, t) bool; where some are listed repeatedly, the logarithms of their multiplicities.
 
-    `place`: of each pair in that tensor, `counts`: of each query in the strip (b, strip). A query of an empty list sees the first
-    key, so that no softmax is over nothing.
+    `place`: the index of each pair in that tensor, `counts`: of each query in the strip (b, strip). A query of an empty list sees the first
+    key, so that no softmax is over an empty set.
     """
     mask = torch.zeros(counts.numel() * t, dtype=torch.bool, device=place.device).index_fill_(0, place, True)
     if int(mask.sum()) < len(place):
@@ -155,12 +155,12 @@ def _mask_of(place: Tensor, counts: Tensor, t: int, dtype: torch.dtype) -> Tenso
 
 
 def _repeated(values: Tensor, counts: Tensor, total: int) -> Tensor:
-    """Each value as often as its count says, so many in total: nothing waits for a GPU to add up."""
+    """Each value repeated by its count; with the total known, this need not wait for the GPU to sum the counts."""
     return torch.repeat_interleave(values, counts, output_size=total)
 
 
 def _by_token(x: Tensor) -> Tensor:
-    """(b, h, t, k) -> (b t, h, k): what stands at one place lies together."""
+    """(b, h, t, k) -> (b t, h, k): the heads of a position are contiguous."""
     return x.transpose(1, 2).flatten(0, 1).contiguous()
 
 

@@ -1,8 +1,8 @@
-"""`lookup_attention` on a GPU: a program for a query and some heads reads the keys and values of its list, and nothing else.
+"""`lookup_attention` on a GPU: a program for a query and some heads reads only the keys and values of its list.
 
-Keys come in blocks, their softmax is kept up to date in float32 from block to block. Whoever has no list writes zeros. The queries
-at the end of the rows, whose lists are the longest where keys stand before queries, are begun first, so that none is left over at
-the end. Lists are not split: where keys come from repetitions, a list of length L has L - 1 others beside it, one shorter each,
+Keys are read in blocks with an online softmax in float32. Queries without a list write zeros. The queries at the
+end of the rows, whose lists are longest where keys precede queries, are started first, so that none is left over at
+the end. Lists are not split: where keys come from repetitions, a list of length L comes with lists of lengths 1 to L - 1,
 which keep the GPU busy as long as the longest takes.
 """
 
@@ -23,9 +23,9 @@ from recallkit.kernels.launch import Launcher
 def lookup_kernel(q_ptr, k_ptr, v_ptr, offsets_ptr, keys_ptr, out_ptr, batch, num_heads, t, width, num_keys, scale,
                   q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place,
                   WIDTH: tl.constexpr, MOST_HEADS: tl.constexpr, NUMBERS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """The result of one query in as many heads as `heads_together` says; out is (b, t, h, k), `scale` is log2(e) / sqrt(k).
+    """The result of one query in `heads_together` heads; out is (b, t, h, k), `scale` is log2(e) / sqrt(k).
 
-    Strides are those of rows, heads and places, in numbers. WIDTH and MOST_HEADS are the width and the heads, made powers of two.
+    Strides are those of rows, heads and positions, in elements. WIDTH and MOST_HEADS are width and heads rounded up to powers of two.
     """
     fitting: tl.constexpr = 1 if NUMBERS < WIDTH else NUMBERS // WIDTH
     together: tl.constexpr = fitting if fitting < MOST_HEADS else MOST_HEADS
@@ -40,7 +40,7 @@ def lookup_kernel(q_ptr, k_ptr, v_ptr, offsets_ptr, keys_ptr, out_ptr, batch, nu
     last = tl.minimum(tl.load(offsets_ptr + row * t + place + 1), num_keys)
     heads_long = heads.to(tl.int64)[:, None]
     at_query = row * q_row + place * q_place + heads_long * q_head + inner[None, :]
-    # Triton 3.9 interprets `has & (a scalar)` as integers, which are no mask.
+    # Triton 3.9 interprets `has & (a scalar)` as integers, which are not a mask.
     q = tl.load(q_ptr + at_query, mask=tl.where(first < last, has, False), other=0.0).to(tl.float32) * scale
     keys_of_row = k_ptr + row * k_row + heads_long * k_head + inner[None, :]
     values_of_row = v_ptr + row * v_row + heads_long * v_head + inner[None, :]
@@ -63,14 +63,14 @@ def lookup_kernel(q_ptr, k_ptr, v_ptr, offsets_ptr, keys_ptr, out_ptr, batch, nu
         total = total * kept + tl.sum(weights, axis=0)
         acc = acc * kept[:, None] + tl.sum(weights[:, :, None] * v, axis=0)
         highest = higher
-    # Where there was no key, nothing is divided by nothing.
+    # Without a key the sum is zero: avoid 0 / 0.
     acc = acc / tl.where(first < last, total, 1.0)[:, None]
     at_out = ((row * t + place) * num_heads + heads_long) * width + inner[None, :]
     tl.store(out_ptr + at_out, acc.to(out_ptr.dtype.element_ty), mask=has)
 
 
 def heads_together(meta: dict[str, Any]) -> int:
-    """Heads of a program: as many as have NUMBERS numbers of one key, at least one."""
+    """Heads per program: as many as have NUMBERS elements of one key in total, at least one."""
     return int(min(max(1, meta["NUMBERS"] // meta["WIDTH"]), meta["MOST_HEADS"]))
 
 
@@ -108,6 +108,6 @@ def _(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor, config: in
 
 
 def _empty_result(q: Tensor) -> Tensor:
-    """(b, h, t, k), the heads of a place side by side, as the projection after it wants them."""
+    """(b, h, t, k), the heads of a position contiguous, as the following projection reads them."""
     batch, heads, t, width = q.shape
     return q.new_empty(batch, t, heads, width).transpose(1, 2)

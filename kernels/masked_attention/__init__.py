@@ -1,1 +1,1 @@
-"""Softmax attention over the keys that a rule of positions lets through: strided, fixed, star and random patterns, windows."""
+"""Softmax attention over the keys selected by a rule of positions: strided, fixed, star and random patterns, windows."""

@@ -1,4 +1,4 @@
-"""`masked_attention`: softmax attention where a rule of positions says which keys a query sees.
+"""`masked_attention`: softmax attention in which a rule of positions determines the keys that a query sees.
 
 y[h, i] = sum over j in S(h, i) of softmax_j(q[h, i] . k[h, j] / sqrt(k)) v[h, j],   S(h, i) = {j : sees(i, j), in head h}
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from recallkit.kernels.masked_attention.rule import Sees
 
 _NARROWEST = 16
-"""Head width from which on FlexAttention has a kernel."""
+"""Least head width for which FlexAttention has a kernel."""
 
 
 def masked_attention(
@@ -37,24 +37,24 @@ def masked_attention(
     numbers: Mapping[str, int] | None = None,
     impl: Impl = "auto",
 ) -> Tensor:
-    """Attention of each position to those that `sees` lets through; all (b, h, t, k), of one type, which the result has, too.
+    """Attention of each position to those that `sees` selects; q, k, v and the result are (b, h, t, k) of one type.
 
-    `sees(queries, keys)` is given int64 positions 0 to t - 1 that broadcast, such as (1, 1, t, 1) and (1, 1, 1, t), or two scalars, and
-    returns which pairs are seen, bool. With `by_head` it is given the heads, too, as a third tensor that broadcasts with them, such as
-    (h, 1, 1). It must be a function of these numbers alone, made of operations element by element. (A rule that makes an axis of
-    heads itself is understood by "reference" and "torch" alone.) Every query must see a key: where it sees none, nothing is promised.
+    `sees(queries, keys)` receives int64 positions 0 to t - 1 that broadcast, such as (1, 1, t, 1) and (1, 1, 1, t), or two scalars, and
+    returns which pairs are seen, bool. With `by_head` it also receives the heads, as a third tensor that broadcasts with them, such as
+    (h, 1, 1). It must depend on these numbers alone, by elementwise operations. (A rule that adds an axis of
+    heads itself works in "reference" and "torch" only.) Every query must see a key: otherwise its output is undefined.
 
-    `numbers`, such as a window, are given to the rule by name, on a GPU as tensors: rules that differ in them alone share a
-    compiled kernel, where a number that the rule holds itself may break it as soon as another value comes.
-    `key` names the rule with all its other parameters: two rules of the same key must see the same, and a rule that has one must hold no
-    model, for it is kept. On a GPU, the table of blocks that hold a seen pair is made once for a key, a length and a device.
-    `impl`: "reference" goes query by query, "torch" is PyTorch's attention under a dense mask, one for all heads where they do not
+    `numbers`, such as a window, are passed to the rule by name, on a GPU as tensors: rules that differ only in them share a
+    compiled kernel, whereas a number captured in the rule becomes a constant and another value may fail to compile.
+    `key` names the rule with all its other parameters: two rules with the same key must agree, and a rule with a key must not
+    reference a model, since it is cached. On a GPU the table of blocks with a seen pair is computed once per key, length and device.
+    `impl`: "reference" computes query by query, "torch" is PyTorch's attention under a dense mask, one for all heads where they do not
     differ, differentiable, in time and memory of t^2. "triton" is FlexAttention (torch.nn.attention.flex_attention), compiled, which
-    leaves out blocks of 128 x 128 pairs where none is seen; forward only. `auto` takes it on a GPU where there is a key.
+    skips blocks of 128 x 128 pairs where none is seen; forward only. `auto` takes it on a GPU where there is a key.
     Raises ValueError for shapes, types or an implementation that do not fit.
     """
     _check(q, k, v)
-    unnamed = "without a key the table of blocks would be made at every call" if key is None else None
+    unnamed = "without a key the table of blocks would be computed in every call" if key is None else None
     chosen = choose("masked_attention", impl, q, k, v, unsupported=_obstacle(q), slower=unnamed)
     if chosen == "triton":
         from recallkit.kernels.masked_attention.triton_impl import masked_attention_triton
@@ -77,13 +77,13 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _obstacle(q: Tensor) -> str | None:
-    """What keeps FlexAttention from these inputs, if anything does."""
+    """Why FlexAttention cannot process these inputs; None where it can."""
     if not q.is_cuda:
         return f"FlexAttention is compiled for a GPU, and the tensors are on {q.device.type}; it has no interpreter"
     if q.shape[3] < _NARROWEST:
-        return f"FlexAttention takes heads from a width of {_NARROWEST} on, not {q.shape[3]}"
+        return f"FlexAttention needs heads at least {_NARROWEST} wide, not {q.shape[3]}"
     if 0 in q.shape:
         return f"there is nothing to attend to in {tuple(q.shape)}"
     if torch.compiler.is_compiling():
-        return "the table of blocks cannot be made inside torch.compile"
+        return "the table of blocks cannot be computed inside torch.compile"
     return None

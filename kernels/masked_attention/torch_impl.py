@@ -1,4 +1,4 @@
-"""`masked_attention` under a dense mask: the CPU path and the differentiable one."""
+"""`masked_attention` under a dense mask: for CPU, and for gradients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`masked_attention` on a GPU: PyTorch's FlexAttention, which compiles the rule into its kernel and leaves out blocks without pairs.
+"""`masked_attention` on a GPU: PyTorch's FlexAttention, which compiles the rule into its kernel and skips blocks without pairs.
 
-Whether a block of 128 x 128 pairs holds none that is seen, some or all is counted here from the rule itself, a strip of queries
-at a time, and kept for rules that have a key. Inside a block that is seen in part, the kernel asks the rule again, pair by pair.
+Whether none, some or all of the 128 x 128 pairs of a block are seen is computed here from the rule itself, a strip of queries
+at a time, and cached for rules with a key. Inside a block that is partly seen, the kernel evaluates the rule for each pair.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from recallkit.kernels.masked_attention.rule import Sees
 
 BLOCK = 128
-"""Queries and keys of a block, as FlexAttention has them."""
+"""Queries and keys per block in FlexAttention."""
 
 MOST_PAIRS = 1 << 26
-"""Pairs of a strip that the rule is asked for at once: 512 MB for each int64 number that it computes of a pair."""
+"""Pairs per strip for which the rule is evaluated at once: 512 MB for each int64 intermediate of the rule."""
 
 MOST_TABLES = 32
-"""Rules, lengths and devices whose tables are kept, the latest used. At 32k tokens a table has 2 MB a head."""
+"""Size of the cache of tables (least recently used is dropped). At 32k tokens a table takes 2 MB per head."""
 
 MOST_VARIANTS = 256
-"""Kernels that may be compiled, by pattern, type and width. Beyond them a call raises: the way back would be t x t scores in memory."""
+"""Most kernels that are compiled, by pattern, type and width. Beyond them a call raises: the fallback would materialise t x t scores."""
 
 _NO_NUMBERS: Mapping[str, int] = MappingProxyType({})
 
@@ -52,10 +52,10 @@ def masked_attention_triton(
 def kept_block_mask(
     sees: Sees, by_head: bool, key: Hashable, num_heads: int, t: int, device: torch.device, numbers: Mapping[str, int] = _NO_NUMBERS
 ) -> BlockMask:
-    """The table of a rule, from those kept where it is there; `key` None is never kept."""
+    """The table of a rule, from the cache where possible; with `key` None nothing is cached."""
 
     def make() -> BlockMask:
-        # The compiler would make a constant of a first number and of a second one a variable, in code that does not expect it.
+        # torch.compile makes a number a constant at first, and a variable once its value changes, which this code does not support.
         tensors = {name: torch.tensor(number, device=device) for name, number in numbers.items()}
         return block_mask(functools.partial(sees, **tensors) if tensors else sees, by_head, num_heads, t, device)
 
@@ -71,10 +71,10 @@ def kept_block_mask(
 
 
 def block_mask(sees: Sees, by_head: bool, num_heads: int, t: int, device: torch.device) -> BlockMask:
-    """Which blocks of a text of t tokens the kernel visits, and which of them without asking the rule; one table where heads agree."""
+    """Which blocks of a text of t tokens the kernel visits, and which of them without evaluating the rule; one table where heads agree."""
     from torch.nn.attention.flex_attention import BlockMask
 
-    # A table that is kept must serve outside of inference mode, too.
+    # A cached table must also be usable outside inference mode.
     with torch.inference_mode(False), torch.no_grad():
         seen = pairs_in_blocks(sees, by_head, num_heads, t, device)[None]
         full = seen == BLOCK * BLOCK
@@ -84,7 +84,7 @@ def block_mask(sees: Sees, by_head: bool, num_heads: int, t: int, device: torch.
 
 
 def pairs_in_blocks(sees: Sees, by_head: bool, num_heads: int, t: int, device: torch.device) -> Tensor:
-    """How many pairs are seen in each block, (1 or h, blocks, blocks) int64. What is beyond the text is not seen."""
+    """How many pairs are seen in each block, (1 or h, blocks, blocks) int64. Positions beyond the text are not seen."""
     keys = torch.arange(t, device=device)
     heads = [torch.arange(num_heads, device=device).view(-1, 1, 1)] if by_head else []
     table_heads = num_heads if by_head else 1
@@ -95,19 +95,19 @@ def pairs_in_blocks(sees: Sees, by_head: bool, num_heads: int, t: int, device: t
         seen = sees(queries[:, None], keys[None, :], *heads)
         seen = seen.expand(torch.broadcast_shapes(seen.shape, (1, len(queries), t)))
         if seen.shape[0] not in (1, table_heads):
-            raise ValueError(f"masked_attention: a rule that differs by head must be asked by_head, and not make {len(seen)} heads itself")
+            raise ValueError(f"masked_attention: a rule that differs by head needs by_head=True, and must not add {len(seen)} heads itself")
         seen = F.pad(seen, (0, -t % BLOCK, 0, -len(queries) % BLOCK))
         counted.append(seen.unflatten(2, (-1, BLOCK)).unflatten(1, (-1, BLOCK)).sum((2, 4)))
     return torch.cat(counted, 1)
 
 
 def as_mask_mod(sees: Sees, by_head: bool) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """The rule in the form that FlexAttention asks: for one pair of one head, all scalars.
+    """The rule in the form of FlexAttention: for one pair of one head, all scalars.
 
-    Scalars must come out of it, too: an axis of heads inside, indexed with the head, compiles to a kernel whose results are wrong.
+    It must also return scalars: an axis of heads inside, indexed by the head, compiles to a kernel with wrong results.
     """
 
-    # The kernel has its places in 32 bits, which the hashes of a rule would overflow.
+    # The kernel has 32-bit positions, which the hashes of a rule would overflow.
     def mask_mod(_row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return sees(query.long(), key.long())
 
@@ -118,13 +118,13 @@ def as_mask_mod(sees: Sees, by_head: bool) -> Callable[[Tensor, Tensor, Tensor, 
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """blocks: (1, h, n, n) bool -> how many are set in a row, and their columns, those first that are set; int32."""
+    """blocks: (1, h, n, n) bool -> how many are set in each row, and all columns with the set ones first; int32."""
     return blocks.sum(-1, dtype=torch.int32), blocks.to(torch.uint8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
 
 
 @functools.cache
 def _compiled() -> Any:
-    """FlexAttention, compiled; `fullgraph` makes a call raise where it cannot be."""
+    """FlexAttention, compiled; with `fullgraph` a call raises where it cannot be compiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, fullgraph=True)

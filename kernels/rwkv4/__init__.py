@@ -1,1 +1,1 @@
-"""RWKV-4's sum of values weighted by exp(key) and by age, in one state a channel."""
+"""RWKV-4's sum of values weighted by exp(key) and by age, with one state per channel."""

@@ -30,13 +30,13 @@ def rwkv4_attention(
     gate: Tensor | None = None,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Rwkv4State]:
-    """y (t, b, d) of texts that have the time first, in the type of v, and the state after the last token.
+    """y (t, b, d) of texts with time as the first axis, in the type of v, and the state after the last token.
 
-    Shapes: k, v, gate (t, b, d), decay and bonus (d,), any strides, any t, 0 too. decay >= 0 and finite, in float32 at best: all
-    is computed, and the state returned, in the widest of the inputs' types, float32 at least; y is rounded once. A state's
-    exponent may be -inf, which is `NOTHING`. No row and no channel depends on another one.
-    `impl`: "reference" and "torch" are differentiable, but for the state's exponent, a constant in "torch". "triton" computes in
-    float32 and walks through a text in order: what runs at a time are the b d channels, 32 to a warp.
+    Shapes: k, v, gate (t, b, d), decay and bonus (d,), any strides; t may be 0. decay >= 0 and finite, preferably in float32: everything
+    is computed, and the state returned, in the widest of the inputs' types, at least float32; y is rounded once. A state's
+    exponent may be -inf, which is read as `NOTHING`. Rows and channels are independent.
+    `impl`: "reference" and "torch" are differentiable, except for the state's exponent, a constant in "torch". "triton" computes in
+    float32 and processes a text sequentially: the b d channels run in parallel, 32 per warp.
     Raises ValueError for shapes, types or an implementation that do not fit.
     """
     _check(k, v, decay, bonus, state, gate)

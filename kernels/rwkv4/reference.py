@@ -1,4 +1,4 @@
-"""`rwkv4_attention` as the recurrence of its paper is written, token by token, in the precision of its inputs."""
+"""`rwkv4_attention` as the recurrence in its paper, token by token, in the precision of its inputs."""
 
 from __future__ import annotations
 

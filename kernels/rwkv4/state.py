@@ -1,4 +1,4 @@
-"""The state of RWKV-4's attention: two sums, and the exponent that both are scaled by."""
+"""The state of RWKV-4's attention: two sums, and the exponent by which both are scaled."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NOTHING = -1e38
-"""The exponent of sums without terms: exp(NOTHING - x) is 0 for every x, and NOTHING - NOTHING is no NaN."""
+"""The exponent of sums without terms: exp(NOTHING - x) is 0 for every x, and NOTHING - NOTHING is not NaN."""
 
 
 class Rwkv4State(NamedTuple):
     """Both sums over j < i of the next token, divided by exp(exponent); each (b, d), in float32 at least.
 
-    The exponent is the largest in them, so that nothing overflows: sums are the same where all three are moved accordingly.
+    The exponent is the largest in them, so that nothing overflows. States that differ only in the choice of exponent are equivalent.
     """
 
     numerator: Tensor

@@ -1,7 +1,7 @@
-"""`rwkv4_attention` in PyTorch: the CPU path, and the differentiable one.
+"""`rwkv4_attention` in PyTorch: for CPU, and for gradients.
 
-The exponents that all others are relative to, and then the sums, are made one token after the other, each a small operation
-of the whole batch; all else is done for many tokens at once: on CPU for as many as a core's cache holds.
+The reference exponents, and then the sums, are computed token by token, each a small operation on the whole batch;
+everything else is done for many tokens at once: on CPU for as many as fit in a core's cache.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK_ELEMENTS = 1 << 17
-"""Elements of k (tokens x rows x d) that are worked on at a time on CPU: a dozen tensors of this size stand in memory at once."""
+"""Elements of k (tokens x rows x d) processed at a time on CPU: a dozen tensors of this size are in memory at once."""
 LEAST_TOKENS = 8
-"""Of a chunk, however many its elements: with fewer, more operations cost more than what is worked on in the cache saves."""
+"""Least tokens of a chunk, whatever its elements: with fewer, the overhead of operations outweighs the benefit of the cache."""
 
 
 def rwkv4_attention_torch(
     k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4State, gate: Tensor | None
 ) -> tuple[Tensor, Rwkv4State]:
-    """Shapes as in `rwkv4_attention`, the state finite and in the type that all is computed in."""
+    """Shapes as in `rwkv4_attention`, the state finite and in the type of the computation."""
     narrow, wide = v.dtype, state.numerator.dtype
     if len(k) == 0:
         return torch.zeros_like(v), state
@@ -56,11 +56,11 @@ def _one_token(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4S
 def _weighted_values(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4State) -> tuple[Tensor, Rwkv4State]:
     """wkv (t, b, d), and the state after it.
 
-    All exponents of e are differences to the largest one, so at most 0 but for rounding; as every result is a ratio it does
-    not depend on these, nor do gradients.
+    All exponents are relative to the largest one, so at most 0 up to rounding; every result is a ratio and does
+    not depend on that choice, nor do gradients.
     """
     sums, peaks = torch.stack(state[:2]), _peaks(k.detach(), decay.detach(), state.exponent)
-    # The difference of two peaks first: what rounding has changed them by, token after token, is then in `fading`, and undone.
+    # Subtract the two maxima first: their accumulated rounding errors are then part of `fading`, and cancel.
     fading, arriving = torch.exp(peaks[:-1] - peaks[1:] - decay), torch.exp(k - peaks[1:])
     states = linear_scan(fading.unsqueeze(1), torch.stack([arriving * v, arriving], dim=1), sums)
     past = torch.cat([sums.unsqueeze(0), states[:-1]])

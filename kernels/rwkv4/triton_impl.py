@@ -1,11 +1,11 @@
-"""`rwkv4_attention` on a GPU: one program walks through a text with a block of channels, whose sums stay in registers.
+"""`rwkv4_attention` on a GPU: one program processes a text sequentially for a block of channels, whose sums stay in registers.
 
 A lane has a channel, and exchanges nothing with others. Four tokens are loaded at a time, several such loads ahead of their
-use, because a walk of one token after the other hides no wait for memory by itself. What is left of a text is walked through
-singly, and so is a text of one token. All exponents are differences to the largest so far, at most 0 but for rounding.
+use, because a sequential loop does not hide memory latency by itself. The remaining tokens are processed one by one,
+as is a text of one token. All exponents are relative to the largest so far, at most 0 up to rounding.
 
-What bounds the speed at large b d are the instructions, some 60 a token and warp, five of them of the special-function unit:
-three powers of two, one more for the gate, and a division. At small b d it is the time a token takes after the one before it.
+At large b d the speed is bounded by instructions, some 60 per token and warp, five of them in the special-function unit:
+three powers of two, one more for the gate, and a division. At small b d it is bounded by the latency of a token.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS = tl.constexpr(4)
 
 @triton.jit
 def _four_tokens(ptr, stride, first, channels, has_channel):
-    """The channels of four tokens from `first` on, each of them a vector."""
+    """The channels of the four tokens from `first` on, each token a vector."""
     tokens = first + tl.arange(0, STEPS).to(tl.int64)
     tile = tl.load(ptr + (tokens * stride)[None, :] + channels[:, None], mask=has_channel[:, None], other=0.0)
     even, odd = tl.split(tl.reshape(tile, (channels.shape[0], 2, 2)))
@@ -39,7 +39,7 @@ def _four_tokens(ptr, stride, first, channels, has_channel):
 def _advance(numerator, denominator, exponent, k, v, gate, decay, bonus, HAS_GATE: tl.constexpr):
     """Both sums and their exponent after one more token, and its y."""
     k, v = k.to(tl.float32), v.to(tl.float32)
-    # Of the weights of what was and what is now, the larger is 1.
+    # Of the weights of past and present, the larger is 1.
     lead = exponent - (bonus + k)
     lesser = tl.exp2(-tl.abs(lead) * LOG2_E)
     of_past, of_now = tl.where(lead > 0, 1.0, lesser), tl.where(lead > 0, lesser, 1.0)
@@ -48,7 +48,7 @@ def _advance(numerator, denominator, exponent, k, v, gate, decay, bonus, HAS_GAT
         below *= 1.0 + tl.exp2(gate.to(tl.float32) * -LOG2_E)
     y = (of_past * numerator + of_now * v) / below
     peak = tl.maximum(exponent - decay, k)
-    # The difference of two peaks first: what rounding has changed them by, token after token, is then in `fading`, and undone.
+    # Subtract the two maxima first: their accumulated rounding errors are then part of `fading`, and cancel.
     fading, arriving = tl.exp2((exponent - peak - decay) * LOG2_E), tl.exp2((k - peak) * LOG2_E)
     return fading * numerator + arriving * v, fading * denominator + arriving, peak, y
 

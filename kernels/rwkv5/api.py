@@ -28,18 +28,18 @@ def rwkv5_attention(
     chunk: int = 64,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """o (b, h, t, v) in the type of v, and S (b, h, k, v) after the last token, in float32 at least.
+    """o (b, h, t, v) in the type of v, and S (b, h, k, v) after the last token, in float32 or wider.
 
     Shapes: r and k (b, h, t, k), v (b, h, t, v); `log_decay`, ln w, at most 0, and `bonus` u: (h, k); `state`, S before the first
-    token: (b, h, k, v), zeros where None. Any t, 0 too. All is summed in float32 at least. `chunk`: tokens that "torch"
-    compares pair by pair; results depend on it in their last bit. `impl`: "triton" is flash-linear-attention's `rwkv6` (in
+    token: (b, h, k, v), zeros where None. t may be 0. Sums are in float32 or wider. `chunk`: tokens per chunk
+    in "torch"; the last bits of the results depend on it. `impl`: "triton" is flash-linear-attention's `rwkv6` (in
     chunks for half precision, else token by token), without a backward pass here. Raises ValueError for shapes or an
     implementation that do not fit.
     """
     check_shapes(r, k, v, state, names="rkv")
     check_chunk(chunk)
     if r.shape[1] != v.shape[1]:
-        raise ValueError(f"r, k and v must have one number of heads, not {r.shape[1]} and {v.shape[1]}")
+        raise ValueError(f"r, k and v must have the same number of heads, not {r.shape[1]} and {v.shape[1]}")
     wanted = (k.shape[1], k.shape[3])
     if tuple(log_decay.shape) != wanted or tuple(bonus.shape) != wanted:
         raise ValueError(f"log_decay and bonus must be (h, k) = {wanted}, not {tuple(log_decay.shape)} and {tuple(bonus.shape)}")

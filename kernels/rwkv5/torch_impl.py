@@ -1,4 +1,4 @@
-"""`rwkv5_attention` in chunks: the CPU path, and the one that is differentiated."""
+"""`rwkv5_attention` in chunks: for CPU, and for gradients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _attend(v: Tensor, r: Tensor, k: Tensor, s: Tensor | None, *, log_decay: Ten
 
 
 def _after(s: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
-    """S after the tokens of a chunk that is not full: the zeros that fill it must not let it fade."""
+    """S after the tokens of a chunk that is not full: its padding must not decay S."""
     t = k.shape[2]
     ages = torch.arange(t - 1, -1, -1, device=k.device)[:, None]
     # Finite, because a decay of 0 to the 0th power is 1.

@@ -1,8 +1,8 @@
-"""`selective_scan`: the recurrence of Mamba (Gu and Dao 2023, arXiv 2312.00752, section 3, algorithm 2), a text at once or a step.
+"""`selective_scan`: the recurrence of Mamba (Gu and Dao 2023, arXiv 2312.00752, section 3, algorithm 2), for a whole text or one step.
 
 h_i = exp(dt_i A) h_{i-1} + dt_i x_i B_i        y_i = (C_i h_i + D x_i) silu(z_i)
 
-Each of d channels has n numbers of state; A = `rates`, B = `write`, C = `read`, D = `skip`, z = `gate`; what is not given is left out.
+Each of d channels has n state entries; A = `rates`, B = `write`, C = `read`, D = `skip`, z = `gate`; D and z are optional.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_STATE = 32
-"""Numbers of state a channel that one or two lanes of a GPU hold in registers."""
+"""Most state entries per channel, which one or two lanes of a GPU keep in registers."""
 
 
 def selective_scan(
@@ -30,14 +30,14 @@ def selective_scan(
     gate: Tensor | None = None,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """All steps of texts that have the time first -> y (t, b, d), as wide as x, and the state after the last step (b, n, d).
+    """All steps of texts with time as the first axis -> y (t, b, d), in the type of x, and the state after the last step (b, n, d).
 
     Shapes: x, dt, gate (t, b, d), rates (d, n), write and read (t, b, n), start (b, n, d): the state before the first step, zeros
-    where None; skip (d,). Any strides. dt > 0 and rates < 0 make a recurrence that forgets; nothing depends on it.
-    dt, rates and start should be float32 or wider; x, write, read and gate may be half as wide. All is computed, and the state
-    returned, in the widest of the inputs' types, at least in float32; y is rounded once. A row depends on no other row.
-    `impl`: "reference" and "torch" are differentiable in all tensors. "triton" computes in float32, for n <= 32, and walks through a
-    text in order: what runs at a time are the b d channels, 32 to a warp. With b d < 16896 an H200 has schedulers without a warp.
+    where None; skip (d,). Any strides. dt > 0 and rates < 0 give a decaying recurrence, but are not required.
+    dt, rates and start should be float32 or wider; x, write, read and gate may be half precision. Everything is computed, and the state
+    returned, in the widest of the inputs' types, at least float32; y is rounded once. A row depends on no other row.
+    `impl`: "reference" and "torch" are differentiable in all tensors. "triton" computes in float32, for n <= 32, and processes a
+    text sequentially: the b d channels run in parallel, 32 per warp. With b d < 16896 an H200 has schedulers without a warp.
     Raises ValueError for shapes or an implementation that do not fit.
     """
     _check(x, dt, rates, write, read, start, skip, gate)
@@ -66,7 +66,7 @@ def selective_scan_step(
     gate: Tensor | None = None,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """One step of each row -> y (b, d) and a new state (b, n, d); `state` is unchanged. As `selective_scan`, without the time.
+    """One step of each row -> y (b, d) and a new state (b, n, d); `state` is unchanged. As `selective_scan`, without the time axis.
 
     Shapes: x, dt, gate (b, d), rates (d, n), write and read (b, n), state (b, n, d), skip (d,).
     """
@@ -89,7 +89,7 @@ def selective_scan_step(
 
 def _choose(op: str, impl: Impl, x: Tensor, dt: Tensor, rates: Tensor, *others: Tensor | None) -> str:
     n = rates.shape[1]
-    wide = f"a channel's state has {n} numbers, more than {MOST_STATE}" if n > MOST_STATE else None
+    wide = f"a channel's state has {n} entries, more than {MOST_STATE}" if n > MOST_STATE else None
     return choose(op, impl, x, dt, rates, *others, unsupported=wide)
 
 

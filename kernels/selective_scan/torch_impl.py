@@ -1,7 +1,7 @@
-"""`selective_scan` in PyTorch, its gradients written out: the CPU path, and the differentiable one.
+"""`selective_scan` in PyTorch, its gradients written out: for CPU, and for gradients.
 
-Steps follow each other, and each is one multiply-add of the whole batch in place; all that does not depend on the step
-before is done for many steps at once. Time comes first and the channels last: every operation runs along contiguous memory.
+Steps are sequential, each an in-place multiply-add of the whole batch; everything that does not depend on the previous
+step is computed for many steps at once. Time is the first axis and channels the last, so that operations run along contiguous memory.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK = 6
-"""Steps whose states stand in memory at once; of the others the backward pass finds those of each chunk's beginning."""
+"""Steps per chunk. The states of one chunk are in memory at once; for the others only the state at the chunk's beginning is kept."""
 STEP_ELEMENTS = 1 << 16
-"""Most elements of a state (rows x n x d) that a step on a CPU goes through: what is worked on stays in the cache."""
+"""Most elements of a state (rows x n x d) in a step on CPU, so that the working set stays in the cache."""
 LOG2_E = 1 / math.log(2)
 
 
@@ -74,7 +74,7 @@ def selective_scan_step_torch(
 def _widened(
     x: Tensor, dt: Tensor, rates: Tensor, write: Tensor, read: Tensor, start: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """All in the widest of their types, at least in float32."""
+    """All in the widest of their types, at least float32."""
     wide = torch.float32
     for given in (x, dt, rates, write, read) if start is None else (x, dt, rates, write, read, start):
         wide = torch.promote_types(wide, given.dtype)
@@ -82,7 +82,7 @@ def _widened(
 
 
 def _gated(y: Tensor, x: Tensor, skip: Tensor | None, gate: Tensor | None) -> Tensor:
-    """(y + skip x) silu(gate); where nothing is differentiated y is written over."""
+    """(y + skip x) silu(gate); without gradients y is overwritten."""
     if torch.is_grad_enabled():
         y = y if skip is None else y + skip * x
         return y if gate is None else y * functional.silu(gate.to(y.dtype))
@@ -96,8 +96,8 @@ class _SelectiveScan(torch.autograd.Function):
 
         dL/dC_i = h_i dL/dy_i    dL/du_i = B_i G_i    dL/dB_i = u_i G_i    dL/d(dt_i A) = G_i exp(dt_i A) h_{i-1},
 
-    each summed over what the factor is shared by. `keep`: whether the backward pass will ask for states. The powers are of two:
-    PyTorch makes them three times as fast as those of e.
+    each summed over what the factor is shared by. `keep`: whether the backward pass needs states. Powers of two are used:
+    PyTorch computes them three times as fast as exponentials.
     """
 
     @staticmethod
@@ -144,7 +144,7 @@ class _SelectiveScan(torch.autograd.Function):
 
 
 class _Chunks:
-    """The steps in chunks, and the buffers in which the states of one chunk at a time are made."""
+    """The steps in chunks, and the buffers for the states of one chunk at a time."""
 
     def __init__(self, rates: Tensor, x: Tensor, dt: Tensor, write: Tensor) -> None:
         self.rates, self.u, self.dt, self.write = rates * LOG2_E, dt * x, dt, write

@@ -1,11 +1,11 @@
-"""`selective_scan` on a GPU: one program walks through a text with a block of channels, whose states stay in registers.
+"""`selective_scan` on a GPU: one program processes a text sequentially for a block of channels, whose states stay in registers.
 
-A lane has a channel with all its n numbers of state, so that nothing is exchanged between lanes: B and C are the same for all
-of them, and the sum over n is a lane's own. (Where n > 16 two lanes share a channel.) Four steps are loaded at a time, several
-such loads ahead of their use, because a walk of one step after the other hides no wait for memory by itself. Where the inputs
-end, dt = 0 leaves a state as it is.
+A lane has a channel with all its n state entries, so that lanes exchange nothing: B and C are the same for all
+of them, and each lane sums over n by itself. (Where n > 16 two lanes share a channel.) Four steps are loaded at a time, several
+such loads ahead of their use, because a sequential loop does not hide memory latency by itself. Beyond the inputs,
+dt = 0 leaves the state unchanged.
 
-What bounds the speed is the special-function unit: n powers of two a token and channel, and two more for the gate.
+The speed is bounded by the special-function unit: n powers of two per token and channel, and two more for the gate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEPS = tl.constexpr(4)
 
 @triton.jit
 def _step_by_step(ptr, stride, t, first, inner, has):
-    """Columns of four steps from `first` on, zeros beyond t: each as long as `inner`, the places along memory."""
+    """Columns of four steps from `first` on, zeros beyond t: each as long as `inner`, the indices along contiguous memory."""
     steps = first + tl.arange(0, STEPS).to(tl.int64)
     mask = has[:, None] & (steps < t)[None, :]
     tile = tl.load(ptr + (steps * stride)[None, :] + inner[:, None], mask=mask, other=0.0)
@@ -36,7 +36,7 @@ def _step_by_step(ptr, stride, t, first, inner, has):
 
 @triton.jit
 def _advance(h, x, dt, write, read, gate, skip, rates, HAS_SKIP: tl.constexpr, HAS_GATE: tl.constexpr):
-    """The state (N, BLOCK) after one more step, and what is read of it (BLOCK,)."""
+    """The state (N, BLOCK) after one more step, and its readout (BLOCK,)."""
     x = x.to(tl.float32)
     h = tl.exp2(dt[None, :] * rates) * h + (dt * x)[None, :] * write.to(tl.float32)[:, None]
     y = tl.sum(h * read.to(tl.float32)[:, None], axis=0)
@@ -60,8 +60,8 @@ def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_p
     places = tl.arange(0, N)
     has_channel, has_place = channels < d, places < n
     mask = has_place[:, None] & has_channel[None, :]
-    # Their order in memory is that of the lanes, in the loop as well: channels side by side. Loads of several neighbours would
-    # spread a channel over lanes: they are told to find none.
+    # Lanes follow the order of memory, also in the loop: channels side by side. Vectorised loads of neighbours would
+    # spread a channel over lanes, so contiguity is hidden from the compiler.
     rates_at = rates_ptr + channels[None, :] * rates_d + places[:, None] * rates_n
     rates = tl.load(tl.multiple_of(rates_at, [1, 1]), mask=mask, other=0.0) * LOG2_E
     in_state = (row * n + places[:, None]) * d + channels[None, :]
@@ -87,7 +87,7 @@ def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_p
             gate = _step_by_step(gate_ptr, gate_t, t, first, channels, has_channel)
         for i in tl.static_range(STEPS):
             h, y = _advance(h, x[i], dt[i], write[i], read[i], gate[i], skip, rates, HAS_SKIP, HAS_GATE)
-            # Triton 3.9 interprets `has_channel & (a scalar)` as integers, which are no mask.
+            # Triton 3.9 interprets `has_channel & (a scalar)` as integers, which are not a mask.
             tl.store(y_ptr + (tl.cast(first, tl.int64) + i) * b * d + channels, y, mask=tl.where(first + i < t, has_channel, False))
     tl.store(tl.multiple_of(last_ptr + in_state, [1, 1]), h, mask=mask)
 
@@ -97,7 +97,7 @@ def _configs(channels: int) -> list[triton.Config]:
 
 
 LANE_STATE = 16
-"""Numbers of state in a lane's registers; of 32, two lanes have half each."""
+"""State entries in a lane's registers; for 32, two lanes have half each."""
 SCAN = Launcher(scan_kernel, _configs(32), ("d", "n"))
 WIDE_SCAN = Launcher(scan_kernel, _configs(16), ("d", "n"))
 
@@ -121,9 +121,9 @@ def selective_scan_triton(
     if b == 0 or d == 0:
         return y, last
     if t > 1:
-        # Small beside x; widened by every program they would cost it a quarter of its instructions.
+        # Small compared with x; widening them in every program would cost a quarter of its instructions.
         write, read = write.float(), read.float()
-        rates = rates.T.contiguous().T  # as the state is in memory, and is to be in lanes; to a step it would only be one more launch
+        rates = rates.T.contiguous().T  # the order of the state in memory and in lanes; for a single step it would only be one more launch
     x, dt, write, read = (_inner_contiguous(given) for given in (x, dt.float(), write, read))
     rates = rates.float()
     kinds = {"HAS_START": start is not None, "HAS_SKIP": skip is not None, "HAS_GATE": gate is not None}

@@ -1,4 +1,4 @@
-"""`short_conv` as the sum says, in the precision of its inputs."""
+"""`short_conv` as the sum is written, in the precision of its inputs."""
 
 from __future__ import annotations
 

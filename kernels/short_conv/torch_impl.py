@@ -1,6 +1,6 @@
-"""`short_conv` in PyTorch: a multiply-add of the whole sequence for each tap. The CPU path, and the differentiable one.
+"""`short_conv` in PyTorch: a multiply-add of the whole sequence for each tap; for CPU, and for gradients.
 
-For a few taps this is two to three times faster than conv1d on a CPU, which wants the channels before the time.
+For a few taps this is two to three times faster than conv1d on a CPU, which needs channels before time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def short_conv_torch(
 
 
 def _single(u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None) -> Tensor:
-    """The output of a single input: one sum, which is cheaper than a multiply-add for each tap."""
+    """The output of a single input as one sum, which is cheaper than a multiply-add for each tap."""
     y = u * taps[-1] if history is None else (torch.cat([history, u], dim=1) * taps).sum(1, keepdim=True)
     return y if bias is None else y + bias
 
@@ -77,6 +77,6 @@ class _ShortConv(torch.autograd.Function):
 
 
 def _reached(lag: int, history: Tensor, u: Tensor) -> slice:
-    """Where in the history the inputs are that stand `lag` before the first ones of u."""
+    """The slice of the history with the inputs that are `lag` before the first ones of u."""
     first = history.shape[1] - lag
     return slice(first, min(first + u.shape[1], history.shape[1]))

@@ -1,7 +1,7 @@
 """`short_conv` on a GPU: a program has a block of channels and a few times, whose inputs it loads and widens once each.
 
-Memory bounds it: u and the gate are read and y is written once, and nothing is kept in between. Channels lie side by side; times
-follow each other in the code, so that a sum over the last inputs is one over registers and exchanges nothing between lanes.
+It is bound by memory: u and the gate are read and y is written once, and nothing is stored in between. Channels are contiguous;
+the times are unrolled, so that a sum over the last inputs is over registers and lanes exchange nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def conv_kernel(u_ptr, taps_ptr, bias_ptr, history_ptr, gate_ptr, y_ptr, latest_
     y_ptr += row * y_b
     history_ptr += row * (K - 1) * c
     latest_ptr += row * (K - 1) * c
-    taps = ()  # Triton knows sums of tuples, but no stars in them.
+    taps = ()  # Triton supports concatenation of tuples, but not unpacking in them.
     for place in tl.static_range(K):
         tap = tl.load(taps_ptr + channels * taps_c + place * taps_k, mask=has, other=0.0).to(tl.float32)
         taps = taps + (tap,)  # type: ignore[assignment]  # noqa: RUF005
@@ -40,7 +40,7 @@ def conv_kernel(u_ptr, taps_ptr, bias_ptr, history_ptr, gate_ptr, y_ptr, latest_
     inputs = ()
     for i in tl.static_range(TIMES + K - 1):
         time = tile * TIMES + i - (K - 1)
-        # Triton 3.9 interprets `has & (a scalar)` as integers, which are no mask.
+        # Triton 3.9 interprets `has & (a scalar)` as integers, which are not a mask.
         there = tl.where((time >= 0) & (time < t), has, False)
         value = tl.load(u_ptr + tl.cast(time, tl.int64) * u_t + channels, mask=there, other=0.0).to(tl.float32)
         if HAS_HISTORY and i < K - 1:
@@ -89,7 +89,7 @@ def short_conv_triton(
         return y, latest
     step = t <= 1 and config is None
     if not step:
-        # Side by side they are loaded as vectors; for a step that would cost more than it saves.
+        # Contiguous taps are loaded as vectors; for a single step making them so would cost more than it saves.
         taps = taps.T.contiguous().T
     u = u if u.stride(2) == 1 else u.contiguous()
     gated = u if gate is None else gate if gate.stride(2) == 1 else gate.contiguous()
@@ -114,6 +114,6 @@ def _(
 def _empty_results(u: Tensor, taps: Tensor, history: Tensor | None) -> tuple[Tensor, Tensor]:
     (b, t, c), k = u.shape, taps.shape[1]
     latest = u.new_empty(b, k - 1, c, dtype=u.dtype if history is None else history.dtype)
-    # In memory as u is, time first or rows first, with the channels side by side.
+    # In the memory layout of u, time first or rows first, with contiguous channels.
     y = u.new_empty(t, b, c).transpose(0, 1) if u.stride(1) > u.stride(0) else u.new_empty(b, t, c)
     return y, latest

@@ -1,9 +1,9 @@
-"""`taylor_attention` and its step: causal attention whose exponential is a second-order polynomial, and so has a state of fixed size.
+"""`taylor_attention` and its step: causal attention with a second-order polynomial for the exponential, and so a state of fixed size.
 
     y_i = sum_j<=i w_ij v_j / (sum_j<=i w_ij + eps)      w_ij = phi(q_i).phi(k_j) = 1 + s + s^2/2,  s = q_i.k_j/sqrt(f)
 
-(Based, arXiv 2402.18668, section 4.1.) w is never below 1/2, so that eps is cosmetic. The state is the sum of phi(k_j) v_j^T and of
-phi(k_j), features in the order of `features.py`.
+(Based, arXiv 2402.18668, section 4.1.) w is never below 1/2, so that eps has no effect in practice. The state is the sum of phi(k_j) v_j^T
+and of phi(k_j), features in the order of `features.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_FEATURE_DIM = 32
-"""Entries of q and k that the kernels take; Based has 16, whose packed features are 153; 32 have 561."""
+"""Most entries of q and k in the kernels; Based has 16, with 153 packed features; 32 have 561."""
 
 
 @overload
@@ -50,9 +50,9 @@ def taylor_attention(
 ) -> tuple[Tensor, TaylorState | None]:
     """Outputs of t tokens after `state` (None: they are the first), and the state after them; `state` is unchanged.
 
-    Shapes: q, k (b, h, t, f), v (b, h, t, v), all of one floating type -> y (b, h, t, v) in that type, TaylorState. Strides are any.
-    Features, sums and normaliser are float32 at least; kernels multiply half-precision operands as they are, features rounded.
-    `final_state=False` saves its computation, and gives None in its place: for a text of one chunk most of the work.
+    Shapes: q, k (b, h, t, f), v (b, h, t, v), all of one floating type -> y (b, h, t, v) in that type, TaylorState. Any strides.
+    Features, sums and normaliser are float32 or wider; kernels multiply half-precision operands as they are, with rounded features.
+    `final_state=False` saves its computation and returns None instead: for a text of one chunk this is most of the work.
     Results depend on the implementation's chunk size, within rounding. Raises ValueError for shapes, types or an implementation
     that do not fit.
     """

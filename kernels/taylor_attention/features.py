@@ -1,11 +1,11 @@
-"""The features of the second-order Taylor expansion of exp(s), s = q.k/sqrt(f): which there are, in which order, how scaled.
+"""The features of the second-order Taylor expansion of exp(s), s = q.k/sqrt(f): their number, order and scale.
 
     phi(q).phi(k) = 1 + s + s^2/2      phi(x) = [1, x/f^(1/4), x_i x_i/sqrt(2 f), x_i x_j/sqrt(f)]      (arXiv 2402.18668, section 4.1)
 
-x_i x_j is kept once, times sqrt(2), for i != j: 1 + f + f(f+1)/2 features in place of 1 + f + f^2; 153 of 273 where f = 16. Pairs are
+x_i x_j is kept once for i != j, times sqrt(2): 1 + f + f(f+1)/2 features instead of 1 + f + f^2; 153 instead of 273 for f = 16. Pairs are
 cyclic: first all (i, i), then for r = 1, 2, ... all (i, (i + r) mod f), so that features r f .. r f + f - 1 of them are the vector
-times itself turned by r. Of an even f, the last turn, r = f/2, meets every pair twice, and its first half is kept.
-States, and with them all implementations, have their features in this order.
+times itself rotated by r. For even f the last rotation, r = f/2, has every pair twice, and its first half is kept. For f = 4:
+00 11 22 33, 01 12 23 30, 02 13. States, and so all implementations, have their features in this order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def taylor_features(x: Tensor) -> Tensor:
     """x: (..., f) -> (..., features), in its precision."""
     f = x.shape[-1]
     scaled = x / math.sqrt(f)
-    # Twice in a row, a vector turned by r is a slice of it.
+    # A vector rotated by r is a slice of the vector repeated twice.
     turned = torch.cat([scaled, scaled[..., :-1]], dim=-1)
     parts = [torch.ones_like(x[..., :1]), x / math.sqrt(math.sqrt(f)), x * scaled / math.sqrt(2)]
     parts += [x * turned[..., r : r + f] for r in range(1, (f + 1) // 2)]
@@ -38,6 +38,6 @@ def taylor_features(x: Tensor) -> Tensor:
 
 
 def taylor_scores(q: Tensor, k: Tensor) -> Tensor:
-    """q: (..., n, f), k: (..., m, f) -> phi(q_i).phi(k_j) of all pairs, (..., n, m), from s itself: f products in place of the features."""
+    """q: (..., n, f), k: (..., m, f) -> phi(q_i).phi(k_j) of all pairs, (..., n, m), from s itself: f products instead of the features."""
     s = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
     return torch.addcmul(1 + s, s, s, value=0.5)

@@ -1,4 +1,4 @@
-"""`taylor_attention` as the formula reads, token by token, in the precision of its inputs: the oracle, in float64."""
+"""`taylor_attention` as the formula is written, token by token, in the precision of its inputs: the oracle, in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def taylor_attention_reference(q: Tensor, k: Tensor, v: Tensor, state: TaylorState, eps: float) -> tuple[Tensor, TaylorState]:
-    """Shapes as in `taylor_attention`: weights of the tokens from their scores, of what was before them from its features."""
+    """Shapes as in `taylor_attention`: weights of the tokens from their scores, those of the state from features."""
     outputs = []
     for i in range(q.shape[2]):
         s = (q[:, :, i, None] * k[:, :, : i + 1]).sum(dim=-1) / math.sqrt(q.shape[-1])

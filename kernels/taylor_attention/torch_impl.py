@@ -1,4 +1,4 @@
-"""`taylor_attention` chunk by chunk: the CPU path, and the differentiable one."""
+"""`taylor_attention` chunk by chunk: for CPU, and for gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Taylor:
-    """The feature map as the chunked form wants it."""
+    """The feature map for the chunked form."""
 
     def __call__(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         return taylor_features(x)
@@ -25,7 +25,7 @@ class _Taylor:
 def taylor_attention_torch(
     q: Tensor, k: Tensor, v: Tensor, state: TaylorState | None, eps: float, final_state: bool
 ) -> tuple[Tensor, TaylorState | None]:
-    """Shapes as in `taylor_attention`, in float32 at least."""
+    """Shapes as in `taylor_attention`, in float32 or wider."""
     before = None if state is None else LinearState(*state)
     y, after = linear_attention_chunked(q, k, v, before, _Taylor(), eps=eps, chunk=CHUNK, final_state=final_state)
     return y.to(v.dtype), None if after is None else _taylor_state(after)

@@ -1,12 +1,12 @@
-"""`taylor_attention` on a GPU: chunk states, their sums, outputs; and the step of one token.
+"""`taylor_attention` on a GPU: chunk states, their prefix sums, outputs; and the step of one token.
 
 A sequential kernel that keeps the state in registers spills them, and leaves most of a GPU idle where there are few heads. So a
-text is read in three kernels: the first sums phi(k_j) v_j^T over each chunk, the second adds the chunks up to prefixes, the third
-computes a chunk's outputs from the prefix before it and, among its own tokens, from scores, which need no features.
+text is processed by three kernels: the first sums phi(k_j) v_j^T over each chunk, the second computes prefix sums of the chunks,
+the third computes a chunk's outputs from the prefix before it and, among its own tokens, from scores, which need no features.
 
-Features never leave the registers. Feature n is a product x_a x_b, and columns of x are picked by multiplying with a matrix of zeros
-and ones: exact in every type, and as fast as matrix units are. States, prefixes and normalisers are float32; prefixes are rounded
-once, where they are written as operands of the third kernel. Nothing is added atomically, and no row depends on another.
+Features stay in registers. Feature n is a product x_a x_b, and columns of x are selected by a product with a matrix of zeros
+and ones: exact in every type, and at the speed of the matrix units. States, prefixes and normalisers are float32; prefixes are rounded
+once, where they are written as operands of the third kernel. There are no atomic additions, and rows are independent.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from recallkit.kernels.launch import Launcher, operand_type
 from recallkit.kernels.taylor_attention.features import num_taylor_features
 
 CHUNK = 256
-"""Tokens of a chunk. Outputs depend on it, within rounding. Shorter chunks have more states to write and to read, longer ones
-more pairs: at 256 a float32 state of Based's sizes, written and read once, is as many bytes a token as q, k, v and y are. A multiple of
+"""Tokens per chunk. Outputs depend on it, within rounding. Shorter chunks have more states to write and to read, longer ones
+more pairs: at 256 a float32 state of Based's sizes, written and read once, is as many bytes per token as q, k, v and y. A multiple of
 every configuration's BLOCK_M."""
 
 _SCALE = tl.constexpr(2.0**-10)
-"""Of weights and prefixes as operands, and of the normaliser: float16 ends at 65504, where sums over long texts do not. A power of two
-rounds nothing, and no weight, being 1/2 at least, becomes small enough to lose digits."""
+"""Scale of weights and prefixes as operands, and of the normaliser: sums over long texts exceed 65504, the largest float16. A power of
+two does not round, and no weight, being at least 1/2, becomes small enough to lose digits."""
 
 
 @triton.jit
 def _factors(n, F: tl.constexpr):
-    """Feature n as (a, b, scale): x_a x_b scale, where entry F of x stands for a one. See `features.py`."""
+    """Feature n as (a, b, scale): x_a x_b scale, where entry F of x is a one. See `features.py`."""
     pair = n - 1 - F
     turn = pair // F
     a = tl.where(n == 0, F, tl.where(n <= F, n - 1, pair % F))
@@ -44,9 +44,9 @@ def _factors(n, F: tl.constexpr):
 def chunk_state_kernel(k_ptr, v_ptr, kv_ptr, sum_ptr, heads, t, v_dim, num_chunks, k_b, k_h, k_t, v_b, v_h, v_t,
                        F: tl.constexpr, FEATURES: tl.constexpr, DOT: tl.constexpr, CHUNK: tl.constexpr, BLOCK_K: tl.constexpr,
                        BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr):  # fmt: skip
-    """sum_j phi(k_j) v_j^T and sum_j phi(k_j) of each of the first `num_chunks` chunks: BLOCK_N features, BLOCK_V values a program.
+    """sum_j phi(k_j) v_j^T and sum_j phi(k_j) of each of the first `num_chunks` chunks: BLOCK_N features and BLOCK_V values per program.
 
-    kv (b h, num_chunks, FEATURES, v), sum (b h, num_chunks, FEATURES), float32. Features stand in rows, tokens in columns.
+    kv (b h, num_chunks, FEATURES, v), sum (b h, num_chunks, FEATURES), float32. Features are rows, tokens are columns.
     """
     num_blocks: tl.constexpr = (FEATURES + BLOCK_N - 1) // BLOCK_N
     n = tl.program_id(0) % num_blocks * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -73,26 +73,26 @@ def chunk_state_kernel(k_ptr, v_ptr, kv_ptr, sum_ptr, heads, t, v_dim, num_chunk
         phi = x_a * x_b
         kv = tl.dot(phi.to(DOT), v, kv, input_precision="ieee")
         total += tl.sum(phi, axis=1)
-    # The constant feature is one behind the end of the text, too, where all others and the values are zero.
+    # The constant feature is one also beyond the end of the text, where all others and the values are zero.
     total = tl.where(n == 0, tl.cast(size, tl.float32), total * scale)
     kv *= scale[:, None]
     out = place.to(tl.int64) * FEATURES + n
     tl.store(kv_ptr + out[:, None] * v_dim + values[None, :], kv, mask=(n < FEATURES)[:, None] & (values < v_dim)[None, :])
-    # Triton 3.9 interprets `mask & (a scalar)` as integers, which are no mask; here and below.
+    # Triton 3.9 interprets `mask & (a scalar)` as integers, which are not a mask; here and below.
     tl.store(sum_ptr + out, total, mask=tl.where(tl.program_id(1) == 0, n < FEATURES, False))
 
 
 @triton.jit
 def _add_up(chunks_ptr, initial_ptr, prefix_ptr, final_ptr, places, row, width, num_chunks, num_prefixes,
             HAS_INITIAL: tl.constexpr, WITH_FINAL: tl.constexpr, OUT: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
-    """Entries `places` of the prefixes of one row: what was before each chunk, and at the end after the last."""
+    """Entries `places` of the prefixes of one row: the state before each chunk, and after the last."""
     within = places < width
     before = tl.zeros(places.shape, tl.float32)
     if HAS_INITIAL:
         before += tl.load(initial_ptr + row * width + places, mask=within, other=0.0)
     chunk_at = chunks_ptr + row * num_chunks * width + places
     prefix_at = prefix_ptr + row * num_prefixes * width + places
-    # Chunks that are ahead are loaded meanwhile: nothing else here takes time.
+    # Chunks are prefetched: loading is all that takes time here.
     for chunk in tl.range(0, tl.maximum(num_chunks, num_prefixes), num_stages=AHEAD):
         tl.store(prefix_at, (before * _SCALE).to(OUT), mask=tl.where(chunk < num_prefixes, within, False))
         before += tl.load(chunk_at, mask=tl.where(chunk < num_chunks, within, False), other=0.0)
@@ -106,7 +106,7 @@ def _add_up(chunks_ptr, initial_ptr, prefix_ptr, final_ptr, places, row, width, 
 def prefix_kernel(kv_ptr, sum_ptr, kv_initial_ptr, sum_initial_ptr, kv_prefix_ptr, sum_prefix_ptr, kv_final_ptr, sum_final_ptr,
                   kv_width, sum_width, num_chunks, num_prefixes, HAS_INITIAL: tl.constexpr, WITH_FINAL: tl.constexpr,
                   DOT: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
-    """Of each chunk the sum of the chunks before it and of the initial state, and of all of them: the final state.
+    """For each chunk the sum of the initial state and the chunks before it; the sum of all is the final state.
 
     A program adds up BLOCK entries of a row's (b h) states, or of its key sums. `num_prefixes`: chunks that have outputs.
     """
@@ -127,13 +127,13 @@ def output_kernel(q_ptr, k_ptr, v_ptr, kv_ptr, sum_ptr, y_ptr, heads, t, v_dim, 
                   eps, HAS_INITIAL: tl.constexpr, F: tl.constexpr, FEATURES: tl.constexpr, DOT: tl.constexpr, CHUNK: tl.constexpr,
                   BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr,
                   BLOCK_N: tl.constexpr):  # fmt: skip
-    """y (b, t, h, v): BLOCK_M tokens, BLOCK_V values a program. kv and sum: the chunks' prefixes, (b h, num_chunks, FEATURES, ...)."""
+    """y (b, t, h, v): BLOCK_M tokens and BLOCK_V values per program. kv and sum: the chunks' prefixes, (b h, num_chunks, FEATURES, ...)."""
     tiles = tl.cdiv(t, BLOCK_M)
     row = (tl.program_id(0) // tiles).to(tl.int64)
     batch, head = row // heads, row % heads
     first_token = tl.program_id(0) % tiles * BLOCK_M
     chunk = first_token // CHUNK
-    # Places of tokens and their number, from the chunk's first on.
+    # Indices of tokens and their number, relative to the chunk's first.
     begin, size = (chunk * CHUNK).to(tl.int64), min(t - chunk * CHUNK, CHUNK)
     tokens = first_token % CHUNK + tl.arange(0, BLOCK_M)
     entries = tl.arange(0, BLOCK_K)
@@ -144,7 +144,7 @@ def output_kernel(q_ptr, k_ptr, v_ptr, kv_ptr, sum_ptr, y_ptr, heads, t, v_dim, 
     y = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     state = (row * num_chunks + chunk) * FEATURES
-    # Before the first chunk there is nothing but an initial state.
+    # Before the first chunk there is only the initial state.
     num_features = FEATURES if HAS_INITIAL else min(chunk, 1) * FEATURES
     for start in range(0, num_features, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
@@ -177,7 +177,7 @@ def output_kernel(q_ptr, k_ptr, v_ptr, kv_ptr, sum_ptr, y_ptr, heads, t, v_dim, 
 @triton.jit
 def step_kernel(q_ptr, k_ptr, v_ptr, kv_ptr, sum_ptr, y_ptr, new_kv_ptr, new_sum_ptr, heads, v_dim, q_b, q_h, k_b, k_h, v_b, v_h, eps,
                 F: tl.constexpr, FEATURES: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    """One token: the state is read once, updated, written elsewhere, and read from. A program has BLOCK_V values of one row (b h)."""
+    """One token: the state is read once, updated, written to a new one, and used. A program has BLOCK_V values of one row (b h)."""
     row = tl.program_id(0).to(tl.int64)
     batch, head = row // heads, row % heads
     q_ptr += batch * q_b + head * q_h
@@ -237,7 +237,7 @@ STEP = Launcher(step_kernel, [triton.Config({"BLOCK_N": 256, "BLOCK_V": 32}, num
 def taylor_attention_triton(
     q: Tensor, k: Tensor, v: Tensor, kv: Tensor | None, k_sum: Tensor | None, eps: float, final_state: bool, config: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Shapes as in `taylor_attention` -> y, and the final state's kv and k, of no entries where it is not asked for.
+    """Shapes as in `taylor_attention` -> y, and the final state's kv and k, empty where it is not requested.
 
     `kv`, `k_sum`: the initial state. `config`: which configuration of the kernels with products, see `Launcher`.
     """
@@ -249,7 +249,7 @@ def taylor_attention_triton(
     half = v.element_size() == 2
     states, outputs = (HALF_STATES, HALF_OUTPUTS) if half else (FLOAT_STATES, FLOAT_OUTPUTS)
     num_prefixes = triton.cdiv(t, CHUNK)
-    # The last chunk is before no other.
+    # No chunk follows the last one.
     num_chunks = num_prefixes if final_state else max(num_prefixes - 1, 0)
     widths = _widths(f, v_dim) | {"DOT": operand_type(v.dtype), "CHUNK": CHUNK}
     value_blocks = triton.cdiv(v_dim, widths["BLOCK_V"])
@@ -313,7 +313,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, kv: Tensor, k_sum: Tensor, eps: float, co
 
 
 def _empty_results(q: Tensor, v: Tensor, final_state: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """y with a token's heads side by side, as the projection after them reads it; and the final state."""
+    """y with the heads of a token contiguous, as the following projection reads it; and the final state."""
     b, h, t, v_dim = v.shape
     features = num_taylor_features(q.shape[3]) if final_state else 0
     state = v.new_empty(b, h, features, v_dim, dtype=torch.float32), v.new_empty(b, h, features, dtype=torch.float32)
@@ -341,5 +341,5 @@ def _widths(f: int, v_dim: int) -> dict[str, int]:
 
 
 def _strides(name: str, x: Tensor) -> dict[str, int]:
-    """Of all axes but the last, as the kernels call them."""
+    """Strides of all axes but the last, by the kernels' names."""
     return {f"{name}_{axis}": stride for axis, stride in zip("bht", x.stride()[:-1], strict=False)}

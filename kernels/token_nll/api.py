@@ -1,4 +1,4 @@
-"""`token_nll`: what scoring needs of the last layer, without ever holding tokens x vocabulary.
+"""`token_nll`: NLL, argmax and rank from the last layer, without materialising tokens x vocabulary logits.
 
 z = h W^T + b            nll = logsumexp(z) - z[y]           (nats)
 argmax = the lowest id of the largest logit        rank = number of logits larger than z[y]  (0 = best, ties share)
@@ -22,11 +22,11 @@ _HALVES = (torch.float16, torch.bfloat16)
 def token_nll(hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor | None = None, impl: Impl = "auto") -> TokenNll:
     """NLL, argmax and rank of `targets` under the linear layer (`weight`, `bias`) applied to `hidden`. Nothing is differentiated.
 
-    Shapes: hidden (n, d), weight (vocab, d), bias (vocab,) or None, targets (n,) integers below vocab. A row with a negative
-    target is not asked for: its NLL is 0 and its rank -1. Logits are computed and reduced in float32 whatever the dtype of the
+    Shapes: hidden (n, d), weight (vocab, d), bias (vocab,) or None, targets (n,) integers below vocab. Rows with a negative
+    target are skipped: their NLL is 0 and their rank -1. Logits are computed and reduced in float32 whatever the dtype of the
     inputs (float64 where an input is, and in `reference`). A row's result depends on no other row.
-    `impl`: "reference" holds all logits, "torch" tiles of them, "triton" none: on a GPU and in half precision it is `auto`'s.
-    Raises ValueError for shapes, targets or an implementation that do not fit; on a GPU a target from vocab on gives NaN.
+    `impl`: "reference" materialises all logits, "torch" tiles of them, "triton" none; `auto` chooses it on a GPU in half precision.
+    Raises ValueError for shapes, targets or an implementation that do not fit; on a GPU a target of at least vocab gives NaN.
     """
     _check(hidden, weight, targets, bias)
     mixed = None if hidden.dtype == weight.dtype else f"hidden is {hidden.dtype} and weight {weight.dtype}"
@@ -60,6 +60,6 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None)
         raise ValueError(f"targets must be integers of shape ({hidden.shape[0]},), not {targets.dtype} of {tuple(targets.shape)}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias must have shape ({weight.shape[0]},), not {tuple(bias.shape)}")
-    # On a GPU, looking would mean waiting for it.
+    # On a GPU, checking would synchronise with it.
     if targets.device.type == "cpu" and len(targets) and not torch.compiler.is_compiling() and int(targets.max()) >= len(weight):
-        raise ValueError(f"target {int(targets.max())} is no entry of a vocabulary of {len(weight)}")
+        raise ValueError(f"target {int(targets.max())} is not in a vocabulary of {len(weight)}")

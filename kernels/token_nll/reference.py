@@ -1,4 +1,4 @@
-"""`token_nll` as the formula reads, in float64, all logits at once: the oracle."""
+"""`token_nll` as the formula is written, in float64, all logits at once: the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `token_nll` and `logits_nll` return."""
+"""The result of `token_nll` and `logits_nll`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`token_nll` tile by tile: the CPU path, and the plain CUDA one.
+"""`token_nll` tile by tile, for CPU and CUDA.
 
-A tile is a piece of the rows times a piece of the vocabulary, on CPU small enough to be reduced while a core's cache
-holds it. Three numbers a row are kept of it: its largest logit, its log-sum-exp relative to that, and how many of its
-logits are larger than the target's, whose logit is computed before all others.
+A tile is a block of rows times a block of the vocabulary, on CPU small enough to be reduced while it is in a core's
+cache. Three numbers per row are kept of it: its largest logit, its log-sum-exp relative to that, and how many of its
+logits are larger than the target's, whose logit is computed first.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROWS, COLUMNS = 512, 1024
-"""A thread's share of a tile on CPU: 2 MB of float32. Sums follow the columns alone, whatever the rows and the threads."""
+"""A thread's part of a tile on CPU: 2 MB of float32. The order of sums depends on the columns alone, not on rows or threads."""
 
 CUDA_LOGITS = 1 << 26
 """Logits of a tile on a GPU, where a tile has whole rows: 256 MB of float32."""
 
 _LEAST_ROWS = 64
-"""Products of a few rows take ways of their own through a BLAS library, with other roundings: rows are padded to this."""
+"""BLAS libraries use other algorithms, with other rounding, for products of few rows: rows are padded to this number."""
 
 
 @torch.no_grad()
@@ -33,13 +33,13 @@ def token_nll_torch(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tenso
     """Shapes as in `token_nll`. In float64 where an input is. A row's result does not depend on the other rows."""
     precision = _precision(hidden.dtype, weight.dtype)
     operands = hidden.dtype if _multiplies_halves(hidden, weight) else precision
-    # Half-precision operands are widened, or multiplied to float32: logits rounded to bf16 move NLLs by 0.015 and flip argmaxes.
+    # Half-precision operands are widened, or their products are float32: logits rounded to bf16 change NLLs by 0.015 and flip argmaxes.
     wide_hidden = _padded(hidden.to(operands).contiguous())
     tally = _Tally(_padded(targets.long()), weight.shape[0], precision)
     if len(tally.columns) > 1:
         _fill_target_logits(tally, wide_hidden, weight, bias)
     for number, columns in enumerate(tally.columns):
-        # A piece at a time: all of a large half-precision head in float32 would take gigabytes.
+        # One block at a time: all of a large half-precision head in float32 would take gigabytes.
         part, offset = weight[columns].to(operands), None if bias is None else bias[columns].to(precision)
         for rows in tally.rows:
             tile = tally.tile(rows, columns)
@@ -62,7 +62,7 @@ def logits_nll_torch(logits: Tensor, targets: Tensor) -> TokenNll:
 
 
 class _Tally:
-    """What is kept of the logits of n rows, tile by tile."""
+    """The running reduction of the logits of n rows, tile by tile."""
 
     def __init__(self, targets: Tensor, vocab: int, precision: torch.dtype) -> None:
         num_rows = len(targets)
@@ -79,16 +79,16 @@ class _Tally:
         self._scratch = empty(0 if targets.is_cuda else size, dtype=precision)
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        """Where the logits of a tile go: `add` them before asking for the next."""
+        """The buffer for the logits of a tile: `add` them before requesting the next."""
         return _as_tile(self._logits, rows, columns)
 
     def add(self, number: int, rows: slice, columns: slice, logits: Tensor) -> None:
-        """Keeps what is needed of a tile of piece `number` of the vocabulary; the tile is used up."""
+        """Reduces a tile of block `number` of the vocabulary; the tile is overwritten."""
         self._settle_targets(rows, columns, logits)
         target, largest = self.target_logits[rows, None], self.largest[number, rows]
         torch.amax(logits, 1, out=largest)
         self._keep_argmax(rows, columns, logits, largest)
-        # A GPU is bound by the memory that it reads and writes, a core by what it computes.
+        # A GPU is bound by memory traffic, a CPU core by arithmetic.
         if logits.is_cuda:
             self.num_ahead[number, rows] = (logits > target).sum(1)
             self.log_sum[number, rows] = logits.sub_(largest[:, None]).exp_().sum(1).log_()
@@ -96,11 +96,11 @@ class _Tally:
         scratch = _as_tile(self._scratch, rows, columns)
         # As floats: a count of booleans takes several times longer.
         torch.sum(torch.gt(logits, target, out=scratch), 1, out=self.num_ahead[number, rows])
-        # Of log-probabilities the largest is minus the log of the sum. One pass, and no exponential is slow when it vanishes.
+        # The largest log-probability is minus the log of the sum relative to the maximum: one pass, without slow denormal exponentials.
         torch.amax(torch.log_softmax(logits, 1, out=scratch), 1, out=self.log_sum[number, rows]).neg_()
 
     def _settle_targets(self, rows: slice, columns: slice, logits: Tensor) -> None:
-        """Makes targets' logits in the tile those that are compared with, to the last bit."""
+        """Overwrites the targets' logits in the tile with those that are compared with, equal to the last bit."""
         if len(self.columns) == 1:
             self.target_logits[rows] = logits.gather(1, self.targets[rows, None])[:, 0]
             return
@@ -109,7 +109,7 @@ class _Tally:
         logits[within, place[within]] = self.target_logits[rows][within]
 
     def _keep_argmax(self, rows: slice, columns: slice, logits: Tensor, largest: Tensor) -> None:
-        """Looks for the place of the largest logit in rows where it is larger than in all pieces before: few, after the first."""
+        """Finds the index of the largest logit in rows where it is larger than in all earlier blocks: few, after the first."""
         if len(self.columns) == 1:
             self.argmax[rows] = _first_place(logits, largest)
             return
@@ -123,7 +123,7 @@ class _Tally:
     def result(self, num_rows: int) -> TokenNll:
         """Of the first `num_rows` rows."""
         # Relative to the target's logit the NLL is a log-sum-exp and never a difference of two large numbers. In float64,
-        # because torch may round the last few of many exponentials in another way than the first.
+        # because torch may round the last few of many exponentials differently from the first.
         ahead = (self.largest.double() - self.target_logits) + self.log_sum
         ahead = torch.where(self.largest.isneginf(), -math.inf, ahead)
         nll = torch.logsumexp(ahead, dim=0).float()
@@ -131,7 +131,7 @@ class _Tally:
 
 
 def _first_place(rows: Tensor, largest: Tensor) -> Tensor:
-    """The first place of each row's largest value; on CPU three times faster than argmax."""
+    """The first index of each row's largest value; on CPU three times faster than argmax."""
     if rows.is_cuda:
         return rows.argmax(1)
     last = rows.shape[1] - 1
@@ -141,7 +141,7 @@ def _first_place(rows: Tensor, largest: Tensor) -> Tensor:
 
 
 def _fill_target_logits(tally: _Tally, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """The targets' logits before all others, on the diagonal of small products that round as the large ones do."""
+    """The targets' logits, computed first, on the diagonal of small products that round as the large ones do."""
     for rows in _pieces(len(hidden), _LEAST_ROWS):
         chosen = tally.targets[rows]
         square = tally.target_logits.new_empty(len(chosen), len(chosen))
@@ -163,7 +163,7 @@ def _multiply(hidden: Tensor, weight: Tensor, offset: Tensor | None, *, out: Ten
 
 
 def _multiplies_halves(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether products of half-precision operands can be had in float32: on GPUs, from torch 2.8."""
+    """Whether products of half-precision operands are available in float32: on GPUs, from torch 2.8."""
     halves = hidden.dtype == weight.dtype and hidden.dtype in (torch.bfloat16, torch.float16)
     return halves and hidden.is_cuda and hasattr(torch.ops.aten.mm, "dtype_out")
 
@@ -179,7 +179,7 @@ def _tile_shape(device: torch.device, vocab: int) -> tuple[int, int]:
 
 
 def _pieces(total: int, most: int) -> list[slice]:
-    """As few pieces of at most `most` as there can be, none of them much shorter than the others."""
+    """The fewest blocks of at most `most`, of nearly equal length."""
     number = max(1, -(-total // most))
     return list(itertools.starmap(slice, itertools.pairwise(total * i // number for i in range(number + 1))))
 
@@ -194,6 +194,6 @@ def _as_tile(buffer: Tensor, rows: slice, columns: slice) -> Tensor:
 
 
 def _padded(rows: Tensor) -> Tensor:
-    """At least `_LEAST_ROWS` rows, zeros behind the real ones."""
+    """At least `_LEAST_ROWS` rows, padded with zeros."""
     missing = max(0, _LEAST_ROWS - len(rows))
     return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows

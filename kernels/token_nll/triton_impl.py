@@ -1,11 +1,11 @@
-"""`token_nll` on a GPU: a matrix product whose tiles are reduced where they are made, so that no logit is ever written.
+"""`token_nll` on a GPU: a matrix product whose tiles are reduced as they are computed, so that logits are never written to memory.
 
 Three kernels. The first computes the targets' logits, from rows of W gathered by target, on the diagonal of small products. The
-second multiplies tile by tile and writes four numbers a row and tile: its largest logit, the sum of exponentials relative to
-it, the place of the largest, and how many are larger than the target's. The third puts a row's tiles together.
+second multiplies tile by tile and writes four numbers per row and tile: its largest logit, the sum of exponentials relative to
+it, the index of the largest, and how many are larger than the target's. The third combines the tiles of a row.
 
-Both products add along d in the same order, so equal rows of W give equal logits in whichever tile they stand. A row's result
-depends on no other row. Nothing is added atomically: the same inputs give the same bits.
+Both products add along d in the same order, so equal rows of W give equal logits in any tile. A row's result
+depends on no other row. There are no atomic additions: results are deterministic.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch import Tensor
 from recallkit.kernels.launch import Launcher, operand_type
 
 COLUMNS = 128
-"""Entries of the vocabulary in a tile of half precision, in every configuration: the number of tiles is known before one is chosen.
-With 256 registers spill, and no second program fits beside the first, whose products would hide the reductions."""
+"""Vocabulary entries per tile in half precision, in every configuration: the number of tiles is known before one is chosen.
+With 256, registers spill, and a multiprocessor has no room for a second program, whose products would hide the reductions."""
 FLOAT_COLUMNS = 64
 """The same in float32, whose products take more registers."""
 MOST_PARTS = 1 << 24
-"""Tiles times rows of which the four numbers are kept at once: 256 MB. More rows are done one such part after the other."""
+"""Tiles times rows whose four numbers are in memory at once: 256 MB. More rows are processed in several parts."""
 
 
 @triton.jit
 def _product(hidden_ptr, weight_ptr, rows, columns, n, num_columns, d, hidden_stride, weight_stride,
              DOT: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
-    """hidden[rows] W[columns]^T in float32 (BLOCK_M, BLOCK_N); `num_columns`: entries from there on are taken for zero."""
+    """hidden[rows] W[columns]^T in float32 (BLOCK_M, BLOCK_N); `num_columns`: entries beyond it are read as zero."""
     inner = tl.arange(0, BLOCK_K)
     left = hidden_ptr + rows.to(tl.int64)[:, None] * hidden_stride + inner[None, :]
     right = weight_ptr + columns.to(tl.int64)[None, :] * weight_stride + inner[:, None]
@@ -52,7 +52,7 @@ def _product(hidden_ptr, weight_ptr, rows, columns, n, num_columns, d, hidden_st
 def target_logits_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr, n, vocab, d, hidden_stride, weight_stride,
                          HAS_BIAS: tl.constexpr, DOT: tl.constexpr, EVEN: tl.constexpr,
                          BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
-    """The targets' logits (n,), zeros where a target is no entry of the vocabulary."""
+    """The targets' logits (n,), zeros where a target is not in the vocabulary."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     targets = tl.load(targets_ptr + rows, mask=rows < n, other=-1)
     square = _product(
@@ -86,9 +86,9 @@ def tile_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr
     logits = tl.where((columns < vocab)[None, :], logits, -float("inf"))
     targets = tl.load(targets_ptr + rows, mask=rows < n, other=-1)
     target_logits = tl.load(target_logits_ptr + rows, mask=rows < n, other=0.0)
-    # The target's logit is the one that is compared with, to the last bit.
+    # Use the target's logit that others are compared with, equal to the last bit.
     logits = tl.where(columns[None, :] == targets[:, None], target_logits[:, None], logits)
-    # The place is found afterwards: a maximum of pairs of logit and place takes more registers than there are.
+    # The index is found afterwards: a maximum of pairs of logit and index needs more registers than there are.
     largest = tl.max(logits, axis=1)
     first = tl.min(tl.where(logits == largest[:, None], tl.arange(0, BLOCK_N)[None, :], BLOCK_N), axis=1)
     finite = tl.where(largest == -float("inf"), 0.0, largest)
@@ -104,7 +104,7 @@ def tile_kernel(hidden_ptr, weight_ptr, bias_ptr, targets_ptr, target_logits_ptr
 @triton.jit
 def combine_kernel(largest_ptr, sum_ptr, argmax_ptr, ahead_ptr, targets_ptr, target_logits_ptr, nll_ptr, best_ptr, rank_ptr,
                    n, vocab, num_tiles, BLOCK: tl.constexpr):  # fmt: skip
-    """Rows' tiles put together. Relative to the target's logit, the NLL is a log-sum-exp and no difference of large numbers."""
+    """Combines the tiles of rows. Relative to the target's logit, the NLL is a log-sum-exp and not a difference of large numbers."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     within = rows < n
     targets = tl.load(targets_ptr + rows, mask=within, other=0)
@@ -124,7 +124,7 @@ def combine_kernel(largest_ptr, sum_ptr, argmax_ptr, ahead_ptr, targets_ptr, tar
         total = total * tl.exp(largest - finite) + more * tl.exp(new - finite)
         largest = higher
     nll = (largest - target_logits) + tl.log(total)
-    # A target that is not asked for costs nothing and has no rank; one outside the vocabulary gives no number.
+    # A skipped target has NLL 0 and rank -1; one outside the vocabulary gives NaN.
     nll = tl.where(targets < 0, 0.0, tl.where(targets < vocab, nll, float("nan")))
     tl.store(nll_ptr + rows, nll, mask=within)
     tl.store(best_ptr + rows, best.to(tl.int64), mask=within)

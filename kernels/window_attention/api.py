@@ -1,4 +1,4 @@
-"""`window_attention` and `window_attention_step`: softmax attention to the latest `window` keys, the query's own among them.
+"""`window_attention` and `window_attention_step`: softmax attention to the latest `window` keys, including the query's own.
 
 y[i] = sum_{j in S(i)} softmax_j(q[i] . k[j] / sqrt(k)) v[j],   S(i) = {max(0, i - window + 1), ..., i}
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def window_attention(q: Tensor, k: Tensor, v: Tensor, window: int, *, impl: Impl = "auto") -> Tensor:
-    """Attention of a whole text from its first token on: q, k, v (b, h, t, k), q and k rotated already -> y (b, h, t, k).
+    """Attention of a whole text from its first token on: q, k, v (b, h, t, k), q and k already rotated -> y (b, h, t, k).
 
-    All of one dtype, which is the result's; sums are in float32 at least. Costs 2 window t pairs. `impl`: "reference" is a query
-    at a time, "torch" blocks of tokens, differentiable; "triton" is flex_attention through `masked_attention`, compiled for
-    CUDA alone: it cannot be interpreted, so on CPU it raises. Where the window covers the text, `auto` takes "torch".
+    All of one dtype, which is the result's; sums are in float32 or wider. Costs 2 window t pairs. `impl`: "reference" computes
+    query by query, "torch" blocks of tokens, differentiable; "triton" is flex_attention through `masked_attention`, compiled for
+    CUDA only: it cannot be interpreted, so on CPU it raises. Where the window covers the text, `auto` takes "torch".
     Raises ValueError for shapes, types or an implementation that do not fit.
     """
     if q.ndim != 4 or not q.shape == k.shape == v.shape or not q.dtype == k.dtype == v.dtype:
@@ -53,15 +53,15 @@ def window_attention_step(
     inplace: bool = False,
     impl: Impl = "auto",
 ) -> tuple[Tensor, WindowState]:
-    """The next token of each row: q, k, v (b, h, k), not rotated yet -> its output y (b, h, k) and the state with it.
+    """The next token of each row: q, k, v (b, h, k), not rotated yet -> its output y (b, h, k) and the new state.
 
     q and k are rotated by the row's position, state.seen: entries i and i + rope_width/2 by the angle
     position * rope_base^(-2 i / rope_width) (RoFormer, arXiv 2104.09864, equation 15), exact at any position; entries from
-    `rope_width` on stay as they are. The new key and value take the oldest ones' slot. Rows may have read different numbers.
+    `rope_width` on are not rotated. The new key and value replace the oldest. Rows may have read different numbers of tokens.
 
-    q, k, v and the rings are of one dtype, y's too; angles are computed in float64, the rest in float32 at least. The state that is
-    given stays as it is; with `inplace` its rings are written, and returned, beside a new `seen`. A row depends on no other.
-    `impl`: "reference" is a row at a time, "torch" differentiable (but not in place), "triton" one launch that reads and, but for
+    q, k, v and the rings and y have one dtype; angles are computed in float64, everything else in float32 or wider. The given state
+    is unchanged; with `inplace` its rings are overwritten and returned with a new `seen`. Rows are independent.
+    `impl`: "reference" computes row by row, "torch" is differentiable (not in place), "triton" is one launch that reads and, without
     `inplace`, writes the rings. Raises ValueError for shapes, types or an implementation that do not fit.
     """
     _check_step(q, k, v, state, rope_width, inplace=inplace)
@@ -76,12 +76,12 @@ def window_attention_step(
 
 
 def _flex_obstacle(q: Tensor) -> str | None:
-    """What keeps `masked_attention` from running FlexAttention, if anything does."""
+    """Why `masked_attention` cannot run FlexAttention; None where it can."""
     if not q.is_cuda:
-        return "FlexAttention is compiled for CUDA alone, and has no interpreter; on CPU use impl='torch'"
+        return "FlexAttention is compiled for CUDA only, and has no interpreter; on CPU use impl='torch'"
     if q.shape[3] < 16 or 0 in q.shape:
-        return f"FlexAttention takes heads from a width of 16 on, and some tokens, not {tuple(q.shape)}"
-    return "its table of blocks cannot be made inside torch.compile" if torch.compiler.is_compiling() else None
+        return f"FlexAttention needs heads at least 16 wide, and at least one token, not {tuple(q.shape)}"
+    return "its table of blocks cannot be computed inside torch.compile" if torch.compiler.is_compiling() else None
 
 
 def _check_step(q: Tensor, k: Tensor, v: Tensor, state: WindowState, rope_width: int, *, inplace: bool) -> None:

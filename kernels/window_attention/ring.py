@@ -39,7 +39,7 @@ def positions_in_ring(seen: Tensor, window: int) -> Tensor:
 def written_ring(ring: Tensor, x: Tensor, seen: Tensor, *, inplace: bool = False) -> Tensor:
     """ring (b, h, window, k) with the last of x (b, h, t, k), the entries at positions seen, ..., seen + t - 1, in their slots.
 
-    A new ring, but for `inplace`.
+    A new ring, except with `inplace`.
     """
     window, t = ring.shape[2], x.shape[2]
     latest = x[:, :, -window:].transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Rotary position embeddings: pairs of a head's entries turned by angles that grow with the position."""
+"""Rotary position embeddings: pairs of a head's entries rotated by angles proportional to the position."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def rotate(x: Tensor, positions: Tensor, *, base: float = 10000.0, width: int) -> Tensor:
     """x: (b, h, t, k), positions: (t,) or (b, t) -> x with the first `width` entries of every head rotated, in the type of `x`.
 
-    Half-split, as Llama, GPT-NeoX and FlashAttention do: entry i is paired with entry i + width/2 and the pair is turned by
-    position * base^(-2 i / width) (RoFormer, arXiv 2104.09864, equation 15). What is not rotated stays as it is.
+    Half-split, as in Llama, GPT-NeoX and FlashAttention: entry i is paired with entry i + width/2 and the pair is rotated by
+    position * base^(-2 i / width) (RoFormer, arXiv 2104.09864, equation 15). Other entries are unchanged.
     Angles are computed in float64: in float32 they would be off by 1e-2 at position 1e5.
     """
     if width == 0:
@@ -31,6 +31,6 @@ def rotate(x: Tensor, positions: Tensor, *, base: float = 10000.0, width: int) -
 
 
 def frequencies(base: float, width: int, device: torch.device) -> Tensor:
-    """Radians a position by which each of width / 2 pairs is turned, the fastest first; float64."""
+    """Radians per position by which each of width / 2 pairs is rotated, the fastest first; float64."""
     half = width // 2
     return base ** (-torch.arange(half, dtype=torch.float64, device=device) / half)

@@ -2,7 +2,7 @@
 
 A program of the step has one head of one row: it rotates q and k, reads the ring, puts the new key and value in their slot, attends,
 and writes the slot, or a whole new ring. It multiplies without the matrix unit, which one query cannot fill: the time is
-that of reading 2 window k numbers, which all are asked for before anything is computed, and depend on nothing but the program's place.
+that of reading 2 window k elements. All loads are issued before anything is computed, and their addresses depend only on the program.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def _sees(queries: Tensor, keys: Tensor, window: Tensor | int) -> Tensor:
 
 @triton.jit
 def _cos_sin(phases):
-    """Cosine and sine in float32 of angles in 2^-64 of a turn, int64: whole turns are lost as the integers overflow, nothing else is.
+    """Cosine and sine in float32 of angles in units of 2^-64 of a turn, int64: integer overflow drops whole turns and nothing else.
 
-    The nearest quarter of a turn is taken off, too. What is left, at most pi/4 either way, has Taylor series whose next terms are
-    below 2e-9; CUDA's own functions would bring their path for large angles, which keeps registers in memory.
+    The nearest quarter of a turn is also subtracted. The rest, at most pi/4 in magnitude, has Taylor series whose next terms are
+    below 2e-9; CUDA's own functions would include their path for large angles, which spills registers.
     """
     quarter: tl.constexpr = 1 << 62
     rounded = phases + quarter // 2
@@ -52,7 +52,7 @@ def _cos_sin(phases):
 
 @triton.jit
 def _load_pairs(x_ptr, features, WIDTH: tl.constexpr, HALF: tl.constexpr):
-    """A head's entries, and beside each the one that it is turned with, of the first 2 HALF."""
+    """A head's entries, and for each of the first 2 HALF the one that it is paired with."""
     x = tl.load(x_ptr + features, mask=features < WIDTH, other=0.0)
     partner = x
     if HALF > 0:
@@ -69,13 +69,13 @@ def _turned(x, partner, features, cos, sin, HALF: tl.constexpr):
 @triton.jit
 def _absorb(keys, values, places, mask, slots, new_keys_ptr, new_values_ptr, q, key, value, slot, position, largest, total, acc,
             WINDOW: tl.constexpr, INPLACE: tl.constexpr):  # fmt: skip
-    """A tile of the rings with the new entries in their slot, written where rings are new, and added to what is known of the softmax."""
+    """A tile of the rings with the new entries in their slot, written where rings are new, and added to the running softmax."""
     is_new = (slots == slot)[:, None]
     keys, values = tl.where(is_new, key[None, :], keys), tl.where(is_new, value[None, :], values)
     if not INPLACE:
         tl.store(new_keys_ptr + places, keys, mask=mask)
         tl.store(new_values_ptr + places, values, mask=mask)
-    # Slots fill from the first on: there is one with a key in the first tile, so that `higher` is a number.
+    # Slots are filled from the first on: the first tile has a key, so that `higher` is finite.
     written = (slots < WINDOW) & (slots <= position)
     scores = tl.where(written, tl.sum(keys.to(tl.float32) * q[None, :], axis=1), -float("inf"))
     higher = tl.maximum(largest, tl.max(scores, axis=0))
@@ -96,8 +96,8 @@ def step_kernel(q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, seen_ptr, turns_ptr, 
     features, first_slots = tl.arange(0, BLOCK_K), tl.arange(0, block)
     within = features < WIDTH
     ring = program.to(tl.int64) * (WINDOW * WIDTH)
-    # Asked for before anything is computed, the rings first. Volatile: else the compiler moves their loads to where they are used, and
-    # in place of one answer from memory, which takes most of the time there is, a program would wait for three.
+    # Loads are issued before anything is computed, the rings first. Volatile: else the compiler moves loads to where they are used, and
+    # a program would wait for three memory latencies, which dominate the time, instead of one.
     first_places = ring + first_slots[:, None] * WIDTH + features[None, :]
     first_mask = (first_slots < WINDOW)[:, None] & within[None, :]
     first_keys = tl.load(keys_ptr + first_places, mask=first_mask, other=0.0, volatile=True)
@@ -118,7 +118,7 @@ def step_kernel(q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, seen_ptr, turns_ptr, 
         cos, sin = _cos_sin(position * turns)
         q, key = _turned(q, q_partner, features, cos, sin, HALF), _turned(key, key_partner, features, cos, sin, HALF)
     q *= scale
-    key = key.to(keys_ptr.dtype.element_ty)  # rounded as later queries will find it
+    key = key.to(keys_ptr.dtype.element_ty)  # rounded as later queries will read it
     largest, total, acc = _absorb(
         first_keys, first_values, first_places, first_mask, first_slots, new_keys_ptr, new_values_ptr,
         q, key, value, slot, position, -float("inf"), 0.0, tl.zeros((BLOCK_K,), tl.float32), WINDOW, INPLACE,
@@ -147,7 +147,7 @@ def _config(tile: int, warps: int) -> triton.Config:
 
 _KEY = ("WINDOW", "WIDTH", "INPLACE")
 HALF_STEP = Launcher(step_kernel, [_config(8192, 4), _config(8192, 8), _config(4096, 4)], _KEY)
-"""TILE: numbers of a ring that a program holds at once; in half precision, windows of 64 and 128 with heads of 64 are one tile."""
+"""TILE: elements of a ring that a program processes at once; in half precision, windows of 64 and 128 with heads of 64 are one tile."""
 FLOAT_STEP = Launcher(step_kernel, [_config(4096, 4), _config(4096, 8)], _KEY)
 
 
@@ -210,7 +210,7 @@ def window_attention_step_inplace(
     rope_width: int,
     config: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As `window_attention_step_new`, but the rings, contiguous, are written: -> y and a new `seen`, which other heads still read."""
+    """As `window_attention_step_new`, but the contiguous rings are overwritten: -> y and a new `seen`, as other heads read the old one."""
     y, new_seen = _empty_results(q, seen)
     _launch(q, k, v, (keys, values, seen), (y, keys, values, new_seen), rope_base, rope_width, config)
     return y, new_seen
@@ -254,10 +254,10 @@ def _launch(
 
 @functools.lru_cache(maxsize=64)
 def _turns(base: float, width: int, device: torch.device) -> Tensor:
-    """By which part of a turn, in 2^-64, each pair is turned a position: int64 (width / 2,), exact to one such part in 2^53 of it.
+    """The rotation of each pair per position in units of 2^-64 of a turn: int64 (width / 2,), with a relative error of 2^-53.
 
-    Multiplied by a position in 64 bits, it is the angle but for whole turns; a float would lose what a position of 1e5 makes of its
-    last bits. Made once: the first step, which compiles the kernel, is never inside a CUDA graph.
+    Its product with a position in 64 bits is the angle up to whole turns; in a float, a position of 1e5 would amplify the error of
+    its last bits. Computed once: the first step, which compiles the kernel, is never inside a CUDA graph.
     """
     turns = (frequencies(base, width, torch.device("cpu")) / (2 * math.pi)).tolist()
     parts = [int(turn * 2**64) % 2**64 for turn in turns]

@@ -460,9 +460,7 @@ class UserModule(TorchModel):
             problem = f"head(hidden(ids)) is not what the module returns (by {difference:.2g} of the largest logit)"
             raise UserError(problem, where=self.name, remedy="rename one of them, or make forward return the same")
         if self.can_read and (difference := self._read_difference(torch.cat([other_end, ids]))) > tolerance:
-            problem = (
-                f"read(ids, state) in chunks is not what the module returns at once (by {difference:.2g} of the largest logit)"
-            )
+            problem = f"read(ids, state) in chunks is not what the module returns at once (by {difference:.2g} of the largest logit)"
             raise UserError(problem, where=self.name, remedy="continue from the whole state that read returned for the ids before")
 
     def _head_difference(self, ids: Tensor, hidden: Tensor) -> float:

@@ -34,7 +34,7 @@ def test_on_cpu_auto_takes_torch_and_says_why(caplog):
     ("tensor", "unsupported", "message"),
     [
         (torch.zeros(2, dtype=torch.float64), None, "op: impl='triton' cannot run: it takes float16, bfloat16 and float32, not float64"),
-        (torch.zeros(2, requires_grad=True), None, "gradients are wanted"),
+        (torch.zeros(2, requires_grad=True), None, "gradients are required"),
         (torch.zeros(2), "widths beyond 128", "widths beyond 128"),
     ],
 )

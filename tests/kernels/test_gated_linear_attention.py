@@ -94,7 +94,7 @@ def test_gradients_of_strong_decays_are_finite():
     ("changed", "said"),
     [
         ({"k": (1, 2, 5, 4)}, "do not fit"),
-        ({"v": (1, 4, 5, 3)}, "one number of heads, not 2 and 4"),
+        ({"v": (1, 4, 5, 3)}, "the same number of heads, not 2 and 4"),
         ({"log_decay": (1, 2, 5)}, r"log_decay must have the shape of k, \(1, 2, 5, 8\), not \(1, 2, 5\)"),
         ({"state": (1, 2, 3, 8)}, r"the state must be \(b, h, k, v\) = \(1, 2, 8, 3\)"),
         ({"chunk": 0}, "chunk is 0"),

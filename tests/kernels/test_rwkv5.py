@@ -88,7 +88,7 @@ def test_gradients_of_strong_decays_are_finite():
     ("changed", "said"),
     [
         ({"k": (1, 2, 5, 4)}, r"do not fit: r \(1, 2, 5, 8\)"),
-        ({"v": (1, 4, 5, 3)}, "one number of heads, not 2 and 4"),
+        ({"v": (1, 4, 5, 3)}, "the same number of heads, not 2 and 4"),
         ({"log_decay": (2,)}, r"log_decay and bonus must be \(h, k\) = \(2, 8\), not \(2,\) and \(2, 8\)"),
         ({"bonus": (8, 2)}, "log_decay and bonus"),
         ({"state": (1, 2, 3, 8)}, r"the state must be \(b, h, k, v\) = \(1, 2, 8, 3\)"),

@@ -286,7 +286,7 @@ def test_auto_falls_back_where_the_kernel_has_no_room():
     arguments = given(2, 1, 3, 33, torch.float32)
     with preferring("triton"):
         assert torch.equal(selective_scan(**arguments)[0], selective_scan(**arguments, impl="torch")[0])
-    with pytest.raises(ValueError, match="33 numbers, more than 32"):
+    with pytest.raises(ValueError, match="33 entries, more than 32"):
         selective_scan(**arguments, impl="triton")
     with pytest.raises(ValueError, match="no backward pass"):
         selective_scan(**(given(2, 1, 3, 3, torch.float32) | {"x": torch.zeros(2, 1, 3, requires_grad=True, device=DEVICE)}), impl="triton")

@@ -400,7 +400,7 @@ MISTAKES = {
     "text": ("def load(request):\n    return 'x'\n", "an object of str, which is not a model"),
     "last id only": (
         "def load(request):\n    return lambda ids: __import__('torch').zeros(len(ids), 9)\n",
-        r"float32 of shape \(1, 9\): wanted",
+        r"float32 of shape \(1, 9\): floating-point values",
     ),
     "a tuple": ("def load(request):\n    return lambda ids: (ids, None)\n", "returned an object of tuple: floating-point values"),
     "whole numbers": ("def load(request):\n    return lambda ids: ids[..., None]\n", r"int64 of shape \(1, 1, 1\): floating-point values"),
@@ -439,7 +439,7 @@ def test_a_user_error_of_the_users_own_is_told_as_it_is(tmp_path):
 
 @pytest.mark.parametrize(
     ("files", "message"),
-    [("['w']", "w: no such file, but FILES of mine.py names it"), ("'w'", "FILES is no list"), ("[3]", "FILES is no list")],
+    [("['w']", "w: no such file, but FILES of mine.py names it"), ("'w'", "FILES is not a list"), ("[3]", "FILES is no list")],
 )
 def test_files_that_are_missing_are_one_line(tmp_path, files, message):
     with pytest.raises(UserError, match=message):
