@@ -1,9 +1,9 @@
-"""Trains the embedded tokenizer: byte-level BPE of 4,096 entries, on training text only.
+"""Trains the built-in tokenizer: byte-level BPE of 4,096 entries, on training text only.
 
 Reads the training part of the `demo` text and, given with --shards, JSON Lines shards in the Pile's format; documents
 of the sets named with --leave-out are dropped, so that no evaluation text of the demo is seen. The shipped file was
 made with four shards of mixed text (books, papers, encyclopedia, law, dialogue) and `--leave-out Github`, because that
-set holds the standard library, whose validation modules are evaluation text.
+set contains the standard library, whose validation modules are evaluation text.
 
     python examples/01_train_tokenizer.py --out recallkit/data/tokenizer.json [--shards 'shards/*.jsonl.zst' --leave-out Github]
 """
@@ -53,7 +53,7 @@ def train(texts: Iterator[str], vocab_size: int) -> Tokenizer:
 
 
 def main() -> None:
-    """Parses the command line, trains, saves."""
+    """Parses the command line, trains and saves the tokenizer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shards", nargs="*", default=[])

@@ -1,17 +1,17 @@
-"""A model of your own, from its first line to its gap: a layer of gated linear recurrence in plain PyTorch.
+"""A model of your own, from its definition to its gap: a layer of gated linear recurrence in plain PyTorch.
 
     python examples/03_own_model.py                                       # trains it, about a minute on two cores
     recallkit score examples/03_own_model.py:load
     recallkit gap control:recall examples/03_own_model.py:load
 
-recallkit calls `load` and asks for no more than a module that maps ids (b, t) to logits (b, t, vocab). The rest is here
-to show what helps: `hidden` and `head` keep the logits of a whole batch from ever existing, `FILES` makes a change of
-the weights known, a line that says what to do appears where there are none yet.
+recallkit calls `load` and needs no more than a module that maps ids (b, t) to logits (b, t, vocab). The rest shows
+useful options: with `hidden` and `head` the logits of a whole batch are never materialised, `FILES` lets recallkit detect a
+change of the weights, and where there are none yet a one-line error says what to do.
 
     h_t = f_t h_{t-1} + (1 - f_t) v_t           f_t = sigmoid(W_f x_t)        v_t = W_v x_t          channel by channel
     y_t = x_t + W_o (h_t silu(W_g x_t))         logits = U y_t + log p1
 
-State of fixed size, so it must forget: how much of its gap to attention that costs is what recallkit tells.
+Its state has a fixed size, so it must forget: recallkit measures how much of its gap to attention is due to that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEARNING_RATE = 4e-3
 
 
 class GatedRecurrence(nn.Module):
-    """The model above. `hidden` and `head` are optional; without them recallkit takes the logits that `forward` gives."""
+    """The model above. `hidden` and `head` are optional; without them recallkit uses the logits of `forward`."""
 
     def __init__(self, vocab_size: int, width: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class GatedRecurrence(nn.Module):
 
 
 def scan(decay: Tensor, inputs: Tensor) -> Tensor:
-    """h_t = decay_t h_{t-1} + inputs_t, all (b, t, width): each round joins stretches of twice the length."""
+    """h_t = decay_t h_{t-1} + inputs_t, all (b, t, width): each round combines spans of twice the length."""
     span = 1
     while span < inputs.shape[1]:
         inputs = torch.cat([inputs[:, :span], inputs[:, span:] + decay[:, span:] * inputs[:, :-span]], dim=1)
@@ -79,7 +79,7 @@ def scan(decay: Tensor, inputs: Tensor) -> Tensor:
 
 
 def weights_path() -> Path:
-    """Beside this file, as in a folder made with --out; else in recallkit's cache folder."""
+    """Next to this file, as in a folder made with --out; else in recallkit's cache folder."""
     beside = Path(__file__).with_suffix(".safetensors")
     return beside if beside.exists() else config.home() / "examples" / beside.name
 
@@ -88,7 +88,7 @@ FILES = [path for path in [weights_path()] if path.exists()]
 
 
 def load(request: ModelRequest) -> nn.Module:
-    """The trained model. recallkit moves it to the device and dtype that it was asked for.
+    """The trained model. recallkit moves it to the requested device and dtype.
 
     Raises UserError where it is not trained yet.
     """
@@ -104,7 +104,7 @@ def load(request: ModelRequest) -> nn.Module:
 
 
 def training_ids() -> tuple[Tensor, int]:
-    """The training part of the embedded text as one stream of ids, int64 (n,), and the size of the vocabulary."""
+    """The training part of the built-in text as one stream of ids, int64 (n,), and the size of the vocabulary."""
     from recallkit.text.corpus import open_corpus
     from recallkit.text.joining import join_documents
     from recallkit.text.tokenizers import encode_documents, load_tokenizer
@@ -132,12 +132,12 @@ def start_from_bigrams(model: GatedRecurrence, ids: Tensor) -> None:
     model.embedding.weight.copy_(left * sizes.sqrt() / weight[:, None])
     model.head.weight.copy_(right * sizes.sqrt() / weight[:, None])
     model.head.bias.copy_(single.log())
-    model.mix.bias[:width] = torch.linspace(-2, 5, width)  # memories of one to some 150 tokens
+    model.mix.bias[:width] = torch.linspace(-2, 5, width)  # time constants of one to some 150 tokens
     model.out.weight.zero_()
 
 
 def train(ids: Tensor, vocab_size: int) -> GatedRecurrence:
-    """Trains on random stretches of the stream, the same on every run; progress goes to stderr."""
+    """Trains on random windows of the stream, the same on every run; progress goes to stderr."""
     torch.manual_seed(0)
     model = GatedRecurrence(vocab_size, WIDTH)
     start_from_bigrams(model, ids)
@@ -159,7 +159,7 @@ def train(ids: Tensor, vocab_size: int) -> GatedRecurrence:
 
 
 def main() -> None:
-    """Parses the command line, trains, saves, says what to do next."""
+    """Parses the command line, trains, saves, and prints the next command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="a folder for a copy of this file with its weights; without it they go to the cache")
     out = parser.parse_args().out

@@ -4,9 +4,9 @@
     python examples/05_train_mqar.py --full --device cuda         # the grid of Zoology's Figure 2, on a GPU
     python examples/05_train_mqar.py --draw mqar-training/results.json
 
-The task is Zoology's Algorithm 1 (arXiv 2312.04927): D keys with their values, then each key once more, and the model names
-its value. The first picture is Zoology's Figure 2, the second Based's Figure 2 (arXiv 2402.18668). Stopped at any moment, the
-same command goes on. See docs/synthetic.md.
+The task is Zoology's Algorithm 1 (arXiv 2312.04927): D keys with their values, then each key once more, for which the model predicts
+its value. The first picture is Zoology's Figure 2, the second Based's Figure 2 (arXiv 2402.18668). The
+same command resumes an interrupted run. See docs/synthetic.md.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 TASK = "mqar"
 FILLER = 0
-"""What stands where nothing does: it is neither key nor value."""
+"""Fills the other positions: it is neither a key nor a value."""
 POWER = 0.01
 """The exponent a of Zoology's power law: P(gap g) is proportional to g^(a - 1)."""
 PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}
 """Pairs by length, Zoology's Figure 2."""
 TEST_SEED = 1 << 20
-"""Added to a seed for test examples, so that they are others than those of training."""
+"""Added to the seed for test examples, so that they differ from those of training."""
 
 
 # ----------------------------------------------------------------------------------------------------------------- data
@@ -62,8 +62,8 @@ TEST_SEED = 1 << 20
 def mqar_examples(num: int, length: int, pairs: int, vocab: int, seed: int) -> Examples:
     """Examples (num, length) with `pairs` questions each, the same for a seed on every machine.
 
-    Keys are ids 1 to vocab / 2 - 1 and values the rest, in an example all different. Behind the 2 D ids of the pairs each key
-    stands once more, the others are `FILLER`; the gaps are even numbers, drawn by the power law without replacement, as
+    Keys are ids 1 to vocab / 2 - 1 and values the rest, all different within an example. After the 2 D ids of the pairs each key
+    occurs once more, and the other ids are `FILLER`; the gaps are even numbers, drawn by the power law without replacement, as
     Zoology's code draws them. Raises UserError where they do not fit.
     """
     if 4 * pairs > length or pairs >= vocab // 2 - 1 or pairs < 1:
@@ -82,9 +82,9 @@ def mqar_examples(num: int, length: int, pairs: int, vocab: int, seed: int) -> E
 
 
 def distinct(num: int, size: int, population: int, generator: torch.Generator) -> Tensor:
-    """Rows of `size` different numbers below `population`, in random order: (num, size) int64, by Floyd's algorithm.
+    """Rows of `size` distinct numbers below `population`, in random order: (num, size) int64, by Floyd's algorithm.
 
-    A row costs size^2 comparisons and no permutation of the population.
+    A row costs size^2 comparisons, without a permutation of the population.
     """
     chosen = torch.empty(num, 0, dtype=torch.int64)
     for top in range(population - size, population):
@@ -96,9 +96,9 @@ def distinct(num: int, size: int, population: int, generator: torch.Generator) -
 
 
 def weighted_draws(num: int, size: int, slots: int, generator: torch.Generator) -> Tensor:
-    """Rows of `size` different slots, drawn one after another with weights (slot + 1)^(a - 1): (num, size) int64.
+    """Rows of `size` distinct slots, drawn one after another with weights (slot + 1)^(a - 1): (num, size) int64.
 
-    The largest of log-weights plus Gumbel noise, in their order, are such draws without replacement (Efraimidis and Spirakis 2006).
+    The largest of log-weights plus Gumbel noise, in descending order, are such draws without replacement (Efraimidis and Spirakis 2006).
     """
     log_weights = (POWER - 1) * torch.arange(1, slots + 1, dtype=torch.float64).log()
     noise = -torch.empty(num, slots, dtype=torch.float64).exponential_(generator=generator).log()
@@ -112,16 +112,16 @@ ALTERNATING: dict[str, tuple[LayerConfig, ...]] = {
     "based": (LayerConfig("base_conv", {"filter": "short"}), LayerConfig("linear_attention", {"num_heads": 1, "feature_dim": 16})),
     "base_conv": (LayerConfig("base_conv", {"filter": "short"}), LayerConfig("base_conv")),
 }
-"""Models whose layers differ, in turn, as Zoology's code has them: a short convolution, then the mixer."""
+"""Models whose layers alternate as in Zoology's code: a short convolution, then the mixer."""
 
 ONE_HEAD = ("attention", "sliding_window", "blocked_window", "sparse_attention", "selective_attention", "linear_attention")
-"""Mixers that get one head, as in Zoology's code; others keep their own number."""
+"""Mixers that get one head, as in Zoology's code; others keep their default."""
 
 
 def layers_of(mixer: str, width: int, length: int, num_layers: int) -> tuple[LayerConfig, ...]:
     """The layers of a model: `mixer` is a name of `MIXERS` or of `ALTERNATING`. Raises UserError for another one.
 
-    A mixer that can have a short convolution over queries, keys and values has one of three taps, as the zoo's have; filters are
+    A mixer that can have a short convolution over queries, keys and values gets one of three taps, as in the zoo; filters are
     as long as the sequence.
     """
     turns = ALTERNATING.get(mixer) or (LayerConfig(mixer),)
@@ -142,7 +142,7 @@ def _fitted(layer: LayerConfig, place: int, num_layers: int, width: int, length:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run: everything that decides how it ends."""
+    """One run: everything that determines its outcome."""
 
     NAMED: ClassVar = ("mixer", "width", "length", "learning_rate")
 
@@ -163,7 +163,7 @@ class Job:
 
 
 def model_of(job: Job) -> LanguageModel:
-    """The model of a job, without MLPs, as Zoology trains them: what is measured is the mixers."""
+    """The model of a job, without MLPs, as in Zoology: only the mixers are compared."""
     layers = layers_of(job.mixer, job.width, job.length, job.layers)
     return made_model(job.seed, job.vocab, job.width, layers, mlp="none")
 
@@ -179,7 +179,7 @@ def work(job: Job, device: torch.device) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def examples_of(num: int, num_test: int, length: int, pairs: int, vocab: int, seed: int) -> tuple[Examples, Examples]:
-    """Training and test examples, which the runs of a length share."""
+    """Training and test examples, shared by the runs of a length."""
     made = (mqar_examples(n, length, pairs, vocab, s) for n, s in ((num, seed), (num_test, seed + TEST_SEED)))
     training, test = made
     return training, test
@@ -217,7 +217,7 @@ FULL_BATCH = {64: 512, 128: 512, 256: 256, 512: 128}
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:
-    """The jobs of a command line, those of a length together. Raises UserError where lengths and numbers of pairs differ in number."""
+    """The jobs of a command line, grouped by length. Raises UserError where lengths and numbers of pairs differ in number."""
     options = chosen(args, FULL if args.full else SMALL)
     lengths = options.pop("lengths")
     pairs = args.pairs or [PAIRS.get(length, max(1, length // 16)) for length in lengths]
@@ -230,7 +230,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
 
 
 def _with_steps(common: dict[str, Any], length: int) -> dict[str, Any]:
-    """Batch, steps and steps between measurements filled in where they are left to Zoology: 64 epochs, a measurement after each."""
+    """Batch, steps and steps between measurements with Zoology's values as defaults: 64 epochs, a measurement after each."""
     batch = common["batch"] or FULL_BATCH.get(length, 128)
     epoch = max(1, common["examples"] // batch)
     return common | {"batch": batch, "steps": common["steps"] or EPOCHS * epoch, "measured_every": common["measured_every"] or epoch}
@@ -245,7 +245,7 @@ def show(runs: list[dict[str, Any]]) -> None:
         for run in best(runs, "length", "mixer", "width")
     ]  # fmt: skip
     headers = ("mixer", "length", "pairs", "width", "parameters", "state bytes", "steps", "rate", "accuracy", "nats", "seconds")
-    print_table("MQAR: the share of queries whose value is the first choice, at the best learning rate", headers, rows)
+    print_table("MQAR: accuracy: the share of queries whose value is the most likely token, at the best learning rate", headers, rows)
 
 
 # --------------------------------------------------------------------------------------------------------------- pictures
@@ -274,7 +274,7 @@ def _draw(runs: list[dict[str, Any]], palette: Palette) -> Chart:
 
 
 def _panel(runs: list[dict[str, Any]], length: int, by: str, palette: Palette) -> alt.LayerChart:
-    """Accuracy by `width` or `state_bytes` at a length, a line a mixer; the legend stands below them all."""
+    """Accuracy by `width` or `state_bytes` at a length, a line per mixer; the legend is below the panels."""
     import altair as alt
 
     from recallkit.display.chart_theme import HEIGHT, WIDTH, model_colours, model_dashes
@@ -300,7 +300,7 @@ def _panel(runs: list[dict[str, Any]], length: int, by: str, palette: Palette) -
 
 
 def _powers(sizes: list[int]) -> list[int]:
-    """The powers of ten between the least and the largest size, and twice and five times each."""
+    """1, 2 and 5 times powers of ten between the smallest and the largest size."""
     marks = [step * 10**power for power in range(1, 12) for step in (1, 2, 5)]
     return [mark for mark in marks if min(sizes) <= mark <= max(sizes)]
 

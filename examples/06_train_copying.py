@@ -4,10 +4,10 @@
     python examples/06_train_copying.py --full --device cuda         # sequences of 256 ids, on a GPU
     python examples/06_train_copying.py --draw copying/results.json
 
-The task is that of section 5.1 of arXiv 2006.04862: a model reads "0 s 0" and names s, one id after another. A pattern of
-attention can copy only where its layers together lead from each place back to the id that stood half a sequence before, so
-the picture shows which patterns do, after how many layers, and how sparse they are. Stopped at any moment, the same command goes
-on. See docs/synthetic.md.
+The task is that of section 5.1 of arXiv 2006.04862: a model reads "0 s 0" and predicts s, id by id. A pattern of
+attention can copy only where its layers together connect each position with the id half a sequence earlier, so
+the figure shows which patterns do, after how many layers, and how sparse they are. The same command resumes an interrupted
+run. See docs/synthetic.md.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ if TYPE_CHECKING:
 
 TASK = "copying"
 MARK = 0
-"""What stands before each s, and nowhere else."""
+"""Marks the beginning of each s, and occurs nowhere else."""
 NUM_HEADS = 4
 TEST_SEED = 1 << 20
-"""Added to a seed for test examples, so that they are others than those of training."""
+"""Added to the seed for test examples, so that they differ from those of training."""
 
 
 # ----------------------------------------------------------------------------------------------------------------- data
 
 
 def copying_examples(num: int, length: int, vocab: int, seed: int) -> Examples:
-    """Sequences "0 s 0 s" (num, length), s of length / 2 - 1 ids from 1 to vocab - 1; asked is every id of the second s.
+    """Sequences "0 s 0 s" (num, length), s of length / 2 - 1 ids from 1 to vocab - 1; every id of the second s is to be predicted.
 
-    The same for a seed on every machine. Raises UserError for a length that has no halves.
+    The same for a seed on every machine. Raises UserError for a length that cannot be halved.
     """
     if length % 2 or length < 4:
-        raise UserError(f"{length} ids are not two marks and two sequences", where="--length", remedy="choose an even number from 4 on")
+        raise UserError(f"{length} ids are not two marks and two sequences", where="--length", remedy="choose an even number of at least 4")
     generator = torch.Generator().manual_seed(seed)
     half = length // 2
     first = torch.randint(1, vocab, (num, half), generator=generator)
@@ -82,7 +82,7 @@ class PositionedEmbedding(nn.Embedding):
 
 
 POSITION_SCALE = 0.02
-"""Positions begin as large as ids."""
+"""Position embeddings have the same initial scale as those of ids."""
 
 
 def sinusoids(length: int, width: int) -> Tensor:
@@ -115,13 +115,13 @@ PATTERNS: dict[str, Callable[[int, int, float], LayerConfig]] = {
     "sliding window": lambda place, stride, sparsity: LayerConfig("sliding_window", {"window": 2 * stride}),
     "blocked window": lambda place, stride, sparsity: LayerConfig("blocked_window", {"window": 2 * stride}),
 }
-"""The layer at a place, given stride and sparsity: the first of each is the reference, the last two see no further than 2 strides."""
+"""The layer at an index, given stride and sparsity: the first of each is the reference, the last two see no further than 2 strides."""
 
 
 def layers_of(pattern: str, num_layers: int, length: int) -> tuple[LayerConfig, ...]:
-    """The layers of a model, of 4 heads that know positions from the embedding alone. Raises UserError for an unknown pattern.
+    """The layers of a model, of 4 heads, with positions from the embedding only. Raises UserError for an unknown pattern.
 
-    The stride is the square root of the length, as Sparse Transformers choose it. Random pairs are drawn anew for each layer, as
+    The stride is the square root of the length, as Sparse Transformers choose it. Random pairs are drawn independently for each layer, as
     many as `strided union` has at this length.
     """
     layer = registry.look_up(PATTERNS, pattern, "pattern")
@@ -132,7 +132,7 @@ def layers_of(pattern: str, num_layers: int, length: int) -> tuple[LayerConfig, 
 
 
 def sparsity_of(mixer: Attention, length: int) -> float:
-    """The share of the pairs of a query and a key not behind it that a mixer does not see, over its heads."""
+    """The fraction of pairs of a query and a key at or before it that a mixer does not see, over its heads."""
     places = torch.arange(length)
     seen = mixer.sees(places.view(1, -1, 1), places.view(1, 1, -1))
     return 1 - float(seen.double().mean(0).sum()) / (length * (length + 1) / 2)
@@ -140,7 +140,7 @@ def sparsity_of(mixer: Attention, length: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run: everything that decides how it ends."""
+    """One run: everything that determines its outcome."""
 
     NAMED: ClassVar = ("pattern", "layers", "length", "learning_rate")
 
@@ -177,7 +177,7 @@ def work(job: Job, device: torch.device) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def examples_of(num: int, num_test: int, length: int, vocab: int, seed: int) -> tuple[Examples, Examples]:
-    """Training and test examples, which all runs share."""
+    """Training and test examples, shared by all runs."""
     return copying_examples(num, length, vocab, seed), copying_examples(num_test, length, vocab, seed + TEST_SEED)
 
 
@@ -219,7 +219,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
 
 
 def show(runs: list[dict[str, Any]]) -> None:
-    """Prints accuracy by pattern and number of layers, and the share of pairs that a pattern leaves out."""
+    """Prints accuracy by pattern and number of layers, and the sparsity of each pattern."""
     kept = {(run["pattern"], run["layers"]): run for run in best(runs, "pattern", "layers")}
     depths = sorted({depth for _, depth in kept})
     rows = []
@@ -228,7 +228,7 @@ def show(runs: list[dict[str, Any]]) -> None:
         cells = [f"{100 * run['accuracy']:.1f} %" if run else "" for run in found]
         rows.append((pattern, f"{100 * sparsity_shown(found):.0f} %", *cells))
     headers = ("pattern", "sparsity", *(f"{depth} layer{'s' if depth > 1 else ''}" for depth in depths))
-    print_table(f"Copying {runs[0]['length'] // 2 - 1} ids: the share of them that is the first choice", headers, rows)
+    print_table(f"Copying {runs[0]['length'] // 2 - 1} ids: accuracy of the most likely token", headers, rows)
 
 
 def sparsity_shown(found: list[dict[str, Any] | None]) -> float:
@@ -240,13 +240,13 @@ def sparsity_shown(found: list[dict[str, Any] | None]) -> float:
 
 
 def figures_of(runs: list[dict[str, Any]]) -> list[Figure]:
-    """Accuracy by pattern and layers as a table of shaded cells, sparsity beside it."""
+    """Accuracy by pattern and layers as a heat map, with the sparsity of each pattern."""
     from recallkit.display.chart_theme import Figure
 
     kept = best(runs, "pattern", "layers")
     caption = (
-        "Share of the second sequence that is copied right, by pattern of attention and number of layers, at the best learning rate; "
-        "beside it the share of the pairs of a query and an earlier key that the pattern leaves out."
+        "Share of the second sequence that is copied correctly, by pattern of attention and number of layers, at the best learning rate; "
+        "on the right the share of the pairs of a query and an earlier key that the pattern leaves out."
     )
     return [Figure("copying", "Accuracy on the copying task", caption, functools.partial(_draw, kept))]
 
@@ -273,7 +273,7 @@ def _draw(runs: list[dict[str, Any]], palette: Palette) -> alt.HConcatChart:
     bars = alt.Chart(alt.Data(values=[{"pattern": pattern, "sparsity": value} for pattern, value in found.items()])).encode(
         y=alt.Y("pattern:N", sort=patterns, axis=None)
     )
-    scale = alt.Scale(domain=[0, 1.2], nice=False)  # room for the figures beside the bars
+    scale = alt.Scale(domain=[0, 1.2], nice=False)  # room for the numbers next to the bars
     axis = alt.Axis(title="sparsity", format="%", orient="top", values=[0, 0.5, 1], grid=False, domain=False)
     pairs = bars.mark_bar(height=12, color=palette.rest).encode(x=alt.X("sparsity:Q", scale=scale, axis=axis))
     written = bars.mark_text(align="left", dx=4).encode(x=alt.X("sparsity:Q", scale=scale), text=alt.Text("sparsity:Q", format=".0%"))

@@ -1,10 +1,10 @@
-"""From text to a figure in Python: how much does a model gain when a rare bigram has stood in its context before?
+"""From text to a figure in Python: how much does a model gain when a rare bigram has occurred in its context before?
 
-    python examples/07_text_to_figure.py                   # the embedded text, into text-to-figure/
+    python examples/07_text_to_figure.py                   # the built-in text, into text-to-figure/
     python examples/07_text_to_figure.py FOLDER OUT        # text of your own
 
-The cells (`# %%`) run one by one in editors that know them (VS Code, PyCharm, Spyder, Jupyter with jupytext). Each step keeps
-what it made: run it again, change the last cells, and only those are computed.
+The cells (`# %%`) run one by one in editors that know them (VS Code, PyCharm, Spyder, Jupyter with jupytext). Each step reuses
+finished results: change the last cells, run it again, and only those are computed.
 """
 
 # ruff: noqa: B018  (the last line of a cell is what a notebook shows)
@@ -21,12 +21,12 @@ import polars as pl
 import recallkit
 
 GIVEN = [] if hasattr(sys, "ps1") else sys.argv[1:]  # in a notebook the arguments are the notebook's own
-TEXT = GIVEN[0] if GIVEN else "demo:validation"  # a folder, a file, a preset; this one is the embedded text
+TEXT = GIVEN[0] if GIVEN else "demo:validation"  # a folder, a file, a preset; this one is the built-in text
 OUT = Path(GIVEN[1] if len(GIVEN) > 1 else "text-to-figure")
 MODELS = {"attention": "zoo:attention", "Based": "zoo:based", "Hyena": "zoo:hyena"}  # the reference first
 RARE = 5  # occurrences in the 3 million tokens that these models were trained on
 
-# %% Label the text: which tokens complete a bigram that stood before, and how often did training hold it?
+# %% Label the text: which tokens complete a bigram that occurred before, and how often was it in the training text?
 slices = OUT / "slices"
 counts = recallkit.zoo_counts()  # for models of your own: recallkit.count("train/*.jsonl.zst", ...)
 by_source = recallkit.slice(TEXT, slices, counts=counts, max_count=RARE, seq_len=256, limit_tokens=30_000)
@@ -36,13 +36,13 @@ by_source
 scores = recallkit.score(list(MODELS.values()), slices=slices)
 scores
 
-# %% The gap to attention, and the share of it that lies in AR hits
+# %% The gap to attention, and the share of it in AR hits
 reference, *others = MODELS.values()
 tables = recallkit.gap(reference, others, slices=slices, out=OUT / "gap")
 shares = tables.gap.filter(source="ALL", slice="ar_hit").select("model", "ppl_reference", "ppl_model", "gap_share", "ci_low", "ci_high")
 shares
 
-# %% A question of one's own: the NLL of tokens whose bigram is rare, by how often it stood before in the context
+# %% A question of one's own: the NLL of tokens whose bigram is rare, by how often it occurred before in the context
 tokens = recallkit.tokens(slices, MODELS)
 seen = pl.col("occurrences")
 grouped = (
@@ -55,7 +55,7 @@ grouped = (
 )
 grouped
 
-# %% Which words are they? The rare bigrams that the first model completes and the last one does not, as text
+# %% Which words are they? The rare bigrams that the first model predicts and the last one does not, as text
 first, *_, last = MODELS
 texts = recallkit.token_texts(slices)
 examples = (
@@ -88,7 +88,7 @@ figure = (
 )
 figure
 
-# %% Kept as files, with the figures behind them
+# %% Save the figure, and its numbers
 figure.save(OUT / "rare_bigrams.svg")
 figure.save(OUT / "rare_bigrams.png", ppi=300)
 grouped.write_csv(OUT / "rare_bigrams.csv")

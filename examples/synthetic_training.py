@@ -1,8 +1,8 @@
-"""What the examples that train on synthetic tasks share: a training run, runs that are kept one by one, tables and pictures of them.
+"""The common part of the examples that train on synthetic tasks: training, sweeps of runs, tables and figures.
 
-A run is decided by its job, a dataclass of everything that was chosen, the seed among it. A finished run is a file of its own,
-named by a digest of its job, so a sweep that was stopped at any moment goes on where it was, and other choices never meet
-old results. It needs torch, numpy and what those of recallkit's models are made of; drawing alone needs altair.
+A run is determined by its job, a dataclass of all choices including the seed. A finished run is a file of its own, named by
+a digest of its job, so that an interrupted sweep resumes where it was, and results of other choices are not reused.
+It needs torch, numpy and what recallkit's models need; only drawing needs altair.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ WEIGHT_DECAY = 0.1
 WARM_UP_SHARE = 0.05
 LONGEST_WARM_UP = 200
 MEASURED_TOKENS = 1 << 16
-"""Ids that are read at once where accuracy is measured."""
+"""Ids per batch when accuracy is measured."""
 BYTES_AN_ELEMENT = 4
-"""States are counted in float32, in which recurrences keep theirs also where products are of half precision."""
+"""States are counted in float32, in which recurrences keep them even where products are in half precision."""
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, by convention of shells."""
 
 
 # ------------------------------------------------------------------------------------------------------------- one run
 
 
 class Examples(NamedTuple):
-    """Sequences and what is asked of them: after reading up to and with a place, the answer is the next id."""
+    """Sequences and questions about them: after a model has read up to and including a position, the answer is the next id."""
 
     ids: Tensor
     """(n, t) int64"""
@@ -72,7 +72,7 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model is trained: AdamW, the rate rising over the first steps and falling to zero as a cosine."""
+    """How a model is trained: AdamW, with linear warm-up and cosine decay to zero."""
 
     learning_rate: float
     num_steps: int
@@ -81,7 +81,7 @@ class Recipe:
     stop_above: float
     """Accuracy on the test examples at which training ends early."""
     measured_every: int
-    """Steps between two measurements of it."""
+    """Steps between two measurements of accuracy."""
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -90,16 +90,16 @@ class Recipe:
 
 
 class Measured(NamedTuple):
-    """What a model does on examples: share of answers that are its first choice, mean NLL of the answers in nats."""
+    """A model's results on examples: accuracy of its most likely answer, and mean NLL of the answers in nats."""
 
     accuracy: float
     loss_nats: float
 
 
 def train(model: LanguageModel, training: Examples, test: Examples, recipe: Recipe) -> Iterator[tuple[int, Measured]]:
-    """Trains to the end or to `stop_above`; gives the steps made and what was measured then, the last of them as it ends.
+    """Trains to the end or to `stop_above`; returns the measurements with their steps, the last of them at the end.
 
-    Examples lie on the model's device. Each epoch reads them in another order, which the seed decides.
+    Examples are on the model's device. Each epoch reads them in another order, determined by the seed.
     """
     start(model)
     model.train()
@@ -122,7 +122,7 @@ def train(model: LanguageModel, training: Examples, test: Examples, recipe: Reci
 
 
 def made_model(seed: int, vocab: int, width: int, layers: tuple[LayerConfig, ...], **options: Any) -> LanguageModel:
-    """A model with random weights, the same for a seed. Raises UserError where its sizes do not fit each other."""
+    """A model with random weights, the same for a seed. Raises UserError where its sizes are incompatible."""
     torch.manual_seed(seed)
     try:
         return LanguageModel(ArchitectureConfig(vocab, width, layers, **options))
@@ -137,7 +137,7 @@ def start(model: LanguageModel) -> None:
 
 
 def parameter_groups(model: LanguageModel) -> list[dict[str, Any]]:
-    """Matrices of linear layers, which decay, and everything else, which does not."""
+    """Parameters with weight decay (matrices of linear layers) and without (everything else)."""
     matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
     chosen = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
@@ -145,7 +145,7 @@ def parameter_groups(model: LanguageModel) -> list[dict[str, Any]]:
 
 
 def batches(num_examples: int, batch: int, seed: int) -> Iterator[Tensor]:
-    """Row numbers of one batch after another, without end: every example once an epoch, but for those that fill no batch."""
+    """Row indices of batches, endlessly: every example once per epoch, except those that do not fill a batch."""
     if batch > num_examples:
         raise UserError(f"{batch:,} is more than {num_examples:,} examples", where="--batch", remedy="choose a smaller one")
     generator = torch.Generator().manual_seed(seed)
@@ -160,7 +160,7 @@ def answer_loss(model: LanguageModel, some: Examples) -> Tensor:
 
 
 def answer_logits(model: LanguageModel, some: Examples) -> Tensor:
-    """(n, q, vocab) float32, of the places that are asked alone: the head is most of a small model's work."""
+    """(n, q, vocab) float32, at the questions' positions only: the head is most of a small model's work."""
     with torch.autocast("cuda", torch.bfloat16, enabled=some.ids.is_cuda):
         hidden = model.hidden(some.ids)
         asked = hidden.gather(1, some.places[..., None].expand(-1, -1, hidden.shape[-1]))
@@ -183,7 +183,7 @@ def measure(model: LanguageModel, test: Examples) -> Measured:
 
 
 def perform(model: LanguageModel, training: Examples, test: Examples, recipe: Recipe, device: torch.device) -> dict[str, Any]:
-    """Trains a model that was just made, and says how it ended: parameters, accuracy, loss, steps, seconds, curve, machine."""
+    """Trains a new model, and returns the outcome: parameters, accuracy, loss, steps, seconds, curve, machine."""
     model.to(device)
     begun, curve = time.monotonic(), []
     try:
@@ -205,13 +205,13 @@ def perform(model: LanguageModel, training: Examples, test: Examples, recipe: Re
 
 
 def show_progress(line: str) -> None:
-    """Where a run stands, on the last line of a terminal; nothing where stderr is a file."""
+    """Shows the progress of a run on the last line of a terminal; nothing where stderr is a file."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
 
 def machine(device: torch.device) -> str:
-    """The GPU, or the processor and how many threads of it are used."""
+    """The GPU, or the processor and the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
@@ -224,9 +224,9 @@ def machine(device: torch.device) -> str:
 
 
 def sweep(jobs: Sequence[Any], folder: Path, work: Callable[[Any], dict[str, Any]]) -> list[dict[str, Any]]:
-    """The outcome of every job, a dataclass each: those that `folder` holds are read, the others are worked out and kept.
+    """The outcome of every job, a dataclass each: those in `folder` are read, the others are trained and saved.
 
-    Raises SystemExit on Ctrl-C: what is finished is kept, the run in hand begins anew next time.
+    Raises SystemExit on Ctrl-C: finished runs are kept, the current one starts again next time.
     """
     outcomes: list[dict[str, Any]] = []
     try:
@@ -239,31 +239,31 @@ def sweep(jobs: Sequence[Any], folder: Path, work: Callable[[Any], dict[str, Any
                 print(f"[{number}/{len(jobs)}] {slug(job)}: {said}", file=sys.stderr, flush=True)
             outcomes.append(json.loads(path.read_text()))
     except KeyboardInterrupt:
-        print(f"\nstopped: {len(outcomes)} of {len(jobs)} runs are finished in {folder}; the same command goes on", file=sys.stderr)
+        print(f"\nstopped: {len(outcomes)} of {len(jobs)} runs are finished in {folder}; the same command resumes", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     return outcomes
 
 
 def file_name(job: Any) -> str:
-    """The file of a job's outcome: told apart by everything that was chosen."""
+    """The file of a job's outcome, whose name depends on all choices."""
     chosen = json.dumps(dataclasses.asdict(job), sort_keys=True)
     return f"{slug(job).replace(chr(32), chr(95))}-{hashlib.blake2b(chosen.encode(), digest_size=6).hexdigest()}.json"
 
 
 def slug(job: Any) -> str:
-    """What a reader tells a job by: the values of its `NAMED` fields."""
+    """A readable name of a job: the values of its `NAMED` fields."""
     return "-".join(f"{getattr(job, name):g}" if isinstance(getattr(job, name), float) else f"{getattr(job, name)}" for name in job.NAMED)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a file as a whole or not at all."""
+    """Writes a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1) + "\n")
 
 
 def write_results(path: Path, task: str, runs: list[dict[str, Any]]) -> None:
-    """The outcomes of a sweep in one file, without their curves: a line a run."""
+    """The outcomes of a sweep in one file, without their curves: a line per run."""
     short = [json.dumps({name: value for name, value in run.items() if name != "curve"}) for run in runs]
     lines = ",\n  ".join(short)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -285,7 +285,7 @@ def read_results(path: Path, task: str) -> list[dict[str, Any]]:
 
 
 def best(runs: list[dict[str, Any]], *by: str) -> list[dict[str, Any]]:
-    """Of the runs that are alike in `by`, the one with the highest accuracy (of equal ones that with the lowest loss)."""
+    """For each value of `by`, the run with the highest accuracy (among equals, the lowest loss)."""
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for run in runs:
         key = tuple(run[name] for name in by)
@@ -295,7 +295,7 @@ def best(runs: list[dict[str, Any]], *by: str) -> list[dict[str, Any]]:
 
 
 def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table in plain text, the first column to the left: on a bare machine there is no rich."""
+    """A table in plain text, the first column left-aligned, for machines without rich."""
     widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
     print(f"\n{title}\n")
     for row in (headers, ["-" * width for width in widths], *rows):
@@ -304,12 +304,12 @@ def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def draw(make: Callable[[list[dict[str, Any]]], list[Any]], runs: list[dict[str, Any]], folder: Path, results: Path) -> None:
-    """Writes the figures of the runs as SVG and PNG, or says how to draw them where altair is."""
+    """Writes the figures of the runs as SVG and PNG, or says how to draw them on a machine with altair."""
     try:
         for name in ("altair", "vl_convert"):
             importlib.import_module(name)
     except ModuleNotFoundError as missing:
-        print(f"no pictures: {missing.name} is not installed here. Where it is: --draw {results.name}", file=sys.stderr)
+        print(f"no pictures: {missing.name} is not installed here. Where it is installed: --draw {results.name}", file=sys.stderr)
         return
     from recallkit.display.chart_theme import save_figures
 
@@ -321,7 +321,7 @@ def draw(make: Callable[[list[dict[str, Any]]], list[Any]], runs: list[dict[str,
 
 
 class Task(NamedTuple):
-    """What tells one example from the other."""
+    """What distinguishes one example script from the other."""
 
     name: str
     jobs_of: Callable[[argparse.Namespace], list[Any]]
@@ -331,17 +331,17 @@ class Task(NamedTuple):
 
 
 def parser_of(doc: str | None, out: str) -> argparse.ArgumentParser:
-    """The options that both examples have. What is not given follows from --full, or is small."""
+    """The options of both examples. Defaults follow from --full, or are small."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="the paper's sizes, for a machine with a GPU")
     parser.add_argument("--device", help="cuda where there is a GPU, else cpu")
-    parser.add_argument("--threads", type=int, default=1, help="threads of the CPU: small models gain nothing from more")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads: small models gain nothing from more")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rates", type=float, nargs="+")
     parser.add_argument("--batch", type=int, help="sequences a step")
     parser.add_argument("--steps", type=int, help="steps of a run that does not end early")
     parser.add_argument("--examples", type=int, help="training sequences")
-    parser.add_argument("--test-examples", type=int, help="sequences that accuracy is measured on")
+    parser.add_argument("--test-examples", type=int, help="sequences for measuring accuracy")
     parser.add_argument("--measured-every", type=int, help="steps between two measurements")
     parser.add_argument("--stop-above", type=float, default=0.99, help="accuracy at which a run ends early")
     parser.add_argument("--out", type=Path, default=Path(out), help="folder of runs, results.json and pictures")
@@ -350,14 +350,14 @@ def parser_of(doc: str | None, out: str) -> argparse.ArgumentParser:
 
 
 def chosen(args: argparse.Namespace, preset: dict[str, Any]) -> dict[str, Any]:
-    """The preset, but for what the command line says."""
+    """The preset, overridden by the command line."""
     return {name: value if getattr(args, name) is None else getattr(args, name) for name, value in preset.items()}
 
 
 def run_example(parser: argparse.ArgumentParser, task: Task) -> None:
     """Trains what the command line asks for, or reads its results; prints the table and draws.
 
-    A mistake is one line and exit status 1, as `recallkit` has it.
+    Errors are one line with exit status 1, as in `recallkit`.
     """
     args = parser.parse_args()
     try:
@@ -373,7 +373,7 @@ def run_example(parser: argparse.ArgumentParser, task: Task) -> None:
 
 
 def device_of(args: argparse.Namespace) -> torch.device:
-    """The device that was asked for, and threads of the CPU. Raises UserError where there is no such device."""
+    """Sets the number of CPU threads, and returns the requested device. Raises UserError where there is no such device."""
     torch.set_num_threads(max(1, args.threads))
     try:
         device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -5,15 +5,15 @@
     python examples/train_zoo.py export attention --data zoo-data --runs zoo-runs --to recallkit/data/zoo
     python examples/train_zoo.py count --data zoo-data --tokens 3000000 --to recallkit/data/zoo
 
-`prepare` makes windows of ids of the embedded tokenizer from the training part of the demo text and, given with --shards,
+`prepare` makes windows of ids of the built-in tokenizer from the training part of the demo text and, given with --shards,
 JSON Lines shards in the Pile's format; sets named with --leave-out are dropped, so that no evaluation text of the demo is
-seen. `train` reads the windows in the order in which they lie, each once, and goes on where it was interrupted; it needs torch,
-numpy and safetensors alone. `export` writes float16 weights with a card: tokens, loss curve, date, machine. `count` writes the exact
-bigram counts of the tokens that a run of so many tokens has seen.
+seen. `train` reads the windows in order, each once, and resumes an interrupted run; it needs only torch,
+numpy and safetensors. `export` writes float16 weights with a model card: tokens, loss curve, date, machine. `count` writes the exact
+bigram counts of the tokens seen by a run of that many tokens.
 
 The recipe: Muon for the matrices of blocks, AdamW for the rest; the learning rate rises over 50 steps, stays, and falls linearly to
-a fiftieth over the last two fifths; bfloat16 products, float32 weights. So that a few million tokens suffice to learn recall, mixers
-with queries and keys begin where a token attends to what followed it earlier (`start_mimetic`).
+2 % over the last two fifths; bfloat16 products, float32 weights. So that a few million tokens suffice to learn recall, mixers
+with queries and keys are initialised such that a token attends to what followed it earlier (`start_mimetic`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEMO = "demo:train"
 """The text that every model sees, whatever the shards: a source as `recallkit` names them."""
 CONTEXT = 256
 HELD_OUT = 256
-"""Windows of documents that no model is trained on: those of the loss curves."""
+"""Number of held-out windows, for the loss curves."""
 BATCH = 4
 WARM_UP_STEPS = 50
 DECAY_SHARE = 0.4
@@ -54,7 +54,7 @@ QUERY_SCALE = 1.5
 SAVED_EVERY_SECONDS = 60
 MEASURED_EVERY_TOKENS = 200_000
 RARE = 5
-"""In the loss curves a bigram is rare where it stood at most so often in the tokens of training."""
+"""In the loss curves a bigram is rare if it occurs at most this often in the training tokens."""
 SEED = 0
 _DIGESTED_BYTES = 1 << 20
 
@@ -63,7 +63,7 @@ _DIGESTED_BYTES = 1 << 20
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Writes windows.npy, uint16 (n, CONTEXT + 1), in the order of training; held_out.npy; and what they were made of."""
+    """Writes windows.npy, uint16 (n, CONTEXT + 1), in the order of training; held_out.npy; and a manifest of their sources."""
     if not 0 < args.demo_share <= 1:
         raise SystemExit(f"--demo-share {args.demo_share:g}: give a share above 0, at most 1")
     others = documents_of(args.shards, set(args.leave_out)) if args.shards else []
@@ -81,16 +81,16 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def documents_of(sources: list[str], leave_out: AbstractSet[str] = frozenset()) -> list[tuple[str, str]]:
-    """Set and text of each document of the sources, less those of the sets to leave out."""
+    """Set and text of each document of the sources, without those of the sets to leave out."""
     from recallkit.text.corpus import open_corpus
 
     return [(document.source, document.text) for document in open_corpus(sources).documents() if document.source not in leave_out]
 
 
 def mixed(demo: list[tuple[str, str]], others: list[tuple[str, str]], demo_share: float) -> list[tuple[str, str]]:
-    """All of the demo's documents, and so many of the others, drawn at random, that the demo has `demo_share` of the characters.
+    """All of the demo's documents, and as many randomly drawn others as give the demo `demo_share` of the characters.
 
-    Shuffled; the last one drawn may go beyond the share, and where the others do not suffice, the demo has more.
+    Shuffled; the last one drawn may exceed the share, and with too few others the demo has more.
     """
     rng = np.random.default_rng(SEED)
     chosen, wanted = list(demo), sum(len(text) for _, text in demo) * (1 - demo_share) / demo_share
@@ -103,7 +103,7 @@ def mixed(demo: list[tuple[str, str]], others: list[tuple[str, str]], demo_share
 
 
 def encoded_documents(documents: list[tuple[str, str]]) -> tuple[np.ndarray, dict[str, Any]]:
-    """Sets and texts -> their ids in one stream, uint16, each document behind an end token, and what the stream is made of."""
+    """Sets and texts -> their ids in one stream, uint16, each document preceded by an end token, and the composition of the stream."""
     from recallkit.text.tokenizers import load_tokenizer
 
     tokenizer = load_tokenizer(None)
@@ -128,12 +128,12 @@ def count(args: argparse.Namespace) -> None:
 
 
 def num_steps(tokens: int) -> int:
-    """Steps of a run of so many predicted tokens."""
+    """Steps of a run of that many predicted tokens."""
     return tokens // (BATCH * CONTEXT)
 
 
 def digest_windows(windows: np.ndarray) -> str:
-    """What tells windows from others without reading all of them: their shape, and the first and the last MiB."""
+    """A digest of windows without reading all of them: of their shape, and the first and the last MiB."""
     rows = max(1, _DIGESTED_BYTES // windows[0].nbytes)
     parts = (str((windows.shape, windows.dtype.str)).encode(), windows[:rows].tobytes(), windows[-rows:].tobytes())
     return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
@@ -143,7 +143,7 @@ def digest_windows(windows: np.ndarray) -> str:
 
 
 class Run:
-    """One model in training: weights, optimisers, the step it is at, what was measured on the way."""
+    """One model in training: weights, optimisers, its step, and its measurements."""
 
     def __init__(self, name: str, folder: Path, windows: np.ndarray, held_out: np.ndarray, tokens: int, device: str) -> None:
         from recallkit.models.language_model import LanguageModel
@@ -161,7 +161,7 @@ class Run:
         self.curve: list[dict[str, float]] = []
 
     def save(self) -> None:
-        """Everything that going on needs; whole or not at all."""
+        """Saves everything needed to resume, atomically."""
         saved = {
             "model": self.model.state_dict(),
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
@@ -172,10 +172,10 @@ class Run:
         self.path.with_suffix(".part").replace(self.path)
 
     def restore(self) -> None:
-        """Goes back to what was saved, if anything was.
+        """Restores the saved run, if there is one.
 
-        Raises SystemExit for a run of another length, whose learning rates differ, and for one of other data (files of runs that
-        were begun before data had a digest are taken on trust).
+        Raises SystemExit for a run of another length, whose learning rates differ, and for one on other data (not checked for files
+        from before data had a digest).
         """
         if not self.path.exists():
             return
@@ -191,7 +191,7 @@ class Run:
         self.step, self.seconds, self.curve = progress["step"], progress["seconds"], progress["curve"]
 
     def advance(self) -> float:
-        """One step. Returns its loss in nats a token."""
+        """One step. Returns its loss in nats per token."""
         rows = self.windows[self.step * BATCH : (self.step + 1) * BATCH]
         ids = torch.from_numpy(rows.astype(np.int64)).to(self.device)
         share = self._learning_share()
@@ -221,7 +221,7 @@ class Run:
 
 @torch.no_grad()
 def start(model: LanguageModel) -> None:
-    """Small embeddings; MLPs and, where they end in a projection, mixers that begin at zero; queries and keys that begin alike."""
+    """Initialises small embeddings, zero outputs of MLPs and of mixers that end in a projection, and equal queries and keys."""
     nn.init.normal_(model.embedding.weight, std=EMBEDDING_STD)
     for block in model.blocks:
         start_mimetic(block.mixer)
@@ -231,10 +231,10 @@ def start(model: LanguageModel) -> None:
 
 
 def start_mimetic(mixer: nn.Module) -> None:
-    """Where a mixer has queries and keys, both begin as the same projection, the keys half of the token before.
+    """Where a mixer has queries and keys, initialises both as the same projection, the keys half from the token before.
 
-    A query then finds the tokens that stood behind earlier occurrences of its own. Starting attention as a comparison of like with
-    like is the mimetic initialisation of Trockman and Kolter (arXiv 2305.09828); the shift makes the comparison one of recall.
+    A query then finds the tokens that followed earlier occurrences of its own. Initialising attention as a similarity of tokens
+    is the mimetic initialisation of Trockman and Kolter (arXiv 2305.09828); the shift turns similarity into recall.
     """
     queries, keys = query_and_key_rows(mixer)
     if queries is None or keys is None:
@@ -250,7 +250,7 @@ def start_mimetic(mixer: nn.Module) -> None:
 
 
 def query_and_key_rows(mixer: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The rows of weights that make queries and those that make keys, where a mixer has both."""
+    """The weight rows of queries and those of keys, where a mixer has both."""
     if hasattr(mixer, "qkv"):
         queries, keys, _ = mixer.qkv.weight.chunk(3)
         return queries, keys
@@ -275,7 +275,7 @@ def optimisers(model: LanguageModel) -> list[torch.optim.Optimizer]:
 
 
 class HeldOut:
-    """Held-out windows, their tokens told apart: AR hits, first occurrences as rare, and a copied stretch."""
+    """Held-out windows with classes of tokens: AR hits, equally rare first occurrences, and a copied span."""
 
     def __init__(self, windows: np.ndarray, training: np.ndarray) -> None:
         self.ids = windows.astype(np.int64)
@@ -288,7 +288,7 @@ class HeldOut:
         repeat_stretches(self.copies)
 
     def losses(self, run: Run) -> dict[str, float]:
-        """Mean NLL in nats of each kind of tokens; of stretches that stand twice, the second time (`copied`)."""
+        """Mean NLL in nats of each kind of tokens; of copied spans, the second occurrence (`copied`)."""
         nll = self._nll(run, self.ids)
         changed = (self.copies != self.ids[:64])[:, 1:] & (self.copies != self.ids[:64])[:, :-1]
         found = {"all": nll.mean(), **{name: nll[where].mean() for name, where in self.slices.items()}}
@@ -306,7 +306,7 @@ class HeldOut:
 
 
 def repeat_stretches(windows: np.ndarray) -> None:
-    """In each window, a stretch of 16 to 127 ids from anywhere in it replaces as many that stand anywhere behind it."""
+    """In each window, a span of 16 to 127 ids from anywhere in it replaces as many ids anywhere after it."""
     rng = np.random.default_rng(SEED)
     size = windows.shape[1]
     for window in windows:
@@ -317,14 +317,14 @@ def repeat_stretches(windows: np.ndarray) -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Trains each of the named models for --tokens, from where an earlier run of as many was interrupted."""
+    """Trains each of the named models for --tokens, resuming an interrupted run of the same length."""
     from tqdm import tqdm
 
     torch.set_num_threads(args.threads)
     args.runs.mkdir(parents=True, exist_ok=True)
     windows, held_out = np.load(args.data / "windows.npy", mmap_mode="r"), np.load(args.data / "held_out.npy")
     if num_steps(args.tokens) * BATCH > len(windows):
-        raise SystemExit(f"{args.data} holds {len(windows) * CONTEXT:,} tokens: prepare more, or train on fewer")
+        raise SystemExit(f"{args.data} has {len(windows) * CONTEXT:,} tokens: prepare more, or train on fewer")
     for name in args.names:
         run = Run(name, args.runs, windows, held_out, args.tokens, args.device)
         run.restore()
@@ -335,7 +335,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def steps(run: Run) -> Iterator[float]:
-    """Trains to the end, saving and measuring on the way; the loss of each step."""
+    """Trains to the end, saving and measuring on the way; yields the loss of each step."""
     begun, saved = time.monotonic() - run.seconds, time.monotonic()
     every = max(1, num_steps(MEASURED_EVERY_TOKENS))
     while run.step < run.num_steps:
@@ -344,7 +344,7 @@ def steps(run: Run) -> Iterator[float]:
         is_last = run.step == run.num_steps
         if run.step % every == 0 or is_last:
             print(run.name, json.dumps(run.measure()), file=sys.stderr, flush=True)
-            begun = time.monotonic() - run.seconds  # measuring is not training
+            begun = time.monotonic() - run.seconds  # measuring is not counted as training
         if is_last or time.monotonic() - saved > SAVED_EVERY_SECONDS:
             run.save()
             saved = time.monotonic()
@@ -356,7 +356,7 @@ def steps(run: Run) -> Iterator[float]:
 def export(args: argparse.Namespace) -> None:
     """Writes config.json, model.safetensors (float16) and card.json of each named model into a folder of its own.
 
-    Raises SystemExit, and writes nothing of that model, where a weight is beyond float16.
+    Raises SystemExit, and writes nothing of that model, where a weight overflows in float16.
     """
     from safetensors.torch import save_file
 
@@ -367,7 +367,7 @@ def export(args: argparse.Namespace) -> None:
         saved = torch.load(args.runs / f"{name}.pt", map_location="cpu", weights_only=True)
         weights = {key: value.half().contiguous() for key, value in saved["model"].items()}
         if beyond := [key for key, value in weights.items() if not value.isfinite().all()]:
-            raise SystemExit(f"{name}: weight {beyond[0]} is not finite in float16 ({len(beyond)} such in all): train the model anew")
+            raise SystemExit(f"{name}: weight {beyond[0]} is not finite in float16 ({len(beyond)} such in total): train the model again")
         folder = args.to / name
         folder.mkdir(parents=True, exist_ok=True)
         save_file(weights, folder / "model.safetensors")
@@ -376,7 +376,7 @@ def export(args: argparse.Namespace) -> None:
 
 
 def card(progress: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
-    """What a reader of the weights wants to know of their making."""
+    """The model card: how the weights were trained."""
     return {
         "tokens": progress["step"] * BATCH * CONTEXT,
         "context": CONTEXT,
@@ -402,7 +402,7 @@ def _machine() -> str:
 
 
 def main() -> None:
-    """Parses the command line and does what it names."""
+    """Parses the command line and runs its command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for command in (prepare, train, export, count):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the wheel in every Python from 3.11 on that is found here, and runs it there; says which Pythons were not found.
+# Installs and runs the wheel in every Python from 3.11 on that is found here; reports those that were not found.
 # usage: [MINORS="12 13"] scripts/check_pythons.sh VENV [FOLDER]     (VENV has the package `build`; FOLDER keeps environments: python3.12 ...)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ folder=${kept:-$work}
 scripts/build.sh "$venv" "$work/dist"
 passed=() failed=() missing=()
 for minor in ${MINORS:-11 12 13 14}; do
-    # A version manager's name of a Python is often there without the Python: only one that starts counts.
+    # Version managers leave shims for Pythons that are not installed: only one that starts counts.
     python=""
     for candidate in "python3.$minor" "$HOME"/.pyenv/versions/3."$minor".*/bin/python; do
         if command -v "$candidate" >/dev/null && "$candidate" -c "import sys; sys.exit(sys.version_info[:2] != (3, $minor))" 2>/dev/null; then

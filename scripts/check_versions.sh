@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tries one end of what pyproject.toml admits: its lowest versions or the newest there are, with the tests where they matter.
-# usage: scripts/check_versions.sh lowest|newest [VENV]     (VENV is kept; without it a new one is thrown away)
-# Not tried at the lower end: ruff, mypy, build, selenium and pytest itself, and the extras ray and gpu.
+# Tests one end of the versions that pyproject.toml admits, the lowest or the newest, with the tests that depend on them.
+# usage: scripts/check_versions.sh lowest|newest [VENV]     (VENV is kept; without it a temporary one is used)
+# Not tested at the lower end: ruff, mypy, build, selenium and pytest itself, and the extras ray and gpu.
 set -euo pipefail
 case "${1:-}" in lowest | newest) end=$1 ;; *) echo "usage: scripts/check_versions.sh lowest|newest [VENV]" >&2; exit 2 ;; esac
 cd "$(dirname "$0")/.."
@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 venv=${2:-$work/venv}
 
-# Deprecations are mistakes of ours with the newest versions; older libraries deprecate one another.
+# With the newest versions, deprecation warnings are errors; older libraries deprecate each other.
 : >"$work/constraints.txt"
 tolerated=()
 if [ "$end" = lowest ]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds sdist and wheel twice, which must give the same bytes, installs the wheel with its declared dependencies in a clean
-# environment, has its types checked from outside, and runs it there.
+# environment, type-checks a user of it, and runs it there.
 # usage: scripts/check_wheel.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,7 +31,7 @@ from recallkit.kernels.token_nll.api import token_nll
 assert callable(token_nll)
 assert query("gap/attribute_gap")
 PYTHON
-# Were the package not typed, everything would be Any, and the comment that expects a mistake an unused one.
+# Without type information everything would be Any, and the ignore comment below would be reported as unused.
 cat >consumer.py <<'PYTHON'
 from typing import assert_type
 

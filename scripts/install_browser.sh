@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs Debian's Chromium with its driver, in which the tests open report pages, where apt may be used and it is not there.
-# Without a browser those tests are skipped, and say so; nothing else needs one.
+# Installs Debian's Chromium and its driver with apt where they are missing: the tests open report pages in it.
+# Without a browser those tests are skipped; nothing else needs one.
 set -euo pipefail
 if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then
     exit 0

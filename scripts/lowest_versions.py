@@ -1,7 +1,7 @@
-"""Constraints for pip at the lower end of what pyproject.toml admits: every dependency, of every extra too, at its bound.
+"""Constraints for pip at the lower bounds of pyproject.toml: every dependency, including extras, at its lowest version.
 
-scripts/check_versions.sh installs with them, so that a bound that no longer works is found, and not by a user. The list is
-made from pyproject.toml, which is the only place where a bound is written.
+scripts/check_versions.sh installs with them, so that a bound that no longer works is found before a user finds it. The list is
+computed from pyproject.toml, the only place with bounds.
 
     python scripts/lowest_versions.py pyproject.toml > lowest.txt
 """
@@ -22,12 +22,12 @@ def lowest(requirement: str) -> str:
     found = _REQUIREMENT.match(requirement)
     bounds = re.findall(r">=\s*([0-9][0-9a-z.]*)", found["versions"]) if found else []
     if not found or len(bounds) != 1:
-        raise ValueError(f"{requirement}: one lower bound, written >=, is wanted")
+        raise ValueError(f"{requirement}: exactly one lower bound (>=) is required")
     return f"{found['name']}=={bounds[0]}"
 
 
 def constraints(project: dict[str, Any]) -> list[str]:
-    """Of a parsed pyproject.toml's `project`: the constraints, sorted. Raises ValueError where one name has two bounds."""
+    """The constraints of the `project` table of a parsed pyproject.toml, sorted. Raises ValueError where one name has two bounds."""
     requirements = [*project["dependencies"], *(r for extra in project.get("optional-dependencies", {}).values() for r in extra)]
     found = {lowest(requirement) for requirement in requirements}
     names = [line.split("==")[0] for line in found]
@@ -38,7 +38,7 @@ def constraints(project: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Prints the constraints of the pyproject.toml that the command line names; says which bound is missing and ends with 1."""
+    """Prints the constraints of the pyproject.toml on the command line; names a missing bound and exits with status 1."""
     (path,) = sys.argv[1:]
     try:
         print("\n".join(constraints(tomllib.loads(Path(path).read_text(encoding="utf-8"))["project"])))

@@ -1,6 +1,6 @@
-"""Writes a source archive anew, so that its bytes follow from its files alone: setuptools leaves the time and the user in it.
+"""Rewrites a source archive so that its bytes depend on its files only: setuptools records the time and the user.
 
-scripts/build.sh calls it. Members come sorted, at SOURCE_DATE_EPOCH, of nobody in particular, and the compression names no time.
+scripts/build.sh calls it. Members are sorted, dated SOURCE_DATE_EPOCH and without an owner; the gzip header has no time.
 
     SOURCE_DATE_EPOCH=1700000000 python scripts/settle_sdist.py dist/recallkit-0.1.0.tar.gz
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def settle(archive: Path, time: int) -> None:
-    """Replaces a `.tar.gz` by one of the same files whose dates are all `time`, in seconds of the epoch."""
+    """Replaces a `.tar.gz` by one of the same files, all dated `time`, in seconds since the epoch."""
     temporary = archive.with_suffix(".settled")
     with (
         tarfile.open(archive) as found,
@@ -32,7 +32,7 @@ def settle(archive: Path, time: int) -> None:
 
 
 def main() -> None:
-    """Settles the archives that the command line names."""
+    """Rewrites the archives on the command line."""
     for name in sys.argv[1:]:
         settle(Path(name), int(os.environ["SOURCE_DATE_EPOCH"]))
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs an installed recallkit's main job in a new folder: on files of text with control models, then on the embedded text with the zoo.
-# usage: scripts/try_out.sh VENV     (what it prints is recallkit's own)
+# Runs an installed recallkit in a new folder: on text files with control models, then on the built-in text with the zoo.
+# usage: scripts/try_out.sh VENV     (all output is recallkit's)
 set -euo pipefail
 venv=$(cd "$1" && pwd)
 folder=$(mktemp -d)
@@ -9,7 +9,7 @@ cd "$folder"
 export RECALLKIT_HOME="$folder/home"
 recallkit="$venv/bin/recallkit"
 
-# Text that every Python has: files of its library.
+# Text that every Python has: files of its standard library.
 library=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
 cat "$library"/{argparse,inspect,typing,tarfile}.py >train.txt
 cat "$library"/{doctest,optparse,difflib}.py >valid.txt

@@ -1,1 +1,1 @@
-"""How fast this machine computes: operations of `recallkit.kernels` beside public ones, and whole models."""
+"""Benchmarks of this machine: operations of `recallkit.kernels` against public implementations, and whole models."""

@@ -1,4 +1,4 @@
-"""The operations of `recallkit.kernels` as they are measured: sizes, inputs, implementations, work that cannot be left out, targets."""
+"""The benchmark cases of `recallkit.kernels`: sizes, inputs, implementations, least work, targets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _ours(setting: Setting, function: Callable[..., Any], **options: Any) -> dict[str, Callable[..., Any]]:
-    """The implementation that `auto` takes on the device first, and on a GPU PyTorch's beside it."""
+    """The implementation that `auto` takes on the device and, on a GPU, also PyTorch's."""
     impls = ("triton", "torch") if setting.on_gpu else ("torch",)
     return {f"{OURS} ({impl})": partial(function, impl=impl, **options) for impl in impls}
 
@@ -72,7 +72,7 @@ def _taylor_attention(setting: Setting) -> Iterator[Case]:
         yield Case(
             "taylor_attention",
             {"b": b, "h": h, "n": n},
-            # SDPA is given heads of the values' width, which attention would have.
+            # SDPA gets heads of the values' width, as attention would have.
             partial(_normals, setting, (b, h, n, f), (b, h, n, f), (b, h, n, v), (b, h, n, v), (b, h, n, v)),
             {
                 **_ours(setting, ours),
@@ -82,7 +82,7 @@ def _taylor_attention(setting: Setting) -> Iterator[Case]:
             },
             flops=0.0,
             num_bytes=2.0 * setting.dtype.itemsize * b * h * n * (f + v),
-            # 40 % of 149 ps a token and head, which three kernels' traffic takes.
+            # 40 % of the 149 ps per token and head that the memory traffic of three kernels takes.
             targets={
                 MICROSECONDS: 373e-6 * b * h * n,
                 **({"fla parallel_based": 20.0} if n >= 32768 else {"SDPA": 1.0} if n <= 1024 else {}),
@@ -95,7 +95,7 @@ def _normals(setting: Setting, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
 
 
 def _time_before_heads(*tensors: Tensor) -> Iterator[Tensor]:
-    """(b, h, t, k) -> (b, t, h, k), as other libraries have it."""
+    """(b, h, t, k) -> (b, t, h, k), the layout of other libraries."""
     return (x.transpose(1, 2) for x in tensors)
 
 
@@ -113,7 +113,7 @@ def _taylor_attention_step(setting: Setting) -> Iterator[Case]:
         return peers.taylor_step(q, k, v, kv, sums)
 
     def make(b: int) -> tuple[Tensor, ...]:
-        """The next token, and what both ways keep of the 16 before it."""
+        """The next token, with the states of both implementations after the 16 before it."""
         before = [setting.normal(b, h, 16, width, dtype=torch.float32) for width in (f, v)]
         _, state = taylor_attention(before[0], before[0], before[1])
         listed = peers.taylor_state(*before)
@@ -186,7 +186,7 @@ def _masked_attention(setting: Setting) -> Iterator[Case]:
     h, k, stride = (16, 64, 128) if setting.on_gpu else (4, 64, 64)
 
     def sees(queries: Tensor, keys: Tensor) -> Tensor:
-        """Sparse Transformers' fixed pattern: one's own block, and the last token of every block."""
+        """Sparse Transformers' fixed pattern: the query's own block, and the last token of every block."""
         return ((queries // stride == keys // stride) | ((keys + 1) % stride == 0)) & (keys <= queries)
 
     def ours(q: Tensor, k: Tensor, v: Tensor, _: Tensor, *, impl: Any) -> Any:
@@ -284,9 +284,9 @@ def _selective_scan(setting: Setting) -> Iterator[Case]:
             partial(make, b, n, d),
             {**_ours(setting, lambda *given, impl: selective_scan(*given, impl=impl)[0]), "step by step": peers.scan_step_by_step},
             flops=0.0,
-            # Of x, its output, and dt, which is float32; a GPU's exponentials, 16 an element, take longer than these bytes.
+            # Of x, its output, and dt, which is float32; on a GPU the 16 exponentials per element take longer than these bytes.
             num_bytes=1.0 * b * n * d * (2 * setting.dtype.itemsize + 4),
-            # 40 % of the 4.3 ps that 16 exponentials a token and channel take.
+            # 40 % of the 4.3 ps that 16 exponentials per token and channel take.
             targets={"step by step": 10.0, MICROSECONDS: 10.75e-6 * b * n * d},
         )
 
@@ -334,7 +334,7 @@ def _rwkv4_attention(setting: Setting) -> Iterator[Case]:
 def _recurrence(
     setting: Setting, operation: str, make: Callable[[int, int, int], tuple[Tensor, ...]], run: Callable[..., Any]
 ) -> Iterator[Case]:
-    """Cases of a linear recurrence that flash-linear-attention has kernels for; without it ours is PyTorch's on a GPU, too."""
+    """Cases of a linear recurrence that flash-linear-attention has kernels for; without it ours is PyTorch's also on a GPU."""
     h, k = (16, 64) if setting.on_gpu else (4, 48)
     impls = ("triton", "torch") if setting.on_gpu and importlib.util.find_spec("fla") else ("torch",)
     for b, n in setting.sizes([(8, 4096), (8, 1024), (8, 16384)], [(1, 256), (1, 1024)]):
@@ -350,7 +350,7 @@ def _recurrence(
 
 
 def _decays(setting: Setting, *shape: int) -> Tensor:
-    """Logarithms of decays as trained models have them: near zero."""
+    """Logarithms of decays, near zero as in trained models."""
     return -torch.rand(shape, device=setting.device) / 16
 
 

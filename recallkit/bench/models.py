@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a model is given to do."""
+    """The workload of a model."""
 
     size: str = zoo.SHIPPED_SIZE
     """One of `zoo.SIZES`."""
     prompt: int = 1024
-    """Ids that are read at once, by one row."""
+    """Ids of the prompt, read at once by one row."""
     batch: int = 8
     """Rows that generate together, and that are scored together."""
     new: int = 32
@@ -35,11 +35,11 @@ class Workload:
 
 
 PROMPT_OF_GENERATION = 16
-"""Ids that are read before generating: few, so that the time is that of the steps."""
+"""Ids that are read before generating: few, so that the time is spent in the steps."""
 
 
 def build(name: str, work: Workload, device: torch.device, dtype: torch.dtype) -> NativeModel:
-    """The zoo's architecture at this size, its weights as training would begin. Raises UserError for unknown names."""
+    """The zoo's architecture at this size, with weights as initialised for training. Raises UserError for unknown names."""
     context = max(work.prompt, PROMPT_OF_GENERATION + work.new)
     config = zoo.architecture(name, work.size, context)
     with torch.device(device):
@@ -48,7 +48,7 @@ def build(name: str, work: Workload, device: torch.device, dtype: torch.dtype) -
 
 
 def measure_models(names: Sequence[str], work: Workload, device: torch.device, dtype: torch.dtype) -> Iterator[Row]:
-    """Three rows a model: tokens a millisecond of `score`, of `forward` with a carried state, and of `generate`.
+    """Three rows per model: tokens per millisecond of `score`, of `forward` with a carried state, and of `generate`.
 
     One model is in memory at a time.
     """
@@ -59,7 +59,7 @@ def measure_models(names: Sequence[str], work: Workload, device: torch.device, d
             for benchmark, size, num_tokens, call in _tasks(model, work):
                 timing = compare({name: call}, device, repeats=work.repeats)[name]
                 yield _row(benchmark, size, shown, timing, num_tokens)
-        except (MemoryError, RuntimeError) as error:  # neither weights nor ids may fit, and the models after it may
+        except (MemoryError, RuntimeError) as error:  # a model may not fit in memory where the following ones do
             if (problem := problem_of(error)) != OUT_OF_MEMORY:
                 raise
             yield _row("scoring", {"b": work.batch}, shown, Timing(problem=problem), 0)

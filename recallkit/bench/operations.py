@@ -1,4 +1,4 @@
-"""One operation at one size, beside its peers: times, rates, shares of what the device reaches, targets."""
+"""One operation at one size, compared with its peers: times, rates, fractions of the device's ceiling, targets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COPY, MATRIX, MICROSECONDS = "of the copy rate", "of the matrix rate", "microsec
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where and in which precision operations run; `quick`: one small size of each."""
+    """The device and the precision of operations; `quick`: one small size of each."""
 
     device: torch.device
     dtype: torch.dtype
@@ -30,7 +30,7 @@ class Setting:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether there are kernels, and libraries that need a GPU."""
+        """Whether the device is a GPU, so that kernels and GPU libraries run."""
         return self.device.type == "cuda"
 
     def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -38,35 +38,35 @@ class Setting:
         return torch.randn(shape, device=self.device).to(dtype or self.dtype)
 
     def sizes(self, on_gpu: list[Any], on_cpu: list[Any]) -> list[Any]:
-        """Those that fit the device; the first alone when quick."""
+        """Those for the device; only the first with `quick`."""
         chosen = on_gpu if self.on_gpu else on_cpu
         return chosen[:1] if self.quick else chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One operation at one size: how its inputs are made, who computes it (ours first), what it must at least do."""
+    """One operation at one size: its inputs, its implementations (ours first), and the least work."""
 
     operation: str
     size: dict[str, int]
     make: Callable[[], tuple[Tensor, ...]]
     runs: dict[str, Callable[..., Any]]
     flops: float
-    """Operations that no implementation can leave out; 0 where bytes are what binds."""
+    """Arithmetic operations that every implementation needs; 0 where memory traffic is the bound."""
     num_bytes: float
-    """Read and written at least."""
+    """Least bytes read and written."""
     graph: bool = False
-    """Whether it is so short that a graph is timed."""
+    """Whether it is so short that it is timed in a CUDA graph."""
     targets: dict[str, float] = field(default_factory=dict)
-    """On a GPU: least ratio to a peer by name, least share `COPY` or `MATRIX`, most `MICROSECONDS`."""
+    """On a GPU: least speed relative to a peer by name, least fraction of `COPY` or `MATRIX`, most `MICROSECONDS`."""
 
 
 def measure_case(case: Case, setting: Setting, ceilings: Ceilings, repeats: int) -> tuple[list[Row], list[str]]:
-    """A row for each implementation, ours first, and a line for each target of a GPU."""
+    """A row for each implementation, ours first, and a line for each target on a GPU."""
     try:
         first = case.make()
         copies = [first, *(case.make() for _ in range(num_copies(_num_bytes(first), setting.device) - 1))]
-    except (MemoryError, RuntimeError) as error:  # inputs that do not fit are no reason to lose what was measured
+    except (MemoryError, RuntimeError) as error:  # inputs that do not fit must not lose what was measured
         times = dict.fromkeys(case.runs, Timing(problem=problem_of(error)))
     else:
         calls = {name: partial(_call, run, copies) for name, run in case.runs.items()}

@@ -1,4 +1,4 @@
-"""What operations are measured against: PyTorch's own, the formula as it is usually written, and public libraries.
+"""The implementations that operations are compared with: PyTorch's own, the formula as it is usually written, and public libraries.
 
 A library that is not installed raises ImportError where it is called, and its row says so.
 """
@@ -21,19 +21,19 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def masked_softmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """The same under a mask (t, t) or (b, 1, t, t) of all pairs."""
+    """The same with a mask (t, t) or (b, 1, t, t) of all pairs."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
 def eager_nll(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """All logits, in float32, then NLL, argmax and rank: what `token_nll` gives without holding them."""
+    """All logits, in float32, then NLL, argmax and rank: what `token_nll` computes without materialising them."""
     logits = (hidden @ weight.T).float()
     target = logits.gather(1, targets[:, None])
     return F.cross_entropy(logits, targets, reduction="none"), logits.argmax(1), (logits > target).sum(1)
 
 
 def liger_nll(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Liger-Kernel's linear layer with cross-entropy: the NLL alone."""
+    """Liger-Kernel's linear layer with cross-entropy: the NLL only."""
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
     loss: Tensor = LigerFusedLinearCrossEntropyLoss(reduction="none")(weight, hidden, targets)
@@ -41,7 +41,7 @@ def liger_nll(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def cut_nll(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Cut Cross-Entropy: the NLL alone."""
+    """Cut Cross-Entropy: the NLL only."""
     from cut_cross_entropy import linear_cross_entropy
 
     loss: Tensor = linear_cross_entropy(hidden, weight, targets, reduction="none")
@@ -49,20 +49,20 @@ def cut_nll(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def taylor_by_cumulative_sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Based's linear attention by cumulative sums of all features times all values, as papers list it; O(t f^2 v) of memory."""
+    """Based's linear attention by cumulative sums of all features times all values, as listed in papers; O(t f^2 v) of memory."""
     q, k, v = _taylor_features(q)[..., None, :], _taylor_features(k)[..., None, :], v[..., None]
     return (q * (k * v).cumsum(2)).sum(-1) / ((q * k.cumsum(2)).sum(-1) + 1e-12)
 
 
 def taylor_step(q: Tensor, k: Tensor, v: Tensor, kv: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One token more, as papers list it: kv (b, h, v, features) and sums (b, h, features) of all 1 + f + f^2 features."""
+    """One more token, as listed in papers: kv (b, h, v, features) and sums (b, h, features) of all 1 + f + f^2 features."""
     q, k = _taylor_features(q), _taylor_features(k)
     kv, sums = kv + k[..., None, :] * v[..., None], sums + k
     return (q[..., None, :] * kv).sum(-1) / ((q * sums).sum(-1, keepdim=True) + 1e-12), kv, sums
 
 
 def taylor_state(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """What `taylor_step` keeps of the tokens k (b, h, t, f), v (b, h, t, v)."""
+    """The state of `taylor_step` after the tokens k (b, h, t, f), v (b, h, t, v)."""
     features = _taylor_features(k)
     return v.transpose(-1, -2) @ features, features.sum(2)
 
@@ -83,7 +83,7 @@ def fla_based(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def ring_step(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slot: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Sliding-window decoding with PyTorch's own: rotation, index_copy into the rings (b, h, w, k), attention. q, k, v: (b, h, 1, k)."""
+    """Sliding-window decoding in PyTorch: rotation, index_copy into the rings (b, h, w, k), attention. q, k, v: (b, h, 1, k)."""
     q, k = _turned(q, cos, sin), _turned(k, cos, sin)
     keys.index_copy_(2, slot, k)
     values.index_copy_(2, slot, v)
@@ -96,7 +96,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def scan_step_by_step(x: Tensor, dt: Tensor, rates: Tensor, write: Tensor, read: Tensor) -> Tensor:
-    """The selective scan as its recurrence is written, a few small operations a token; time first."""
+    """The selective scan as its recurrence is written, a few small operations per token; time is the first axis."""
     h, outputs = x.new_zeros(*x.shape[1:], rates.shape[1], dtype=torch.float32), []
     for i in range(len(x)):
         h = torch.exp(dt[i, :, :, None] * rates) * h + (dt[i] * x[i])[:, :, None] * write[i, :, None, :]

@@ -1,4 +1,4 @@
-"""Times drawn against what was varied, as Based's figures 4 to 7 have them: a plot for each operation, a line for each implementation."""
+"""Times against the size that was varied, as in Based's figures 4 to 7: a plot for each operation, a line for each implementation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LETTERS = {"b": "rows in the batch", "n": "tokens", "t": "tokens", "d": "width"
 def draw(results: Results, path: Path) -> int:
     """Writes one picture (`path` ends in .svg or .png) of every operation measured at two sizes or more -> how many plots it has.
 
-    Nothing is written where there is nothing to draw: 0. Raises UserError for another kind of file, and where `path` is a
+    Writes nothing and returns 0 where there is nothing to draw. Raises UserError for another kind of file, and where `path` is a
     file that is not one of our pictures.
     """
     check_picture(path)
@@ -56,7 +56,7 @@ def draw(results: Results, path: Path) -> int:
 
 
 def _varied(rows: list[Row]) -> Iterator[tuple[str, str, list[Row]]]:
-    """Operation and fixed sizes, the one size that varies, and the rows: wherever two sizes differ in one letter alone."""
+    """Operation and fixed sizes, the one size that varies, and the rows: wherever two sizes differ in one letter only."""
     known = [row for row in rows if row.problem is None and row.ratio is not None]
     for operation, group in groupby(known, lambda row: row.benchmark):
         found = list(group)
@@ -71,7 +71,7 @@ def _varied(rows: list[Row]) -> Iterator[tuple[str, str, list[Row]]]:
 
 
 def _draw(found: Sequence[tuple[str, str, list[Row]]], told: str, palette: Palette = PAPER) -> Chart:
-    """All plots in rows of `_ACROSS`, below what they were measured on."""
+    """All plots in rows of `_ACROSS`, below a line on the machine."""
     import altair as alt
 
     plots = [_draw_one(title, letter, rows, palette) for title, letter, rows in found]
@@ -103,7 +103,7 @@ def _draw_one(title: str, letter: str, rows: Sequence[Row], palette: Palette) ->
 
 
 def _looks(rows: Sequence[Row], palette: Palette) -> list[Series]:
-    """How implementations look, in the order of their rows."""
+    """Colours and dashes of implementations, in the order of their rows."""
     names = list(dict.fromkeys(row.implementation for row in rows))
     shown = labels(names)
     return [
@@ -126,7 +126,7 @@ def _point(row: Row, letter: str) -> Point:
 
 
 def _sizes_axis(ticks: Sequence[int], title: str) -> alt.X:
-    """Sizes on a logarithmic axis, a tick at each that was measured as far as there is room."""
+    """Sizes on a logarithmic axis, with a tick at each measured one as far as there is room."""
     import altair as alt
 
     every = math.ceil(len(ticks) / 7)

@@ -1,4 +1,4 @@
-"""What was measured, one row a measured thing: the same rows are printed, written as Parquet or JSON, and drawn."""
+"""The measurements, one per row: the same rows are printed, written as Parquet or JSON, and drawn."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class Row:
     """One implementation of an operation, or one model, at one size."""
 
     benchmark: str
-    """The operation, or what of a model was measured: "scoring", "prefill", "generation"."""
+    """The operation, or the task of a model: "scoring", "prefill", "generation"."""
     size: dict[str, int]
-    """What was varied or fixed, by its usual letter."""
+    """The sizes, by their usual letters."""
     implementation: str
     """`recallkit (triton)`, a public library, or a model's name."""
     seconds: float
-    """Of one call: the median."""
+    """Of one call, the median."""
     fastest: float
     slowest: float
     rate: float | None = None
     unit: str | None = None
-    """What `rate` is of: FLOP/s, B/s or tokens/ms."""
+    """The unit of `rate`: FLOP/s, B/s or tokens/ms."""
     share: float | None = None
-    """`rate` as a share of the measured ceiling."""
+    """`rate` as a fraction of the measured ceiling."""
     ratio: float | None = None
-    """How many times as long as recallkit's it took: above 1 where ours is faster."""
+    """Its time relative to recallkit's: above 1 where ours is faster."""
     problem: str | None = None
     """Why it was not measured."""
 
     @property
     def is_ours_and_failed(self) -> bool:
-        """Whether our own code did not run, for another reason than memory."""
+        """Whether our own code failed for another reason than memory."""
         ours = self.implementation.startswith(OURS) or self.unit == TOKENS
         return ours and self.problem is not None and self.problem.startswith("failed")
 
@@ -56,12 +56,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All rows, and the machine that they are of."""
+    """All rows, and the machine."""
 
     machine: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     verdicts: list[str] = field(default_factory=list)
-    """One line a target: what was wanted, what was reached."""
+    """One line per target: wanted and reached."""
 
     def to_json(self) -> dict[str, Any]:
         """`machine`, `rows`, `targets`."""
@@ -103,7 +103,7 @@ def _triton_version() -> str | None:
 
 
 def duration(seconds: float) -> str:
-    """0.000123 -> 123 us: three digits for people."""
+    """0.000123 -> 123 us: to three digits."""
     if not math.isfinite(seconds):
         return "–"
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
@@ -113,7 +113,7 @@ def duration(seconds: float) -> str:
 
 
 def si(number: float, unit: str) -> str:
-    """6.2e10, "FLOP/s" -> 62 GFLOP/s: three digits for people."""
+    """6.2e10, "FLOP/s" -> 62 GFLOP/s: to three digits."""
     for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {prefix}{unit}"
@@ -125,7 +125,7 @@ MODEL_COLUMNS = ("model, tokens/ms", "scoring", "prefill", "generation")
 
 
 def operation_lines(rows: list[Row]) -> list[tuple[str, ...]]:
-    """Rows of operations as text, in the order of `COLUMNS`, below a line for each operation and size."""
+    """Rows of operations as text, in the order of `COLUMNS`, each operation and size under a line of its own."""
     lines: list[tuple[str, ...]] = []
     before = ""
     for row in rows:
@@ -147,7 +147,7 @@ def _figures(row: Row) -> tuple[str, str, str, str]:
 
 
 def model_lines(rows: list[Row]) -> list[tuple[str, ...]]:
-    """Rows of models as text, in the order of `MODEL_COLUMNS`: one a model."""
+    """Rows of models as text, in the order of `MODEL_COLUMNS`: one per model."""
     found: dict[str, dict[str, str]] = {}
     for row in rows:
         if row.unit == TOKENS:
@@ -157,12 +157,12 @@ def model_lines(rows: list[Row]) -> list[tuple[str, ...]]:
 
 
 def model_sizes(rows: list[Row]) -> str:
-    """What models were given, in words."""
+    """The workload of the models, in words."""
     return "; ".join(dict.fromkeys(f"{row.benchmark}: {row.size_text}" for row in rows if row.unit == TOKENS))
 
 
 def plain_table(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
-    """A table in plain text, for machines with little installed."""
+    """A table in plain text, for machines without rich."""
     table = [columns, *lines]
     titles = [line for line in table if any(line[1:])]
     widths = [max(len(line[i]) for line in titles) for i in range(len(columns))]

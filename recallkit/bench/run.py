@@ -1,4 +1,4 @@
-"""Everything that is measured, in one go: ceilings of the device, operations beside their peers, models."""
+"""All measurements of a run: ceilings of the device, operations and their peers, models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What is measured; empty tuples for nothing of the kind."""
+    """What to measure; empty tuples for none of a kind."""
 
     operations: tuple[str, ...] = tuple(OPERATIONS)
     models: tuple[str, ...] = tuple(zoo.ARCHITECTURES)
@@ -35,9 +35,9 @@ class BenchOptions:
 
 
 def chosen_options(device: torch.device, names: Sequence[str] = (), *, quick: bool = False, **given: Any) -> BenchOptions:
-    """What a user asked for, the rest as it suits the device; `given` are `repeats` and fields of `Workload`, None where not given.
+    """The given options, with defaults for the device; `given` are `repeats` and fields of `Workload`, None where not given.
 
-    On a GPU that is Based's table 1 (360M parameters, prompts of 4,096 ids), on CPU what takes two minutes. `names` as in
+    On a GPU that is Based's table 1 (360M parameters, prompts of 4,096 ids), on CPU about two minutes of work. `names` as in
     `split_names`. Raises UserError for unknown names.
     """
     usual = BenchOptions(work=Workload("360m", 4096, 128, 128), repeats=9) if device.type == "cuda" else BenchOptions()
@@ -55,7 +55,7 @@ def usual_dtype(device: torch.device) -> torch.dtype:
 
 
 def split_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of operations and of architectures (`operations` and `models` stand for all), apart; all of both where none is given.
+    """Names of operations and of architectures (`operations` and `models` mean all), separately; all of both where none is given.
 
     Raises UserError for a name that is neither.
     """
@@ -71,7 +71,7 @@ def split_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def bench(options: BenchOptions, device: torch.device, dtype: torch.dtype, tell: Callable[[int], Any] = lambda _: None) -> Results:
-    """Measures everything; `tell` hears how many operations, at one size each, and models are done."""
+    """Measures everything; `tell` is called with the numbers of operations (each size counts) and models that are done."""
     registry.look_up(zoo.SIZES, options.work.size, "size")
     ceilings = measure_ceilings(device, dtype)
     facts = {"copy_b_s": ceilings.copy, "matrix_flop_s": ceilings.matrix}
@@ -90,29 +90,29 @@ def bench(options: BenchOptions, device: torch.device, dtype: torch.dtype, tell:
 
 
 def num_steps(options: BenchOptions, device: torch.device, dtype: torch.dtype) -> int:
-    """What `tell` hears last."""
+    """The total in the last call of `tell`."""
     setting = Setting(device, dtype, options.quick)
     return sum(1 for name in options.operations for _ in OPERATIONS[name](setting)) + len(options.models)
 
 
 _FILES = {"bench.json": b'{\n  "machine"', "bench.parquet": b"PAR1", "bench.svg": SVG_HEAD}
-"""What `write_results` writes, and how it begins."""
+"""The files of `write_results`, and how each begins."""
 
 
 def make_folder(folder: Path) -> None:
-    """The folder of `write_results`, before anything is measured. Raises UserError where its files could not be written."""
+    """Creates the folder of `write_results`, before anything is measured. Raises UserError where its files could not be written."""
     from recallkit.errors import UserError
     from recallkit.storage import artifacts
 
     another = "give another folder with -o"
     if folder.exists() and not folder.is_dir():
-        raise UserError("a file, where a folder is to be written", where=folder, remedy=another)
+        raise UserError("it is a file, not a folder", where=folder, remedy=another)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"the folder cannot be made ({error.strerror})", where=folder, remedy=another) from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError("nothing may be written there", where=folder, remedy=another)
+        raise UserError("it is not writable", where=folder, remedy=another)
     for name, beginning in _FILES.items():
         artifacts.check_replaceable(folder / name, beginning)
 
@@ -120,7 +120,7 @@ def make_folder(folder: Path) -> None:
 def write_results(results: Results, folder: Path) -> list[Path]:
     """bench.json and bench.parquet, and a picture, bench.svg, where a size was varied -> the files.
 
-    `folder` is there: see `make_folder`.
+    `folder` must exist: see `make_folder`.
     """
     import pyarrow as pa
 

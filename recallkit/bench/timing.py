@@ -1,7 +1,7 @@
-"""Times of several ways to do the same, taken in turn so that whatever else the machine does meets them all alike.
+"""Times several implementations in turn, so that other load on the machine affects them equally.
 
-On a GPU time is between two events, and calls go through copies of their inputs that together exceed its cache; calls of a few
-microseconds are recorded in a graph, so that what is timed is the GPU and not Python.
+On a GPU times are between two events, and calls cycle through copies of their inputs that together exceed its cache; calls of a few
+microseconds are recorded in a CUDA graph, so that the GPU is timed and not Python.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Call = Callable[[int], Any]
-    """Does the work once, on the copy of the inputs with this number."""
+    """Does the work once, on the copy of the inputs with this index."""
 
 SAMPLE_SECONDS = {"cpu": 0.05, "cuda": 0.02}
-"""What is timed at once takes at least this long: as many calls as are needed."""
+"""Least duration of a sample, which has as many calls as that takes."""
 MOST_CALLS = 256
 MOST_COPIES = 16
 OUT_OF_MEMORY = "out of memory"
@@ -32,7 +32,7 @@ OUT_OF_MEMORY = "out of memory"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one call: the median of several samples, the fastest and the slowest; or why there are none."""
+    """Seconds per call: the median, the fastest and the slowest sample; or why there are none."""
 
     median: float = float("nan")
     fastest: float = float("nan")
@@ -50,7 +50,7 @@ def compare(calls: Mapping[str, Call], device: torch.device, *, repeats: int, gr
     for name, call in calls.items():
         try:
             ready[name] = _sampler(call, device, graph=graph), []
-        except Exception as error:  # noqa: BLE001  whatever a library raises is its row, and no reason to lose the others
+        except Exception as error:  # noqa: BLE001  a library's error is reported in its row; the others are still measured
             found[name] = Timing(problem=problem_of(error))
     for _ in range(repeats):
         for name, (sample, seconds) in ready.items():
@@ -72,7 +72,7 @@ def problem_of(error: Exception) -> str:
 
 
 def _sampler(call: Call, device: torch.device, *, graph: bool) -> Callable[[], float]:
-    """A function that times several calls and says how long one took. The first calls, which may compile, are not timed."""
+    """A function that times several calls and returns the seconds of one. The first calls, which may compile, are not timed."""
     call(0)
     once = _seconds(lambda: call(1), device)
     num_calls = max(1, min(MOST_CALLS, round(SAMPLE_SECONDS[device.type] / max(once, 1e-7))))
@@ -113,7 +113,7 @@ def _recorded(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def num_copies(inputs: int, device: torch.device) -> int:
-    """How many copies of so many bytes of inputs exceed a GPU's second-level cache three times; 1 on CPU."""
+    """How many copies of inputs of this size exceed a GPU's L2 cache three times; 1 on CPU."""
     if device.type == "cpu":
         return 1
     cache = torch.cuda.get_device_properties(device).L2_cache_size
@@ -122,7 +122,7 @@ def num_copies(inputs: int, device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the device reaches on the simplest work: bytes a second of a copy (read and written), operations a second of a product."""
+    """Measured ceilings of the device: bytes per second of a copy (read and written), operations per second of a matrix product."""
 
     copy: float
     matrix: float

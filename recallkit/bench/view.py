@@ -1,4 +1,4 @@
-"""Times of this machine."""
+"""Tables of benchmark results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_bench(results: Results, files: Sequence[Path]) -> None:
-    """What was measured, a row each, the machine's own ceilings below."""
+    """One row per measurement, with the ceilings of the machine below."""
     from recallkit.bench import results as shown
 
     machine = results.machine
@@ -24,7 +24,7 @@ def print_bench(results: Results, files: Sequence[Path]) -> None:
     operations, models = shown.operation_lines(results.rows), shown.model_lines(results.rows)
     if operations:
         caption = (
-            "Medians. Rate: of the work that cannot be left out. Share: of what a large copy\n"
+            "Medians. Rate: of the least work. Share: of what a large copy\n"
             f"or matrix product reaches ({ceilings}).\n"
             "x ours: above 1, recallkit is faster."
         )

@@ -1,1 +1,1 @@
-"""Whether recallkit can work here: what is installed, what the machine has, what stands in the way."""
+"""Checks whether recallkit can work here: installed packages, the machine, and its surroundings."""

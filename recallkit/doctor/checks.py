@@ -1,4 +1,4 @@
-"""What was looked at and how it is: checks that never raise and never take long."""
+"""Checks of the installation and the machine, which never raise and are limited in time."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at: `found` is a line for people, `facts` the same for programs.
+    """The result of one check: `found` is a line for people, `facts` the same for programs.
 
-    `fail`: every command needs it; `warn`: some do, or something is slower than it could be. Both have a `remedy`.
+    `fail`: every command needs it; `warn`: some commands do, or something is slower than it could be. Both have a `remedy`.
     """
 
     group: str
@@ -42,33 +42,33 @@ class Check:
 
 
 def worst(checks: list[Check]) -> Status:
-    """How all of them together are."""
+    """The worst status of all checks."""
     return max((check.status for check in checks), key=_RANKS.index, default="ok")
 
 
 def guarded(group: str, name: str, look: Callable[[], list[Check]], *, seconds: float = 5.0) -> list[Check]:
-    """What `look` finds; a warning where it raises or is not done in time."""
+    """The checks that `look` returns; a warning where it raises or exceeds its time."""
     try:
         return within(seconds, look)
     except TimeoutError:
         problem = f"no answer within {seconds:g} s"
-    except Exception as error:  # noqa: BLE001 - whatever it was, the other checks go on
-        problem = f"could not be looked at ({_reason(error)})"
-    return [Check(group, name, "warn", problem, "try again when the machine is idle; if it stays, this is worth a bug report")]
+    except Exception as error:  # noqa: BLE001 - whatever it was, the other checks continue
+        problem = f"could not be checked ({_reason(error)})"
+    return [Check(group, name, "warn", problem, "try again when the machine is idle; if it persists, please report a bug")]
 
 
 def within(seconds: float, look: Callable[[], _T]) -> _T:
-    """What `look` returns or raises, in a thread that is left alone after `seconds`. Raises TimeoutError then."""
+    """The result or the error of `look`, run in a thread that is abandoned after `seconds`. Raises TimeoutError then."""
     answers: list[_T] = []
     errors: list[Exception] = []
 
     def work() -> None:
         try:
             answers.append(look())
-        except Exception as error:  # noqa: BLE001 - raised again where it is waited for
+        except Exception as error:  # noqa: BLE001 - raised again by the waiting thread
             errors.append(error)
 
-    thread = threading.Thread(target=work, daemon=True)  # a file system or a name server that hangs holds no exit
+    thread = threading.Thread(target=work, daemon=True)  # a hanging file system or name server must not block the exit
     thread.start()
     thread.join(seconds)
     if errors:
@@ -79,17 +79,17 @@ def within(seconds: float, look: Callable[[], _T]) -> _T:
 
 
 class ProbeError(Exception):
-    """What a probe in a process of its own says went wrong."""
+    """A failure reported by a probe in a process of its own."""
 
 
 def probe(name: str, *, seconds: float, environment: dict[str, str] | None = None) -> dict[str, Any]:
-    """What `doctor/probes.py` finds in a process of its own, which may hang or crash without harm.
+    """The result of a probe of `doctor/probes.py` in a process of its own, which may hang or crash without harm.
 
     Raises ProbeError with the reason, TimeoutError after `seconds`.
     """
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    # -P: a file torch.py in the user's folder is no torch
+    # -P: a file torch.py in the user's folder must not be imported
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "recallkit.doctor.probes", name],
         stdin=subprocess.DEVNULL,
@@ -114,7 +114,7 @@ def probe(name: str, *, seconds: float, environment: dict[str, str] | None = Non
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends what is left of a probe, and whatever it started (Ray starts many)."""
+    """Kills a probe and the processes that it started (Ray starts many)."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""All checks together, some at a time, in the order in which people read them."""
+"""All checks, several at a time, in the order in which they are printed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SECONDS, _SECONDS_FULL = 20.0, 120.0
-"""Most that one check takes. Those in processes of their own import torch, which a machine that is busy does in ten seconds."""
+"""Time limit of one check. Those in processes of their own import torch, which takes up to ten seconds on a busy machine."""
 _AT_ONCE = 2
 _QUICK = 6.0
 
 
 def examine(*, full: bool = False) -> list[Check]:
-    """Looks at everything; `full` gives slow checks more time, and starts Ray. Raises nothing."""
+    """Runs all checks; `full` gives slow checks more time, and starts Ray. Never raises."""
     seconds = _SECONDS_FULL if full else _SECONDS
     looks: list[tuple[str, str, Callable[[], list[Check]], float]] = [
         ("packages", "python", packages.check_python, _QUICK),

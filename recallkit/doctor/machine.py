@@ -1,4 +1,4 @@
-"""The machine: processor, memory, GPUs, disks and what their file systems can do."""
+"""The machine: processor, memory, GPUs, disks and the capabilities of their file systems."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LITTLE_DISK = 10**9
 
 
 def check_processor() -> list[Check]:
-    """Its model, and how many of its cores this process may use."""
+    """The processor's model, and how many cores this process may use."""
     cores = os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     quota = cpu_quota()
@@ -42,7 +42,7 @@ def _processor() -> str:
 
 
 def check_memory() -> list[Check]:
-    """Memory in all and free, and what the group of processes may have."""
+    """Total and available memory, and the limit of the cgroup."""
     total, available, limit = *memory(), memory_limit()
     left = min(available, limit) if limit is not None else available
     facts = {"total_bytes": total, "available_bytes": available, "limit_bytes": limit}
@@ -53,7 +53,7 @@ def check_memory() -> list[Check]:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes in all, and those that are available."""
+    """Total and available bytes."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -64,21 +64,21 @@ def memory() -> tuple[int, int]:
 
 
 def memory_limit() -> int | None:
-    """The smallest limit of the groups that this process is in, in bytes; None where there is none."""
+    """The smallest memory limit of this process's cgroups, in bytes; None where there is none."""
     limits = [int(text) for text in _of_cgroups("memory.max", "memory/memory.limit_in_bytes") if text.isdigit()]
     limit = min(limits, default=_UNLIMITED)
     return limit if limit < _UNLIMITED else None
 
 
 def cpu_quota() -> float | None:
-    """Cores that the groups of this process may use at once; None where there is no quota."""
+    """The CPU quota of this process's cgroups, in cores; None where there is none."""
     pairs = [text.split() for text in _of_cgroups("cpu.max")]
     quotas = [int(quota) / int(period) for quota, period in (pair for pair in pairs if len(pair) == 2) if quota.isdigit() and int(period)]
     return min(quotas, default=None)
 
 
 def _of_cgroups(name: str, version_1: str | None = None) -> list[str]:
-    """What this file says in the group of this process and in all above it."""
+    """The contents of this file in the cgroup of the process and in all above it."""
     try:
         own = Path("/proc/self/cgroup").read_text(encoding="utf-8").strip().splitlines()[-1].rpartition(":")[2]
     except (OSError, IndexError):
@@ -100,7 +100,7 @@ def check_torch(seconds: float) -> list[Check]:
     try:
         facts = probe("torch", seconds=seconds)
     except ProbeError as error:
-        return [Check(_GROUP, "devices", "fail", str(error), "install torch anew, as pytorch.org says for this machine")]
+        return [Check(_GROUP, "devices", "fail", str(error), "reinstall torch as pytorch.org says for this machine")]
     build = f"built for CUDA {facts['cuda']}" if facts["cuda"] else "built for CPU"
     checks = [Check(_GROUP, "devices", "ok", f"loads, {build}, {facts['threads']} threads", facts=facts)]
     driver = nvidia_driver()
@@ -112,7 +112,7 @@ def check_torch(seconds: float) -> list[Check]:
 def _no_gpu(driver: str | None, cuda: str | None) -> Check:
     if driver is None:
         return Check(_GROUP, "GPUs", "ok", "none: models run on the processor", facts={"driver": None})
-    remedy = "see that this driver is new enough for that CUDA" if cuda else "install a CUDA build of torch"
+    remedy = "check that this driver is new enough for that CUDA" if cuda else "install a CUDA build of torch"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     remedy = remedy if hidden is None else f"{remedy}; CUDA_VISIBLE_DEVICES is {hidden!r}"
     return Check(_GROUP, "GPUs", "warn", f"an NVIDIA driver ({driver}), but torch sees no GPU", remedy, {"driver": driver})
@@ -127,7 +127,7 @@ def _gpu(number: int, gpu: dict[str, Any], driver: str | None) -> Check:
 
 
 def nvidia_driver() -> str | None:
-    """The version of the NVIDIA driver, None where there is none that answers."""
+    """The version of the NVIDIA driver, None where none responds."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -144,9 +144,9 @@ def nvidia_driver() -> str | None:
 
 
 def check_folder(name: str, folder: Path, *, is_needed: bool = False) -> list[Check]:
-    """Whether files can be written there, locked and replaced as a journal needs it, and how much is free.
+    """Whether files can be written, locked and replaced there as a journal requires, and the free space.
 
-    A folder that is not there yet is judged by the nearest one above it.
+    A missing folder is judged by its nearest existing parent.
     """
     place = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     free = shutil.disk_usage(place).free
@@ -166,11 +166,11 @@ def check_folder(name: str, folder: Path, *, is_needed: bool = False) -> list[Ch
         return [Check("folders", name, "warn", f"{found}, without {' and '.join(lacks)}", "write to a local disk (-o)", facts)]
     if free < _LITTLE_DISK:
         return [Check("folders", name, "warn", found, "free some space", facts)]
-    return [Check("folders", name, "ok", f"{found}, takes locks and replaces files whole", facts=facts)]
+    return [Check("folders", name, "ok", f"{found}, locks files and replaces them atomically", facts=facts)]
 
 
 def what_lacks(folder: Path) -> list[str]:
-    """Of locks that exclude others, and of replacing a file in one step, what the file system does not do. Raises OSError."""
+    """Which of exclusive locks and atomic replacement the file system lacks. Raises OSError."""
     lacks = []
     with tempfile.TemporaryDirectory(prefix=".recallkit-doctor-", dir=folder) as made:
         first, second = Path(made) / "first", Path(made) / "second"
@@ -199,7 +199,7 @@ def _locks_exclude(path: Path) -> bool:
 
 
 def folders() -> dict[str, Path]:
-    """What is looked at: name -> folder."""
+    """The folders to check, by name."""
     return {"this folder": Path.cwd(), "cache": config.home(), "temporary files": Path(tempfile.gettempdir())}
 
 

@@ -1,4 +1,4 @@
-"""Versions of what is installed, beside those that recallkit asks for, and whether what every command needs works."""
+"""Installed versions compared with those that recallkit requires, and whether the essential packages work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _GROUP = "packages"
 NEEDED = ("torch", "numpy", "numba", "pyarrow", "polars", "duckdb", "tokenizers", "transformers", "lm-eval", "datasets")
-"""Distributions; without one of the first seven no command does its work."""
+"""Required distributions; no command works without the first seven."""
 _NUM_ESSENTIAL = 7
 OPTIONAL = {
     "triton": ("kernels", "pip install triton (Linux)"),
@@ -23,7 +23,7 @@ OPTIONAL = {
     "ray": ("--engine ray", 'pip install "recallkit[ray]"'),
     "fla-core": ("flash-linear-attention, on a GPU", 'pip install "recallkit[gpu]"'),
 }
-"""Distribution -> what it is for, how to get it."""
+"""Distribution -> its purpose, how to install it."""
 _OTHER_NAMES = {"fla-core": ("fla-core", "flash-linear-attention"), "lm-eval": ("lm-eval", "lm_eval")}
 _OLDEST_PYTHON = (3, 11)
 
@@ -44,12 +44,12 @@ def check_python() -> list[Check]:
             None if is_new else "install Python 3.11 or newer",
             {"version": version},
         ),
-        Check(_GROUP, "platform", "ok" if is_linux else "warn", system, None if is_linux else "recallkit is tested on Linux alone"),
+        Check(_GROUP, "platform", "ok" if is_linux else "warn", system, None if is_linux else "recallkit is tested on Linux only"),
     ]
 
 
 def check_versions() -> list[Check]:
-    """Each distribution: there, and new enough."""
+    """Each distribution: installed, and new enough."""
     asked = _requirements()
     checks = [_needed(name, place < _NUM_ESSENTIAL, asked) for place, name in enumerate(NEEDED)]
     return checks + [_optional(name, asked) for name in OPTIONAL]
@@ -66,7 +66,7 @@ def _needed(name: str, is_essential: bool, asked: dict[str, Any]) -> Check:
 def _optional(name: str, asked: dict[str, Any]) -> Check:
     version = installed(name)
     what, remedy = OPTIONAL[name]
-    if version is None:  # nobody must have it
+    if version is None:  # an optional package
         return Check(_GROUP, name, "ok", f"not installed ({what}: {remedy})", facts={"version": None})
     return _judged(name, version, asked, {"version": version})
 
@@ -75,7 +75,7 @@ def _judged(name: str, version: str, asked: dict[str, Any], facts: dict[str, Any
     wanted = asked.get(name)
     if wanted is None or wanted.contains(version, prereleases=True):
         return Check(_GROUP, name, "ok", version, facts=facts)
-    return Check(_GROUP, name, "warn", f"{version}, recallkit asks for {wanted}", f'pip install "{name}{wanted}"', facts)
+    return Check(_GROUP, name, "warn", f"{version}, recallkit requires {wanted}", f'pip install "{name}{wanted}"', facts)
 
 
 def installed(name: str) -> str | None:
@@ -89,7 +89,7 @@ def installed(name: str) -> str | None:
 
 
 def _requirements() -> dict[str, Any]:
-    """Distribution -> the versions that recallkit asks for; nothing where recallkit runs without being installed."""
+    """Distribution -> the versions that recallkit requires; empty where recallkit runs without being installed."""
     try:
         from packaging.requirements import Requirement
 
@@ -100,14 +100,14 @@ def _requirements() -> dict[str, Any]:
 
 
 WORKING: dict[str, tuple[str, bool, str]] = {
-    "tables": ("polars, pyarrow and duckdb work together", True, "install them anew: pip install --force-reinstall polars pyarrow duckdb"),
-    "transformers": ("transformers loads", False, "install it anew: pip install --force-reinstall transformers"),
+    "tables": ("polars, pyarrow and duckdb work together", True, "reinstall them: pip install --force-reinstall polars pyarrow duckdb"),
+    "transformers": ("transformers loads", False, "reinstall it: pip install --force-reinstall transformers"),
 }
-"""Probe -> what it shows, whether every command needs it, the remedy."""
+"""Probe -> its finding, whether every command needs it, the remedy."""
 
 
 def check_working(name: str, seconds: float) -> list[Check]:
-    """Whether what is installed can be used."""
+    """Whether the installed packages work."""
     found, is_needed, remedy = WORKING[name]
     try:
         probe(name, seconds=seconds)
@@ -117,5 +117,5 @@ def check_working(name: str, seconds: float) -> list[Check]:
 
 
 def names() -> Sequence[str]:
-    """All distributions that are looked at."""
+    """All distributions that are checked."""
     return (*NEEDED, *OPTIONAL)

@@ -1,4 +1,4 @@
-"""What is found out in a process of its own: imports that may be broken, GPUs, compilers, clusters.
+"""Probes that run in a process of their own: imports that may be broken, GPUs, compilers, clusters.
 
 `python -m recallkit.doctor.probes NAME` prints one line of JSON, with `error` where something is wrong.
 """
@@ -28,7 +28,7 @@ def probe_tables() -> dict[str, Any]:
 
 
 def probe_numba() -> dict[str, Any]:
-    """Whether our kernels load, and where numba keeps what it compiles."""
+    """Whether the compiled loops load, and the folder of numba's cache."""
     from numba.core.dispatcher import Dispatcher
 
     from recallkit.counting import lookup_kernels
@@ -60,21 +60,21 @@ def probe_transformers() -> dict[str, Any]:
 
 
 def probe_tokenizer() -> dict[str, Any]:
-    """Whether the embedded tokenizer works, and the fast one agrees with it on probes."""
+    """Whether the built-in tokenizer works, and the fast implementation agrees with it on probe texts."""
     from recallkit.text.tokenizers import fast_encoder, load_tokenizer
 
     told: list[str] = []
     tokenizer = load_tokenizer(None)
     ids, _ = tokenizer.encode(["How are you?"])
     if not len(ids):
-        raise ValueError("the embedded tokenizer gives no ids")
+        raise ValueError("the built-in tokenizer gives no ids")
     has_fast = fast_encoder(tokenizer, told.append) is not None
     agrees = has_fast and tokenizer.checked_encoder((), told.append) != tokenizer.encode
     return {"vocab_size": tokenizer.vocab_size, "fast": has_fast, "agrees": agrees, "told": told}
 
 
 def probe_triton() -> dict[str, Any]:
-    """Runs a kernel of ours, compiled on a GPU and interpreted without one, and compares it with PyTorch."""
+    """Runs one of our kernels, compiled on a GPU and interpreted without one, and compares it with PyTorch."""
     import torch
 
     from recallkit.kernels.token_nll.api import token_nll
@@ -86,12 +86,12 @@ def probe_triton() -> dict[str, Any]:
     ours, theirs = (token_nll(hidden, weight, targets, impl=impl) for impl in ("triton", "torch"))
     difference = float((ours[0] - theirs[0]).abs().max())
     if not difference < 1e-3:
-        raise ValueError(f"a kernel is {difference} nats away from PyTorch")
+        raise ValueError(f"a kernel differs from PyTorch by {difference} nats")
     return {"device": device, "difference": difference}
 
 
 def probe_ray() -> dict[str, Any]:
-    """Starts Ray on this machine and asks it for one sum."""
+    """Starts Ray on this machine and computes a sum in it."""
     import logging
 
     import ray
@@ -118,10 +118,10 @@ PROBES: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def main(name: str) -> None:
-    """Prints what the probe finds, or why it finds nothing."""
+    """Prints the finding of the probe, or its error."""
     try:
         answer = PROBES[name]()
-    except Exception as error:  # noqa: BLE001 - the one who asked tells it
+    except Exception as error:  # noqa: BLE001 - the caller reports it
         first = next(iter(str(error).strip().splitlines()), "")
         answer = {"error": f"{type(error).__name__}: {first}" if first else type(error).__name__}
     sys.stdout.write("\n" + json.dumps(answer) + "\n")

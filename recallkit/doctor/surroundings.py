@@ -1,4 +1,4 @@
-"""What is around the program: compiled kernels, tokenizers, the hub, the embedded default, settings of the environment."""
+"""The surroundings of the program: compiled kernels, tokenizers, the hub, the built-in text, environment variables."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _GROUP = "surroundings"
 _HUB = "https://huggingface.co"
 _SECONDS_FOR_HUB = 3.0
 _OTHERS = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET", "NUMBA_CACHE_DIR", "NUMBA_DISABLE_JIT", "HF_HOME", "TMPDIR")
-"""Settings of others that change what recallkit does."""
+"""Environment variables of other packages that affect recallkit."""
 _SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 _IMPLS = ("auto", "reference", "torch", "triton")
 
 
 def check_numba(seconds: float) -> list[Check]:
-    """Whether our compiled loops load, and are kept from one run to the next."""
+    """Whether the compiled loops load, and are cached between runs."""
     try:
         folder = Path(probe("numba", seconds=seconds)["cache"])
     except ProbeError as error:
@@ -35,7 +35,7 @@ def check_numba(seconds: float) -> list[Check]:
                 "compiled loops",
                 "fail",
                 str(error),
-                "name a folder that can be written with NUMBA_CACHE_DIR, or install numba anew",
+                "set NUMBA_CACHE_DIR to a writable folder, or reinstall numba",
             )
         ]
     facts = {"cache": str(folder)}
@@ -44,27 +44,27 @@ def check_numba(seconds: float) -> list[Check]:
         what_lacks(place)
     except OSError as error:
         problem = f"its cache cannot be written ({error.strerror}): {folder}"
-        return [Check(_GROUP, "compiled loops", "warn", problem, "name a folder with NUMBA_CACHE_DIR, else every run compiles anew", facts)]
-    return [Check(_GROUP, "compiled loops", "ok", f"keeps what it compiles in {folder}", facts=facts)]
+        return [Check(_GROUP, "compiled loops", "warn", problem, "set NUMBA_CACHE_DIR to a writable folder to cache compiled code", facts)]
+    return [Check(_GROUP, "compiled loops", "ok", f"caches compiled code in {folder}", facts=facts)]
 
 
 def check_tokenizer(seconds: float) -> list[Check]:
-    """The embedded tokenizer, and whether the fast one agrees with it."""
+    """The built-in tokenizer, and whether the fast implementation agrees with it."""
     try:
         facts = probe("tokenizer", seconds=seconds)
     except ProbeError as error:
-        return [Check(_GROUP, "tokenizer", "fail", str(error), "install recallkit and tokenizers anew")]
+        return [Check(_GROUP, "tokenizer", "fail", str(error), "reinstall recallkit and tokenizers")]
     if installed("gigatoken") is None:
-        found, remedy = "the embedded one works, gigatoken (the fast one) is not installed", 'pip install "recallkit[fast]"'
+        found, remedy = "the built-in one works, gigatoken (the fast implementation) is not installed", 'pip install "recallkit[fast]"'
         return [Check(_GROUP, "tokenizer", "warn", found, remedy, facts)]
     if not facts["agrees"]:
         found = "gigatoken is installed but not used: " + ("; ".join(facts["told"]) or "it does not load")
         return [Check(_GROUP, "tokenizer", "warn", found, 'pip install --upgrade "recallkit[fast]"', facts)]
-    return [Check(_GROUP, "tokenizer", "ok", "the embedded one works, gigatoken agrees with it", facts=facts)]
+    return [Check(_GROUP, "tokenizer", "ok", "the built-in one works, gigatoken agrees with it", facts=facts)]
 
 
 def check_triton(seconds: float) -> list[Check]:
-    """Whether our kernels are compiled here, or can only be interpreted."""
+    """Whether our kernels compile here, or can only be interpreted."""
     if installed("triton") is None:
         return [Check(_GROUP, "kernels", "ok", "Triton is not installed: PyTorch computes", facts={"triton": None})]
     has_gpu = shutil.which("nvidia-smi") is not None
@@ -72,16 +72,16 @@ def check_triton(seconds: float) -> list[Check]:
         facts = probe("triton", seconds=seconds, environment={} if has_gpu else {"TRITON_INTERPRET": "1"})
     except ProbeError as error:
         compiler = "" if any(map(shutil.which, ("cc", "gcc", "clang"))) else "; there is no C compiler, which Triton needs"
-        remedy = f"RECALLKIT_KERNELS=torch does without them{compiler}"
+        remedy = f"RECALLKIT_KERNELS=torch works without them{compiler}"
         return [Check(_GROUP, "kernels", "warn", f"Triton's do not run ({error})", remedy)]
     if facts["device"] == "cuda":
         return [Check(_GROUP, "kernels", "ok", "Triton compiles them, and they agree with PyTorch", facts=facts)]
-    found = "no GPU: PyTorch computes; Triton interprets them, for tests, and they agree with it"
+    found = "no GPU: PyTorch computes; Triton only interprets kernels for tests, and they agree with PyTorch"
     return [Check(_GROUP, "kernels", "ok", found, facts=facts)]
 
 
 def check_ray(seconds: float, *, full: bool) -> list[Check]:
-    """Whether Ray is there, and with `full` whether it starts."""
+    """Whether Ray is installed, and with `full` whether it starts."""
     version = installed("ray")
     if version is None:
         return [Check(_GROUP, "ray", "ok", "not installed: --engine ray needs it")]
@@ -98,12 +98,12 @@ def check_ray(seconds: float, *, full: bool) -> list[Check]:
 
 
 def check_hub() -> list[Check]:
-    """Whether models and data can be fetched."""
+    """Whether models and data can be downloaded."""
     endpoint = os.environ.get("HF_ENDPOINT") or _HUB
     token = "a token is set" if has_token() else "no token"
     facts = {"endpoint": without_secrets(endpoint), "token": has_token(), "offline": is_offline()}
     if is_offline():
-        return [Check(_GROUP, "hub", "ok", f"HF_HUB_OFFLINE is set: what is cached is used, nothing is fetched; {token}", facts=facts)]
+        return [Check(_GROUP, "hub", "ok", f"HF_HUB_OFFLINE is set: cached files are used, nothing is downloaded; {token}", facts=facts)]
     problem = _no_answer(endpoint)
     if problem is None:
         return [Check(_GROUP, "hub", "ok", f"{facts['endpoint']} answers, {token}", facts={**facts, "answers": True})]
@@ -112,10 +112,10 @@ def check_hub() -> list[Check]:
 
 
 def _no_answer(endpoint: str) -> str | None:
-    """Why an address does not answer; None where it does, whatever it says of the request."""
+    """Why an address does not respond; None for any response."""
     if urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
         return "no http address"
-    request = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310 - the scheme was looked at
+    request = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310 - the scheme was checked
     try:
         urllib.request.urlopen(request, timeout=_SECONDS_FOR_HUB).close()  # noqa: S310
     except urllib.error.HTTPError as error:
@@ -126,12 +126,12 @@ def _no_answer(endpoint: str) -> str | None:
 
 
 def is_offline() -> bool:
-    """Whether the hub's own switch is on."""
+    """Whether the hub's own offline switch is set."""
     return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
 
 
 def has_token() -> bool:
-    """Whether there is a token of the hub; it is never read further."""
+    """Whether there is a token for the hub; it is not used otherwise."""
     if os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN"):
         return True
     home = os.environ.get("HF_HOME") or str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
@@ -140,7 +140,7 @@ def has_token() -> bool:
 
 
 def without_secrets(address: str) -> str:
-    """An address without the name and password that may stand in it, nor a query."""
+    """An address without the user name, password and query that it may contain."""
     parts = urllib.parse.urlsplit(address)
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -149,17 +149,17 @@ def without_secrets(address: str) -> str:
 
 
 def check_embedded() -> list[Check]:
-    """Whether what commands use that are given nothing is there already."""
+    """Whether the default slices of commands without arguments are built already."""
     from recallkit import builtin
 
     folder = builtin.folder()
     is_built = (folder / "slices" / "tokens.parquet").exists()
-    found = f"built, in {folder}" if is_built else "not built yet: the first command without a text of its own does, in seconds"
+    found = f"built, in {folder}" if is_built else "not built yet: the first command that needs it builds it in seconds"
     return [Check(_GROUP, "embedded text", "ok", found, facts={"path": str(folder), "built": is_built})]
 
 
 def check_encoding() -> list[Check]:
-    """Whether text of every language can be read and printed."""
+    """Whether text in every language can be read and printed."""
     facts = {
         "output": (getattr(sys.stdout, "encoding", None) or "").lower(),
         "files": sys.getfilesystemencoding(),
@@ -172,7 +172,7 @@ def check_encoding() -> list[Check]:
 
 
 def check_settings() -> list[Check]:
-    """Variables of the environment that recallkit, or what it stands on, heeds."""
+    """Environment variables that affect recallkit or its dependencies."""
     names = sorted(name for name in os.environ if name.startswith("RECALLKIT_") or name in _OTHERS)
     values = {name: "(set)" if any(word in name for word in _SECRET) else os.environ[name] for name in names}
     found = ", ".join(f"{name}={value}" for name, value in values.items()) or "none is set"
@@ -180,5 +180,5 @@ def check_settings() -> list[Check]:
         remedy = f"set RECALLKIT_KERNELS to {', '.join(_IMPLS)}, or unset it"
         return [Check(_GROUP, "variables", "fail", found, remedy, {"variables": values})]
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
-        return [Check(_GROUP, "variables", "warn", found, "unset NUMBA_DISABLE_JIT: with it nothing is compiled", {"variables": values})]
+        return [Check(_GROUP, "variables", "warn", found, "unset NUMBA_DISABLE_JIT: it disables compilation", {"variables": values})]
     return [Check(_GROUP, "variables", "ok", found, facts={"variables": values})]

@@ -1,4 +1,4 @@
-"""What was looked at: a line each, the remedy below what is not well."""
+"""The checks, a line each, with the remedy below those that are not ok."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def doctor_json(checks: Sequence[Check]) -> dict[str, Any]:
-    """How everything is, and each check."""
+    """The overall status, and each check."""
     from recallkit.doctor.checks import worst
 
     return {"status": worst(list(checks)), "checks": [check.to_json() for check in checks]}
 
 
 def print_doctor(checks: Sequence[Check]) -> None:
-    """Status, name and what was found, in groups; lines are not folded, for they are pasted elsewhere."""
+    """Status, name and what was found, in groups; lines are not wrapped, so that they can be pasted elsewhere."""
     width, group = max(len(check.name) for check in checks), ""
     for check in checks:
         if check.group != group:
@@ -33,7 +33,7 @@ def print_doctor(checks: Sequence[Check]) -> None:
 
 
 def summary(checks: Sequence[Check]) -> str:
-    """How many are not well, by name."""
+    """The checks that are not ok, by name."""
     found = {status: [check.name for check in checks if check.status == status] for status in ("fail", "warn")}
     told = [
         f"{len(names)} {word}: {', '.join(names)}" for word, names in (("failed", found["fail"]), ("to know of", found["warn"])) if names
