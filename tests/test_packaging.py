@@ -119,7 +119,7 @@ def test_a_dependency_without_a_lower_bound_cannot_be_tried(requirement, tmp_pat
     path.write_text(f'[project]\ndependencies = ["{requirement}"]\n', encoding="utf-8")
     done = lowest_versions(path)
     assert done.returncode == 1
-    assert done.stderr == f"{requirement}: one lower bound, written >=, is wanted\n"
+    assert done.stderr == f"{requirement}: exactly one lower bound (>=) is required\n"
 
 
 def test_two_lower_bounds_of_one_dependency_cannot_be_tried(tmp_path):

@@ -50,8 +50,8 @@ def draw(results: Results, path: Path) -> int:
     found = list(_varied(results.rows))
     if found:
         machine = results.machine
-        told = f"{machine['name']}, {machine['dtype']}, torch {machine['torch']}"
-        save_figure(Figure(path.stem, "Times of operations", told, partial(_draw, found, told)), path)
+        caption = f"{machine['name']}, {machine['dtype']}, torch {machine['torch']}"
+        save_figure(Figure(path.stem, "Times of operations", caption, partial(_draw, found, caption)), path)
     return len(found)
 
 
@@ -70,13 +70,13 @@ def _varied(rows: list[Row]) -> Iterator[tuple[str, str, list[Row]]]:
                     yield " ".join([operation, *(f"{name}={value:,}" for name, value in rest)]), letter, alike
 
 
-def _draw(found: Sequence[tuple[str, str, list[Row]]], told: str, palette: Palette = PAPER) -> Chart:
+def _draw(found: Sequence[tuple[str, str, list[Row]]], caption: str, palette: Palette = PAPER) -> Chart:
     """All plots in rows of `_ACROSS`, below a line on the machine."""
     import altair as alt
 
     plots = [_draw_one(title, letter, rows, palette) for title, letter, rows in found]
     grid = alt.concat(*plots, columns=_ACROSS, spacing=28).resolve_scale(x="independent", y="independent")
-    return stacked(alt.layer(text(told, -AXIS, 6, colour=palette.soft), width=_WIDTH, height=8), grid)
+    return stacked(alt.layer(text(caption, -AXIS, 6, colour=palette.soft), width=_WIDTH, height=8), grid)
 
 
 def _draw_one(title: str, letter: str, rows: Sequence[Row], palette: Palette) -> Chart:

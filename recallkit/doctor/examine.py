@@ -37,7 +37,7 @@ def examine(*, full: bool = False) -> list[Check]:
         ("surroundings", "kernels", partial(surroundings.check_triton, seconds), seconds),
         ("surroundings", "ray", partial(surroundings.check_ray, seconds, full=full), seconds),
         ("surroundings", "hub", surroundings.check_hub, _QUICK),
-        ("surroundings", "embedded text", surroundings.check_embedded, _QUICK),
+        ("surroundings", "built-in text", surroundings.check_builtin, _QUICK),
         ("surroundings", "encoding", surroundings.check_encoding, _QUICK),
         ("surroundings", "variables", surroundings.check_settings, _QUICK),
     ]

@@ -107,7 +107,7 @@ def check_hub() -> list[Check]:
     problem = _no_answer(endpoint)
     if problem is None:
         return [Check(_GROUP, "hub", "ok", f"{facts['endpoint']} answers, {token}", facts={**facts, "answers": True})]
-    remedy = "check the network, or work with local files (HF_HUB_OFFLINE=1 says so at once)"
+    remedy = "check the network, or work with local files (with HF_HUB_OFFLINE=1 nothing waits for it)"
     return [Check(_GROUP, "hub", "warn", f"{facts['endpoint']} does not answer ({problem}), {token}", remedy, {**facts, "answers": False})]
 
 
@@ -148,14 +148,14 @@ def without_secrets(address: str) -> str:
 # ------------------------------------------------------------------------------------------------------ ours, and the rest
 
 
-def check_embedded() -> list[Check]:
+def check_builtin() -> list[Check]:
     """Whether the default slices of commands without arguments are built already."""
     from recallkit import builtin
 
     folder = builtin.folder()
     is_built = (folder / "slices" / "tokens.parquet").exists()
     found = f"built, in {folder}" if is_built else "not built yet: the first command that needs it builds it in seconds"
-    return [Check(_GROUP, "embedded text", "ok", found, facts={"path": str(folder), "built": is_built})]
+    return [Check(_GROUP, "built-in text", "ok", found, facts={"path": str(folder), "built": is_built})]
 
 
 def check_encoding() -> list[Check]:

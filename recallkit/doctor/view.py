@@ -35,7 +35,7 @@ def print_doctor(checks: Sequence[Check]) -> None:
 def summary(checks: Sequence[Check]) -> str:
     """The checks that are not ok, by name."""
     found = {status: [check.name for check in checks if check.status == status] for status in ("fail", "warn")}
-    told = [
+    counts = [
         f"{len(names)} {word}: {', '.join(names)}" for word, names in (("failed", found["fail"]), ("to know of", found["warn"])) if names
     ]
-    return f"{len(checks)} checks; " + ("; ".join(told) or "all is well") + "."
+    return f"{len(checks)} checks; " + ("; ".join(counts) or "all is well") + "."

@@ -1,4 +1,4 @@
-"""Control models: true language models made of counts, whose every NLL is exact, so that the pipeline has a known answer.
+"""Control models: language models computed from training counts, with exact NLLs, so that the pipeline has a known answer.
 
 Interpolated Witten-Bell smoothing (Chen & Goodman 1999, section 2.4), which sums to one at every order:
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import ModelRequest
 
 CACHE_WEIGHT = 0.35
-"""m above: of 0.1, 0.15 ... 0.5 the one with the lowest NLL on 2M tokens of mixed text held out from the counts (docs/log.md)."""
+"""m above: the value among 0.1, 0.15, ..., 0.5 with the lowest NLL on 2M tokens of mixed text held out from the counts (docs/log.md)."""
 
 
 def _counts_path(request: ModelRequest) -> Path:
     if request.counts is None:
-        raise UserError("control models are made of training counts", where=request.spec, remedy="give the table with --counts")
+        raise UserError("control models are computed from training counts", where=request.spec, remedy="give the table with --counts")
     return request.counts
 
 
 class _ControlModel:
-    """What the control models share: the counts, the unigram distribution, the interface of a scoring model."""
+    """Common parts of the control models: the counts, the unigram distribution, the interface of a scoring model."""
 
     cache_weight = 0.0
     order = 2
@@ -55,7 +55,7 @@ class _ControlModel:
             self.table.check_tokenizer(request.tokenizer["digest"], request.tokenizer["name"])
         if self.table.meta.get("only"):
             raise UserError(
-                "this table holds only the bigrams of one slice directory",
+                "this table contains only the bigrams of one slice directory",
                 where=request.counts,
                 remedy="a control model needs all of them: count without --only",
             )
@@ -63,7 +63,7 @@ class _ControlModel:
 
     @classmethod
     def identify(cls, request: ModelRequest) -> str:
-        """Digest of what decides the model's numbers. Raises UserError without counts."""
+        """Digest of everything that determines the scores. Raises UserError without counts."""
         counts_id = request.counts_id or read_meta(_counts_path(request))["id"]
         return artifacts.digest_json([request.spec, counts_id, request.vocab_size, cls.cache_weight])
 
@@ -80,7 +80,7 @@ class _ControlModel:
 
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, ...]:
-        """What `score_ngrams` needs: rows of followers with their counts, p1, p1 sorted, and the rows' summaries."""
+        """The arguments of `score_ngrams`: rows of followers with their counts, p1, p1 sorted, and the rows' summaries."""
         from recallkit.models.control_kernels import summarise_rows
 
         rows = self._rows() if self.order == 2 else (np.zeros(self.vocab_size + 1, np.int64), np.empty(0, np.uint32), np.empty(0))
@@ -152,7 +152,7 @@ _MODELS: dict[str, type[_ControlModel]] = {
 
 
 def identify_control(request: ModelRequest) -> str:
-    """Digest of what decides the model's numbers. Raises UserError without counts, and for an unknown name."""
+    """Digest of everything that determines the scores. Raises UserError without counts, and for an unknown name."""
     return registry.look_up(_MODELS, request.spec, "control model").identify(request)
 
 

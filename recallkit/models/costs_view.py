@@ -15,7 +15,7 @@ def print_costs(mixers: Sequence[Mapping[str, Any]], zoo_models: Sequence[Mappin
     """What mixers of this width and the zoo's models cost."""
     from recallkit.models import zoo
 
-    headers = ["parameters", "state", "FLOP a token"]
+    headers = ["parameters", "state", "FLOP per token"]
     console.print_table(
         Table(
             f"Mixers of width {width:,}, sequences of {length:,} tokens",

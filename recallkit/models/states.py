@@ -50,7 +50,7 @@ def find_layout(one: Any, two: Any, longer: Any) -> Layout:
     for small, large in zip(tensors_of(one), tensors_of(two), strict=True):
         grown = [axis for axis, sizes in enumerate(zip(small.shape, large.shape, strict=True)) if sizes[0] != sizes[1]]
         if len(grown) > 1 or any((small.shape[axis], large.shape[axis]) != (1, 2) for axis in grown):
-            raise ValueError(f"rows cannot be told apart in tensors of {tuple(small.shape)} and {tuple(large.shape)}")
+            raise ValueError(f"rows cannot be distinguished in tensors of {tuple(small.shape)} and {tuple(large.shape)}")
         axes.append(grown[0] if grown else None)
     grows = any(a.shape != b.shape for a, b in zip(tensors_of(one), tensors_of(longer), strict=True))
     return Layout(axes, grows)

@@ -260,7 +260,7 @@ class TorchModel:
         return TokenScores(scores.nll[real], scores.argmax[real], scores.rank[real])
 
     def _read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
-        """What `forward` gives for inputs (b, t): all at once, or about `chunk` ids of each row at a time."""
+        """The outputs of `forward` for inputs (b, t): all at once, or about `chunk` ids of each row at a time."""
         import torch
 
         carry = chunk is not None

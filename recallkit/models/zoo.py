@@ -108,7 +108,7 @@ def architecture(name: str, size: str = SHIPPED_SIZE, context: int = CONTEXT) ->
 
 
 def _sized(layer: LayerConfig, place: int, num_layers: int, size: Size, context: int) -> LayerConfig:
-    """The block at an index of so many, with the options that follow from the size."""
+    """A block by its index, with the options that follow from the size."""
     given = {"num_heads": size.num_heads, "window": size.window, "max_length": context, "layer": place, "num_layers": num_layers}
     return LayerConfig(layer.mixer, {name: given.get(name, value) for name, value in layer.options.items()})
 

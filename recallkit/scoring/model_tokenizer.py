@@ -1,4 +1,4 @@
-"""The tokenizer that comes with a model, told apart from others without being read."""
+"""The tokenizer that comes with a model, identified without being read."""
 
 from __future__ import annotations
 

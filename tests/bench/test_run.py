@@ -62,7 +62,7 @@ def test_an_unknown_name_is_a_mistake_with_a_remedy(run):
 
 @pytest.mark.parametrize(
     ("place", "line"),
-    [("file", "a file, where a folder"), ("file/below", "cannot be made (Not a directory)"), ("mine", "will not replace")],
+    [("file", "it is a file, not a folder"), ("file/below", "cannot be made (Not a directory)"), ("mine", "will not replace")],
 )
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(run, tmp_path, place, line):
     (tmp_path / "file").write_text("mine")

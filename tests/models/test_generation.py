@@ -269,7 +269,7 @@ def test_states_of_any_form_are_joined_and_taken_without_sharing_memory():
         assert min(tensor.min() for tensor in states.tensors_of(left)) >= 0
     assert [part.again.unique().item() for part in parts] == [1, 2]
     assert [part.count.item() for part in parts] == [4, 3]
-    with pytest.raises(ValueError, match="cannot be told apart"):
+    with pytest.raises(ValueError, match="cannot be distinguished"):
         states.find_layout(torch.zeros(4, 2), torch.zeros(8, 2), torch.zeros(4, 2))
 
 

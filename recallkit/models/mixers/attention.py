@@ -29,7 +29,7 @@ class Attention(Mixer):
     The state is the rotated keys and the values (b, h, T, k), right-aligned, and how many tokens a row has read, `seen` (b,).
 
     Off by default: `qk_norm`, a root-mean-square norm of each head's q and k before they are rotated (arXiv 2302.05442, section
-    2, there a layer norm), and `short_conv`, a causal convolution of so many taps over every channel of q, k and v, as
+    2, there a layer norm), and `short_conv`, a causal convolution of that many taps on every channel of q, k and v, as
     Hyena, H3 and Mamba have it; the last inputs of the convolution, `recent`, are then part of the state.
     """
 

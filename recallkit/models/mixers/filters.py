@@ -60,7 +60,7 @@ class ExplicitFilter(Filter):
         return functional.softshrink(taps, self.squash) if self.squash else taps
 
     def flops(self, k: int) -> int:
-        """None where nothing is squashed: the taps are there."""
+        """Zero without a threshold: the taps are parameters."""
         return 2 * k * self.channels * (self.squash > 0)
 
 

@@ -95,5 +95,5 @@ class H3(Mixer):
         return y
 
     def _by_head(self, x: Tensor) -> Tensor:
-        """(b, t, d) -> (b, p, t, h): a head's channels lie next to each other."""
+        """(b, t, d) -> (b, p, t, h): a head's channels are contiguous."""
         return x.view(*x.shape[:2], self.heads, self.head_dim).permute(0, 3, 1, 2)
