@@ -36,6 +36,6 @@ def summary(checks: Sequence[Check]) -> str:
     """The checks that are not ok, by name."""
     found = {status: [check.name for check in checks if check.status == status] for status in ("fail", "warn")}
     counts = [
-        f"{len(names)} {word}: {', '.join(names)}" for word, names in (("failed", found["fail"]), ("to know of", found["warn"])) if names
+        f"{len(names)} {word}: {', '.join(names)}" for word, names in (("failed", found["fail"]), ("with warnings", found["warn"])) if names
     ]
-    return f"{len(checks)} checks; " + ("; ".join(counts) or "all is well") + "."
+    return f"{len(checks)} checks; " + ("; ".join(counts) or "all passed") + "."

@@ -117,7 +117,7 @@ class Recurrence:
         scale = () if "bonus" in given else (0.5,)
         for start in (None, state):
             torch.library.opcheck(kernel, (*given.values(), start, *scale))
-        with torch.no_grad(), pytest.raises(ValueError, match="one type of all, not float32, float32, bfloat16"):
+        with torch.no_grad(), pytest.raises(ValueError, match="one type for all, not float32, float32, bfloat16"):
             self.attend(**given | {"v": given["v"].bfloat16()}, impl="triton")
         with pytest.raises(ValueError, match="no backward pass"):
             self.attend(**{name: x.requires_grad_() for name, x in given.items()}, impl="triton")
