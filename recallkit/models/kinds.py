@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +31,11 @@ def _none(_: Any) -> None:
     return None
 
 
-def _lazy(reference: str) -> Callable[..., Any]:
-    """A function of recallkit.models, "module:name", whose module is imported when it is first called."""
-    module, _, name = reference.partition(":")
-    return lambda argument: getattr(importlib.import_module(f"recallkit.models.{module}"), name)(argument)
+def _lazy(module: str, *names: str) -> tuple[Callable[[Any], Any], ...]:
+    """Functions of a module of recallkit.models, in the order of `ModelKind`'s: the module is imported when one is first called."""
+    return tuple(
+        lambda argument, name=name: getattr(importlib.import_module(f"recallkit.models.{module}"), name)(argument) for name in names
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +55,10 @@ class ModelKind:
     """The tokenizer that comes with the model of a name, as `load_tokenizer` takes it; None where none does."""
     code_files: Callable[[ModelRequest], list[str] | None] = _none
     """The files of Python code that come with a checkpoint and that this request allows to run."""
-    is_control: bool = False
+    is_control: bool = field(default=False, kw_only=True)
     """Whether it is computed from training counts: exactly, from the slices' own tokens, without a precision or a state."""
-    reads_builtin_tokenizer: bool = False
+    reads_builtin_tokenizer: bool = field(default=False, kw_only=True)
     """Whether it was trained on ids of the built-in tokenizer."""
-
-
-def _is_control(spec: str) -> bool:
-    return spec.startswith("control:") and spec != COPY_CONTROL
 
 
 def _is_user_model(spec: str) -> bool:
@@ -69,17 +66,9 @@ def _is_user_model(spec: str) -> bool:
     return ".py:" in spec or (spec.endswith(".py") and Path(spec).is_file())
 
 
-def _is_published_on_hub(spec: str) -> bool:
-    return _PUBLISHED_ON_HUB.fullmatch(spec) is not None and not Path(spec).exists()
-
-
 def _is_native_directory(spec: str) -> bool:
     """A directory with a checkpoint of `examples/train_zoo.py`, or with the files of a published one."""
     return Path(spec).is_dir() and (zoo.is_ours(Path(spec)) or published.is_published(Path(spec)))
-
-
-def _is_rwkv_file(spec: str) -> bool:
-    return Path(spec).is_file() and rwkv_file.is_rwkv_file(Path(spec))
 
 
 KINDS: tuple[ModelKind, ...] = (
@@ -87,8 +76,7 @@ KINDS: tuple[ModelKind, ...] = (
         "zoo",
         {f"{zoo.PREFIX}{name}": zoo.ARCHITECTURES[name].description for name in zoo.shipped()},
         lambda spec: spec.startswith(zoo.PREFIX),
-        _lazy("native:identify_zoo"),
-        _lazy("native:load_zoo"),
+        *_lazy("native", "identify_zoo", "load_zoo"),
         reads_builtin_tokenizer=True,
     ),
     ModelKind(
@@ -98,17 +86,15 @@ KINDS: tuple[ModelKind, ...] = (
             "control:bigram": "interpolated bigram model from the counts table: knows training, remembers no context",
             "control:recall": "control:bigram mixed with a cache of this context's bigrams: its lead over control:bigram is recall",
         },
-        _is_control,
-        _lazy("control:identify_control"),
-        _lazy("control:load_control"),
+        lambda spec: spec.startswith("control:") and spec != COPY_CONTROL,
+        *_lazy("control", "identify_control", "load_control"),
         is_control=True,
     ),
     ModelKind(
         "copy",
         {COPY_CONTROL: "finds the query in its prompt and copies what follows; for eval-recall alone"},
         lambda spec: spec == COPY_CONTROL,
-        _lazy("control:refuse_copy"),
-        _lazy("control:refuse_copy"),
+        *_lazy("control", "refuse_copy", "refuse_copy"),
         is_control=True,
     ),
     ModelKind(
@@ -119,43 +105,31 @@ KINDS: tuple[ModelKind, ...] = (
             "OWNER/NAME": "the same from the Hugging Face hub",
         },
         None,
-        _lazy("hf:identify_transformers"),
-        _lazy("hf:load_transformers"),
-        _lazy("hf:own_tokenizer"),
-        _lazy("hf:code_files"),
+        *_lazy("hf", "identify_transformers", "load_transformers", "own_tokenizer", "code_files"),
     ),
     ModelKind(
         "published",
-        {
-            "hazyresearch/NAME": "the checkpoints of the Based paper, {based,attn,mamba}-{360m,1b}, or a directory with such files",
-        },
-        _is_published_on_hub,
-        _lazy("native:identify_published"),
-        _lazy("native:load_published"),
-        lambda _: GPT2,
+        {"hazyresearch/NAME": "the checkpoints of the Based paper, {based,attn,mamba}-{360m,1b}, or a directory with such files"},
+        lambda spec: _PUBLISHED_ON_HUB.fullmatch(spec) is not None and not Path(spec).exists(),
+        *(*_lazy("hf", "identify_transformers"), *_lazy("native", "load_published"), lambda _: GPT2),
     ),
     ModelKind(
         "native directory",
         {},
         _is_native_directory,
-        _lazy("native:identify_directory"),
-        _lazy("native:load_directory"),
-        _lazy("hf:own_tokenizer"),
+        *(*_lazy("native", "identify_local", "load_local"), *_lazy("hf", "own_tokenizer")),
     ),
     ModelKind(
         "RWKV file",
         {"FILE.bin": "an RWKV-4 or RWKV-5.2 model in the file format of rwkv.cpp"},
-        _is_rwkv_file,
-        _lazy("native:identify_rwkv_file"),
-        _lazy("native:load_rwkv_file"),
+        lambda spec: Path(spec).is_file() and rwkv_file.is_rwkv_file(Path(spec)),
+        *_lazy("native", "identify_local", "load_local"),
     ),
     ModelKind(
         "user",
         {"FILE.py:FUNCTION": "a model of your own: the function returns a torch module, or anything that scores"},
         _is_user_model,
-        _lazy("user:identify_user_model"),
-        _lazy("user:load_user_model"),
-        _lazy("user:user_tokenizer"),
+        *_lazy("user", "identify_user_model", "load_user_model", "user_tokenizer"),
     ),
 )
 
