@@ -148,7 +148,7 @@ def test_changed_code_is_the_code_that_runs(checkpoint):
         ("this is no Python", "transformers cannot load it"),
         (MODEL.replace("self.post_init()", "undefined()"), "transformers cannot load it.*undefined"),
         (MODEL.replace("state, logits = 0, []", "raise KeyError('lost')"), "its forward pass fails.*lost"),
-        (MODEL.replace("return CausalLMOutput(logits=torch.stack(logits, 1))", "return None"), "gives no logits"),
+        (MODEL.replace("return CausalLMOutput(logits=torch.stack(logits, 1))", "return None"), "returns no logits"),
         (MODEL.replace(".unbind(1)", ".flip(1).unbind(1)"), "it is not causal"),
     ],
     ids=["no code", "fails to load", "fails to run", "no logits", "sees what follows"],
