@@ -138,7 +138,7 @@ def test_autocast_narrows_nothing():
     [
         ({"q": (1, 2, 5, 4)}, r"do not fit: q \(1, 2, 5, 4\)"),
         ({"v": (1, 2, 4, 3)}, "do not fit"),
-        ({"v": (1, 3, 5, 3)}, "no multiple"),
+        ({"v": (1, 3, 5, 3)}, "not a multiple"),
         ({"log_decay": (3,)}, r"log_decay must be \(h,\) = \(2,\) or \(b, h, t\) = \(1, 2, 5\), not \(3,\)"),
         ({"log_decay": (1, 2, 1)}, "log_decay"),
         ({"state": (1, 2, 3, 8)}, r"the state must be \(b, h, k, v\) = \(1, 2, 8, 3\)"),

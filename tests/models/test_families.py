@@ -171,7 +171,7 @@ def test_positions_that_stretch_with_the_length_keep_a_short_sequence_out_of_a_l
 def test_a_state_that_cannot_be_carried_is_one_line(stretching):
     model = load_model(ModelRequest(str(stretching), VOCAB_SIZE, device="cpu"))
     assert model.carrying is None
-    with pytest.raises(UserError, match=r"cannot be carried from one piece to the next.*--stride"):
+    with pytest.raises(UserError, match=r"cannot be carried from one chunk to the next.*--stride"):
         model.score_carrying(*sequences([20, 20]), chunk=8)
 
 
