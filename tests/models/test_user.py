@@ -439,7 +439,7 @@ def test_a_user_error_of_the_users_own_is_told_as_it_is(tmp_path):
 
 @pytest.mark.parametrize(
     ("files", "message"),
-    [("['w']", "w: no such file, but FILES of mine.py names it"), ("'w'", "FILES is not a list"), ("[3]", "FILES is no list")],
+    [("['w']", "w: no such file, but FILES of mine.py names it"), ("'w'", "FILES is not a list"), ("[3]", "FILES is not a list")],
 )
 def test_files_that_are_missing_are_one_line(tmp_path, files, message):
     with pytest.raises(UserError, match=message):
