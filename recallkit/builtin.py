@@ -17,7 +17,7 @@ from recallkit.errors import UsageError
 from recallkit.models import zoo
 from recallkit.storage import artifacts
 from recallkit.text.open_text import TextOptions
-from recallkit.text.tokenizers import EMBEDDED
+from recallkit.text.tokenizers import BUILTIN
 
 TRAINING_TEXT = TextOptions(("demo:train",), "train")
 WHOLE_VALIDATION_TEXT = TextOptions(("demo:validation",), "validation")
@@ -52,7 +52,7 @@ def counts(*, force: bool = False) -> Path:
     """The counts table of the zoo's training tokens, made if it is not there, or with `force`."""
     path = folder() / "zoo-counts.duckdb"
     if force or not path.exists():
-        counting.import_counts(zoo.TRAINING_BIGRAMS, path, tokenizer=EMBEDDED, num_tokens=None, boundary="pack", force=force)
+        counting.import_counts(zoo.TRAINING_BIGRAMS, path, tokenizer=BUILTIN, num_tokens=None, boundary="pack", force=force)
     return path
 
 
@@ -60,7 +60,7 @@ def slices(*, force: bool = False) -> Path:
     """The slice directory of the validation text, made if it is not there, or with `force`."""
     path = folder() / "slices"
     if force or not (path / "tokens.parquet").exists():
-        slicing.slice_text(VALIDATION_TEXT, path, counts=counts(force=force), rare=RARE, seq_len=config.EMBEDDED_SEQ_LEN, force=force)
+        slicing.slice_text(VALIDATION_TEXT, path, counts=counts(force=force), rare=RARE, seq_len=config.BUILTIN_SEQ_LEN, force=force)
     return path
 
 
@@ -133,7 +133,7 @@ def what_to_slice(
         out=out or (folder() / name if is_sample else Path(name)),
         counts=counts() if counts_file is None and is_ours else counts_file,
         rare=rare,
-        seq_len=seq_len if seq_len is not None else config.EMBEDDED_SEQ_LEN if is_ours or is_sample else config.SEQ_LEN,
+        seq_len=seq_len if seq_len is not None else config.BUILTIN_SEQ_LEN if is_ours or is_sample else config.SEQ_LEN,
     )
 
 

@@ -11,7 +11,7 @@ SCHEMA_VERSION = 1
 SEQ_LEN = 2048
 """Predictions in a sequence (Zoology 3.1): a sequence holds one id more."""
 
-EMBEDDED_SEQ_LEN = 256
+BUILTIN_SEQ_LEN = 256
 """The same for the embedded text: what the models of the zoo were trained to read."""
 
 MAX_COUNT = 1250
@@ -28,7 +28,7 @@ MAX_RECORD_BYTES = 50_000_000
 """Longest record read (one line, one text): anything longer is a broken file rather than a document."""
 
 ENCODING_SECONDS = 60.0
-ENCODING_CHARACTERS_A_SECOND = 10_000
+ENCODING_CHARACTERS_PER_SECOND = 10_000
 """A tokenizer is given up where it takes longer than so many seconds, and one more for so many characters: that is a hundred
 times what the slowest ones take."""
 

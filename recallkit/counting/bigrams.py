@@ -1,10 +1,10 @@
-"""Training bigrams counted exactly, in bounded memory: a stretch of the text at a time, chunks to sorted runs, runs merged.
+"""Training bigrams counted exactly, in bounded memory: a shard range of the text at a time, chunks to sorted runs, runs merged.
 
-A stretch is some neighbouring shards of the text. Stretches do not depend on each other: any number of processes and
+A shard range is some neighbouring shards of the text. Shard ranges do not depend on each other: any number of processes and
 machines count them in any order, each into a run, and what spans two of them is found from their first and last ids.
-Within a stretch a chunk of ids is counted in memory and becomes a sorted run on disk; runs of similar size are merged
-two by two, so that a stretch of any length leaves a few of them. After every run the place in the text is committed,
-and a killed count goes on from there. Totals do not depend on where stretches and chunks were cut.
+Within a shard range a chunk of ids is counted in memory and becomes a sorted run on disk; runs of similar size are merged
+two by two, so that a shard range of any length leaves a few of them. After every run the place in the text is committed,
+and a killed count goes on from there. Totals do not depend on where shard ranges and chunks were cut.
 
 Longer n-grams (`order` 3 to 5) are counted beside the bigrams in the same way.
 """
@@ -39,14 +39,14 @@ CHUNK_TOKENS = 1 << 27
 NGRAM_CHUNK_TOKENS = 1 << 25
 """The same where longer n-grams are counted, which takes more memory a token."""
 
-SECONDS_A_CHUNK = 120.0
+SECONDS_PER_CHUNK = 120.0
 """A slow stream commits what it has after this time, so that a kill costs at most two minutes."""
 
-STRETCH_BYTES = 1 << 26
+SHARD_RANGE_BYTES = 1 << 26
 """Neighbouring shards are counted together up to this size on disk: some seconds of work."""
 
-MOST_STRETCHES = 256
-"""Of a large text stretches are larger, for each keeps a run on disk until all are merged: 0.3 bytes a token at 300B tokens."""
+MAX_SHARD_RANGES = 256
+"""Of a large text shard ranges are larger, for each keeps a run on disk until all are merged: 0.3 bytes a token at 300B tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +76,26 @@ class Counting:
         return self.order - 1 if self.boundary == "pack" else 0
 
 
-def plan_stretches(sizes: Sequence[int | None]) -> list[range]:
-    """Cuts shards (sizes in bytes) into stretches, by nothing but sizes; a shard of unknown size is one of its own."""
-    stretches: list[range] = []
-    wanted, room = max(STRETCH_BYTES, sum(filter(None, sizes)) // MOST_STRETCHES), 0
+def plan_shard_ranges(sizes: Sequence[int | None]) -> list[range]:
+    """Cuts shards (sizes in bytes) into shard ranges, by nothing but sizes; a shard of unknown size is one of its own."""
+    shard_ranges: list[range] = []
+    wanted, room = max(SHARD_RANGE_BYTES, sum(filter(None, sizes)) // MAX_SHARD_RANGES), 0
     for shard, size in enumerate(sizes):
-        if stretches and size is not None and size <= room:
-            stretches[-1] = range(stretches[-1].start, shard + 1)
+        if shard_ranges and size is not None and size <= room:
+            shard_ranges[-1] = range(shard_ranges[-1].start, shard + 1)
             room -= size
         else:
-            stretches.append(range(shard, shard + 1))
+            shard_ranges.append(range(shard, shard + 1))
             room = 0 if size is None else wanted - size
-    return stretches
+    return shard_ranges
 
 
-# ----------------------------------------------------------------------------------------------------------- a stretch
+# ----------------------------------------------------------------------------------------------------------- a shard range
 
 
 @dataclass(frozen=True, slots=True)
 class CountingState:
-    """Where counting a stretch goes on: the next record, the tokens so far, the first and the last ids (packed text)."""
+    """Where counting a shard range goes on: the next record, the tokens so far, the first and the last ids (packed text)."""
 
     position: Position = Position()
     num_tokens: int = 0
@@ -111,8 +111,8 @@ class CountingState:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedStretch:
-    """A stretch that is counted: its runs (kind -> run, in the folder of the parts), its totals and its ends.
+class CountedShardRange:
+    """A shard range that is counted: its runs (kind -> run, in the folder of the parts), its totals and its ends.
 
     `limit` is the number of tokens after which it was to end, if any; skipped records are those of `StreamReport`.
     """
@@ -132,12 +132,12 @@ class CountedStretch:
         return self.limit == limit if was_cut else limit is None or self.num_tokens <= limit
 
     def save(self, path: Path) -> None:
-        """Writes the stretch's part: from now on it is done."""
+        """Writes the shard range's part: from now on it is done."""
         artifacts.write_json(path, asdict(self))
 
     @classmethod
-    def load(cls, path: Path) -> CountedStretch | None:
-        """A stretch that is done; None where its part or one of its files is missing or cut short."""
+    def load(cls, path: Path) -> CountedShardRange | None:
+        """A shard range that is done; None where its part or one of its files is missing or cut short."""
         if not path.is_file():
             return None
         saved = artifacts.read_json(path)
@@ -156,7 +156,7 @@ def counting_state(journal: Journal) -> CountingState | None:
     return CountingState.from_json(saved) if saved and is_whole else None
 
 
-def count_stretch(
+def count_shard_range(
     batches: Iterable[EncodedDocuments],
     journal: Journal,
     counting: Counting,
@@ -164,23 +164,23 @@ def count_stretch(
     limit_tokens: int | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
     num_threads: int = 2,
-) -> Generator[int, None, CountedStretch]:
-    """Counts a stretch of the text, committing runs to `journal`; goes on where the journal stands.
+) -> Generator[int, None, CountedShardRange]:
+    """Counts a shard range of the text, committing runs to `journal`; goes on where the journal stands.
 
-    `batches` must begin at the position of `counting_state(journal)`. `limit_tokens` ends the stretch after exactly that
-    many ids, end tokens included. Gives the tokens so far after every batch; its value is the counted stretch, whose runs
+    `batches` must begin at the position of `counting_state(journal)`. `limit_tokens` ends the shard range after exactly that
+    many ids, end tokens included. Gives the tokens so far after every batch; its value is the counted shard range, whose runs
     stand in the folder of `journal.target`.
     """
-    return (yield from _Stretch(journal, counting, limit_tokens, chunk_tokens, num_threads).run(batches))
+    return (yield from _ShardRangeCounter(journal, counting, limit_tokens, chunk_tokens, num_threads).run(batches))
 
 
-def ended(counting: Generator[int, None, CountedStretch], progress: Callable[[int], None] = lambda _: None) -> CountedStretch:
-    """Lets `count_stretch` run to its end; `progress` is told the tokens so far."""
+def ended(counting: Generator[int, None, CountedShardRange], progress: Callable[[int], None] = lambda _: None) -> CountedShardRange:
+    """Lets `count_shard_range` run to its end; `progress` is told the tokens so far."""
     while True:
         try:
             progress(next(counting))
         except StopIteration as end:
-            counted: CountedStretch = end.value
+            counted: CountedShardRange = end.value
             return counted
 
 
@@ -221,7 +221,7 @@ class _Chunk:
 
 
 class _Runs:
-    """The sorted runs of one kind of a stretch, kept few by merging neighbours of similar size."""
+    """The sorted runs of one kind of a shard range, kept few by merging neighbours of similar size."""
 
     def __init__(self, folder: Path, kind: str, saved: Sequence[dict[str, Any]]) -> None:
         self.files = RunFiles(folder, kind)
@@ -254,8 +254,8 @@ class _Runs:
         return files.merge_all([self.files.load(run) for run in self.runs], num_threads=num_threads)
 
 
-class _Stretch:
-    """The state of `count_stretch` between batches."""
+class _ShardRangeCounter:
+    """The state of `count_shard_range` between batches."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class _Stretch:
         self.chunk: _Chunk | None = None
         self.committed_at = time.monotonic()
 
-    def run(self, batches: Iterable[EncodedDocuments]) -> Generator[int, None, CountedStretch]:
+    def run(self, batches: Iterable[EncodedDocuments]) -> Generator[int, None, CountedShardRange]:
         for encoded in batches:
             if self._at_limit():
                 break
@@ -295,7 +295,7 @@ class _Stretch:
             starts = starts[starts < len(ids)]
         if self.chunk is None:
             self.chunk = _Chunk(ids.dtype, max(self.chunk_tokens, len(ids)), self.state.tail)
-        if not self.chunk.has_room(len(ids)) or time.monotonic() - self.committed_at > SECONDS_A_CHUNK:
+        if not self.chunk.has_room(len(ids)) or time.monotonic() - self.committed_at > SECONDS_PER_CHUNK:
             self._commit()
         if not self.chunk.has_room(len(ids)):
             self.chunk = _Chunk(ids.dtype, len(ids), self.state.tail)
@@ -337,7 +337,7 @@ class _Stretch:
         runs = {kind: [asdict(run) for run in runs.runs] for kind, runs in self.runs.items()}
         self.journal.commit({"stream": asdict(self.state), "runs": runs, "unigrams": self.unigrams.tolist()})
 
-    def _finish(self) -> CountedStretch:
+    def _finish(self) -> CountedShardRange:
         """The runs merged into one a kind, the tokens as one more."""
         folder = self.journal.target.parent
         self.chunk = None
@@ -346,7 +346,7 @@ class _Stretch:
         tokens = RunFiles(folder, "tokens")
         runs["tokens"] = tokens.add(tokens.kind.make(seen, self.unigrams[seen]))
         state = self.state
-        return CountedStretch(runs, state.num_tokens, state.num_documents, state.head, state.tail, self.limit)
+        return CountedShardRange(runs, state.num_tokens, state.num_documents, state.head, state.tail, self.limit)
 
 
 def _listed(ids: np.ndarray) -> tuple[int, ...]:
@@ -374,20 +374,22 @@ def keep_only(counted: Any, needed: np.ndarray | None) -> Any:
     return type(counted)(counted.keys[kept], counted.counts[kept])
 
 
-# ------------------------------------------------------------------------------------------------------- all stretches
+# ------------------------------------------------------------------------------------------------------- all shard ranges
 
 
-def join_stretches(stretches: Sequence[CountedStretch], folder: Path, counting: Counting, *, num_threads: int = 2) -> CountedStream:
-    """The counts of the whole text: the runs of its stretches, whose files lie in `folder`, merged by ranges of keys.
+def join_shard_ranges(
+    shard_ranges: Sequence[CountedShardRange], folder: Path, counting: Counting, *, num_threads: int = 2
+) -> CountedStream:
+    """The counts of the whole text: the runs of its shard ranges, whose files lie in `folder`, merged by ranges of keys.
 
-    In packed text n-grams span stretches: they are found from the stretches' first and last ids.
+    In packed text n-grams span shard ranges: they are found from the shard ranges' first and last ids.
     """
     merged: dict[str, Any] = {}
     for kind in (*counting.kinds(), "tokens"):
         files = RunFiles(folder, kind)
-        runs = [files.load(stretch.runs[kind]) for stretch in stretches]
+        runs = [files.load(shard_range.runs[kind]) for shard_range in shard_ranges]
         if kind != "tokens":
-            spanning = spanning_ngrams(stretches, counting.length(kind)) if counting.boundary == "pack" else []
+            spanning = spanning_ngrams(shard_ranges, counting.length(kind)) if counting.boundary == "pack" else []
             runs.append(_as_run(spanning, kind, counting))
         runs = [run for run in runs if len(run[0])]
         merged[kind] = runs[0] if len(runs) == 1 else files.load(files.merge_all(runs, num_threads=num_threads))
@@ -395,21 +397,21 @@ def join_stretches(stretches: Sequence[CountedStretch], folder: Path, counting: 
         merged["bigrams"],
         merged["tokens"].keys.astype(np.uint32),
         np.asarray(merged["tokens"].counts),
-        sum(stretch.num_tokens for stretch in stretches),
-        sum(stretch.num_documents for stretch in stretches),
+        sum(shard_range.num_tokens for shard_range in shard_ranges),
+        sum(shard_range.num_documents for shard_range in shard_ranges),
         ngrams=merged.get("ngrams"),
     )
 
 
-def spanning_ngrams(stretches: Sequence[CountedStretch], length: int) -> list[tuple[int, ...]]:
-    """The n-grams of packed text that begin in one stretch and end in a later one, in the order of the text."""
+def spanning_ngrams(shard_ranges: Sequence[CountedShardRange], length: int) -> list[tuple[int, ...]]:
+    """The n-grams of packed text that begin in one shard range and end in a later one, in the order of the text."""
     found: list[tuple[int, ...]] = []
     tail: tuple[int, ...] = ()
-    for stretch in stretches:
-        ids = last_ids(tail, length - 1) + stretch.head[: length - 1]
+    for shard_range in shard_ranges:
+        ids = last_ids(tail, length - 1) + shard_range.head[: length - 1]
         found += [ids[end - length : end] for end in range(length, len(ids) + 1)]
-        # A stretch of fewer ids has all of them in its tail, and the one before it is still in reach.
-        tail = last_ids(tail + stretch.tail, length - 1)
+        # A shard range of fewer ids has all of them in its tail, and the one before it is still in reach.
+        tail = last_ids(tail + shard_range.tail, length - 1)
     return found
 
 

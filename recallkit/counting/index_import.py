@@ -76,7 +76,7 @@ def import_index(
 
 
 def _count(this: _Import, parts: PartsJournal) -> CountedStream:
-    """The counts of the whole index as one stretch of text, from where its journal stands."""
+    """The counts of the whole index as one shard range of text, from where its journal stands."""
     from recallkit.counting import bigrams
 
     stream = this.index.stream(this.boundary, this.text.end_token_id)
@@ -86,8 +86,8 @@ def _count(this: _Import, parts: PartsJournal) -> CountedStream:
         if state is not None:
             console.note(f"{parts.target}: going on after {state.num_tokens:,} tokens of an interrupted run")
         batches = stream.batches(Position() if state is None else state.position)
-        stretch = bigrams.ended(bigrams.count_stretch(batches, journal, counting, limit_tokens=stream.limit_tokens), show)
-        counted = bigrams.join_stretches([stretch], parts.folder, counting)
+        shard_range = bigrams.ended(bigrams.count_shard_range(batches, journal, counting, limit_tokens=stream.limit_tokens), show)
+        counted = bigrams.join_shard_ranges([shard_range], parts.folder, counting)
     if not counted.num_tokens:
         raise UserError("an index without text", where=this.place, remedy="give another one")
     return counted if stream.limit_tokens is None else replace(counted, num_documents=_count_documents(this, counted))

@@ -32,7 +32,7 @@ BLOCK_IDS = 1 << 22
 LONGEST_DOCUMENT = 1 << 26
 """Ids of the longest document read: 256 MB at most; anything longer is a broken file rather than a document."""
 
-_OFFSETS_A_BATCH = 1 << 16
+_OFFSETS_PER_BATCH = 1 << 16
 
 _TOKENGRAMS_ENTRY = 8
 _MEGATRON = b"MMIDIDX"
@@ -327,7 +327,7 @@ class InfiniGramIndex:
 
     def _batch(self, number: int, shard: _Shard, first: int) -> EncodedDocuments:
         """Documents of a shard from `first` on: as many as a block holds, at least one."""
-        places = shard.places(first, _OFFSETS_A_BATCH, self.token_bytes)
+        places = shard.places(first, _OFFSETS_PER_BATCH, self.token_bytes)
         count = max(1, int(np.searchsorted(places, places[0] + BLOCK_IDS, "right")) - 1)
         places = places[: count + 1]
         if places[-1] - places[0] > LONGEST_DOCUMENT:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from recallkit.counting.ngram_kernels import NgramRun
     from recallkit.counting.table import CountsTable
 
-_ROWS_AN_INSERT = 1 << 22
+_ROWS_PER_INSERT = 1 << 22
 
 
 def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timings: Timings | None = None) -> dict[str, Any]:
@@ -68,8 +68,8 @@ def _insert_all(connection: duckdb.DuckDBPyConnection, counted: CountedStream, m
 
 
 def _parts(num_rows: int) -> Iterator[slice]:
-    for start in range(0, num_rows, _ROWS_AN_INSERT):
-        yield slice(start, start + _ROWS_AN_INSERT)
+    for start in range(0, num_rows, _ROWS_PER_INSERT):
+        yield slice(start, start + _ROWS_PER_INSERT)
 
 
 def _insert_ngrams(connection: duckdb.DuckDBPyConnection, ngrams: NgramRun, order: int) -> None:

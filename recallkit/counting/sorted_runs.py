@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     Run = BigramRun | NgramRun
     """Key columns and counts, uint64 (m,), keys strictly increasing."""
 
-_ROWS_A_RANGE = 1 << 22
+ROWS_PER_RANGE = 1 << 22
 """Rows of all runs together that are merged at once: 100 to 200 MB a thread."""
 
-_SAMPLES_A_RANGE = 64
+_SAMPLES_PER_RANGE = 64
 
 
 class Kind(NamedTuple):
@@ -173,15 +173,15 @@ class RunFiles:
 
 
 def _cut_ranges(runs: Sequence[Run]) -> Iterator[list[tuple[int, int]]]:
-    """For each range of keys the rows of every run that lie in it: ranges of similar size, of at most about `_ROWS_A_RANGE` rows.
+    """For each range of keys the rows of every run that lie in it: ranges of similar size, of at most about `ROWS_PER_RANGE` rows.
 
     Cuts are found from evenly spaced keys of every run.
     """
     total = sum(len(run[0]) for run in runs)
     if not total:
         return
-    num_ranges = -(-total // _ROWS_A_RANGE)
-    step = max(1, total // (num_ranges * _SAMPLES_A_RANGE))
+    num_ranges = -(-total // ROWS_PER_RANGE)
+    step = max(1, total // (num_ranges * _SAMPLES_PER_RANGE))
     samples = np.sort(np.concatenate([run[0][step // 2 :: step] for run in runs]))
     cuts = np.unique(samples[np.arange(1, num_ranges) * len(samples) // num_ranges]) if num_ranges > 1 else samples[:0]
     # Ranges are cut between values of the first column, so that all rows of one value fall into one range.

@@ -1,4 +1,4 @@
-"""A counting job, and the one who does it: opens the tokenizer once, then reads, tokenises and counts stretch after stretch."""
+"""A counting job, and the one who does it: opens the tokenizer once, then reads, tokenises and counts shard range after shard range."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from recallkit.counting import bigrams
-from recallkit.counting.bigrams import CountedStretch, Counting
+from recallkit.counting.bigrams import CountedShardRange, Counting
 from recallkit.errors import UserError
-from recallkit.parallel.job import Done, Seat
+from recallkit.parallel.job import Done, WorkerSlot
 from recallkit.parallel.processes import num_cores
 from recallkit.storage.journal import Journal
 from recallkit.text.open_text import OpenText, TextOptions
@@ -28,7 +28,7 @@ _MOST_THREADS = 16
 """That share one chunk: memory is as fast as it is."""
 
 
-class Stretch(NamedTuple):
+class ShardRange(NamedTuple):
     """An item of work: neighbouring shards, and the tokens after which counting them ends, if any."""
 
     number: int
@@ -39,7 +39,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CountingJob:
-    """Everything that a process needs to count stretches of a text; it can be pickled."""
+    """Everything that a process needs to count shard ranges of a text; it can be pickled."""
 
     text: TextOptions
     shards: Sequence[Shard]
@@ -54,8 +54,8 @@ class CountingJob:
 
     doing: ClassVar[str] = "counting"
     remedy: ClassVar[str] = "give fewer --workers"
-    wants_card: ClassVar[bool] = False
-    most_items_a_task: ClassVar[int] = 1
+    prefers_gpu: ClassVar[bool] = False
+    max_items_per_task: ClassVar[int] = 1
 
     def for_others(self) -> CountingJob:
         """The job as it is sent to other processes."""
@@ -66,48 +66,48 @@ class CountingJob:
         """The sources."""
         return ", ".join(self.text.sources)
 
-    def open(self, seat: Seat | None = None) -> Counter:
+    def open(self, slot: WorkerSlot | None = None) -> Counter:
         """Opens the tokenizer. See `Job.open`."""
-        return Counter(self, seat)
+        return Counter(self, slot)
 
 
 class Counter:
     """An opened text with all that a job asks for. Raises UserError where the tokenizer is no longer that of the job."""
 
-    def __init__(self, job: CountingJob, seat: Seat | None) -> None:
+    def __init__(self, job: CountingJob, slot: WorkerSlot | None) -> None:
         self.job = job
         self.num_threads = min(num_cores(), _MOST_THREADS)
-        if seat is not None:
-            self.num_threads = seat.num_threads
-            os.environ["RAYON_NUM_THREADS"] = str(seat.num_threads)  # tokenizers ask for it when they first encode
+        if slot is not None:
+            self.num_threads = slot.num_threads
+            os.environ["RAYON_NUM_THREADS"] = str(slot.num_threads)  # tokenizers ask for it when they first encode
         self.opened = job.opened or OpenText(job.text, shards=job.shards)
         if self.opened.tokenizer.digest != job.tokenizer_digest:
             raise UserError("changed while the text was counted", where=job.text.tokenizer, remedy="count again with --force")
 
-    def run(self, items: Sequence[Stretch]) -> Iterator[Done]:
-        """Counts stretches; tells of tokens as they are counted, and of each stretch as soon as its part is whole."""
-        for stretch in items:
-            yield from self._count(stretch)
+    def run(self, items: Sequence[ShardRange]) -> Iterator[Done]:
+        """Counts shard ranges; tells of tokens as they are counted, and of each shard range as soon as its part is whole."""
+        for shard_range in items:
+            yield from self._count(shard_range)
 
-    def _count(self, stretch: Stretch) -> Iterator[Done]:
-        path = self.job.parts.path(stretch.number)
-        with _journal_when_free(path, stretch) as journal:
-            found = CountedStretch.load(path)  # by another one, while this one waited
-            if found is None or not found.fits(stretch.limit):
-                with self.opened.unchanged(journal, range(stretch.first, stretch.stop), self.job.digests):
-                    counted = yield from self._count_into(journal, stretch)
+    def _count(self, shard_range: ShardRange) -> Iterator[Done]:
+        path = self.job.parts.path(shard_range.number)
+        with _journal_when_free(path, shard_range) as journal:
+            found = CountedShardRange.load(path)  # by another one, while this one waited
+            if found is None or not found.fits(shard_range.limit):
+                with self.opened.unchanged(journal, range(shard_range.first, shard_range.stop), self.job.digests):
+                    counted = yield from self._count_into(journal, shard_range)
                 counted.save(path)
             journal.finish()
         yield Done(0)
 
-    def _count_into(self, journal: Journal, stretch: Stretch) -> Generator[Done, None, CountedStretch]:
-        """Counts a stretch, a word every while; what was counted before is told first."""
+    def _count_into(self, journal: Journal, shard_range: ShardRange) -> Generator[Done, None, CountedShardRange]:
+        """Counts a shard range, a word every while; what was counted before is told first."""
         state = bigrams.counting_state(journal)
-        words = bigrams.count_stretch(
-            self.opened.encoded(state.position if state else Position(stretch.first), stretch.stop),
+        words = bigrams.count_shard_range(
+            self.opened.encoded(state.position if state else Position(shard_range.first), shard_range.stop),
             journal,
             self.job.counting,
-            limit_tokens=stretch.limit,
+            limit_tokens=shard_range.limit,
             chunk_tokens=self.job.chunk_tokens,
             num_threads=self.num_threads,
         )
@@ -116,7 +116,7 @@ class Counter:
             try:
                 num_tokens = next(words)
             except StopIteration as end:
-                counted: CountedStretch = end.value
+                counted: CountedShardRange = end.value
                 yield Done(counted.num_tokens - told, is_whole=False)
                 report = self.opened.corpus.report
                 return replace(counted, num_skipped=report.num_skipped, first_skipped=tuple(report.first_skipped))
@@ -125,6 +125,6 @@ class Counter:
                 told, told_at = num_tokens, time.monotonic()
 
 
-def _journal_when_free(path: Path, stretch: Stretch) -> Journal:
-    """The journal of a stretch; where another process is at the same one (a task that was given out twice), waits for it."""
-    return Journal(path, {"limit": stretch.limit}, force=True, patient=True)
+def _journal_when_free(path: Path, shard_range: ShardRange) -> Journal:
+    """The journal of a shard range; where another process is at the same one (a task that was given out twice), waits for it."""
+    return Journal(path, {"limit": shard_range.limit}, force=True, patient=True)

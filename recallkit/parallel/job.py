@@ -21,7 +21,7 @@ class Done(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class WorkerSlot:
     """A worker's place among those of its machine, from 0, and its share of the processor's threads."""
 
     place: int
@@ -39,7 +39,7 @@ class Job(Protocol):
     """Work as it is sent to others: it can be pickled.
 
     `doing` is what messages call it ("scoring"), `where` what they name; `remedy` helps where memory is short;
-    `wants_card` asks for a card where there are some; `most_items_a_task` are handed over at once.
+    `prefers_gpu` asks for a card where there are some; `max_items_per_task` are handed over at once.
     """
 
     @property
@@ -52,16 +52,16 @@ class Job(Protocol):
     def remedy(self) -> str: ...  # noqa: D102
 
     @property
-    def wants_card(self) -> bool: ...  # noqa: D102
+    def prefers_gpu(self) -> bool: ...  # noqa: D102
 
     @property
-    def most_items_a_task(self) -> int: ...  # noqa: D102
+    def max_items_per_task(self) -> int: ...  # noqa: D102
 
-    def open(self, seat: Seat | None = None) -> Runner:
-        """Makes ready to work, alone in this process unless a seat is given. Raises UserError where that cannot be."""
+    def open(self, slot: WorkerSlot | None = None) -> Runner:
+        """Makes ready to work, alone in this process unless a slot is given. Raises UserError where that cannot be."""
 
 
 def make_tasks(job: Job, items: Sequence[Any], num_workers: int) -> list[list[Any]]:
     """Cuts items into runs of neighbours, some for every worker: few enough to lose, enough to read and write beside."""
-    size = max(1, min(job.most_items_a_task, len(items) // (4 * num_workers)))
+    size = max(1, min(job.max_items_per_task, len(items) // (4 * num_workers)))
     return [list(items[start : start + size]) for start in range(0, len(items), size)]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.parallel.job import Done, Seat, make_tasks
+from recallkit.parallel.job import Done, WorkerSlot, make_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -158,7 +158,7 @@ def _take_tasks(job: Job, place: int, num_workers: int, connection: Connection) 
         except (EOFError, OSError):
             return
         try:
-            runner = runner or job.open(Seat(place, max(1, num_cores() // num_workers)))
+            runner = runner or job.open(WorkerSlot(place, max(1, num_cores() // num_workers)))
             for done in runner.run(items):
                 connection.send(done)
         except (BrokenPipeError, ConnectionResetError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.parallel.job import Seat, make_tasks
+from recallkit.parallel.job import WorkerSlot, make_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,13 +30,13 @@ class _Actor:
 
     def __init__(self, job: Job, num_threads: int) -> None:
         self.job = job
-        self.seat = Seat(0, num_threads)
+        self.slot = WorkerSlot(0, num_threads)
         self.runner: Runner | None = None
 
     def work(self, items: Sequence[Any]) -> list[Done] | UserError:
         """What is told of the items, all of them whole on disk; an error of the user's as it is."""
         try:
-            self.runner = self.runner or self.job.open(self.seat)
+            self.runner = self.runner or self.job.open(self.slot)
             return list(self.runner.run(items))
         except UserError as error:
             return error
@@ -86,9 +86,9 @@ class _Schedule:
         self.tasks = deque(make_tasks(job, items, num_workers))
         self.num_workers = min(num_workers, len(self.tasks))
         self.running: dict[Any, tuple[Any, list[Any]]] = {}
-        on_cards = job.wants_card and ray.cluster_resources().get("GPU", 0) >= 1
+        on_gpus = job.prefers_gpu and ray.cluster_resources().get("GPU", 0) >= 1
         self.threads = max(1, int(ray.cluster_resources().get("CPU", 1)) // num_workers)
-        needs = {"num_gpus": 1} if on_cards else {"num_cpus": self.threads}
+        needs = {"num_gpus": 1} if on_gpus else {"num_cpus": self.threads}
         self.actor_class = ray.remote(**needs)(_Actor)
 
     def run(self) -> Iterator[Done]:

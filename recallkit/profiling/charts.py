@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_SOURCES = 7
 """As many as there are colours, so that none stands for two."""
 _ALL = "ALL"
-_BUCKETS_AN_OCTAVE = 2
+_BUCKETS_PER_OCTAVE = 2
 _LABEL = 130
 """Most pixels of a source's name: with its bars it is as wide as other pictures."""
 _ROW_HEIGHT = 24
@@ -141,7 +141,7 @@ def _points(distances: pl.DataFrame, source: str) -> list[dict[str, Any]]:
     if not counted.sum():
         return []
     octaves = np.log2(distance.max()) + 1
-    edges = np.unique(np.round(2 ** (np.arange(_BUCKETS_AN_OCTAVE * octaves + 1) / _BUCKETS_AN_OCTAVE)).astype(int))
+    edges = np.unique(np.round(2 ** (np.arange(_BUCKETS_PER_OCTAVE * octaves + 1) / _BUCKETS_PER_OCTAVE)).astype(int))
     sums, _ = np.histogram(distance, bins=edges, weights=counted)
     middle = np.sqrt(edges[:-1] * (edges[1:] - 1))
     shares = sums / np.diff(edges) / counted.sum()

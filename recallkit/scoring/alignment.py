@@ -82,7 +82,7 @@ class OwnScores(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedScores:
+class AlignedScores:
     """Scores of reference tokens by a model with another tokenizer, flat over predictions.
 
     nll: float32 nats, the sum over the ids that end in the token; 0 where none does. rank: int32, the worst of these ids'
@@ -98,7 +98,7 @@ class CarriedScores:
     exact: np.ndarray
 
 
-def carry(translation: Translation, scores: OwnScores, context: np.ndarray | None = None) -> CarriedScores:
+def align(translation: Translation, scores: OwnScores, context: np.ndarray | None = None) -> AlignedScores:
     """Scores of the other's ids as scores of reference tokens; the NLL of each sequence stays what it is.
 
     Summed in float64 and rounded once. `context`, int32 (m,): the ids that the model had seen before each predicted one,
@@ -110,7 +110,7 @@ def carry(translation: Translation, scores: OwnScores, context: np.ndarray | Non
     rank = np.full(num_tokens, -1, np.int32)
     np.maximum.at(rank, owner[owned], scores.rank[owned])
     seen = _positions(translation.offsets) if context is None else context
-    return CarriedScores(
+    return AlignedScores(
         np.bincount(owner[owned], weights=scores.nll[owned], minlength=num_tokens).astype(np.float32),
         np.full(num_tokens, -1, np.int32),
         rank,
@@ -160,7 +160,7 @@ class Translator:
         replaced = [piece for piece in pieces if piece.text is None and self._encode_bytes(piece)]
         texts = [piece for piece in pieces if piece.text is not None]
         num_approximate = self._encode_texts(texts)
-        aligned = _align(layout, *_assemble(layout, pieces, self._end))
+        aligned = _align_units(layout, *_assemble(layout, pieces, self._end))
         owner = aligned.owner[aligned.owner >= 0]
         counts = TranslationCounts(
             num_own_ids=len(owner),
@@ -254,7 +254,7 @@ class _Layout:
     byte_stops: np.ndarray
     starts: np.ndarray
     stops: np.ndarray
-    begins_stretch: np.ndarray
+    begins_piece: np.ndarray
     """Ids that begin what is encoded by itself: a context, what follows it, an end token, what follows that."""
 
 
@@ -267,10 +267,10 @@ def _lay_out(text: DocumentText, ids: np.ndarray, offsets: np.ndarray) -> _Layou
     num_bytes = text.lengths(ids, previous)
     widths = np.maximum(num_bytes, is_end | is_first)  # no place is the end of one sequence and of the next one's context
     stops = np.cumsum(widths)
-    begins_stretch = is_first | is_end
-    begins_stretch[1:] |= begins_stretch[:-1]
+    begins_piece = is_first | is_end
+    begins_piece[1:] |= begins_piece[:-1]
     return _Layout(
-        offsets, is_first, is_end, text.join(ids, previous), num_bytes, np.cumsum(num_bytes), stops - widths, stops, begins_stretch
+        offsets, is_first, is_end, text.join(ids, previous), num_bytes, np.cumsum(num_bytes), stops - widths, stops, begins_piece
     )
 
 
@@ -292,7 +292,7 @@ class _Piece:
 
 def _pieces(layout: _Layout) -> Iterator[_Piece]:
     """All that is to be encoded, in order."""
-    firsts = np.flatnonzero(layout.begins_stretch)
+    firsts = np.flatnonzero(layout.begins_piece)
     lasts = np.append(firsts[1:], len(layout.starts)) - 1
     sequences = np.cumsum(layout.is_first)[firsts] - 1
     after_end = layout.is_end[firsts - 1] & ~layout.is_first[firsts]
@@ -349,7 +349,7 @@ def _assemble(layout: _Layout, pieces: Sequence[_Piece], end: np.ndarray) -> tup
     return ids, np.concatenate([stops for _, stops in parts]), np.cumsum([0, *lengths])
 
 
-def _align(layout: _Layout, ids: np.ndarray, stops: np.ndarray, offsets: np.ndarray) -> Translation:
+def _align_units(layout: _Layout, ids: np.ndarray, stops: np.ndarray, offsets: np.ndarray) -> Translation:
     """Holds where the other's ids end (`stops`, never falling) against where reference ids do."""
     is_first, predicted = layout.is_first, ~layout.is_first
     number = np.where(is_first, -1, np.cumsum(predicted) - 1)  # of each reference id as a prediction
@@ -376,6 +376,6 @@ def _is_exact(layout: _Layout, stops: np.ndarray) -> np.ndarray:
     ends = np.zeros(layout.stops[-1] + 1, bool)
     ends[stops] = True
     begins = ends.copy()
-    begins[layout.starts[layout.begins_stretch]] = True
+    begins[layout.starts[layout.begins_piece]] = True
     exact: np.ndarray = ends[layout.stops] & begins[layout.starts] & (layout.stops > layout.starts)
     return exact

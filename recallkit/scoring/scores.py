@@ -64,7 +64,7 @@ def scores_schema() -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ContextWindow:
     """How a model reads a sequence that is longer than it takes at once.
 
     `context`: most ids that it is given at once, None for the model's own limit. `stride`: predictions taken from each
@@ -154,18 +154,18 @@ class BatchLimit:
         self.notify(f"{name}: out of memory with {num_sequences:,} x {length:,} tokens, going on with half of it")
 
 
-def score_sequences(model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, limit: BatchLimit, reading: Reading) -> SequenceScores:
+def score_sequences(model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, limit: BatchLimit, window: ContextWindow) -> SequenceScores:
     """Scores sequences (sequence i is `ids[offsets[i]:offsets[i + 1]]`) in their order.
 
     Raises UserError where one sequence is more than the device or the model's context holds.
     """
-    windows = _windows(model, offsets, reading)
+    windows = _windows(model, offsets, window)
     total = len(ids) - len(offsets) + 1
     scores = SequenceScores(
         np.empty(total, np.float32), np.empty(total, np.int32), np.empty(total, np.int32), np.empty(total, np.int32), np.ones(total, bool)
     )
-    for chosen in _batches(windows.stops - windows.starts - 1, limit.batch_tokens, reading):
-        _score_batch(model, ids, windows, chosen, limit, reading, scores)
+    for chosen in _batches(windows.stops - windows.starts - 1, limit.batch_tokens, window):
+        _score_batch(model, ids, windows, chosen, limit, window, scores)
     return scores
 
 
@@ -182,51 +182,51 @@ class _Windows:
     places: np.ndarray
 
 
-def _windows(model: ScoringModel, offsets: np.ndarray, reading: Reading) -> _Windows:
+def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) -> _Windows:
     """The whole sequences, or windows of them: each full, the last one too, so that no prediction sees too little."""
     starts, stops = offsets[:-1], offsets[1:]
     places = starts - np.arange(len(starts))
-    if reading.carry and not hasattr(model, "score_carrying"):
+    if window.carry and not hasattr(model, "score_carrying"):
         raise UserError("it has no state to carry", where=model.name, remedy="leave out --carry-state")
-    if reading.carry:
+    if window.carry:
         return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
-    context = _context(model, reading)
+    context = _context(model, window)
     lengths = stops - starts - 1
     if context is None or lengths.max(initial=0) <= context:
         return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
-    if reading.stride is None:
+    if window.stride is None:
         raise UserError(
             f"its context holds {context:,} ids, a sequence has {lengths.max():,}",
             where=model.name,
             remedy=f"read it in windows (recallkit score --stride {max(1, context // 2)}), or slice with --seq-len {context} or less",
         )
-    if reading.stride > context:
+    if window.stride > context:
         raise UserError(
-            f"windows of {context:,} ids that are {reading.stride:,} apart leave ids out",
+            f"windows of {context:,} ids that are {window.stride:,} apart leave ids out",
             where=model.name,
             remedy=f"give --stride {context} or less",
         )
-    extra = np.maximum(0, -(-(lengths - context) // reading.stride))
+    extra = np.maximum(0, -(-(lengths - context) // window.stride))
     of = np.repeat(np.arange(len(starts)), extra + 1)
     nth = np.arange(len(of)) - np.repeat(np.cumsum(extra + 1) - (extra + 1), extra + 1)
-    ends = np.minimum(lengths[of], context + nth * reading.stride)
+    ends = np.minimum(lengths[of], context + nth * window.stride)
     begins = np.maximum(0, ends - context)
-    before = np.where(nth == 0, 0, np.minimum(lengths[of], context + (nth - 1) * reading.stride))
+    before = np.where(nth == 0, 0, np.minimum(lengths[of], context + (nth - 1) * window.stride))
     return _Windows(starts[of] + begins, starts[of] + ends + 1, before - begins, places[of] + begins)
 
 
-def _context(model: ScoringModel, reading: Reading) -> int | None:
+def _context(model: ScoringModel, window: ContextWindow) -> int | None:
     """Ids that the model is given at once. Raises UserError where more is asked than it takes."""
-    if reading.context is not None and model.max_length is not None and reading.context > model.max_length:
+    if window.context is not None and model.max_length is not None and window.context > model.max_length:
         raise UserError(
             f"its context holds {model.max_length:,} ids", where=model.name, remedy=f"give --context {model.max_length} or less"
         )
-    return model.max_length if reading.context is None else reading.context
+    return model.max_length if window.context is None else window.context
 
 
-def _batches(lengths: np.ndarray, batch_tokens: int, reading: Reading) -> Iterator[np.ndarray]:
+def _batches(lengths: np.ndarray, batch_tokens: int, window: ContextWindow) -> Iterator[np.ndarray]:
     """Windows by falling length, as many at a time as `batch_tokens` holds when padded to the longest."""
-    at_once = np.minimum(lengths, _carried_ids(reading)) if reading.carry else lengths
+    at_once = np.minimum(lengths, _carried_ids(window)) if window.carry else lengths
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
@@ -235,8 +235,8 @@ def _batches(lengths: np.ndarray, batch_tokens: int, reading: Reading) -> Iterat
         start += size
 
 
-def _carried_ids(reading: Reading) -> int:
-    return reading.context or CARRIED_IDS
+def _carried_ids(window: ContextWindow) -> int:
+    return window.context or CARRIED_IDS
 
 
 def _score_batch(
@@ -245,7 +245,7 @@ def _score_batch(
     windows: _Windows,
     chosen: np.ndarray,
     limit: BatchLimit,
-    reading: Reading,
+    window: ContextWindow,
     out: SequenceScores,
 ) -> None:
     """Scores the `chosen` windows at once, or in halves where the device does not hold them, into `out`."""
@@ -258,8 +258,8 @@ def _score_batch(
         batch_offsets = np.concatenate([[0], np.cumsum(lengths)])
         batch = np.concatenate([ids[start:stop] for start, stop in zip(starts, stops, strict=True)])
         try:
-            if reading.carry:
-                scores = cast("CarryingModel", model).score_carrying(batch, batch_offsets, _carried_ids(reading))
+            if window.carry:
+                scores = cast("CarryingModel", model).score_carrying(batch, batch_offsets, _carried_ids(window))
             else:
                 scores = model.score(batch, batch_offsets)
         except MemoryError:
@@ -275,7 +275,7 @@ def _score_batch(
             _place(scores, windows, chosen, out)
             return
     for half in halves:
-        _score_batch(model, ids, windows, half, limit, reading, out)
+        _score_batch(model, ids, windows, half, limit, window, out)
 
 
 def _place(scores: Any, windows: _Windows, chosen: np.ndarray, out: SequenceScores) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     import tokenizers
 
-EMBEDDED = "recallkit-4k"
+BUILTIN = "recallkit-4k"
 """Name of the tokenizer shipped with the package: byte-level BPE, 4,096 entries, trained by examples/01_train_tokenizer.py."""
 
 BYTES = "bytes"
@@ -272,9 +272,9 @@ def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTok
 
     if spec == BYTES:
         return ByteTokenizer(end_token=end_token)
-    if spec is None or spec == EMBEDDED:
+    if spec is None or spec == BUILTIN:
         text = (files("recallkit") / "data" / "tokenizer.json").read_text(encoding="utf-8")
-        return TextTokenizer(Tokenizer.from_str(text), EMBEDDED, end_token=end_token)
+        return TextTokenizer(Tokenizer.from_str(text), BUILTIN, end_token=end_token)
     path = Path(spec)
     if path.is_file() and path.suffix != ".gguf":
         return TextTokenizer(_read_tokenizer_file(path), path.name, end_token=end_token)
@@ -297,8 +297,8 @@ def load_slices_tokenizer(slices: Path, described: Mapping[str, Any]) -> TextTok
         tokenizer: TextTokenizer = ByteTokenizer(end_token=end_token)
     elif path.is_file():
         tokenizer = _read_kept_tokenizer(path, described)
-    elif described["name"] == EMBEDDED:
-        tokenizer = load_tokenizer(EMBEDDED, end_token=end_token)
+    elif described["name"] == BUILTIN:
+        tokenizer = load_tokenizer(BUILTIN, end_token=end_token)
     else:
         raise UserError(
             "the tokenizer of these slices is not there", where=path, remedy="run the same `recallkit slice` again, which adds it"
@@ -374,7 +374,7 @@ def _limited(call: Callable[[], Any], size: int, where: object) -> Any:
 
     Raises UserError where it takes far too long for `size` characters, bytes or ids, and where the library gives up on a text.
     """
-    seconds = config.ENCODING_SECONDS + size / config.ENCODING_CHARACTERS_A_SECOND
+    seconds = config.ENCODING_SECONDS + size / config.ENCODING_CHARACTERS_PER_SECOND
     try:
         return call_within(seconds, call)
     except TimeoutError as error:

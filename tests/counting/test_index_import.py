@@ -114,7 +114,7 @@ def test_an_interrupted_import_goes_on(tmp_path, tokenizer, monkeypatch):
     from recallkit.counting import bigrams
 
     monkeypatch.setattr(indexes, "BLOCK_IDS", 100)
-    monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
+    monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)
     place = write_infini_gram(tmp_path / "index", [documents(tokenizer)[::2], documents(tokenizer)[1::2]])
     read, calls = indexes._read_ids, iter(range(10**6))
 

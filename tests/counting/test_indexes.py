@@ -42,7 +42,7 @@ def check_restarts(stream: indexes.IndexStream) -> None:
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(indexes, "BLOCK_IDS", 5)
-    monkeypatch.setattr(indexes, "_OFFSETS_A_BATCH", 2)
+    monkeypatch.setattr(indexes, "_OFFSETS_PER_BATCH", 2)
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -54,7 +54,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
         patch.setattr(readers, "BLOCK_BYTES", 1 << 12)
         patch.setattr(tokenizers, "_BATCH_CHARACTERS", 4_000)
         patch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", 16)
-        patch.setattr(profiling, "SECONDS_A_COMMIT", 0.0)
+        patch.setattr(profiling, "SECONDS_PER_COMMIT", 0.0)
         yield [write_jsonl(folder / f"{name}.jsonl", made_up_texts(40, 120, seed=number)) for number, name in enumerate("ab")]
 
 

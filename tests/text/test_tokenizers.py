@@ -15,7 +15,7 @@ from recallkit.errors import UserError
 from recallkit.text import tokenizers
 from recallkit.text.records import Document, Position
 from recallkit.text.tokenizers import (
-    EMBEDDED,
+    BUILTIN,
     TextTokenizer,
     check_tokenizer_file,
     encode_documents,
@@ -35,7 +35,7 @@ def as_documents(texts: list[str]) -> list[Document]:
 
 def test_the_embedded_tokenizer_is_byte_level_with_4096_entries():
     tokenizer = load_tokenizer(None)
-    assert (tokenizer.name, tokenizer.vocab_size, tokenizer.end_token_id) == (EMBEDDED, 4096, 0)
+    assert (tokenizer.name, tokenizer.vocab_size, tokenizer.end_token_id) == (BUILTIN, 4096, 0)
     assert sum(len(b) == 1 for b in tokenizer.token_bytes) == 256
 
 
