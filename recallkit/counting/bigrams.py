@@ -1,10 +1,10 @@
-"""Training bigrams counted exactly, in bounded memory: a shard range of the text at a time, chunks to sorted runs, runs merged.
+"""Exact counts of training bigrams in bounded memory: ranges of shards, chunks counted into sorted runs, runs merged.
 
-A shard range is some neighbouring shards of the text. Shard ranges do not depend on each other: any number of processes and
-machines count them in any order, each into a run, and what spans two of them is found from their first and last ids.
-Within a shard range a chunk of ids is counted in memory and becomes a sorted run on disk; runs of similar size are merged
-two by two, so that a shard range of any length leaves a few of them. After every run the place in the text is committed,
-and a killed count goes on from there. Totals do not depend on where shard ranges and chunks were cut.
+Neighbouring shards of the text form a shard range. Shard ranges are independent: any number of processes and machines count them
+in any order, each into one run, and the n-grams that cross from one range into the next are found from their first and last ids.
+Within a range, chunks of ids are counted in memory, and each becomes a sorted run on disk; runs of similar size are merged
+in pairs, so that even a long range has only a few. After every run the position in the text is committed, and a killed count
+resumes there. Totals do not depend on where the text was divided into shard ranges and chunks.
 
 Longer n-grams (`order` 3 to 5) are counted beside the bigrams in the same way.
 """
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
     from recallkit.text.records import EncodedDocuments
 
 CHUNK_TOKENS = 1 << 27
-"""Tokens counted in memory at a time: 256 MB of uint16 ids and about twice that of work space. Processes share them."""
+"""Tokens counted in memory at a time: 256 MB of uint16 ids and about twice that of work space, shared by all processes."""
 
 NGRAM_CHUNK_TOKENS = 1 << 25
-"""The same where longer n-grams are counted, which takes more memory a token."""
+"""The same if longer n-grams are counted too, which takes more memory per token."""
 
 SECONDS_PER_CHUNK = 120.0
-"""A slow stream commits what it has after this time, so that a kill costs at most two minutes."""
+"""A slow stream commits after this time, so that a kill costs at most two minutes of work."""
 
 SHARD_RANGE_BYTES = 1 << 26
-"""Neighbouring shards are counted together up to this size on disk: some seconds of work."""
+"""Neighbouring shards are counted together up to this size on disk, some seconds of work."""
 
 MAX_SHARD_RANGES = 256
-"""Of a large text shard ranges are larger, for each keeps a run on disk until all are merged: 0.3 bytes a token at 300B tokens."""
+"""Large texts get larger ranges, because each keeps a run on disk until all are merged: 0.3 bytes per token at 300B tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """How ids become counts: what decides the table beside the text.
+    """How ids become counts: all that determines the table, apart from the text.
 
-    `order` 3 to 5 asks for n-grams of that length beside the bigrams. `only`, sorted bigram keys, keeps these bigrams alone.
+    `order` 3 to 5 also counts n-grams of that length. `only` (sorted bigram keys) restricts the table to these bigrams.
     """
 
     end_token_id: int
@@ -67,17 +67,17 @@ class Counting:
         return ("bigrams",) if self.order == 2 else ("bigrams", "ngrams")
 
     def length(self, kind: str) -> int:
-        """Ids in an n-gram of a kind."""
+        """Length in ids of an n-gram of a kind."""
         return 2 if kind == "bigrams" else self.order
 
     @property
     def overlap(self) -> int:
-        """Ids that a later part of the same text must know of an earlier one."""
+        """Ids of the text before it that a part must know to count the n-grams that end in it."""
         return self.order - 1 if self.boundary == "pack" else 0
 
 
 def plan_shard_ranges(sizes: Sequence[int | None]) -> list[range]:
-    """Cuts shards (sizes in bytes) into shard ranges, by nothing but sizes; a shard of unknown size is one of its own."""
+    """Groups shards (sizes in bytes) into ranges by their sizes alone; a shard of unknown size is a range by itself."""
     shard_ranges: list[range] = []
     wanted, room = max(SHARD_RANGE_BYTES, sum(filter(None, sizes)) // MAX_SHARD_RANGES), 0
     for shard, size in enumerate(sizes):
@@ -95,7 +95,7 @@ def plan_shard_ranges(sizes: Sequence[int | None]) -> list[range]:
 
 @dataclass(frozen=True, slots=True)
 class CountingState:
-    """Where counting a shard range goes on: the next record, the tokens so far, the first and the last ids (packed text)."""
+    """Where counting a range resumes: the next record, the tokens so far, the first and the last ids (packed text only)."""
 
     position: Position = Position()
     num_tokens: int = 0
@@ -112,9 +112,9 @@ class CountingState:
 
 @dataclass(frozen=True, slots=True)
 class CountedShardRange:
-    """A shard range that is counted: its runs (kind -> run, in the folder of the parts), its totals and its ends.
+    """The result of counting a range: its runs (kind -> run, in the folder of the parts), its totals, its first and last ids.
 
-    `limit` is the number of tokens after which it was to end, if any; skipped records are those of `StreamReport`.
+    `limit` is the number of tokens after which counting was to stop, if any; skipped records are those of `StreamReport`.
     """
 
     runs: dict[str, SavedRun]
@@ -127,17 +127,17 @@ class CountedShardRange:
     first_skipped: tuple[str, ...] = ()
 
     def fits(self, limit: int | None) -> bool:
-        """Whether counting with this limit would give the same."""
+        """Whether counting with this limit would give the same result."""
         was_cut = self.limit is not None and self.num_tokens >= self.limit
         return self.limit == limit if was_cut else limit is None or self.num_tokens <= limit
 
     def save(self, path: Path) -> None:
-        """Writes the shard range's part: from now on it is done."""
+        """Writes the result, which marks the range as done."""
         artifacts.write_json(path, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> CountedShardRange | None:
-        """A shard range that is done; None where its part or one of its files is missing or cut short."""
+        """The result of a range that is done; None if it or one of its runs is missing or truncated."""
         if not path.is_file():
             return None
         saved = artifacts.read_json(path)
@@ -149,7 +149,7 @@ class CountedShardRange:
 
 
 def counting_state(journal: Journal) -> CountingState | None:
-    """Where the journal's last commit stands in the text; None where there is none, or not all of its runs are whole."""
+    """The position of the journal's last commit; None if there is none, or if one of its runs is incomplete."""
     saved = journal.state.get("stream")
     runs = journal.state.get("runs", {})
     is_whole = all(RunFiles(journal.folder, kind).is_whole(SavedRun(**run)) for kind in runs for run in runs[kind])
@@ -165,17 +165,17 @@ def count_shard_range(
     chunk_tokens: int = CHUNK_TOKENS,
     num_threads: int = 2,
 ) -> Generator[int, None, CountedShardRange]:
-    """Counts a shard range of the text, committing runs to `journal`; goes on where the journal stands.
+    """Counts a range of shards and commits runs to `journal`, from its last commit on.
 
-    `batches` must begin at the position of `counting_state(journal)`. `limit_tokens` ends the shard range after exactly that
-    many ids, end tokens included. Gives the tokens so far after every batch; its value is the counted shard range, whose runs
-    stand in the folder of `journal.target`.
+    `batches` must begin at the position of `counting_state(journal)`. `limit_tokens` stops after exactly that many ids, end
+    tokens included. Yields the tokens so far after every batch; returns the counted range, whose runs are in the folder of
+    `journal.target`.
     """
     return (yield from _ShardRangeCounter(journal, counting, limit_tokens, chunk_tokens, num_threads).run(batches))
 
 
 def ended(counting: Generator[int, None, CountedShardRange], progress: Callable[[int], None] = lambda _: None) -> CountedShardRange:
-    """Lets `count_shard_range` run to its end; `progress` is told the tokens so far."""
+    """Runs `count_shard_range` to its end and returns its result; `progress` is called with the tokens so far."""
     while True:
         try:
             progress(next(counting))
@@ -192,7 +192,7 @@ class _Chunk:
         self.restart(context)
 
     def restart(self, context: Sequence[int]) -> None:
-        """Empties the chunk; packed text goes on from `context`, whose n-grams with the next ids are still to count."""
+        """Empties the chunk; in packed text `context` stays in front, for the n-grams that it forms with the next ids."""
         self.num_context = self.length = len(context)
         self.ids[: self.length] = context
         self.segments: list[np.ndarray] = [np.zeros(1, np.int64)]
@@ -202,26 +202,26 @@ class _Chunk:
         return self.length + count <= len(self.ids)
 
     def append(self, ids: np.ndarray, segment_starts: np.ndarray) -> None:
-        """Adds ids; no n-gram reaches back over one of `segment_starts`, places among them."""
+        """Adds ids; `segment_starts` are positions in `ids` that no n-gram extends across."""
         self.segments.append(segment_starts + self.length)
         self.ids[self.length : self.length + len(ids)] = ids
         self.length += len(ids)
 
     def view(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """The ids that n-grams of a length are counted in, each of them once, and where segments begin in them."""
+        """The ids whose n-grams of a length are to be counted, without those already counted, and where segments begin in them."""
         first = max(0, self.num_context - (length - 1))
         starts = np.unique(np.concatenate(self.segments))
         return self.ids[first : self.length], np.unique(np.maximum(starts - first, 0))
 
     def first_ids(self) -> np.ndarray:
-        """The ids that end no bigram: the first of every segment, but for context that was counted before."""
+        """The ids that are not the second of a bigram: the first of every segment, unless it is context counted before."""
         starts = np.unique(np.concatenate(self.segments))
         first: np.ndarray = self.ids[starts[(starts < self.length) & (starts >= self.num_context)]]
         return first
 
 
 class _Runs:
-    """The sorted runs of one kind of a shard range, kept few by merging neighbours of similar size."""
+    """The sorted runs of one kind within a range, kept few by merging neighbours of similar size."""
 
     def __init__(self, folder: Path, kind: str, saved: Sequence[dict[str, Any]]) -> None:
         self.files = RunFiles(folder, kind)
@@ -310,7 +310,7 @@ class _ShardRangeCounter:
         )
 
     def _count_unigrams(self, chunk: _Chunk, counted: BigramRun) -> None:
-        """Every id ends a bigram or begins a segment: to add up distinct bigrams is quicker than to look at every id."""
+        """Every id is the second of a bigram or begins a segment: summing over distinct bigrams is faster than over all ids."""
         seconds, begun = (counted.keys & np.uint64(0xFFFFFFFF)).astype(np.int64), chunk.first_ids()
         length = max(len(self.unigrams), int(seconds.max(initial=0)) + 1, int(begun.max(initial=0)) + 1)
         sums = np.bincount(seconds, counted.counts, length).astype(np.uint64) + np.bincount(begun, minlength=length).astype(np.uint64)
@@ -318,7 +318,7 @@ class _ShardRangeCounter:
         self.unigrams = sums
 
     def _commit(self) -> None:
-        """Turns the chunk into runs and records the place in the text."""
+        """Turns the chunk into runs and commits the position in the text."""
         if self.chunk is not None and self.chunk.length > self.chunk.num_context:
             for kind, runs in self.runs.items():
                 counted = self.counters[kind].count(*self.chunk.view(self.counting.length(kind)))
@@ -338,7 +338,7 @@ class _ShardRangeCounter:
         self.journal.commit({"stream": asdict(self.state), "runs": runs, "unigrams": self.unigrams.tolist()})
 
     def _finish(self) -> CountedShardRange:
-        """The runs merged into one a kind, the tokens as one more."""
+        """Merges the runs into one per kind, and writes the unigram counts as one more."""
         folder = self.journal.target.parent
         self.chunk = None
         runs = {kind: runs.finish(RunFiles(folder, kind), self.num_threads) for kind, runs in self.runs.items()}
@@ -354,7 +354,7 @@ def _listed(ids: np.ndarray) -> tuple[int, ...]:
 
 
 def last_ids(ids: tuple[int, ...], number: int) -> tuple[int, ...]:
-    """The last `number` of some ids, or all of fewer."""
+    """The last `number` of `ids`, or all if they are fewer."""
     return ids[len(ids) - number :] if len(ids) > number else ids
 
 
@@ -366,7 +366,7 @@ def _counter(kind: str, order: int, num_threads: int) -> Any:
 
 
 def keep_only(counted: Any, needed: np.ndarray | None) -> Any:
-    """The rows of a run of bigrams whose key is in `needed` (sorted); all of them where it is None."""
+    """The rows of a run of bigrams whose key is in `needed` (sorted); all of them if it is None."""
     if needed is None:
         return counted
     at = np.searchsorted(needed, counted.keys)
@@ -374,15 +374,15 @@ def keep_only(counted: Any, needed: np.ndarray | None) -> Any:
     return type(counted)(counted.keys[kept], counted.counts[kept])
 
 
-# ------------------------------------------------------------------------------------------------------- all shard ranges
+# ---------------------------------------------------------------------------------------------------- all ranges of shards
 
 
 def join_shard_ranges(
     shard_ranges: Sequence[CountedShardRange], folder: Path, counting: Counting, *, num_threads: int = 2
 ) -> CountedStream:
-    """The counts of the whole text: the runs of its shard ranges, whose files lie in `folder`, merged by ranges of keys.
+    """The counts of the whole text: merges the runs of all shard ranges, whose files are in `folder`, by ranges of keys.
 
-    In packed text n-grams span shard ranges: they are found from the shard ranges' first and last ids.
+    In packed text some n-grams cross from one shard range into the next: they are found from the first and last ids of each.
     """
     merged: dict[str, Any] = {}
     for kind in (*counting.kinds(), "tokens"):
@@ -410,7 +410,7 @@ def spanning_ngrams(shard_ranges: Sequence[CountedShardRange], length: int) -> l
     for shard_range in shard_ranges:
         ids = last_ids(tail, length - 1) + shard_range.head[: length - 1]
         found += [ids[end - length : end] for end in range(length, len(ids) + 1)]
-        # A shard range of fewer ids has all of them in its tail, and the one before it is still in reach.
+        # A range shorter than an n-gram keeps all of its ids in `tail`, so that the range before it is still within reach.
         tail = last_ids(tail + shard_range.tail, length - 1)
     return found
 
@@ -429,7 +429,7 @@ def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) ->
 
 
 def needed_bigrams(sequences: Path) -> np.ndarray:
-    """The distinct bigrams that labelling these sequences asks for: sorted keys (uint64), first << 32 | second."""
+    """The distinct bigrams of these sequences, which labelling looks up: sorted keys (uint64), first << 32 | second."""
     needed = np.empty(0, np.uint64)
     for group in sequence_groups(sequences):
         ids, offsets = group_ids(group)

@@ -1,4 +1,4 @@
-"""A counting job, and the one who does it: opens the tokenizer once, then reads, tokenises and counts shard range after shard range."""
+"""The counting job and its worker: opens the tokenizer once, then reads, tokenises and counts one range of shards after another."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from recallkit.storage.journal import Parts
     from recallkit.text.readers import Shard
 
-_SECONDS_BETWEEN_WORDS = 0.5
+_SECONDS_BETWEEN_REPORTS = 0.5
 _MOST_THREADS = 16
-"""That share one chunk: memory is as fast as it is."""
+"""Threads that share one chunk: beyond that, memory bandwidth is the limit."""
 
 
 class ShardRange(NamedTuple):
-    """An item of work: neighbouring shards, and the tokens after which counting them ends, if any."""
+    """An item of work: shards `first` to `stop` (excluded), counted up to `limit` tokens if a limit is given."""
 
     number: int
     first: int
@@ -39,18 +39,18 @@ class ShardRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CountingJob:
-    """Everything that a process needs to count shard ranges of a text; it can be pickled."""
+    """Everything that a process needs to count ranges of shards; it can be pickled."""
 
     text: TextOptions
     shards: Sequence[Shard]
     digests: Sequence[str]
-    """Of the shards when counting began."""
+    """Digests of the shards, taken when counting began."""
     tokenizer_digest: str
     parts: Parts
     counting: Counting
     chunk_tokens: int
     opened: OpenText | None = None
-    """The text as it is open in this process; others open it themselves (`for_others`)."""
+    """The text, already opened in this process; other processes open it themselves (`for_others`)."""
 
     doing: ClassVar[str] = "counting"
     remedy: ClassVar[str] = "give fewer --workers"
@@ -72,27 +72,27 @@ class CountingJob:
 
 
 class Counter:
-    """An opened text with all that a job asks for. Raises UserError where the tokenizer is no longer that of the job."""
+    """An opened text and its job. Raises UserError if the tokenizer has changed since the job was made."""
 
     def __init__(self, job: CountingJob, slot: WorkerSlot | None) -> None:
         self.job = job
         self.num_threads = min(num_cores(), _MOST_THREADS)
         if slot is not None:
             self.num_threads = slot.num_threads
-            os.environ["RAYON_NUM_THREADS"] = str(slot.num_threads)  # tokenizers ask for it when they first encode
+            os.environ["RAYON_NUM_THREADS"] = str(slot.num_threads)  # `tokenizers` reads it when it first encodes
         self.opened = job.opened or OpenText(job.text, shards=job.shards)
         if self.opened.tokenizer.digest != job.tokenizer_digest:
             raise UserError("changed while the text was counted", where=job.text.tokenizer, remedy="count again with --force")
 
     def run(self, items: Sequence[ShardRange]) -> Iterator[Done]:
-        """Counts shard ranges; tells of tokens as they are counted, and of each shard range as soon as its part is whole."""
+        """Counts ranges of shards; reports tokens while it counts, and each range as soon as its result is on disk."""
         for shard_range in items:
             yield from self._count(shard_range)
 
     def _count(self, shard_range: ShardRange) -> Iterator[Done]:
         path = self.job.parts.path(shard_range.number)
         with _journal_when_free(path, shard_range) as journal:
-            found = CountedShardRange.load(path)  # by another one, while this one waited
+            found = CountedShardRange.load(path)  # perhaps counted by another process while this one waited
             if found is None or not found.fits(shard_range.limit):
                 with self.opened.unchanged(journal, range(shard_range.first, shard_range.stop), self.job.digests):
                     counted = yield from self._count_into(journal, shard_range)
@@ -101,9 +101,9 @@ class Counter:
         yield Done(0)
 
     def _count_into(self, journal: Journal, shard_range: ShardRange) -> Generator[Done, None, CountedShardRange]:
-        """Counts a shard range, a word every while; what was counted before is told first."""
+        """Counts a range of shards and reports twice a second; what an earlier run had counted is not reported again."""
         state = bigrams.counting_state(journal)
-        words = bigrams.count_shard_range(
+        reports = bigrams.count_shard_range(
             self.opened.encoded(state.position if state else Position(shard_range.first), shard_range.stop),
             journal,
             self.job.counting,
@@ -111,20 +111,20 @@ class Counter:
             chunk_tokens=self.job.chunk_tokens,
             num_threads=self.num_threads,
         )
-        told, told_at = state.num_tokens if state else 0, time.monotonic()
+        reported, reported_at = state.num_tokens if state else 0, time.monotonic()
         while True:
             try:
-                num_tokens = next(words)
+                num_tokens = next(reports)
             except StopIteration as end:
                 counted: CountedShardRange = end.value
-                yield Done(counted.num_tokens - told, is_whole=False)
+                yield Done(counted.num_tokens - reported, is_whole=False)
                 report = self.opened.corpus.report
                 return replace(counted, num_skipped=report.num_skipped, first_skipped=tuple(report.first_skipped))
-            if time.monotonic() - told_at > _SECONDS_BETWEEN_WORDS:
-                yield Done(num_tokens - told, is_whole=False)
-                told, told_at = num_tokens, time.monotonic()
+            if time.monotonic() - reported_at > _SECONDS_BETWEEN_REPORTS:
+                yield Done(num_tokens - reported, is_whole=False)
+                reported, reported_at = num_tokens, time.monotonic()
 
 
 def _journal_when_free(path: Path, shard_range: ShardRange) -> Journal:
-    """The journal of a shard range; where another process is at the same one (a task that was given out twice), waits for it."""
+    """The journal of a range of shards; waits while another process counts the same range (a task that was given out twice)."""
     return Journal(path, {"limit": shard_range.limit}, force=True, patient=True)

@@ -116,7 +116,7 @@ def _read(task: KnownTask, data: Path | None) -> tuple[list[RecallRow], str]:
     except UserError as error:
         if data is not None:
             raise
-        remedy = "check the data set and the network, or give local rows with --data"
+        remedy = "check the dataset and the network, or give local rows with --data"
         raise UserError(error.problem, where=error.where, remedy=remedy) from error
 
 

@@ -1,7 +1,7 @@
-"""A scoring job, and the one who does it: loads the model once, then reads, scores and writes part after part.
+"""The scoring job and its worker: loads the model once, then reads, scores and writes one part after another.
 
-While the model is at one part, a thread reads (and where tokenizers differ translates) the next one and another writes
-the last one: the model never waits for the disk.
+While the model works on one part, one thread reads the next (and aligns it, if tokenizers differ) and another writes the last, so
+that the model never waits for the disk.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ScoringJob:
     seq_len: int
     """Predictions in a whole sequence of the slices."""
     tokenizer: str | None = None
-    """The model's own tokenizer, where it is another one than that of the slices, and its token between documents."""
+    """The model's own tokenizer and its token between documents, if it is not the tokenizer of the slices."""
     end_token: str | None = None
     batch_tokens: int | None = None
     window: ContextWindow = ContextWindow()
@@ -58,11 +58,11 @@ class ScoringJob:
 
     @property
     def prefers_gpu(self) -> bool:
-        """Whether a card would be used."""
+        """Whether a GPU would be used."""
         return self.request.device != "cpu"
 
     def open(self, slot: WorkerSlot | None = None) -> Scorer:
-        """Loads the model, onto the slot's card if there is one. See `Job.open`."""
+        """Loads the model, onto the slot's GPU if there is one. See `Job.open`."""
         return Scorer(self if slot is None else replace(self, request=_on_its_device(self.request, slot)))
 
     def reader(self) -> SequenceReader:
@@ -72,7 +72,7 @@ class ScoringJob:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Sequences of the slices, and what the model reads in their place."""
+    """Sequences of the slices, and the ids that the model reads in their place if it has its own tokenizer."""
 
     number: int
     first: int
@@ -82,9 +82,9 @@ class _Part:
 
 
 class Scorer:
-    """A loaded model with all that a job asks for.
+    """A loaded model and its job.
 
-    Raises UserError where the model's files or the sequences are no longer those that the job was made for.
+    Raises UserError if the model's files or the sequences have changed since the job was made.
     """
 
     def __init__(self, job: ScoringJob) -> None:
@@ -102,7 +102,7 @@ class Scorer:
         return self.job.batch_tokens or self.model.batch_tokens(min(length for length in at_once if length))
 
     def run(self, numbers: Sequence[int]) -> Iterator[Done]:
-        """Scores parts; tells the predicted tokens of each as soon as its file is whole."""
+        """Scores parts; reports the predicted tokens of each as soon as its file is complete."""
         reader = self.job.reader()
         with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
             reading = [ahead.submit(self._read, reader, number) for number in numbers[:1]]
@@ -158,7 +158,7 @@ def _open_translator(job: ScoringJob) -> Translator | None:
 
 
 def _on_its_device(request: ModelRequest, slot: WorkerSlot) -> ModelRequest:
-    """The request with a card for this slot, the cards dealt in turn; on CPU its share of the threads."""
+    """The request with a GPU for this slot, assigned round-robin; on CPU the slot's share of the threads is set."""
     import torch
 
     if request.device in ("auto", "cuda") and torch.cuda.is_available():

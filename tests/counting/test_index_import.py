@@ -77,7 +77,7 @@ def test_text_without_end_tokens_is_counted_as_it_stands(tmp_path, tokenizer, ca
     table = open_counts(tmp_path / "imported.duckdb")
     assert (meta["num_tokens"], meta["num_documents"], int(table.counts.sum())) == (len(ids), 0, len(ids) - 1)
     assert table.token_counts.sum() == len(ids)
-    assert "run from each document into the next" in capsys.readouterr().err
+    assert "cross from each document into the next" in capsys.readouterr().err
 
 
 def test_a_wrong_tokenizer_is_told(tmp_path, tokenizer, capsys):

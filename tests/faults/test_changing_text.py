@@ -43,7 +43,10 @@ def append(path: Path) -> None:
 
 
 CHANGES = [Path.unlink, replace, write_over, cut, cut_after_a_line, append]
-CHANGED, GONE = "changed while it was read; let nothing write to it", "cannot be read (No such file or directory); check that it is"
+CHANGED, GONE = (
+    "changed while it was read; keep other programs from writing to it",
+    "cannot be read (No such file or directory); check that it is",
+)
 
 
 @pytest.fixture(scope="module")
