@@ -67,7 +67,7 @@ def test_the_table_is_that_of_our_own_count(tmp_path, tokenizer, kind, boundary,
         place = write_infini_gram(tmp_path / "index", [stored[::2], stored[1::2]])
     meta = imported(place, tmp_path, tokenizer, boundary)
     check_same(counted(tmp_path, tokenizer, boundary), meta)
-    assert meta["index"]["reversed"] == ("reversed" in kind) == ("stand in reverse" in capsys.readouterr().err)
+    assert meta["index"]["reversed"] == ("reversed" in kind) == ("documents are reversed" in capsys.readouterr().err)
     assert meta["index"]["token_bytes"] == width
 
 
