@@ -88,7 +88,7 @@ def test_text_without_end_tokens_is_packed_alone(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"end token 9 is not among its ids.*--boundary pack"):
         documents_of(index.stream("document", END))
     monkeypatch.setattr(indexes, "LONGEST_DOCUMENT", 16)
-    with pytest.raises(UserError, match="not for 16 ids"):
+    with pytest.raises(UserError, match="not within 16 of them"):
         documents_of(index.stream("document", END))
 
 

@@ -258,7 +258,7 @@ def test_without_a_file_bytes_and_the_embedded_tokenizer_are_known_by_name(tmp_p
 
 
 def test_a_missing_or_another_tokenizer_is_one_line_with_its_remedy(tmp_path):
-    with pytest.raises(UserError, match=r"tokenizer\.json: .*not there; run the same `recallkit slice` again"):
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*is missing; run the same `recallkit slice` again"):
         load_slices_tokenizer(tmp_path, made("unigram").describe())
     made("sentencepiece").backend.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UserError, match=r"tokenizer\.json: not unigram, .*again"):
