@@ -221,7 +221,9 @@ def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) ->
 def _context(model: ScoringModel, window: ContextWindow) -> int | None:
     """Ids that the model reads at once. Raises UserError if more are asked for than its context has."""
     if window.context is not None and model.max_length is not None and window.context > model.max_length:
-        raise UserError(f"its context holds {model.max_length:,} ids", where=model.name, remedy=f"give --context {model.max_length} or less")
+        raise UserError(
+            f"its context holds {model.max_length:,} ids", where=model.name, remedy=f"give --context {model.max_length} or less"
+        )
     return model.max_length if window.context is None else window.context
 
 
