@@ -1,5 +1,6 @@
 -- Recall by a whole number that each prompt has (distance of the answer, its occurrences, length), in log2 buckets.
--- Grain in:  `bucketed`, one row per model x prompt with its `bucket` b: 0 contains 0, b contains (2^(b-2), 2^(b-1)]; rows without one are left out.
+-- Grain in:  `bucketed`, one row per model x prompt with its `bucket` b: 0 contains 0, b contains (2^(b-2), 2^(b-1)];
+--            rows without one are left out.
 -- Grain out: one row per model x task x bucket (low..high, both included).
 -- Units:     accuracy a share of the bucket's rows, answer_nll nats per token of its answers.
 WITH placed AS (

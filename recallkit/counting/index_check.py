@@ -56,7 +56,7 @@ def check_counts(
     for (bigram, count), asked in zip(expected.items(), answer, strict=False):  # no answer is empty
         if asked + unseen[bigram] != count:
             raise UserError(
-                f"its ids hold the bigram {bigram} {count:,} times, but {package.replace('_', '-')} counts {asked:,}",
+                f"its ids contain the bigram {bigram} {count:,} times, but {package.replace('_', '-')} counts {asked:,}",
                 where=place,
                 remedy="the index was built from other ids: build it again",
             )

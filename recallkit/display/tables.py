@@ -43,7 +43,7 @@ _MARKDOWN_START = re.compile(r"^(\d*)(?=[#+=>.)-])")
 MARKDOWN_HEAD = "<!-- made by recallkit -->\n"
 LATEX_HEAD = "% made by recallkit; needs \\usepackage{booktabs}\n"
 """The first bytes of an exported file, which identify it as ours when it is to be replaced."""
-_OTHER_LETTERS = "% holds letters that XeLaTeX and LuaLaTeX know, and pdfLaTeX does not\n"
+_OTHER_LETTERS = "% contains letters that XeLaTeX and LuaLaTeX support, but pdfLaTeX does not\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,8 +312,8 @@ class _Resampled:
 
 def _resample(found: Histograms, fits: Sequence[Sequence[PowerLaw | None]], cuts: list[int], seed: int) -> _Resampled:
     """Resamples the groups that are not empty."""
-    held = found.counts[:, :, histogram_kernels.TOKENS] > 0
-    kept = held[0]
+    present = found.counts[:, :, histogram_kernels.TOKENS] > 0
+    kept = present[0]
     in_tail = np.array([[[fit is not None and cut >= fit.x_min for cut in cuts] for fit in of_source] for of_source in fits])
     tails = [np.einsum("skgc,skc->gsk", array[:, :, kept], in_tail) for array in (found.cut_counts, found.cut_logs)]
     columns = [found.counts[:, kept].transpose(1, 0, 2), *tails]
@@ -321,7 +321,7 @@ def _resample(found: Histograms, fits: Sequence[Sequence[PowerLaw | None]], cuts
     totals = resample_totals(np.hstack([array.reshape(num_groups, -1).astype(np.float64) for array in columns]), _NUM_RESAMPLES, seed)
     ends = np.cumsum([array[0].size for array in columns])[:-1]
     parts = [part.reshape(-1, *array.shape[1:]) for part, array in zip(np.split(totals, ends, axis=1), columns, strict=True)]
-    return _Resampled(parts[0], parts[1], parts[2], groups=held.sum(axis=1))
+    return _Resampled(parts[0], parts[1], parts[2], groups=present.sum(axis=1))
 
 
 def _ratio_bounds(part: np.ndarray, whole: np.ndarray, groups: np.ndarray) -> np.ndarray:

@@ -144,7 +144,7 @@ class BatchLimit:
         self.notify = notify
         self._too_large: list[tuple[int, int]] = []
 
-    def holds(self, num_sequences: int, length: int) -> bool:
+    def fits(self, num_sequences: int, length: int) -> bool:
         """Whether no batch of this size or a smaller one was found too large."""
         return not any(num_sequences * length >= size and length >= longest for size, longest in self._too_large)
 
@@ -255,7 +255,7 @@ def _score_batch(
     starts, stops = windows.starts[chosen], windows.stops[chosen]
     lengths = stops - starts
     longest = int(lengths.max() - 1)
-    if not limit.holds(len(chosen), longest) and len(chosen) > 1:
+    if not limit.fits(len(chosen), longest) and len(chosen) > 1:
         halves = np.array_split(chosen, 2)
     else:
         batch_offsets = np.concatenate([[0], np.cumsum(lengths)])

@@ -215,7 +215,7 @@ def _found_in(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: boo
         subfolders[:] = [subfolder for subfolder in subfolders if not subfolder.startswith(".")]
         below += [Path(folder, file).relative_to(path).as_posix() for file in files if not file.startswith(".") and _suffix(file)]
     if not below and not is_one_of_many:
-        raise UserError(f"no {', '.join(SUFFIXES)} file in this folder", where=name, remedy="name the folder that holds the shards")
+        raise UserError(f"no {', '.join(SUFFIXES)} file in this folder", where=name, remedy="name the folder that contains the shards")
     return [
         _Found(path / file, _file_shard(f"{name.rstrip('/')}/{file}", path / file, finder, is_one_of_many=True)) for file in sorted(below)
     ]

@@ -2,7 +2,7 @@
 
 Packed (Zoology C.1): documents are joined with the end token and cut into windows of `seq_len` predictions, that is
 `seq_len + 1` ids; adjacent windows share one id, so that every id but the stream's first is predicted exactly once.
-By document: the end token stands before each document, and windows are cut inside it.
+By document: the end token precedes each document, and windows are cut inside it.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def pack_sequences(
     """Cuts a stream of encoded documents into blocks of up to 512 sequences of at most `seq_len` predictions.
 
     `state` continues an earlier run: `batches` must then begin at `state.position`. `limit_predictions` ends the
-    stream after exactly that many predictions. A sequence holds at least two ids; the last one may be shorter.
+    stream after exactly that many predictions. A sequence has at least two ids; the last one may be shorter.
     """
     packer: _Packer | None = None
     for encoded in batches:

@@ -166,13 +166,13 @@ class DocumentText:
         return np.zeros(len(ids), bool) if self._end_symbol is None else ids == self._end_symbol
 
     def lengths(self, ids: np.ndarray, previous: np.ndarray) -> np.ndarray:
-        """Bytes of text of each id, int64 (n,); `previous` holds the id before each."""
+        """Bytes of text of each id, int64 (n,); `previous` is the id before each."""
         lengths: np.ndarray = self._table.lengths[ids]
         added = self._has_added_space(ids, previous)
         return lengths if added is None else lengths - added
 
     def join(self, ids: np.ndarray, previous: np.ndarray) -> bytes:
-        """The text of `ids`, as bytes; `previous` holds the id before each."""
+        """The text of `ids`, as bytes; `previous` is the id before each."""
         joined, bounds = self._table.join(ids)
         added = self._has_added_space(ids, previous)
         if added is None or not added.any():
