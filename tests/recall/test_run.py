@@ -50,7 +50,7 @@ def test_controls_on_real_documents(home, test_data, tmp_path, task):
     assert nll["control:recall"] < nll["control:unigram"]
 
 
-def test_the_embedded_default(run_afresh, run):
+def test_the_builtin_default(run_afresh, run):
     done = run_afresh("eval-recall", "--limit", 30, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

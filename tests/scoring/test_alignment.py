@@ -259,8 +259,8 @@ def test_a_translation_is_what_a_slow_computation_finds(data):
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_both_read_the_same_bytes_after_the_context(data):
-    references = ["embedded", "byte-level", "byte-level with a first space", "sentencepiece", "unigram"]
-    names = data.draw(st.sampled_from(references)), data.draw(st.sampled_from(["embedded", "bytes"]))
+    references = ["built-in", "byte-level", "byte-level with a first space", "sentencepiece", "unigram"]
+    names = data.draw(st.sampled_from(references)), data.draw(st.sampled_from(["built-in", "bytes"]))
     reference, other = made(names[0]), made(names[1])
     parts = data.draw(sequences(reference))
     translation = translator(*names).translate(*flat(parts))
@@ -434,7 +434,7 @@ def test_a_reference_without_bytes_is_one_line():
 # --------------------------------------------------------------------------------------------------------- on real text
 
 
-@pytest.mark.parametrize("names", list(itertools.permutations(["gpt2.json", "gpt-neox-20b.json", "embedded", "bytes"], 2)), ids=" to ".join)
+@pytest.mark.parametrize("names", list(itertools.permutations(["gpt2.json", "gpt-neox-20b.json", "built-in", "bytes"], 2)), ids=" to ".join)
 def test_real_text_is_translated_as_slowly_computed_with_the_fast_encoder(test_data, names):
     from recallkit.text.corpus import open_corpus
 
@@ -454,4 +454,4 @@ def test_real_text_is_translated_as_slowly_computed_with_the_fast_encoder(test_d
 
 @cache
 def load_real(test_data, name: str) -> TextTokenizer:
-    return load_tokenizer(str(test_data / "tokenizers" / name) if name.endswith(".json") else None if name == "embedded" else name)
+    return load_tokenizer(str(test_data / "tokenizers" / name) if name.endswith(".json") else None if name == "built-in" else name)
