@@ -193,9 +193,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         more = {name: value for name, value in wanted.items() if name not in _GREEDY_OPTIONS and (name, value) != ("num_beams", 1)}
         if wanted.get("do_sample") or more:
             asked = ", ".join(more) or "sampling"
-            raise UserError(
-                f"it asks for {asked}, but only greedy generation is supported", where="--lm-eval-task", remedy="choose another task"
-            )
+            raise UserError(f"it asks for {asked}, but generation is greedy here", where="--lm-eval-task", remedy="choose another task")
         until = [stop for stop in handle_stop_sequences(wanted.get("until"), eos=None) if stop]
         most = int(wanted["max_gen_toks"])
         ids = self.tok_encode(context) or [self.prefix_token_id]

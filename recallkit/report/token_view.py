@@ -82,9 +82,7 @@ class ShownSequence:
                 raise UserError("needs a reference and a model", where=f"--filter {which.value}", remedy="give --reference and --model")
             return [state is which for state in self.states()]
         if which is Which.ar_hit and not self.has_counts:
-            raise UserError(
-                "these slices have no training counts", where="--filter ar_hit", remedy="use --filter repeated, or slice with --counts"
-            )
+            raise UserError("no training counts here", where="--filter ar_hit", remedy="use --filter repeated, or slice with --counts")
         return [True] * len(self.rows) if which is Which.all else self.rows[which.value].to_list()
 
     def states(self) -> list[Which | None]:

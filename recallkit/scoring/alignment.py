@@ -23,7 +23,7 @@ from recallkit.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from recallkit.text.tokenizers import TextTokenizer
+    from recallkit.text.tokenizers import Encoder, TextTokenizer
     from recallkit.text.vocabulary import DocumentText
 
 _REPLACEMENT = "\ufffd"
@@ -203,7 +203,7 @@ class _Encoder:
     def __init__(self, tokenizer: TextTokenizer, notify: Callable[[str], None] | None) -> None:
         self._tokenizer = tokenizer
         self._notify = notify
-        self._chosen: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]] | None = None
+        self._chosen: Encoder | None = None
 
     def encode(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray, bool]]:
         """For each text (none is empty) its ids, where they end (from 1, non-decreasing), and whether that is exact.

@@ -46,6 +46,9 @@ BUILTIN = "recallkit-4k"
 BYTES = "bytes"
 """Name of the vocabulary of 256 bytes, whose ids are the bytes of UTF-8."""
 
+Encoder = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+"""Texts to flat ids and offsets, as `TextTokenizer.encode`."""
+
 _SLICES_TOKENIZER = "tokenizer.json"
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>")
 _BATCH_CHARACTERS = 4_000_000
@@ -214,9 +217,7 @@ class TextTokenizer:
         """The value of `call`, which processes `size` characters or ids."""
         return _limited(call, size, self.name)
 
-    def checked_encoder(
-        self, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None
-    ) -> Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]:
+    def checked_encoder(self, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
         """gigatoken's encoder if it agrees with `encode` on probes and the first of `texts`, else `encode`."""
         return _checked_fast_encoder(self, texts, notify) or self.encode
 
@@ -503,10 +504,6 @@ def _ahead(batches: Iterator[list[Document]]) -> Iterator[list[Document]]:
             yield batch
 
 
-Encoder = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
-"""Texts to flat ids and offsets, as `TextTokenizer.encode`."""
-
-
 def encode_documents(
     documents: Iterable[Document],
     tokenizer: TextTokenizer,
@@ -530,9 +527,7 @@ def encode_documents(
         yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], [d.position for d in batch])
 
 
-def _checked_fast_encoder(
-    tokenizer: TextTokenizer, texts: Sequence[str], notify: Callable[[str], None]
-) -> Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]] | None:
+def _checked_fast_encoder(tokenizer: TextTokenizer, texts: Sequence[str], notify: Callable[[str], None]) -> Encoder | None:
     """gigatoken's encoder if it agrees with the reference on probes and a sample of `texts`, else None."""
     encode = fast_encoder(tokenizer, notify)
     if encode is None:
@@ -549,18 +544,12 @@ def _checked_fast_encoder(
     return None
 
 
-def same_ids(
-    one: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]],
-    other: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]],
-    texts: Sequence[str],
-) -> bool:
+def same_ids(one: Encoder, other: Encoder, texts: Sequence[str]) -> bool:
     """Whether two encoders give the same ids for every text."""
     return all(np.array_equal(a, b) for a, b in zip(one(texts), other(texts), strict=True))
 
 
-def fast_encoder(
-    tokenizer: TextTokenizer, notify: Callable[[str], None] = lambda _: None
-) -> Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]] | None:
+def fast_encoder(tokenizer: TextTokenizer, notify: Callable[[str], None] = lambda _: None) -> Encoder | None:
     """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None if it is not installed or refuses the tokenizer."""
     if isinstance(tokenizer, ByteTokenizer):
         return None  # nothing is faster than copying the bytes
