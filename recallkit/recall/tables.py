@@ -116,9 +116,7 @@ def _intervals(
     asked = documents[models[0], task]["row", "doc_id", "value"]
     for model in models[1:]:
         if not documents[model, task]["row", "doc_id", "value"].equals(asked):
-            raise UserError(
-                f"{model} and {models[0]} were evaluated on different prompts", where=task, remedy="evaluate them again with --force"
-            )
+            raise UserError(f"{model} and {models[0]} had different prompts", where=task, remedy="evaluate them again with --force")
     contains = np.column_stack([documents[model, task]["contains"].to_numpy() for model in models])
     found = accuracy_intervals(contains, asked["doc_id"].to_list())
     means = contains.mean(axis=0)
