@@ -126,7 +126,7 @@ def definition(comparison: Comparison, totals: Totals) -> str:
     """The definition of recall, as text."""
     facts, hits = comparison.manifest["slices"], totals[comparison.models[0], "ar_hit"]
     return (
-        f"Associative recall (AR) is the part of the gap due to AR hits: tokens that complete a bigram which occurred earlier in the "
+        f"Associative recall (AR) is the part of the gap on AR hits: tokens that complete a bigram which occurred earlier in the "
         f"same context and was seen at most {facts['max_count']:,} times in {facts['counts']['num_tokens']:,} training tokens. "
         f"They are {percent(hits['share_of_tokens'], 2)} of the tokens."
     )
