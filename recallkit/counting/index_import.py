@@ -44,7 +44,7 @@ class _Import:
 def import_index(
     place: Path, out: Path, *, tokenizer: str | None, end_token: str | None, boundary: Boundary, force: bool
 ) -> dict[str, Any]:
-    """Counts the ids of the index at `place` into `out`; returns the table's meta. Raises UserError for everything a user can mend."""
+    """Counts the ids of the index at `place` into `out`; returns the table's meta. Raises UserError for everything a user can correct."""
     from recallkit.counting import indexes, make_table
     from recallkit.text.tokenizers import load_tokenizer
 
