@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from synthetic_training import (
-    BYTES_AN_ELEMENT,
+    BYTES_PER_ELEMENT,
     Examples,
     Recipe,
     Task,
@@ -173,7 +173,7 @@ def work(job: Job, device: torch.device) -> dict[str, Any]:
     training, test = examples_of(job.examples, job.test_examples, job.length, job.pairs, job.vocab, job.seed)
     model = model_of(job)
     recipe = Recipe(job.learning_rate, job.steps, job.batch, job.seed, job.stop_above, job.measured_every)
-    state_bytes = BYTES_AN_ELEMENT * model.state_size(job.length)
+    state_bytes = BYTES_PER_ELEMENT * model.state_size(job.length)
     return {"state_bytes": state_bytes, **perform(model, training, test, recipe, device)}
 
 

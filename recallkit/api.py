@@ -524,7 +524,7 @@ def eval_recall(
     _check_choice("prompt", prompt, ("standard", "twice"))
     _check_choice("cut", cut, ("left", "answer"))
     named = tasks_of(rows) if tasks is None else task_names(tasks)
-    folder = builtin.results_folder("evals", _optional(out), is_embedded=models is None and rows is None)
+    folder = builtin.results_folder("evals", _optional(out), is_builtin=models is None and rows is None)
     compared = _named(models, builtin.RECALL_MODELS)
     plan = plan_recall(compared, named, folder, replace(options, version=task_version, prompt=prompt, cut=cut, data=rows))
     return plan.run()[0]
@@ -553,7 +553,7 @@ def eval_stock(
 
     options = _recall_options(limit, context, batch_size, counts, device, dtype, model_tokenizer, trust_remote_code, force)
     named = lm_eval_names(task_names(tasks))
-    folder = builtin.results_folder("evals", _optional(out), is_embedded=models is None)
+    folder = builtin.results_folder("evals", _optional(out), is_builtin=models is None)
     return plan_stock(_named(models, builtin.LIKELIHOOD_MODELS), named, folder, options).run()
 
 
@@ -615,7 +615,7 @@ def eval_mqar(
         seed=seed,
         batch_tokens=_amount("batch_tokens", batch_tokens),
     )
-    folder = builtin.results_folder("mqar", _optional(out), is_embedded=models is None)
+    folder = builtin.results_folder("mqar", _optional(out), is_builtin=models is None)
     return plan_mqar(_named(models, builtin.MODELS), size.pairs, folder, options).run()[0]
 
 

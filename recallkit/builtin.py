@@ -1,7 +1,7 @@
-"""The embedded default: text that every Python installation holds, sliced once in the user's cache folder, and models for it.
+"""The built-in default: text that every Python installation contains, sliced once in the user's cache folder, and models for it.
 
-What `count`, `slice`, `score`, `gap` and `demo` use when they are given nothing, so that each answers with nothing
-downloaded and nothing prepared. Counts are those of the very tokens that the models of the zoo were trained on.
+`count`, `slice`, `score`, `gap` and `demo` use it when no input is given, so that each works with nothing downloaded
+and nothing prepared. The counts are those of the very tokens that the models of the zoo were trained on.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from recallkit.errors import UsageError
 from recallkit.models import zoo
 from recallkit.storage import artifacts
 from recallkit.text.open_text import TextOptions
-from recallkit.text.tokenizers import EMBEDDED
+from recallkit.text.tokenizers import BUILTIN
 
 TRAINING_TEXT = TextOptions(("demo:train",), "train")
 WHOLE_VALIDATION_TEXT = TextOptions(("demo:validation",), "validation")
 VALIDATION_TEXT = replace(WHOLE_VALIDATION_TEXT, limit_tokens=100_000)
-"""A sample, for the documents of the demo text come in the order of a hash: soon scored by all models of the zoo."""
+"""A sample that all models of the zoo score quickly; documents of the demo text are in hash order, so the first are a sample."""
 
 MODELS = tuple(f"{zoo.PREFIX}{name}" for name in zoo.ARCHITECTURES)
-"""The reference first: what `gap` compares when no model is named."""
+"""The models that `gap` compares by default, the reference first."""
 
 RECALL_MODELS = ("control:copy", "control:recall", "control:unigram")
-"""What `eval-recall` compares when no model is named: one that copies, one that completes bigrams, one that sees no context."""
+"""The models that `eval-recall` compares by default: one copies, one completes bigrams, one sees no context."""
 
 LIKELIHOOD_MODELS = RECALL_MODELS[1:]
-"""Those of them that give likelihoods, which lm-eval's own tasks need."""
+"""Those of them that have likelihoods, which lm-eval's own tasks need."""
 
 RARE = slicing.RareCount(5)
-"""5 occurrences in the 3 million tokens of the zoo's training, 1,667 a billion. The papers' 125 a billion would be none."""
+"""5 occurrences in the 3 million training tokens of the zoo, 1,667 a billion. The papers' 125 a billion would be none at all."""
 
 _LAYOUT = 2
-"""Of what is kept in the cache folder: 2, slices with `match_length`."""
+"""Version of the cache folder's contents; since 2, slices have `match_length`."""
 
 
 def folder() -> Path:
-    """Where it lies: a folder of its own for every set of installed packages, whose READMEs are part of the text."""
+    """The cache folder of the built-in results: one per set of installed packages, whose READMEs are part of the text."""
     installed = sorted({(d.metadata["Name"] or "", d.version or "") for d in distributions()})
     shipped = artifacts.digest_file(zoo.TRAINING_BIGRAMS)
     made_by = [__version__, config.SCHEMA_VERSION, _LAYOUT, sys.version]
@@ -49,44 +49,44 @@ def folder() -> Path:
 
 
 def counts(*, force: bool = False) -> Path:
-    """The counts table of the zoo's training tokens, made if it is not there, or with `force`."""
+    """The counts table of the zoo's training tokens, made if it is missing, or with `force`."""
     path = folder() / "zoo-counts.duckdb"
     if force or not path.exists():
-        counting.import_counts(zoo.TRAINING_BIGRAMS, path, tokenizer=EMBEDDED, num_tokens=None, boundary="pack", force=force)
+        counting.import_counts(zoo.TRAINING_BIGRAMS, path, tokenizer=BUILTIN, num_tokens=None, boundary="pack", force=force)
     return path
 
 
 def slices(*, force: bool = False) -> Path:
-    """The slice directory of the validation text, made if it is not there, or with `force`."""
+    """The slice directory of the validation text, made if it is missing, or with `force`."""
     path = folder() / "slices"
     if force or not (path / "tokens.parquet").exists():
-        slicing.slice_text(VALIDATION_TEXT, path, counts=counts(force=force), rare=RARE, seq_len=config.EMBEDDED_SEQ_LEN, force=force)
+        slicing.slice_text(VALIDATION_TEXT, path, counts=counts(force=force), rare=RARE, seq_len=config.BUILTIN_SEQ_LEN, force=force)
     return path
 
 
 def comparison(slices_folder: Path | None = None) -> Path:
-    """The folder of the comparison of the zoo's models, on the embedded slices unless others are given; made as far as it is not there."""
+    """The folder of the comparison of the zoo's models, on the built-in slices by default; makes what is missing."""
     compared_on = slices_folder or slices()
     attribution.gap(MODELS[0], MODELS[1:], compared_on)
     return attribution.gap_path(compared_on, MODELS[0], MODELS[1:])
 
 
-# ------------------------------------------------------------------------------------- what is meant where nothing is said
+# ---------------------------------------------------------------------------------------------- defaults of the commands
 
 
 def what_to_count(text: TextOptions, *, only: Path | None = None, out: Path | None = None) -> tuple[TextOptions, Path]:
-    """The text that `count` reads and the file it writes; a text without sources is the embedded one.
+    """The text that `count` reads and the file it writes; a text without sources is the built-in one.
 
-    Without `out` the whole embedded text is counted in the cache folder, any other text here.
+    Without `out` the whole built-in text is counted in the cache folder, any other text in the current folder.
     """
     text = replace(text, sources=tuple(text.sources) or TRAINING_TEXT.sources, default_split=TRAINING_TEXT.default_split)
-    is_embedded = text == TRAINING_TEXT and only is None
-    return text, out or (folder() / "counts.duckdb" if is_embedded else Path("counts.duckdb"))
+    is_builtin = text == TRAINING_TEXT and only is None
+    return text, out or (folder() / "counts.duckdb" if is_builtin else Path("counts.duckdb"))
 
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """What `slicing.slice_text` takes."""
+    """The arguments of `slicing.slice_text`."""
 
     text: TextOptions
     out: Path
@@ -95,7 +95,7 @@ class Slicing:
     seq_len: int
 
     def run(self, *, force: bool = False) -> dict[str, Any]:
-        """Labels the text; returns the manifest of `tokens.parquet`. Raises UserError for everything a user can mend."""
+        """Labels the text; returns the manifest of `tokens.parquet`. Raises UserError for everything a user can correct."""
         return slicing.slice_text(self.text, self.out, counts=self.counts, rare=self.rare, seq_len=self.seq_len, force=force)
 
 
@@ -110,12 +110,12 @@ def what_to_slice(
     name: str = "slices",
     usual: bool = True,
 ) -> Slicing:
-    """What `slice` (and `profile`, by its `name`) reads and writes; a text without sources is the embedded one.
+    """What `slice` (and `profile`, by its `name`) reads and writes; a text without sources is the built-in one.
 
-    The embedded text in its own tokens is read as the zoo reads it: its sequences, the counts of its training, what is
-    rare among those. With nothing else given (`usual`: nor any option that is not named here) it is the sample that the
-    zoo is compared on, in the cache folder. Raises UserError where both a count and a rate are given, and for a rate that
-    is no number.
+    With its own tokenizer, the built-in text is read as the models of the zoo read it: in sequences of their length, with the
+    counts of their training text and its threshold for rare. If no other option is given (`usual`: nor any that is not named
+    here), it is the sample that the zoo is compared on, in the cache folder. Raises UserError if both a count and a rate are
+    given, and for a rate that is not a number.
     """
     if max_count is not None and max_rate is not None:
         raise UsageError("two thresholds", where="--max-count and --max-rate", remedy="give one of them")
@@ -133,10 +133,10 @@ def what_to_slice(
         out=out or (folder() / name if is_sample else Path(name)),
         counts=counts() if counts_file is None and is_ours else counts_file,
         rare=rare,
-        seq_len=seq_len if seq_len is not None else config.EMBEDDED_SEQ_LEN if is_ours or is_sample else config.SEQ_LEN,
+        seq_len=seq_len if seq_len is not None else config.BUILTIN_SEQ_LEN if is_ours or is_sample else config.SEQ_LEN,
     )
 
 
-def results_folder(name: str, out: Path | None, *, is_embedded: bool) -> Path:
-    """Where an evaluation writes: `out`, else `name` in the cache for the embedded tasks and models, else `name` here."""
-    return out or (folder() / name if is_embedded else Path(name))
+def results_folder(name: str, out: Path | None, *, is_builtin: bool) -> Path:
+    """Where an evaluation writes: `out`, else `name` in the cache for the built-in tasks and models, else `name` here."""
+    return out or (folder() / name if is_builtin else Path(name))

@@ -1,4 +1,4 @@
-"""Mistakes a user can mend: raised anywhere, printed as one line by the command line, never as a traceback."""
+"""Errors that a user can correct: raised anywhere, printed by the command line as one line, never as a traceback."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class UserError(Exception):
         super().__init__(self.line())
 
     def line(self) -> str:
-        """The message as one printable line: control characters from file names or data never reach a terminal."""
+        """The message as one printable line, so that control characters from file names or data never reach a terminal."""
         text = self.problem if self.where is None else f"{self.where}: {self.problem}"
         if self.remedy:
             text = f"{text}; {self.remedy}"
@@ -38,13 +38,13 @@ class UserError(Exception):
 
 
 class UsageError(UserError):
-    """Options that do not go together, or that no run can take: nothing was tried, and the command line exits 2."""
+    """Options that conflict, or that no run could use: nothing was started, and the command line exits with status 2."""
 
 
 def lacks_resources(error: BaseException) -> bool:
-    """Whether memory, threads or open files ran out: an error of the machine, which says nothing of a file that was being read.
+    """Whether memory, threads or open files ran out: such errors are reported as they are, not as corruption of the file being read.
 
-    Python's own, numpy's and Arrow's errors are MemoryErrors; torch, DuckDB and others have errors told by their words.
+    Python, numpy and Arrow raise MemoryError; errors of torch, DuckDB and others are recognised by their messages.
     """
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _LACKING):
         return True
@@ -53,5 +53,5 @@ def lacks_resources(error: BaseException) -> bool:
 
 
 def printable(text: str) -> str:
-    """Text from files or data as one line that a terminal shows and never obeys."""
+    """Text from files or data as one line without control characters, which a terminal would execute."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in " ".join(text.split()))

@@ -1,7 +1,7 @@
-"""What a program reads in place of what people see: everything on stderr as JSON lines, one event a line (`--log-json`).
+"""Machine-readable logs: everything on stderr as JSON Lines, one event per line (`--log-json`).
 
-Off unless asked for. Once it is on, notes, progress, stages and errors are events; whatever libraries, other languages
-and other processes write to stderr comes through a pipe and becomes events too, so that every line parses.
+Off by default. When it is on, notes, progress, stages and errors are events; whatever libraries, native code and other
+processes write to stderr passes through a pipe and becomes events too, so that every line parses.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 OPTION = "--log-json"
 VARIABLE = "RECALLKIT_LOG_JSON"
-"""Set to anything but 0, no, off or false it asks for events, as `--log-json` does; processes that are started inherit it."""
+"""Any value but 0, no, off or false turns events on, as `--log-json` does; child processes inherit it."""
 _COMMAND = "RECALLKIT_LOG_COMMAND"
-"""The name of the command, for processes that it starts."""
+"""The name of the command, for its child processes."""
 
 _NO = ("", "0", "no", "off", "false")
 _LONGEST_OUTPUT = 1 << 20
-"""Characters of a line of somebody else's output that one event holds: a bar that never ends its line must not grow for ever."""
+"""Bytes of foreign output that one event contains at most: a progress bar that never ends its line must not fill the memory."""
 _SECONDS_TO_DRAIN = 2.0
-"""Most that the end waits for what stands in the pipe: whoever reads the log may be slow."""
+"""How long the program waits at its end for output still in the pipe: the reader of the log may be slow."""
 
 _lock = threading.RLock()
 _pump: _Pump | None = None
 
 
 def are_on() -> bool:
-    """Whether stderr is for events."""
+    """Whether stderr carries events."""
     return os.environ.get(VARIABLE, "").strip().lower() not in _NO
 
 
 def start(command: str | None = None) -> None:
-    """From here on stderr holds events alone, of this process and of those that it starts; again, it only names the command."""
+    """From now on stderr carries only events, of this process and its children; a further call only sets the command's name."""
     global _pump
     os.environ[VARIABLE] = "1"
     if command is not None:
@@ -52,11 +52,11 @@ def start(command: str | None = None) -> None:
     warnings.showwarning = _emit_warning
     if _pump is None and _is_standard_error():
         _pump = _Pump()
-        atexit.register(stop)  # the first to be registered is the last to be called: what others say at their end is told too
+        atexit.register(stop)  # registered first, hence called last: output of other exit handlers becomes events too
 
 
 def stop() -> None:
-    """Hands stderr back after what still stands in the pipe."""
+    """Restores stderr after forwarding what is still in the pipe."""
     global _pump
     if _pump is not None:
         _pump.close()
@@ -66,12 +66,12 @@ def stop() -> None:
 def _emit_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: object = None, line: str | None = None
 ) -> None:
-    """What Python's `warnings` would print in two lines."""
+    """Writes what Python's `warnings` would print as one event."""
     emit("warning", str(message), level="warning", category=category.__name__, file=filename, line=lineno)
 
 
 def _is_standard_error() -> bool:
-    """Whether `sys.stderr` is the process's own, not one that a test or a notebook put in its place."""
+    """Whether `sys.stderr` is file descriptor 2, not an object that a test or a notebook put in its place."""
     try:
         return sys.stderr.fileno() == 2
     except (AttributeError, OSError, ValueError):
@@ -79,14 +79,14 @@ def _is_standard_error() -> bool:
 
 
 def emit(event: str, message: str, *, level: str = "info", **fields: Any) -> None:
-    """Writes an event where events are on. Any text may stand in it: control characters and lone surrogates are written out."""
+    """Writes an event if events are on. It may contain any text: control characters and lone surrogates are escaped."""
     if not are_on():
         return
     _write(_line(event, message, level, fields))
 
 
 def emit_error(problem: str, *, where: object = None, remedy: str | None = None, **fields: Any) -> None:
-    """The event that a command ends with: the last one, after all that was written to stderr before."""
+    """The event with which a command fails: the last one, after everything that was written to stderr before."""
     if _pump is not None:
         _pump.drain()
     line = UserError(problem, where=where, remedy=remedy).line()
@@ -108,7 +108,7 @@ def _line(event: str, message: str, level: str, fields: Mapping[str, Any]) -> by
 
 
 def _plain(value: Any) -> Any:
-    """The value as strict JSON has it: no infinities, no lone surrogates, which other languages' parsers refuse."""
+    """The value as strict JSON allows it: without infinities and lone surrogates, which parsers in other languages refuse."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float):
@@ -123,7 +123,7 @@ def _plain(value: Any) -> Any:
 
 
 def _write(line: bytes) -> None:
-    with contextlib.suppress(OSError), _lock:  # a log that nobody reads any more stops no work
+    with contextlib.suppress(OSError), _lock:  # a closed log must not stop the work
         if _pump is not None:
             _pump.write(line)
         else:
@@ -132,24 +132,24 @@ def _write(line: bytes) -> None:
 
 
 class _Pump:
-    """Stands between stderr and all who write to it: lines that are events pass, others become events of kind `output`."""
+    """A pipe in place of stderr: lines that are events are passed on, others become events of kind `output`."""
 
     def __init__(self) -> None:
         sys.stderr.flush()
         self._real = os.dup(2)
         reading, self._pipe = os.pipe()
-        os.dup2(self._pipe, 2)  # inherited by processes that are started, as the standard streams are
+        os.dup2(self._pipe, 2)  # child processes inherit it
         self._mark, self._reached = f"mark of {os.getpid()} {os.urandom(8).hex()}".encode(), threading.Event()
         self._thread = threading.Thread(target=self._forward, args=(reading,), name="stderr to events", daemon=True)
         self._thread.start()
 
     def write(self, line: bytes) -> None:
-        """Past the pipe: what a process says of its own end is not lost with it."""
+        """Writes to the real stderr, past the pipe, so that a process's last event is not lost when it ends."""
         while line:
             line = line[os.write(self._real, line) :]
 
     def drain(self) -> None:
-        """Waits until what was written before is told."""
+        """Waits until everything written before has been forwarded."""
         sys.stderr.flush()
         self._reached.clear()
         with contextlib.suppress(OSError):
@@ -157,7 +157,7 @@ class _Pump:
         self._reached.wait(_SECONDS_TO_DRAIN)
 
     def close(self) -> None:
-        """Gives descriptor 2 back; processes that were started may still hold the pipe open."""
+        """Restores descriptor 2; child processes may still have the pipe open."""
         sys.stderr.flush()
         os.dup2(self._real, 2)
         self.drain()
@@ -165,7 +165,7 @@ class _Pump:
     def _forward(self, reading: int) -> None:
         rest = b""
         while chunk := os.read(reading, 1 << 16):
-            *lines, rest = (rest + chunk.replace(b"\r", b"\n")).split(b"\n")  # bars go back to the line's start
+            *lines, rest = (rest + chunk.replace(b"\r", b"\n")).split(b"\n")  # progress bars return to the start of the line
             if len(rest) > _LONGEST_OUTPUT:
                 lines, rest = [*lines, rest], b""
             for line in lines:
@@ -182,7 +182,7 @@ class _Pump:
 
 
 def _is_event(line: bytes) -> bool:
-    """Whether a process of ours wrote the line."""
+    """Whether the line is an event of recallkit."""
     if not line.startswith(b'{"time": '):
         return False
     try:

@@ -133,7 +133,7 @@ SeqLen = Annotated[
     typer.Option(
         min=1,
         max=config.LONGEST,
-        help=f"Predictions in a sequence.  \\[default: {config.SEQ_LEN}; for the embedded text {config.EMBEDDED_SEQ_LEN}]",
+        help=f"Predictions in a sequence.  \\[default: {config.SEQ_LEN}; for the embedded text {config.BUILTIN_SEQ_LEN}]",
         show_default=False,
     ),
 ]

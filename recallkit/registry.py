@@ -1,4 +1,4 @@
-"""Name -> "module:attribute" tables: plain dictionaries, resolved when a name is used, with "did you mean"."""
+"""Name -> "module:attribute" tables: plain dictionaries, resolved when a name is used, with "did you mean" in the error."""
 
 from __future__ import annotations
 

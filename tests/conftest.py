@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One cache folder for the whole run: the embedded default is built in it once."""
+    """One cache folder for the whole run: the built-in default is built in it once."""
     folder = tmp_path_factory.mktemp("home")
     before = os.environ.get("RECALLKIT_HOME")
     os.environ["RECALLKIT_HOME"] = str(folder)

@@ -83,7 +83,7 @@ def wordpiece() -> Tokenizer:
 
 _MAKERS: dict[str, Callable[[], TextTokenizer]] = {
     "bytes": lambda: load_tokenizer("bytes"),
-    "embedded": lambda: load_tokenizer(None),
+    "built-in": lambda: load_tokenizer(None),
     "byte-level": lambda: TextTokenizer(byte_level(), "byte-level"),
     "byte-level with a first space": lambda: TextTokenizer(byte_level(add_prefix_space=True), "first space"),
     "byte-level after NFC": lambda: TextTokenizer(byte_level(normalizer=normalizers.NFC()), "nfc"),

@@ -537,5 +537,5 @@ def test_the_embedded_text_is_cut_as_the_zoo_reads_it(said, home):
     from recallkit import builtin, config
     from recallkit.text.open_text import TextOptions
 
-    assert builtin.what_to_slice(TextOptions((), "validation", **said)).seq_len == config.EMBEDDED_SEQ_LEN
+    assert builtin.what_to_slice(TextOptions((), "validation", **said)).seq_len == config.BUILTIN_SEQ_LEN
     assert builtin.what_to_slice(TextOptions(("a.jsonl",), "validation", **said)).seq_len == config.SEQ_LEN

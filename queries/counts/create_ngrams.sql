@@ -1,4 +1,4 @@
--- Makes the empty table of longer n-grams. Grain: one row a distinct n-gram; its order is that of the run, 3 to 5.
+-- Makes the empty table of longer n-grams. Grain: one row per distinct n-gram; of order 3 to 5, that of the run.
 -- Units: occurrences in the training text. Columns beyond the order are null. Rows are inserted sorted.
 CREATE TABLE ngrams (
     first UINTEGER NOT NULL,

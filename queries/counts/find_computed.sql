@@ -1,5 +1,5 @@
--- The first view or macro of a database file: what would run code of the file's own where a table is asked for.
--- Grain: one row, or none where there are only tables.
+-- The first view or macro of a database file: reading it would run code stored in the file instead of reading a table.
+-- Grain: one row, or none if there are only tables.
 WITH computed AS (
     SELECT 'view' AS kind, view_name AS name
     FROM duckdb_views()

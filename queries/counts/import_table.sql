@@ -1,6 +1,6 @@
--- Reads a foreign table of bigram counts. Grain: one row a distinct bigram, sorted; repeated rows are added up.
--- Units: occurrences in the training text. `foreign_counts` is the Parquet or CSV file as it is.
--- Fails at the first value that is missing or not whole: a cast would round it, or let it pass.
+-- Reads a foreign table of bigram counts. Grain: one row per distinct bigram, sorted; repeated rows are summed.
+-- Units: occurrences in the training text. `foreign_counts` is the unchanged Parquet or CSV file.
+-- Fails at the first value that is missing or not whole: a cast would round it or accept it.
 WITH foreign_rows AS (
     SELECT first, second, count
     FROM foreign_counts

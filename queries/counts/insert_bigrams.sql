@@ -1,4 +1,4 @@
--- Appends a batch of bigrams. Grain: one row a distinct bigram; `batch` holds first, second, count, sorted.
+-- Appends a batch of bigrams. Grain: one row per distinct bigram; `batch` has the columns first, second, count, sorted.
 INSERT INTO bigrams
 SELECT first, second, count
 FROM batch

@@ -1,4 +1,4 @@
--- Appends the unigrams. Grain: one row a distinct token; `batch` holds token, count, sorted.
+-- Appends the unigrams. Grain: one row per distinct token; `batch` has the columns token, count, sorted.
 INSERT INTO unigrams
 SELECT token, count
 FROM batch

@@ -1,4 +1,4 @@
--- Facts about the run that made the table. Grain: one row a fact; values are JSON.
+-- Facts about the run that made the table. Grain: one row per fact; values are JSON.
 SELECT key, value
 FROM meta
 ORDER BY key

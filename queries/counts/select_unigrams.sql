@@ -1,4 +1,4 @@
--- All tokens with their counts. Grain: one row a distinct token, sorted. Units: occurrences in the training text.
+-- All tokens with their counts. Grain: one row per distinct token, sorted. Units: occurrences in the training text.
 SELECT token, count
 FROM unigrams
 ORDER BY token

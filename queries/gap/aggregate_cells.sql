@@ -1,6 +1,6 @@
 -- Sums the NLLs of one batch of row-aligned tokens into cells, for any number of models at once.
--- Grain in:  `aligned`, one row a predicted token: sequence; nll_0 (the reference), nll_1 ... in nats, one column a
---            model; and two codes, since grouping by one integer costs half of grouping by its parts:
+-- Grain in:  `aligned`, one row per predicted token: sequence; nll_0 (the reference), nll_1 ... in nats, one column
+--            per model; and two codes, since grouping by one integer costs half of grouping by its parts:
 --            label = source * 256 + repeated * 128 + ar_hit * 64 + count_class (below 64),
 --            place = position_bucket * 8192 + distance_bucket (below 64) * 128 + match_bucket (below 64) * 2 + ar_hit.
 -- Grain out: two kinds of cell in one table, the keys of the other kind NULL:

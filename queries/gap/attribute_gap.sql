@@ -1,7 +1,7 @@
 -- Splits the gap between a model and the reference into AR hits and other tokens, overall and by source.
--- Grain in:  `totals`, one row a cell (see total_cells) with the sums of one pair: nll_reference, nll_model.
--- Grain out: one row a source (ALL first) x slice (all, ar_hit, other), empty slices included.
--- Units:     tokens and shares are of the same source; nll_* and delta_nll in nats a token; ppl_* = exp(nll_*);
+-- Grain in:  `totals`, one row per cell (see total_cells) with the sums of one pair: nll_reference, nll_model.
+-- Grain out: one row per source (ALL first) x slice (all, ar_hit, other), empty slices included.
+-- Units:     tokens and shares are of the same source; nll_* and delta_nll in nats per token; ppl_* = exp(nll_*);
 --            gap_share = summed difference in the slice / summed difference in the source, as a fraction.
 -- Source:    Zoology section 3.1 and appendix C.1.
 WITH label_cells AS (

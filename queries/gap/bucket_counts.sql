@@ -1,8 +1,8 @@
 -- NLLs and the gap by training count of the bigram (Zoology figure 1: by training frequency), in log2 buckets.
--- Grain in:  `totals`, one row a cell (see total_cells) with the sums of one pair; `count_classes`, one row a class
+-- Grain in:  `totals`, one row per cell (see total_cells) with the sums of one pair; `count_classes`, one row per class
 --            of training counts: count_class, threshold (its largest count), low and high of its log2 bucket.
--- Grain out: one row a bucket of counts (low..high, both included) x repeated (stood earlier in the sequence).
--- Units:     share_of_tokens and gap_share are fractions of all tokens' sums; nll_* and delta_nll in nats a token.
+-- Grain out: one row per bucket of counts (low..high, both included) x repeated (the bigram occurs earlier in the sequence).
+-- Units:     share_of_tokens and gap_share are fractions of all tokens' sums; nll_* and delta_nll in nats per token.
 WITH label_cells AS (
     SELECT totals.*, count_classes.low, count_classes.high
     FROM totals

@@ -1,8 +1,8 @@
 -- NLLs and the gap of repeated tokens by distance to the bigram's latest earlier occurrence, in log2 buckets.
--- Grain in:  `totals`, one row a cell (see total_cells) with the sums of one pair.
--- Grain out: one row a bucket of distances (low..high tokens back, both included) x ar_hit; tokens that repeat nothing
+-- Grain in:  `totals`, one row per cell (see total_cells) with the sums of one pair.
+-- Grain out: one row per bucket of distances (low..high tokens back, both included) x ar_hit; tokens that repeat nothing
 --            have no distance and no row.
--- Units:     share_of_tokens and gap_share are fractions of all tokens' sums; nll_* and delta_nll in nats a token.
+-- Units:     share_of_tokens and gap_share are fractions of all tokens' sums; nll_* and delta_nll in nats per token.
 WITH place_cells AS (
     SELECT distance_bucket, ar_hit, tokens, nll_reference, nll_model
     FROM totals

@@ -1,9 +1,8 @@
--- NLLs and the gap by length of the longest earlier match: how many tokens before each one also stood before an earlier
--- occurrence of it.
--- Grain in:  `totals`, one row a cell (see total_cells) with the sums of one pair.
--- Grain out: one row a bucket of lengths (low..high tokens, both included: 0, 1, 2, 3, 4 to 7, 8 to 15 ...) x ar_hit.
+-- NLLs and the gap by length of the longest preceding context shared with an earlier occurrence.
+-- Grain in:  `totals`, one row per cell (see total_cells) with the sums of one pair.
+-- Grain out: one row per bucket of lengths (low..high tokens, both included: 0, 1, 2, 3, 4 to 7, 8 to 15 ...) x ar_hit.
 --            Tokens whose bigram is not repeated are in bucket 0, repeated ones in all others.
--- Units:     share_of_tokens and gap_share are fractions of all tokens' sums; nll_* and delta_nll in nats a token.
+-- Units:     share_of_tokens and gap_share are fractions of all tokens' sums; nll_* and delta_nll in nats per token.
 WITH place_cells AS (
     SELECT match_bucket, ar_hit, tokens, nll_reference, nll_model
     FROM totals

@@ -1,8 +1,8 @@
 -- NLLs and the gap by position in the sequence, in buckets of equal width.
--- Grain in:  `totals`, one row a cell (see total_cells) with the sums of one pair; position_bucket b of $num_buckets
---            holds the positions p of 1..$seq_len with floor((p - 1) * $num_buckets / $seq_len) = b.
--- Grain out: one row a slice (ar_hit, other) x bucket of positions (low..high, both included).
--- Units:     share_of_tokens and gap_share are fractions of all tokens' sums; nll_* and delta_nll in nats a token.
+-- Grain in:  `totals`, one row per cell (see total_cells) with the sums of one pair; position_bucket b of $num_buckets
+--            contains the positions p of 1..$seq_len with floor((p - 1) * $num_buckets / $seq_len) = b.
+-- Grain out: one row per slice (ar_hit, other) x bucket of positions (low..high, both included).
+-- Units:     share_of_tokens and gap_share are fractions of all tokens' sums; nll_* and delta_nll in nats per token.
 WITH place_cells AS (
     SELECT position_bucket, ar_hit, tokens, nll_reference, nll_model
     FROM totals

@@ -1,8 +1,8 @@
 -- The AR hits' share of the gap at every threshold on the training count, without labelling anything again.
--- Grain in:  `totals`, one row a cell (see total_cells) with the sums of one pair; `thresholds`, one row a threshold:
+-- Grain in:  `totals`, one row per cell (see total_cells) with the sums of one pair; `thresholds`, one row per threshold:
 --            threshold, count_class (the class of training counts that it closes).
--- Grain out: one row a threshold; its AR hits are the repeated tokens with train_count <= threshold.
--- Units:     share_of_tokens and gap_share are fractions of all tokens' sums; nll_* and delta_nll in nats a token.
+-- Grain out: one row per threshold; its AR hits are the repeated tokens with train_count <= threshold.
+-- Units:     share_of_tokens and gap_share are fractions of all tokens' sums; nll_* and delta_nll in nats per token.
 WITH label_cells AS (
     SELECT repeated, count_class, tokens, nll_reference, nll_model
     FROM totals

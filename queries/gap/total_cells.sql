@@ -1,6 +1,6 @@
--- Adds the cells of all batches up over sequences and batches: what every table of the gap is made from.
--- Grain in:  `cells`, one row a cell of a batch (see aggregate_cells).
--- Grain out: one row a label cell without its sequence, or a place cell.
+-- Sums the cells of all batches over sequences and batches: every table of the gap is computed from the result.
+-- Grain in:  `cells`, one row per cell of a batch (see aggregate_cells).
+-- Grain out: one row per label cell without its sequence, or a place cell.
 -- Units:     tokens in tokens; nll_0 (the reference), nll_1 ... are sums in nats.
 WITH batch_cells AS (
     SELECT * FROM cells

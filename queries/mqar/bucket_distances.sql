@@ -1,7 +1,7 @@
 -- Recall by the distance of a query from its pair, in log2 buckets.
--- Grain in:  `bucketed`, one row a model x pairs x sample x value asked for, with its `bucket` b: (2^(b-2), 2^(b-1)].
--- Grain out: one row a model x pairs x bucket (low..high, both included).
--- Units:     low, high ids from the pair's key to the query's; accuracy the share of the bucket's queries, ar_nll nats a token.
+-- Grain in:  `bucketed`, one row per model x pairs x sample x query, with its `bucket` b: (2^(b-2), 2^(b-1)].
+-- Grain out: one row per model x pairs x bucket (low..high, both included).
+-- Units:     low, high ids from the pair's key to the query's; accuracy the share of the bucket's queries, ar_nll nats per token.
 WITH placed AS (
     SELECT model, pairs, bucket::BIGINT AS bucket, "right", nll::DOUBLE AS nll
     FROM bucketed

@@ -1,7 +1,7 @@
--- What a model makes of each sequence.
--- Grain in:  `queries`, one row a model x pairs x sample x value asked for; `fillers`, one row a model x pairs x sample.
--- Grain out: one row a model x pairs x sample.
--- Units:     *_tokens and *_right predictions, *_nats summed NLL in nats; `ar` the values asked for, `filler` the filler of the tail.
+-- Each model's result on each sequence.
+-- Grain in:  `queries`, one row per model x pairs x sample x query; `fillers`, one row per model x pairs x sample.
+-- Grain out: one row per model x pairs x sample.
+-- Units:     *_tokens and *_right predictions, *_nats summed NLL in nats; `ar` the queried values, `filler` the filler of the tail.
 WITH asked AS (
     SELECT
         model,

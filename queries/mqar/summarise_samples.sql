@@ -1,8 +1,8 @@
 -- Recall of each model by the number of pairs.
--- Grain in:  `samples`, one row a model x pairs x sample (mqar/sum_samples).
--- Grain out: one row a model x pairs.
--- Units:     accuracies the share of predictions whose argmax is right; *_nll nats a token, *_ppl exp of it. NULL where a
---            sequence is so full of pairs that there is no filler.
+-- Grain in:  `samples`, one row per model x pairs x sample (mqar/sum_samples).
+-- Grain out: one row per model x pairs.
+-- Units:     accuracies are shares of predictions whose argmax is right; *_nll nats per token, *_ppl exp of it. NULL if pairs
+--            and queries leave no room for filler.
 WITH totals AS (
     SELECT
         model,

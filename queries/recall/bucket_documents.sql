@@ -1,7 +1,8 @@
 -- Recall by a whole number that each prompt has (distance of the answer, its occurrences, length), in log2 buckets.
--- Grain in:  `bucketed`, one row a model x prompt with its `bucket` b: 0 holds 0, b holds (2^(b-2), 2^(b-1)]; rows without one count nowhere.
--- Grain out: one row a model x task x bucket (low..high, both included).
--- Units:     accuracy a share of the bucket's rows, answer_nll nats a token of its answers.
+-- Grain in:  `bucketed`, one row per model x prompt with its `bucket` b: 0 contains 0, b contains (2^(b-2), 2^(b-1)];
+--            rows without one are left out.
+-- Grain out: one row per model x task x bucket (low..high, both included).
+-- Units:     accuracy a share of the bucket's rows, answer_nll nats per token of its answers.
 WITH placed AS (
     SELECT model, task, bucket::BIGINT AS bucket, contains, answer_nll * answer_tokens AS nats, answer_tokens
     FROM bucketed

@@ -1,10 +1,10 @@
 -- How well each model recalls on each task.
--- Grain in:  `documents`, one row a model x prompt of a recall evaluation.
--- Grain out: one row a model x task.
--- Units:     accuracy the share of rows whose generation contains the value; answer_nll nats a token of all answers together,
---            answer_nats nats an answer; accuracy_any counts other accepted answers, too (null where there are none).
--- Counts:    truncated and answer_cut rows whose prompt, whose answer's every occurrence, was cut away; absent rows whose value
---            does not stand in the prompt, multiline rows whose value holds a newline, empty rows with a blank generation.
+-- Grain in:  `documents`, one row per model x prompt of a recall evaluation.
+-- Grain out: one row per model x task.
+-- Units:     accuracy the share of rows whose generation contains the value; answer_nll nats per token of all answers together,
+--            answer_nats nats per answer; accuracy_any counts other accepted answers, too (null where there are none).
+-- Counts:    truncated rows whose prompt was truncated, answer_cut those whose answer was removed with it; absent rows whose value
+--            is not in the prompt, multiline rows whose value contains a newline, empty rows with a blank generation.
 WITH recalled AS (
     SELECT
         model,

@@ -1,6 +1,6 @@
--- The sequences that hold predicted tokens of given documents.
--- Grain in:  `tokens` (sequence, document), one row a predicted token; $documents, a list of document numbers.
--- Grain out: one row a document and sequence.
+-- The sequences that contain predicted tokens of given documents.
+-- Grain in:  `tokens` (sequence, document), one row per predicted token; $documents, a list of document numbers.
+-- Grain out: one row per document and sequence.
 WITH asked AS (
     SELECT sequence, document
     FROM tokens

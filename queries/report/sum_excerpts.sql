@@ -1,6 +1,6 @@
--- Where in the text a model pays for AR hits what the reference does not: what the token view is chosen by.
+-- The gap to the reference on AR hits by sequence or block, by which excerpts for the token view are chosen.
 -- Grain in:  `tokens` (sequence, position, ar_hit), `reference` and `scores` (nll, nats): row i of each is the same token.
--- Grain out: one row a sequence and block of $longest positions, in the order of the rows; a sequence that is not longer is one block.
+-- Grain out: one row per sequence and block of $longest positions, in the order of the rows; a sequence that is not longer is one block.
 -- Units:     tokens and ar_hits in tokens; hit_nats = summed difference (model minus reference) on AR hits, in nats.
 WITH aligned AS (
     SELECT

@@ -1,6 +1,6 @@
--- Tokens whose span a model with a tokenizer of its own does not end or begin at, overall and among AR hits.
+-- Tokens whose boundaries are not both boundaries of the model's own tokenizer, overall and among AR hits.
 -- Grain in:  `tokens` (ar_hit) and `scores` (exact), row i of each the same token.
--- Grain out: one row a slice (all, ar_hit, other). Units: tokens; share as a fraction of the slice, NULL where it is empty.
+-- Grain out: one row per slice (all, ar_hit, other). Units: tokens; share as a fraction of the slice, NULL if it is empty.
 WITH aligned AS (
     SELECT tokens.ar_hit, NOT scores.exact AS inexact
     FROM tokens

@@ -1,4 +1,4 @@
--- Overall figures of one score file. Grain: one row. Units: nll_nats a predicted token, ppl = exp of it, accuracy the
+-- Overall figures of one score file. Grain: one row. Units: nll_nats per predicted token, ppl = exp of it, accuracy the
 -- share of tokens that no vocabulary entry outranks, of those that have a rank.
 WITH scored AS (
     SELECT nll, rank

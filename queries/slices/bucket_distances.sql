@@ -1,8 +1,8 @@
--- How far back repeated tokens last stood, in log2 buckets.
--- Grain in:  `tokens`, one row a predicted token; `distance` is null where its bigram stands nowhere earlier.
--- Grain out: one row a source, and `ALL` first, x bucket of distances (low..high tokens back, both included) that holds any.
+-- Distances of repeated tokens to the latest earlier occurrence of their bigram, in log2 buckets.
+-- Grain in:  `tokens`, one row per predicted token; `distance` is null if its bigram does not occur earlier.
+-- Grain out: one row per source, and `ALL` first, x bucket of distances (low..high tokens back, both included) that is not empty.
 -- Units:     tokens in tokens; share is a fraction of the repeated tokens of the row's source.
--- Distances are counted one by one first: what is put into buckets is then a few thousand rows, not millions.
+-- Distances are counted first, so that a few thousand rows are put into buckets instead of millions.
 WITH repeated_tokens AS (
     SELECT source::VARCHAR AS source, distance
     FROM tokens

@@ -1,5 +1,5 @@
--- Sizes of the slices. Grain: one row a source, and `ALL` first. Units: predicted tokens; shares are of a row's tokens.
--- `ar_hits` and its share are null where the slices were made without training counts.
+-- Sizes of the slices. Grain: one row per source, and `ALL` first. Units: predicted tokens; shares are of a row's tokens.
+-- `ar_hits` and its share are null if the slices were made without training counts.
 WITH labelled AS (
     SELECT source, repeated, ar_hit
     FROM tokens

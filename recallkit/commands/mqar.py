@@ -90,7 +90,7 @@ def mqar(
     from recallkit.mqar.view import mqar_json, print_mqar, shown_mqar
 
     size = choose_size(length, None if pairs is None else _numbers(pairs), samples, is_zoo=not models)
-    folder = builtin.results_folder("mqar", out, is_embedded=not models)
+    folder = builtin.results_folder("mqar", out, is_builtin=not models)
     options = MqarOptions(
         counts=counts,
         device=device,

@@ -103,7 +103,7 @@ def eval_recall(
     stock = lm_eval_names([*(lm_eval_task or ()), *(name for name in named if name == "commonsense")])
     asked = [name for name in named if name != "commonsense"]
     compared = models or (builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
-    folder = builtin.results_folder("evals", out, is_embedded=not (models or data))
+    folder = builtin.results_folder("evals", out, is_builtin=not (models or data))
     options = recall.RecallOptions(
         limit,
         context,

@@ -1,13 +1,14 @@
 """Exact bigram counts of a chunk of token ids, as sorted runs that merge: the step that reads every training token.
 
-A bigram is counted by radix. Its first id picks a partition (32 neighbouring ids for a vocabulary of 50,257), and the
-bigram is written there as 4 bytes: its cell in a table of that partition alone. One table, small enough for a core's
-cache, then counts one partition after the other. Partitions are in key order, so what leaves them is sorted.
+Bigrams are counted by radix. The first id selects a partition (32 neighbouring ids for a vocabulary of 50,257), and the bigram
+is written there as 4 bytes: its cell in the table of counters of that partition. One such table, small enough for a core's cache,
+then counts one partition after the other. Partitions are in key order, so their concatenation is sorted. Example: with a shift
+of 5 and a stride of 50,288 cells, the bigram (70, 9) goes to partition 70 >> 5 = 2 as cell (70 & 31) * 50,288 + 9.
 
 Ids beyond half a million, and chunks small beside their vocabulary, are counted by sorting 64-bit keys instead.
 
-Kernels are compiled by numba at their first call and cached beside this file, or in the user's cache folder
-(`NUMBA_CACHE_DIR` overrides it) where the package folder is read-only.
+Kernels are compiled by numba at their first call and cached beside this file, or in the user's cache folder if the package
+folder is read-only (`NUMBA_CACHE_DIR` overrides it).
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 _LINE = 16
-"""32-bit words in a cache line: bigrams are gathered and tables are cleared by the line."""
+"""32-bit words in a cache line: bigrams are buffered, and tables cleared, one line at a time."""
 
 _WORD_CELLS = 8 * _LINE
-"""Cells that one 64-bit word of touched marks stands for: a byte a line."""
+"""Cells covered by one 64-bit word of touched marks: one byte per line."""
 
 _MAX_PARTITIONS = 2048
-"""Partitions while the vocabulary allows: each thread gathers a line a partition, 128 KiB, within a core's L2 cache."""
+"""Partitions, if the vocabulary allows: each thread buffers one line per partition, 128 KiB, within a core's L2 cache."""
 
 _MAX_CELLS = 1 << 24
-"""Cells in a partition's table: 64 MiB a thread, reached at a vocabulary of 2^19."""
+"""Cells in a partition's table: 64 MiB per thread, reached at a vocabulary of 2^19."""
 
 _MAX_CELLS_PER_TOKEN = 8192
-"""Cells in all tables together, a token of the chunk: looking through more for what was touched takes longer than sorting."""
+"""Cells in all tables together, per token of the chunk: beyond it, searching the tables for touched cells takes longer than sorting."""
 
 _REPEATED = np.uint32(1 << 31)
-"""Marks a packed cell that is followed by its count; a cell seen once stands alone, so packing never needs more room."""
+"""Marks a packed cell that is followed by its count; a cell seen once has none, so that packing never needs more room."""
 
 _SORTED_TOKENS = 1 << 23
-"""Tokens sorted at once on the sorting path: 64 MiB of keys a thread."""
+"""Tokens sorted at once on the sorting path: 64 MiB of keys per thread."""
 
 
 class BigramRun(NamedTuple):
@@ -55,9 +56,9 @@ class BigramRun(NamedTuple):
 
 
 class BigramCounter:
-    """Counts chunks one after the other and keeps its memory between them: 4 bytes a token of the largest chunk.
+    """Counts chunks one after the other and keeps its buffers between them: 4 bytes per token of the largest chunk.
 
-    A counter serves one caller at a time. `num_threads` threads share every chunk; the result does not depend on it.
+    Not for use by several callers at once. `num_threads` threads share every chunk; the result does not depend on their number.
     """
 
     def __init__(self, *, num_threads: int = 2) -> None:
@@ -71,9 +72,9 @@ class BigramCounter:
     def count(self, ids: np.ndarray, segment_starts: np.ndarray) -> BigramRun:
         """The distinct bigrams of a chunk with their counts.
 
-        `ids` is (n,) uint16 or uint32, n < 2^32. `segment_starts` is (s,) int64, from 0 upwards to at most n:
-        positions whose id no bigram ends with, such as the first of every document (an empty document repeats one).
-        Both may be memory-mapped. Beside the kept buffers a chunk takes 16 bytes a distinct bigram (the result), on the
+        `ids` is (n,) uint16 or uint32, n < 2^32. `segment_starts` is (s,) int64, ascending from 0 to at most n: positions
+        whose id is not the second of a bigram, such as the first of every document (an empty document repeats one).
+        Both may be memory-mapped. Beside the kept buffers a chunk takes 16 bytes per distinct bigram (the result), on the
         sorting path up to twice that.
         Raises ValueError for other shapes, dtypes and starts.
         """
@@ -88,7 +89,7 @@ class BigramCounter:
             return self._count_by_radix(ids, segment_starts, layout, pool)
 
     def _count_by_radix(self, ids: np.ndarray, segment_starts: np.ndarray, layout: _Layout, pool: ThreadPoolExecutor) -> BigramRun:
-        """Tally partitions, scatter bigrams into them, count each in a table, unpack the rows: four steps, each on all threads."""
+        """Four steps, each on all threads: size the partitions, scatter bigrams into them, count each in a table, unpack the rows."""
         threads = range(self.num_threads)
         edges = _split_evenly(ids.size, segment_starts, self.num_threads)
         tallies = np.zeros((self.num_threads, layout.num_partitions), np.int64)
@@ -119,14 +120,14 @@ class BigramCounter:
         return run
 
     def _room(self, num_cells: int) -> np.ndarray:
-        """The buffer of packed bigrams, at least `num_cells`; a larger one replaces it after it is freed."""
+        """The buffer of packed bigrams, at least `num_cells`; a larger one replaces the present one, which is freed first."""
         if self._cells.size < num_cells:
             self._cells = np.empty(0, np.uint32)
             self._cells = np.empty(num_cells, np.uint32)
         return self._cells
 
     def _zeroed_tables(self, num_cells: int) -> list[_Table]:
-        """A table a thread for `num_cells` cells. Counting clears what it touched, so that kept tables are all zero."""
+        """One table of `num_cells` cells per thread. Counting clears the cells it touched, so that kept tables are all zero."""
         num_words = -(-num_cells // _WORD_CELLS)
         if not self._tables or self._tables[0].touched.size < num_words:
             self._tables = [_Table.zeroed(num_words) for _ in range(self.num_threads)]
@@ -134,7 +135,7 @@ class BigramCounter:
 
 
 class _Table(NamedTuple):
-    """Counters of one partition's cells, uint32, and in `touched`, uint64, a byte a line of counters: 1 where not all zero."""
+    """Counters of one partition's cells (uint32) and `touched` (uint64), one byte per line of counters: 1 if any is not zero."""
 
     counters: np.ndarray
     touched: np.ndarray
@@ -145,7 +146,7 @@ class _Table(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """How bigrams are packed: `2**shift` first ids a partition, `stride` cells for the second ids of each."""
+    """How bigrams are packed: `2**shift` first ids per partition, `stride` cells for the second ids of each."""
 
     shift: int
     stride: int
@@ -153,8 +154,8 @@ class _Layout(NamedTuple):
 
     @classmethod
     def of(cls, vocab: int) -> _Layout | None:
-        """The layout for ids below `vocab`; None where partitions or their tables would be too many or too large."""
-        # An odd number of lines: with a power of two, a frequent second id would hit the same cache set for every first id.
+        """The layout for ids below `vocab`; None if partitions would be too many or their tables too large."""
+        # An odd number of lines: with a power of two, a frequent second id would map to the same cache set for every first id.
         stride = (-(-vocab // _LINE) | 1) * _LINE
         shift = max(0, (vocab - 1) // _MAX_PARTITIONS).bit_length()
         while shift and stride << shift > _MAX_CELLS:
@@ -176,29 +177,32 @@ def _checked(ids: np.ndarray, segment_starts: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
-    """A plain, contiguous, read-only view: mapped, sliced and ordinary arrays share one compiled kernel."""
+    """A plain, contiguous, read-only view, so that mapped, sliced and ordinary arrays share one compiled kernel."""
     view = np.ascontiguousarray(array).view(np.ndarray)
     view.flags.writeable = False
     return view
 
 
 def _run(pool: ThreadPoolExecutor, task: Callable[[Any], object], items: Iterable[Any]) -> None:
-    """Runs the task on every item and raises what a task raised."""
+    """Runs the task on every item, and raises what a task raised."""
     for _ in pool.map(task, items):
         pass
 
 
 def _split_evenly(num_ids: int, segment_starts: np.ndarray, num_shares: int) -> list[np.ndarray]:
-    """A thread's positions as edges, int64: the second ids of its bigrams stand strictly between neighbouring edges."""
+    """A thread's positions as edges, int64: the second ids of its bigrams are strictly between neighbouring edges.
+
+    Example: 10 ids, segments from 0 and 4, one share: edges [-1, 0, 4, 10], so bigrams end at positions 1 to 3 and 5 to 9.
+    """
     bounds = [num_ids * share // num_shares for share in range(num_shares + 1)]
     cuts = np.searchsorted(segment_starts, bounds)
     return [np.concatenate([[bounds[i] - 1], segment_starts[cuts[i] : cuts[i + 1]], [bounds[i + 1]]]) for i in range(num_shares)]
 
 
 def _place(tallies: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Where each thread writes each partition: begins and ends, both like tallies (thread, partition), and the total room.
+    """Where each thread writes each partition: begins and ends, both shaped like tallies (thread, partition), and the total room.
 
-    Partitions follow one another, in each the threads. Every part begins at a whole line, as it is written by lines.
+    Partitions are consecutive, and within each its threads. Every part begins at a whole line, because whole lines are written.
     """
     rooms = (tallies + _LINE - 1) // _LINE * _LINE
     begins = np.zeros_like(tallies)
@@ -207,7 +211,7 @@ def _place(tallies: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _blocks(weights: np.ndarray, num_threads: int) -> list[tuple[int, int]]:
-    """Ranges of partitions of similar weight, eight a thread: threads that finish early take the next."""
+    """Ranges of partitions of similar weight, eight per thread, so that threads that finish early take the next."""
     reached = np.cumsum(weights)
     targets = np.linspace(0, int(reached[-1]), 8 * num_threads + 1)[1:-1]
     bounds = np.unique([0, *np.searchsorted(reached, targets).tolist(), weights.size]).tolist()
@@ -216,7 +220,7 @@ def _blocks(weights: np.ndarray, num_threads: int) -> list[tuple[int, int]]:
 
 @njit(cache=True, nogil=True)
 def _tally(ids: np.ndarray, edges: np.ndarray, shift: int, tally: np.ndarray) -> None:
-    """Adds the number of bigrams a partition to `tally`."""
+    """Adds to `tally` the number of bigrams of each partition."""
     for span in range(edges.size - 1):
         for i in range(edges[span] + 1, edges[span + 1]):
             tally[ids[i - 1] >> shift] += 1
@@ -226,8 +230,8 @@ def _tally(ids: np.ndarray, edges: np.ndarray, shift: int, tally: np.ndarray) ->
 def _scatter(ids: np.ndarray, edges: np.ndarray, shift: int, stride: int, cursors: np.ndarray, cells: np.ndarray) -> None:
     """Writes every bigram's cell to its partition, at `cursors`, which advance.
 
-    Cells gather in a line a partition and leave as whole lines: single 4-byte writes to 1571 places far apart would
-    miss the translation buffer and the cache nearly every time.
+    Cells are buffered per partition and written as whole cache lines: single 4-byte writes to 1571 distant places would miss
+    the TLB and the cache nearly every time.
     """
     lines = np.empty((cursors.size, _LINE), np.uint32)
     row_mask = (1 << shift) - 1
@@ -262,7 +266,7 @@ def _count_partitions(
 ) -> None:
     """Counts partitions [first, last), packs each in place into its distinct cells with their counts, clears the table.
 
-    Touched marks spare most of the search: a partition fills a few per cent of its table.
+    Touched marks avoid most of the search, because a partition fills only a few per cent of its table.
     """
     marks = touched.view(np.uint8)
     for partition in range(first, last):
@@ -333,7 +337,7 @@ def _count_by_sorting(ids: np.ndarray, segment_starts: np.ndarray, pool: ThreadP
 
 
 def _sorted_run(ids: np.ndarray, segment_starts: np.ndarray, first: int, last: int) -> BigramRun:
-    """The bigrams whose second id stands at positions [first, last)."""
+    """The bigrams whose second id is at positions [first, last)."""
     keys = ids[first - 1 : last - 1].astype(np.uint64)
     keys <<= np.uint64(32)
     keys |= ids[first:last]
@@ -353,7 +357,7 @@ def merge_runs(runs: Sequence[BigramRun]) -> BigramRun:
         a, b = waiting.pop(), waiting.pop()
         keys, counts = np.empty((2, a.keys.size + b.keys.size), np.uint64)
         num_rows = merge_two(a, b, keys, counts)
-        # A view, not a copy: the system never backs the pages behind it that nothing wrote to.
+        # A view, not a copy: pages that were never written to take no memory.
         insort(waiting, BigramRun(keys[:num_rows], counts[:num_rows]), key=lambda run: -run.keys.size)
     return waiting[0] if waiting else BigramRun(np.empty(0, np.uint64), np.empty(0, np.uint64))
 
@@ -361,9 +365,9 @@ def merge_runs(runs: Sequence[BigramRun]) -> BigramRun:
 def merge_two(a: BigramRun, b: BigramRun, out_keys: np.ndarray, out_counts: np.ndarray) -> int:
     """Merges two runs into the outputs, adding the counts of equal keys, and returns the number of rows written.
 
-    Reads and writes each array once, front to back: memory-mapped runs of any size pass through a few pages. The
-    outputs are uint64 of at least `len(a.keys) + len(b.keys)` rows and share no memory with the runs; rows beyond
-    those written are undefined. Raises ValueError for other outputs.
+    Reads and writes each array once, front to back, so that memory-mapped runs of any size need only a few pages at a time. The
+    outputs are uint64 of at least `len(a.keys) + len(b.keys)` rows and share no memory with the runs; rows beyond those
+    written are undefined. Raises ValueError for other outputs.
     """
     needed = a.keys.size + b.keys.size
     for out in (out_keys, out_counts):
@@ -377,7 +381,7 @@ def merge_two(a: BigramRun, b: BigramRun, out_keys: np.ndarray, out_counts: np.n
 def _merge(
     a_keys: np.ndarray, a_counts: np.ndarray, b_keys: np.ndarray, b_counts: np.ndarray, out_keys: np.ndarray, out_counts: np.ndarray
 ) -> int:
-    """The rows written. Without a branch on the keys: which run comes next cannot be predicted."""
+    """The number of rows written. Free of branches on the keys, because which run comes next cannot be predicted."""
     i = j = row = 0
     while i < a_keys.size and j < b_keys.size:
         from_a = a_keys[i] <= b_keys[j]
@@ -399,7 +403,7 @@ def _merge(
 
 
 def count_bigrams_reference(ids: np.ndarray, segment_starts: np.ndarray) -> BigramRun:
-    """The readable twin of `BigramCounter.count`: the oracle of its tests."""
+    """A plain Python version of `BigramCounter.count`, the reference of its tests."""
     starts = set(segment_starts.tolist())
     tokens = ids.tolist()
     counts = Counter((tokens[i - 1] << 32) | tokens[i] for i in range(len(tokens)) if i not in starts)

@@ -1,10 +1,10 @@
-"""Training bigrams counted exactly, in bounded memory: a stretch of the text at a time, chunks to sorted runs, runs merged.
+"""Exact counts of training bigrams in bounded memory: ranges of shards, chunks counted into sorted runs, runs merged.
 
-A stretch is some neighbouring shards of the text. Stretches do not depend on each other: any number of processes and
-machines count them in any order, each into a run, and what spans two of them is found from their first and last ids.
-Within a stretch a chunk of ids is counted in memory and becomes a sorted run on disk; runs of similar size are merged
-two by two, so that a stretch of any length leaves a few of them. After every run the place in the text is committed,
-and a killed count goes on from there. Totals do not depend on where stretches and chunks were cut.
+Neighbouring shards of the text form a shard range. Shard ranges are independent: any number of processes and machines count them
+in any order, each into one run, and the n-grams that cross from one range into the next are found from their first and last ids.
+Within a range, chunks of ids are counted in memory, and each becomes a sorted run on disk; runs of similar size are merged
+in pairs, so that even a long range has only a few. After every run the position in the text is committed, and a killed count
+resumes there. Totals do not depend on where the text was divided into shard ranges and chunks.
 
 Longer n-grams (`order` 3 to 5) are counted beside the bigrams in the same way.
 """
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
     from recallkit.text.records import EncodedDocuments
 
 CHUNK_TOKENS = 1 << 27
-"""Tokens counted in memory at a time: 256 MB of uint16 ids and about twice that of work space. Processes share them."""
+"""Tokens counted in memory at a time: 256 MB of uint16 ids and about twice that of work space, shared by all processes."""
 
 NGRAM_CHUNK_TOKENS = 1 << 25
-"""The same where longer n-grams are counted, which takes more memory a token."""
+"""The same if longer n-grams are counted too, which takes more memory per token."""
 
-SECONDS_A_CHUNK = 120.0
-"""A slow stream commits what it has after this time, so that a kill costs at most two minutes."""
+SECONDS_PER_CHUNK = 120.0
+"""A slow stream commits after this time, so that a kill costs at most two minutes of work."""
 
-STRETCH_BYTES = 1 << 26
-"""Neighbouring shards are counted together up to this size on disk: some seconds of work."""
+SHARD_RANGE_BYTES = 1 << 26
+"""Neighbouring shards are counted together up to this size on disk, some seconds of work."""
 
-MOST_STRETCHES = 256
-"""Of a large text stretches are larger, for each keeps a run on disk until all are merged: 0.3 bytes a token at 300B tokens."""
+MAX_SHARD_RANGES = 256
+"""Large texts get larger ranges, because each keeps a run on disk until all are merged: 0.3 bytes per token at 300B tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """How ids become counts: what decides the table beside the text.
+    """How ids become counts: all that determines the table, apart from the text.
 
-    `order` 3 to 5 asks for n-grams of that length beside the bigrams. `only`, sorted bigram keys, keeps these bigrams alone.
+    `order` 3 to 5 also counts n-grams of that length. `only` (sorted bigram keys) restricts the table to these bigrams.
     """
 
     end_token_id: int
@@ -67,35 +67,35 @@ class Counting:
         return ("bigrams",) if self.order == 2 else ("bigrams", "ngrams")
 
     def length(self, kind: str) -> int:
-        """Ids in an n-gram of a kind."""
+        """Length in ids of an n-gram of a kind."""
         return 2 if kind == "bigrams" else self.order
 
     @property
     def overlap(self) -> int:
-        """Ids that a later part of the same text must know of an earlier one."""
+        """Ids of the text before it that a part must know to count the n-grams that end in it."""
         return self.order - 1 if self.boundary == "pack" else 0
 
 
-def plan_stretches(sizes: Sequence[int | None]) -> list[range]:
-    """Cuts shards (sizes in bytes) into stretches, by nothing but sizes; a shard of unknown size is one of its own."""
-    stretches: list[range] = []
-    wanted, room = max(STRETCH_BYTES, sum(filter(None, sizes)) // MOST_STRETCHES), 0
+def plan_shard_ranges(sizes: Sequence[int | None]) -> list[range]:
+    """Groups shards (sizes in bytes) into ranges by their sizes alone; a shard of unknown size is a range by itself."""
+    shard_ranges: list[range] = []
+    wanted, room = max(SHARD_RANGE_BYTES, sum(filter(None, sizes)) // MAX_SHARD_RANGES), 0
     for shard, size in enumerate(sizes):
-        if stretches and size is not None and size <= room:
-            stretches[-1] = range(stretches[-1].start, shard + 1)
+        if shard_ranges and size is not None and size <= room:
+            shard_ranges[-1] = range(shard_ranges[-1].start, shard + 1)
             room -= size
         else:
-            stretches.append(range(shard, shard + 1))
+            shard_ranges.append(range(shard, shard + 1))
             room = 0 if size is None else wanted - size
-    return stretches
+    return shard_ranges
 
 
-# ----------------------------------------------------------------------------------------------------------- a stretch
+# ----------------------------------------------------------------------------------------------------------- a shard range
 
 
 @dataclass(frozen=True, slots=True)
 class CountingState:
-    """Where counting a stretch goes on: the next record, the tokens so far, the first and the last ids (packed text)."""
+    """Where counting a range resumes: the next record, the tokens so far, the first and the last ids (packed text only)."""
 
     position: Position = Position()
     num_tokens: int = 0
@@ -111,10 +111,10 @@ class CountingState:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedStretch:
-    """A stretch that is counted: its runs (kind -> run, in the folder of the parts), its totals and its ends.
+class CountedShardRange:
+    """The result of counting a range: its runs (kind -> run, in the folder of the parts), its totals, its first and last ids.
 
-    `limit` is the number of tokens after which it was to end, if any; skipped records are those of `StreamReport`.
+    `limit` is the number of tokens after which counting was to stop, if any; skipped records are those of `StreamReport`.
     """
 
     runs: dict[str, SavedRun]
@@ -127,17 +127,17 @@ class CountedStretch:
     first_skipped: tuple[str, ...] = ()
 
     def fits(self, limit: int | None) -> bool:
-        """Whether counting with this limit would give the same."""
+        """Whether counting with this limit would give the same result."""
         was_cut = self.limit is not None and self.num_tokens >= self.limit
         return self.limit == limit if was_cut else limit is None or self.num_tokens <= limit
 
     def save(self, path: Path) -> None:
-        """Writes the stretch's part: from now on it is done."""
+        """Writes the result, which marks the range as done."""
         artifacts.write_json(path, asdict(self))
 
     @classmethod
-    def load(cls, path: Path) -> CountedStretch | None:
-        """A stretch that is done; None where its part or one of its files is missing or cut short."""
+    def load(cls, path: Path) -> CountedShardRange | None:
+        """The result of a range that is done; None if it or one of its runs is missing or truncated."""
         if not path.is_file():
             return None
         saved = artifacts.read_json(path)
@@ -149,14 +149,14 @@ class CountedStretch:
 
 
 def counting_state(journal: Journal) -> CountingState | None:
-    """Where the journal's last commit stands in the text; None where there is none, or not all of its runs are whole."""
+    """The position of the journal's last commit; None if there is none, or if one of its runs is incomplete."""
     saved = journal.state.get("stream")
     runs = journal.state.get("runs", {})
     is_whole = all(RunFiles(journal.folder, kind).is_whole(SavedRun(**run)) for kind in runs for run in runs[kind])
     return CountingState.from_json(saved) if saved and is_whole else None
 
 
-def count_stretch(
+def count_shard_range(
     batches: Iterable[EncodedDocuments],
     journal: Journal,
     counting: Counting,
@@ -164,23 +164,23 @@ def count_stretch(
     limit_tokens: int | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
     num_threads: int = 2,
-) -> Generator[int, None, CountedStretch]:
-    """Counts a stretch of the text, committing runs to `journal`; goes on where the journal stands.
+) -> Generator[int, None, CountedShardRange]:
+    """Counts a range of shards and commits runs to `journal`, from its last commit on.
 
-    `batches` must begin at the position of `counting_state(journal)`. `limit_tokens` ends the stretch after exactly that
-    many ids, end tokens included. Gives the tokens so far after every batch; its value is the counted stretch, whose runs
-    stand in the folder of `journal.target`.
+    `batches` must begin at the position of `counting_state(journal)`. `limit_tokens` stops after exactly that many ids, end
+    tokens included. Yields the tokens so far after every batch; returns the counted range, whose runs are in the folder of
+    `journal.target`.
     """
-    return (yield from _Stretch(journal, counting, limit_tokens, chunk_tokens, num_threads).run(batches))
+    return (yield from _ShardRangeCounter(journal, counting, limit_tokens, chunk_tokens, num_threads).run(batches))
 
 
-def ended(counting: Generator[int, None, CountedStretch], progress: Callable[[int], None] = lambda _: None) -> CountedStretch:
-    """Lets `count_stretch` run to its end; `progress` is told the tokens so far."""
+def ended(counting: Generator[int, None, CountedShardRange], progress: Callable[[int], None] = lambda _: None) -> CountedShardRange:
+    """Runs `count_shard_range` to its end and returns its result; `progress` is called with the tokens so far."""
     while True:
         try:
             progress(next(counting))
         except StopIteration as end:
-            counted: CountedStretch = end.value
+            counted: CountedShardRange = end.value
             return counted
 
 
@@ -192,7 +192,7 @@ class _Chunk:
         self.restart(context)
 
     def restart(self, context: Sequence[int]) -> None:
-        """Empties the chunk; packed text goes on from `context`, whose n-grams with the next ids are still to count."""
+        """Empties the chunk; in packed text `context` stays in front, for the n-grams that it forms with the next ids."""
         self.num_context = self.length = len(context)
         self.ids[: self.length] = context
         self.segments: list[np.ndarray] = [np.zeros(1, np.int64)]
@@ -202,26 +202,26 @@ class _Chunk:
         return self.length + count <= len(self.ids)
 
     def append(self, ids: np.ndarray, segment_starts: np.ndarray) -> None:
-        """Adds ids; no n-gram reaches back over one of `segment_starts`, places among them."""
+        """Adds ids; `segment_starts` are positions in `ids` that no n-gram extends across."""
         self.segments.append(segment_starts + self.length)
         self.ids[self.length : self.length + len(ids)] = ids
         self.length += len(ids)
 
     def view(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """The ids that n-grams of a length are counted in, each of them once, and where segments begin in them."""
+        """The ids whose n-grams of a length are to be counted, without those already counted, and where segments begin in them."""
         first = max(0, self.num_context - (length - 1))
         starts = np.unique(np.concatenate(self.segments))
         return self.ids[first : self.length], np.unique(np.maximum(starts - first, 0))
 
     def first_ids(self) -> np.ndarray:
-        """The ids that end no bigram: the first of every segment, but for context that was counted before."""
+        """The ids that are not the second of a bigram: the first of every segment, unless it is context counted before."""
         starts = np.unique(np.concatenate(self.segments))
         first: np.ndarray = self.ids[starts[(starts < self.length) & (starts >= self.num_context)]]
         return first
 
 
 class _Runs:
-    """The sorted runs of one kind of a stretch, kept few by merging neighbours of similar size."""
+    """The sorted runs of one kind within a range, kept few by merging neighbours of similar size."""
 
     def __init__(self, folder: Path, kind: str, saved: Sequence[dict[str, Any]]) -> None:
         self.files = RunFiles(folder, kind)
@@ -254,8 +254,8 @@ class _Runs:
         return files.merge_all([self.files.load(run) for run in self.runs], num_threads=num_threads)
 
 
-class _Stretch:
-    """The state of `count_stretch` between batches."""
+class _ShardRangeCounter:
+    """The state of `count_shard_range` between batches."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class _Stretch:
         self.chunk: _Chunk | None = None
         self.committed_at = time.monotonic()
 
-    def run(self, batches: Iterable[EncodedDocuments]) -> Generator[int, None, CountedStretch]:
+    def run(self, batches: Iterable[EncodedDocuments]) -> Generator[int, None, CountedShardRange]:
         for encoded in batches:
             if self._at_limit():
                 break
@@ -295,7 +295,7 @@ class _Stretch:
             starts = starts[starts < len(ids)]
         if self.chunk is None:
             self.chunk = _Chunk(ids.dtype, max(self.chunk_tokens, len(ids)), self.state.tail)
-        if not self.chunk.has_room(len(ids)) or time.monotonic() - self.committed_at > SECONDS_A_CHUNK:
+        if not self.chunk.has_room(len(ids)) or time.monotonic() - self.committed_at > SECONDS_PER_CHUNK:
             self._commit()
         if not self.chunk.has_room(len(ids)):
             self.chunk = _Chunk(ids.dtype, len(ids), self.state.tail)
@@ -310,7 +310,7 @@ class _Stretch:
         )
 
     def _count_unigrams(self, chunk: _Chunk, counted: BigramRun) -> None:
-        """Every id ends a bigram or begins a segment: to add up distinct bigrams is quicker than to look at every id."""
+        """Every id is the second of a bigram or begins a segment: summing over distinct bigrams is faster than over all ids."""
         seconds, begun = (counted.keys & np.uint64(0xFFFFFFFF)).astype(np.int64), chunk.first_ids()
         length = max(len(self.unigrams), int(seconds.max(initial=0)) + 1, int(begun.max(initial=0)) + 1)
         sums = np.bincount(seconds, counted.counts, length).astype(np.uint64) + np.bincount(begun, minlength=length).astype(np.uint64)
@@ -318,7 +318,7 @@ class _Stretch:
         self.unigrams = sums
 
     def _commit(self) -> None:
-        """Turns the chunk into runs and records the place in the text."""
+        """Turns the chunk into runs and commits the position in the text."""
         if self.chunk is not None and self.chunk.length > self.chunk.num_context:
             for kind, runs in self.runs.items():
                 counted = self.counters[kind].count(*self.chunk.view(self.counting.length(kind)))
@@ -337,8 +337,8 @@ class _Stretch:
         runs = {kind: [asdict(run) for run in runs.runs] for kind, runs in self.runs.items()}
         self.journal.commit({"stream": asdict(self.state), "runs": runs, "unigrams": self.unigrams.tolist()})
 
-    def _finish(self) -> CountedStretch:
-        """The runs merged into one a kind, the tokens as one more."""
+    def _finish(self) -> CountedShardRange:
+        """Merges the runs into one per kind, and writes the unigram counts as one more."""
         folder = self.journal.target.parent
         self.chunk = None
         runs = {kind: runs.finish(RunFiles(folder, kind), self.num_threads) for kind, runs in self.runs.items()}
@@ -346,7 +346,7 @@ class _Stretch:
         tokens = RunFiles(folder, "tokens")
         runs["tokens"] = tokens.add(tokens.kind.make(seen, self.unigrams[seen]))
         state = self.state
-        return CountedStretch(runs, state.num_tokens, state.num_documents, state.head, state.tail, self.limit)
+        return CountedShardRange(runs, state.num_tokens, state.num_documents, state.head, state.tail, self.limit)
 
 
 def _listed(ids: np.ndarray) -> tuple[int, ...]:
@@ -354,7 +354,7 @@ def _listed(ids: np.ndarray) -> tuple[int, ...]:
 
 
 def last_ids(ids: tuple[int, ...], number: int) -> tuple[int, ...]:
-    """The last `number` of some ids, or all of fewer."""
+    """The last `number` of `ids`, or all if they are fewer."""
     return ids[len(ids) - number :] if len(ids) > number else ids
 
 
@@ -366,7 +366,7 @@ def _counter(kind: str, order: int, num_threads: int) -> Any:
 
 
 def keep_only(counted: Any, needed: np.ndarray | None) -> Any:
-    """The rows of a run of bigrams whose key is in `needed` (sorted); all of them where it is None."""
+    """The rows of a run of bigrams whose key is in `needed` (sorted); all of them if it is None."""
     if needed is None:
         return counted
     at = np.searchsorted(needed, counted.keys)
@@ -374,20 +374,22 @@ def keep_only(counted: Any, needed: np.ndarray | None) -> Any:
     return type(counted)(counted.keys[kept], counted.counts[kept])
 
 
-# ------------------------------------------------------------------------------------------------------- all stretches
+# ---------------------------------------------------------------------------------------------------- all ranges of shards
 
 
-def join_stretches(stretches: Sequence[CountedStretch], folder: Path, counting: Counting, *, num_threads: int = 2) -> CountedStream:
-    """The counts of the whole text: the runs of its stretches, whose files lie in `folder`, merged by ranges of keys.
+def join_shard_ranges(
+    shard_ranges: Sequence[CountedShardRange], folder: Path, counting: Counting, *, num_threads: int = 2
+) -> CountedStream:
+    """The counts of the whole text: merges the runs of all shard ranges, whose files are in `folder`, by ranges of keys.
 
-    In packed text n-grams span stretches: they are found from the stretches' first and last ids.
+    In packed text some n-grams cross from one shard range into the next: they are found from the first and last ids of each.
     """
     merged: dict[str, Any] = {}
     for kind in (*counting.kinds(), "tokens"):
         files = RunFiles(folder, kind)
-        runs = [files.load(stretch.runs[kind]) for stretch in stretches]
+        runs = [files.load(shard_range.runs[kind]) for shard_range in shard_ranges]
         if kind != "tokens":
-            spanning = spanning_ngrams(stretches, counting.length(kind)) if counting.boundary == "pack" else []
+            spanning = spanning_ngrams(shard_ranges, counting.length(kind)) if counting.boundary == "pack" else []
             runs.append(_as_run(spanning, kind, counting))
         runs = [run for run in runs if len(run[0])]
         merged[kind] = runs[0] if len(runs) == 1 else files.load(files.merge_all(runs, num_threads=num_threads))
@@ -395,21 +397,21 @@ def join_stretches(stretches: Sequence[CountedStretch], folder: Path, counting: 
         merged["bigrams"],
         merged["tokens"].keys.astype(np.uint32),
         np.asarray(merged["tokens"].counts),
-        sum(stretch.num_tokens for stretch in stretches),
-        sum(stretch.num_documents for stretch in stretches),
+        sum(shard_range.num_tokens for shard_range in shard_ranges),
+        sum(shard_range.num_documents for shard_range in shard_ranges),
         ngrams=merged.get("ngrams"),
     )
 
 
-def spanning_ngrams(stretches: Sequence[CountedStretch], length: int) -> list[tuple[int, ...]]:
-    """The n-grams of packed text that begin in one stretch and end in a later one, in the order of the text."""
+def spanning_ngrams(shard_ranges: Sequence[CountedShardRange], length: int) -> list[tuple[int, ...]]:
+    """The n-grams of packed text that begin in one shard range and end in a later one, in the order of the text."""
     found: list[tuple[int, ...]] = []
     tail: tuple[int, ...] = ()
-    for stretch in stretches:
-        ids = last_ids(tail, length - 1) + stretch.head[: length - 1]
+    for shard_range in shard_ranges:
+        ids = last_ids(tail, length - 1) + shard_range.head[: length - 1]
         found += [ids[end - length : end] for end in range(length, len(ids) + 1)]
-        # A stretch of fewer ids has all of them in its tail, and the one before it is still in reach.
-        tail = last_ids(tail + stretch.tail, length - 1)
+        # A range shorter than an n-gram keeps all of its ids in `tail`, so that the range before it is still within reach.
+        tail = last_ids(tail + shard_range.tail, length - 1)
     return found
 
 
@@ -427,7 +429,7 @@ def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) ->
 
 
 def needed_bigrams(sequences: Path) -> np.ndarray:
-    """The distinct bigrams that labelling these sequences asks for: sorted keys (uint64), first << 32 | second."""
+    """The distinct bigrams of these sequences, which labelling looks up: sorted keys (uint64), first << 32 | second."""
     needed = np.empty(0, np.uint64)
     for group in sequence_groups(sequences):
         ids, offsets = group_ids(group)

@@ -1,8 +1,9 @@
-"""Counts of an imported index held against what its own package says: a sample of bigrams, asked in a process of its own.
+"""Compares counts of an imported index with those of its own package: a sample of bigrams, queried in a separate process.
 
-Both packages end the process they run in (abort, panic, segmentation fault) where files are not what they expect, and
-tokengrams looks through the whole index when it opens one. So they are asked apart, for a limited time, if they are installed
-at all: the counts need neither. Run as a module this file is that process: a question as JSON on stdin, the answer on stdout.
+Both packages end the process they run in (abort, panic, segmentation fault) if files are not what they expect, and tokengrams
+scans the whole index when it opens one. So they are queried in a process of their own, for a limited time, and only if they
+are installed: the counts need neither. Run as a module, this file is that process: it reads a query as JSON from stdin and
+writes the answer to stdout.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 
 NUM_BIGRAMS = 200
 SECONDS = 120.0
-"""Time that a package may take: tokengrams looks through 10 million places a second when it opens an index."""
+"""Time that a package may take: tokengrams scans 10 million positions per second when it opens an index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """How many bigrams were compared, all equal; where none were, `reason` says why."""
+    """How many bigrams were compared, all equal; if none were, `reason` says why."""
 
     num_bigrams: int
     reason: str | None = None
@@ -41,9 +42,9 @@ class Checked:
 def check_counts(
     place: Path, question: dict[str, Any], run: BigramRun, end_token_id: int, unseen: Counter[tuple[int, int]], *, seconds: float = SECONDS
 ) -> Checked:
-    """Asks the index's package for bigrams of `run`, evenly spaced, and for some that it lacks; end tokens are left out.
+    """Compares bigrams of `run`, evenly spaced, and some that it lacks with the index's package; end tokens are left out.
 
-    `question` is what the package needs to open the index, `unseen` what it cannot count. Raises UserError where a count differs.
+    `question` is what the package needs to open the index, `unseen` the bigrams it cannot count. Raises UserError if a count differs.
     """
     package = question["package"]
     if find_spec(package) is None:
@@ -55,15 +56,15 @@ def check_counts(
     for (bigram, count), asked in zip(expected.items(), answer, strict=False):  # no answer is empty
         if asked + unseen[bigram] != count:
             raise UserError(
-                f"its ids hold the bigram {bigram} {count:,} times, but {package.replace('_', '-')} counts {asked:,}",
+                f"its ids contain the bigram {bigram} {count:,} times, but {package.replace('_', '-')} counts {asked:,}",
                 where=place,
-                remedy="the index is not of these ids: build it again",
+                remedy="the index was built from other ids: build it again",
             )
     return Checked(len(answer), reason)
 
 
 def sample_bigrams(run: BigramRun, end_token_id: int) -> dict[tuple[int, int], int]:
-    """Bigrams of the run with their counts, and bigrams made of neighbours' ids, most of which it lacks: up to `NUM_BIGRAMS` of each."""
+    """Bigrams of the run with their counts, and bigrams of neighbouring ids, most of which it lacks: up to `NUM_BIGRAMS` of each."""
     if not len(run.keys):
         return {}
     rows = np.unique(np.linspace(0, len(run.keys) - 1, NUM_BIGRAMS).astype(np.int64))
@@ -77,7 +78,7 @@ def sample_bigrams(run: BigramRun, end_token_id: int) -> dict[tuple[int, int], i
 
 
 def _ask(question: dict[str, Any], seconds: float) -> tuple[list[int], str | None]:
-    """Counts of the question's bigrams; none, and why, where the package fails or takes too long."""
+    """Counts of the question's bigrams; none, and the reason, if the package fails or takes too long."""
     places = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     name = question["package"].replace("_", "-")
@@ -93,8 +94,8 @@ def _ask(question: dict[str, Any], seconds: float) -> tuple[list[int], str | Non
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return [], f"{name} needs more than {seconds:g} seconds for it"
-    # The engine writes to stdout too, before or after a crash: only a process that ended well has answered, in its last line.
+        return [], f"{name} takes more than {seconds:g} seconds"
+    # The engine writes to stdout too, before or after a crash: only a process that exited normally has answered, in its last line.
     answer = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
     return ([], f"{name} fails on it") if answer is None else (answer, None)
 

@@ -1,7 +1,7 @@
-"""A counts database made of somebody else's index: `count --import` for tokengrams and infini-gram.
+"""Imports an index of tokengrams or infini-gram as a counts database: `count --import`.
 
-The table is the one that `count` gives for the same documents, for the ids of an index are its text: they are read as a
-stream of documents and counted as any other, resumably. What the index itself says is a check, where its package is installed.
+The table is the one that `count` makes of the same documents, because an index contains the ids of its text: they are read as
+a stream of documents and counted like any other, resumably. The index's own counts serve as a check if its package is installed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from recallkit.text.tokenizers import TextTokenizer
 
 LEAST_AGREEMENT = 0.95
-"""Below this share of bigrams that survive decoding and encoding, the tokenizer is likely another one: of GPT-2's ids read as
-GPT-NeoX's 0.78 do, of reversed ids 0.91, of a tokenizer's own all. One that loses spaces or case may stay below."""
+"""If fewer bigrams survive decoding and encoding again, the tokenizer is probably another one: 0.78 do of GPT-2's ids read as
+GPT-NeoX's, 0.91 of reversed ids, all of a tokenizer's own. A tokenizer that drops spaces or case may stay below it, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """An index on its way to a table."""
+    """An index being imported."""
 
     place: Path
     index: TokenIndex
@@ -44,7 +44,7 @@ class _Import:
 def import_index(
     place: Path, out: Path, *, tokenizer: str | None, end_token: str | None, boundary: Boundary, force: bool
 ) -> dict[str, Any]:
-    """Counts the ids of the index at `place` into `out`; returns the table's meta. Raises UserError for everything a user can mend."""
+    """Counts the ids of the index at `place` into `out`; returns the table's meta. Raises UserError for everything a user can correct."""
     from recallkit.counting import indexes, make_table
     from recallkit.text.tokenizers import load_tokenizer
 
@@ -76,7 +76,7 @@ def import_index(
 
 
 def _count(this: _Import, parts: PartsJournal) -> CountedStream:
-    """The counts of the whole index as one stretch of text, from where its journal stands."""
+    """The counts of the whole index, as a single range of shards, from the journal's last commit on."""
     from recallkit.counting import bigrams
 
     stream = this.index.stream(this.boundary, this.text.end_token_id)
@@ -86,23 +86,23 @@ def _count(this: _Import, parts: PartsJournal) -> CountedStream:
         if state is not None:
             console.note(f"{parts.target}: going on after {state.num_tokens:,} tokens of an interrupted run")
         batches = stream.batches(Position() if state is None else state.position)
-        stretch = bigrams.ended(bigrams.count_stretch(batches, journal, counting, limit_tokens=stream.limit_tokens), show)
-        counted = bigrams.join_stretches([stretch], parts.folder, counting)
+        shard_range = bigrams.ended(bigrams.count_shard_range(batches, journal, counting, limit_tokens=stream.limit_tokens), show)
+        counted = bigrams.join_shard_ranges([shard_range], parts.folder, counting)
     if not counted.num_tokens:
         raise UserError("an index without text", where=this.place, remedy="give another one")
     return counted if stream.limit_tokens is None else replace(counted, num_documents=_count_documents(this, counted))
 
 
 def _count_documents(this: _Import, counted: CountedStream) -> int:
-    """The documents of ids that were counted as they stand, by their end tokens; a note where there are none."""
+    """The documents of ids that were counted as they are, by their end tokens; a note if there are none."""
     num_ends = int(counted.token_counts[counted.tokens == this.text.end_token_id].sum())
     if not num_ends:
-        console.note(f"{this.place}: no {this.text.end_token} among its ids, so bigrams run from each document into the next")
+        console.note(f"{this.place}: no {this.text.end_token} among its ids, so bigrams cross from each document into the next")
     return num_ends
 
 
 def _find_direction(this: _Import) -> None:
-    """Sets whether documents stand in reverse: their text does not encode to them again then. Tells a likely wrong tokenizer."""
+    """Finds out whether documents are reversed, whose text does not encode to the same ids; warns if the tokenizer looks wrong."""
     from recallkit.counting import indexes
 
     index, shares = this.index, {}
@@ -112,15 +112,15 @@ def _find_direction(this: _Import) -> None:
         shares[is_reversed] = indexes.agreement(sample, this.text.decode, this.text.encode) if sample else 1.0
     index.is_reversed = shares.get(True, 0.0) > shares[False]
     if index.is_reversed:
-        console.note(f"{this.place}: its documents stand in reverse (infini-gram's version 5), and are counted forwards")
+        console.note(f"{this.place}: its documents are reversed (infini-gram's version 5), and are counted forwards")
     share = shares[index.is_reversed]
     if share < LEAST_AGREEMENT:
-        problem = f"only {console.percent(share, 0)} of the bigrams looked at come back when their text is encoded again"
+        problem = f"only {console.percent(share, 0)} of the sampled bigrams survive decoding and encoding again"
         console.note(f"{this.place}: is {this.text.name} its tokenizer? {problem}")
 
 
 def _check(this: _Import, counted: CountedStream) -> dict[str, Any]:
-    """Holds some of the counts against the index's package and says how that went; what the table keeps of the index."""
+    """Compares some counts with the index's package and reports the result; returns what the table records about the index."""
     from recallkit.counting.index_check import check_counts
 
     package = this.index.package.replace("_", "-")

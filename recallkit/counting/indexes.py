@@ -1,9 +1,9 @@
-"""Indexes of other packages, read for the ids they are of: tokengrams (`.bin` with `.idx`) and infini-gram (`tokenized.N`, `offset.N`).
+"""Indexes made by other packages, read for their token ids: tokengrams (`.bin`, `.idx`) and infini-gram (`tokenized.N`, `offset.N`).
 
-Both are suffix arrays over a flat file of ids, and that file is the text itself. Counting it gives every bigram exactly,
-in one pass; asking the index would take a question a bigram. So the readers here give a stream of documents, as any text
-does, and need neither package. What differs is where documents end: tokengrams knows nothing of documents, its ids hold
-end tokens or they do not; infini-gram puts a separator, the largest id of its type, before each one.
+Both are suffix arrays over a flat file of ids, and that file is the text itself. Counting it gives every bigram exactly in one
+pass, whereas the index would need one query per bigram. The readers here yield a stream of documents, as for any text, and need
+neither package. The two differ in how documents end: tokengrams knows nothing of documents, its ids may or may not include end
+tokens; infini-gram puts a separator, the largest value of its integer type, before each document.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from recallkit.text.joining import Boundary
 
 BLOCK_IDS = 1 << 22
-"""Ids read at a time: 8 or 16 MB, and the same again for each step that copies them."""
+"""Ids read at a time: 8 or 16 MB, and the same again for every step that copies them."""
 
 LONGEST_DOCUMENT = 1 << 26
-"""Ids of the longest document read: 256 MB at most; anything longer is a broken file rather than a document."""
+"""Ids of the longest document that is read, at most 256 MB: anything longer is a broken file rather than a document."""
 
-_OFFSETS_A_BATCH = 1 << 16
+_OFFSETS_PER_BATCH = 1 << 16
 
 _TOKENGRAMS_ENTRY = 8
 _MEGATRON = b"MMIDIDX"
@@ -43,7 +43,7 @@ _SAMPLED_DOCUMENTS, _SAMPLED_IDS = 32, 256
 
 @dataclass(frozen=True, slots=True)
 class IndexStream:
-    """An index as `count_stream` takes it: documents from a position on, the id that joins them, and where the stream ends."""
+    """An index as `count_shard_range` reads it: documents from a position on, the id that joins them, where the stream ends."""
 
     batches: Callable[[Position], Iterator[EncodedDocuments]]
     end_token_id: int
@@ -51,7 +51,7 @@ class IndexStream:
 
 
 class TokenIndex(Protocol):
-    """What both kinds of index have. `num_ids` counts what the files hold, infini-gram's separators too."""
+    """What both kinds of index have in common. `num_ids` includes infini-gram's separators."""
 
     package: str
     token_bytes: int
@@ -65,23 +65,23 @@ class TokenIndex(Protocol):
         """Every file that is read."""
 
     def sample(self) -> list[np.ndarray]:
-        """The first ids of some documents, or of places in the text, as they stand in the files."""
+        """The first ids of some documents, or ids at some positions of the text, in the order of the files."""
 
     def stream(self, boundary: Boundary, end_token_id: int) -> IndexStream:
-        """The text, to be counted as any other. Raises UserError, here or while it is read, for what is no text of this vocabulary."""
+        """The text as a stream. Raises UserError, now or while it is read, if it is no text of this vocabulary."""
 
     def question(self) -> dict[str, Any]:
         """What the package itself needs to open the index, as plain JSON."""
 
     def unseen_bigrams(self) -> Counter[tuple[int, int]]:
-        """Bigrams of the packed stream that the index does not count, because they run from one of its files into the next."""
+        """Bigrams of the packed stream that the index does not count, because they cross from one file into the next."""
 
 
 def open_index(path: Path, vocab_size: int) -> TokenIndex:
     """The index at `path`, for a vocabulary of `vocab_size` entries.
 
-    A directory with `tokenized` files is infini-gram's; one with `.bin` files, or a `.bin` or `.idx` file, is tokengrams's.
-    Sizes are checked against each other. Raises UserError for a directory without an index and for missing or cut files.
+    A directory with `tokenized` files is an infini-gram index; one with `.bin` files, or a `.bin` or `.idx` file, is a tokengrams
+    index. File sizes must agree. Raises UserError for a directory without an index and for missing or truncated files.
     """
     if path.is_dir():
         if any(path.glob("tokenized*")):
@@ -98,7 +98,7 @@ def is_index(path: Path) -> bool:
 
 
 def identity(index: TokenIndex) -> list[list[str]]:
-    """Names of the files with a digest of their lengths and samples: changes when an index is built anew."""
+    """Names of the files with a digest of their lengths and samples, which changes when the index is rebuilt."""
     return [[file.name, artifacts.digest_sample(file)] for file in index.files()]
 
 
@@ -107,7 +107,7 @@ def identity(index: TokenIndex) -> list[list[str]]:
 
 @dataclass
 class TokengramsIndex:
-    """Flat files of ids that follow one another as one text; `starts` (files + 1) are their places in it, in ids."""
+    """Flat files of ids that form one text; `starts` (files + 1) are the positions in it, in ids, at which they begin."""
 
     place: Path
     bins: list[Path]
@@ -120,14 +120,14 @@ class TokengramsIndex:
 
     @classmethod
     def open(cls, place: Path, bins: list[Path], vocab_size: int) -> TokengramsIndex:
-        """Measures the files. Raises UserError where one is missing, or sizes do not fit each other or the vocabulary."""
+        """Measures the files. Raises UserError if one is missing, or if sizes do not match each other or the vocabulary."""
         widths = {}
         for file in bins:
             size, entries = _size(file), _num_entries(file.with_suffix(".idx"))
             widths[file] = size // max(1, entries)
             if size != widths[file] * entries or widths[file] not in (2, 4):
-                problem = f"{size:,} bytes do not fit the {entries:,} places of {file.with_suffix('.idx').name}"
-                raise UserError(problem, where=file, remedy="one of them is cut short or of another text: copy or build both again")
+                problem = f"{size:,} bytes do not match the {entries:,} entries of {file.with_suffix('.idx').name}"
+                raise UserError(problem, where=file, remedy="one of them is truncated or of another text: copy or build both again")
         if len(set(widths.values())) > 1:
             raise UserError("ids of 2 bytes in one file and of 4 in another", where=place, remedy="give files of one index")
         token_bytes = widths[bins[0]]
@@ -141,7 +141,7 @@ class TokengramsIndex:
         return int(self.starts[-1])
 
     def files(self) -> list[Path]:
-        """The ids and the places."""
+        """The files of ids and their `.idx` files."""
         return [file for ids in self.bins for file in (ids, ids.with_suffix(".idx"))]
 
     def _read(self, start: int, stop: int) -> np.ndarray:
@@ -154,29 +154,29 @@ class TokengramsIndex:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def sample(self) -> list[np.ndarray]:
-        """Ids at evenly spaced places; the first of each stand where a text was cut, in the middle of a word."""
+        """Ids at evenly spaced positions, each sample possibly beginning in the middle of a word."""
         places = np.linspace(0, max(0, self.num_ids - _SAMPLED_IDS), _SAMPLED_DOCUMENTS).astype(np.int64).tolist()
         return [self._read(place, min(self.num_ids, place + _SAMPLED_IDS)) for place in sorted(set(places))]
 
     def stream(self, boundary: Boundary, end_token_id: int) -> IndexStream:
-        """Packed, the ids as they stand; by document, what stands between end tokens.
+        """Packed: the ids as they are; by document: what is between end tokens.
 
-        Raises UserError by document where there is no end token, or none for too long.
+        Raises UserError by document if there is no end token, or none within `LONGEST_DOCUMENT` ids.
         """
         if boundary == "document":
             return IndexStream(lambda start: self._documents(start.record, end_token_id), end_token_id, None)
-        # Joining puts back the id that the text was cut at, so any id serves, and text without end tokens can be cut too.
+        # Joining puts back the id at which the text was cut, so any frequent id will do, even in text without end tokens.
         joint = int(np.bincount(np.concatenate(self.sample())).argmax())
         return IndexStream(lambda start: self._pieces(start.record, joint), joint, self.num_ids)
 
     def _pieces(self, start: int, joint: int) -> Iterator[EncodedDocuments]:
-        """The text in pieces without the `joint` that each ends with; the last may lack one, hence the stream's limit."""
+        """The text in pieces, each without the `joint` at its end; the last may have none, hence the stream's limit."""
         for at, ids in self._blocks(start, joint):
             text = ids[:-1] if ids[-1] == joint else ids
             yield EncodedDocuments(text, np.array([0, len(text)]), [""], [Position(0, at + len(ids) - 1)])
 
     def _documents(self, start: int, end_token_id: int) -> Iterator[EncodedDocuments]:
-        """What stands between end tokens. Where a text begins with one and does not end with one, they stand in front."""
+        """What is between end tokens. A text that begins but does not end with an end token has them before its documents."""
         in_front = self._read(0, 1)[0] == end_token_id != self._read(self.num_ids - 1, self.num_ids)[0]
         for at, ids in self._blocks(max(start, int(in_front)), end_token_id):
             is_end = ids == end_token_id
@@ -190,7 +190,7 @@ class TokengramsIndex:
             yield EncodedDocuments(ids[~is_end], offsets, [""] * len(ends), last)
 
     def _blocks(self, at: int, joint: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Places and ids of blocks that end with `joint`, the last one excepted."""
+        """Positions and ids of blocks that end with `joint`, except the last."""
         length = BLOCK_IDS
         while at < self.num_ids:
             ids = self._read(at, min(at + length, self.num_ids))
@@ -207,12 +207,12 @@ class TokengramsIndex:
             at, length = at + len(ids), BLOCK_IDS
 
     def _without_end(self, token: int) -> UserError:
-        problem = f"the token {token} that ends documents does not stand in it, or not for {LONGEST_DOCUMENT:,} ids"
+        problem = f"the end token {token} is not among its ids, or not within {LONGEST_DOCUMENT:,} of them"
         remedy = "name another --end-token, or count with --boundary pack, which needs none"
         return UserError(problem, where=self.place, remedy=remedy)
 
     def question(self) -> dict[str, Any]:
-        """The pairs of files; the vocabulary tells tokengrams the width of ids."""
+        """The pairs of files; tokengrams infers the width of ids from the size of the vocabulary."""
         files = [[str(file.resolve()), str(file.with_suffix(".idx").resolve())] for file in self.bins]
         return {
             "package": self.package,
@@ -221,7 +221,7 @@ class TokengramsIndex:
         }
 
     def unseen_bigrams(self) -> Counter[tuple[int, int]]:
-        """The bigrams over the borders of files."""
+        """The bigrams that cross from one file into the next."""
         borders = [self._read(place - 1, place + 1).tolist() for place in self.starts[1:-1].tolist()]
         return Counter((first, second) for first, second in borders)
 
@@ -232,7 +232,7 @@ def _num_entries(file: Path) -> int:
         if handle.read(len(_MEGATRON)) == _MEGATRON:
             raise UserError("an index of Megatron's, not of tokengrams", where=file, remedy="build one with tokengrams from its .bin")
     if size % _TOKENGRAMS_ENTRY:
-        raise UserError(f"{size:,} bytes are no whole number of places", where=file, remedy="it is cut short: copy or build it again")
+        raise UserError(f"{size:,} bytes are no whole number of entries", where=file, remedy="it is truncated: copy or build it again")
     return size // _TOKENGRAMS_ENTRY
 
 
@@ -241,7 +241,7 @@ def _num_entries(file: Path) -> int:
 
 @dataclass(frozen=True)
 class _Shard:
-    """One `tokenized` file with the places of its documents, `offset`: uint64 bytes of the separator before each."""
+    """One `tokenized` file and its `offset` file: uint64, the position in bytes of the separator before each document."""
 
     ids: Path
     offsets: Path
@@ -249,22 +249,22 @@ class _Shard:
     num_documents: int
 
     def places(self, first: int, count: int, token_bytes: int) -> np.ndarray:
-        """Where documents `first` to `first + count` have their separators, in ids, and where the last of them ends.
+        """The positions, in ids, of the separators of documents `first` to `first + count`, and the end of the last document.
 
-        Raises UserError where places do not begin at 0, grow, lie in the file and fall on ids.
+        Raises UserError unless the offsets begin at 0, increase, stay within the file and are multiples of the width of an id.
         """
         stops_at_end = first + count >= self.num_documents
         places = _read(self.offsets, "<u8", first, min(count + 1, self.num_documents - first))
         whole = np.append(places, np.uint64(self.num_ids * token_bytes)) if stops_at_end else places
         fits = np.all(whole[1:] > whole[:-1]) and not np.any(whole % np.uint64(token_bytes)) and (first > 0 or not whole[0])
         if not fits or whole[-1] > self.num_ids * token_bytes:
-            raise UserError(f"its places do not fit {self.ids.name}", where=self.offsets, remedy="copy or build the index again")
+            raise UserError(f"its offsets do not match {self.ids.name}", where=self.offsets, remedy="copy or build the index again")
         return (whole // np.uint64(token_bytes)).astype(np.int64)
 
 
 @dataclass
 class InfiniGramIndex:
-    """The shards of one directory. `is_reversed`: ids of a document stand last first, as in infini-gram's version 5."""
+    """The shards of one directory. `is_reversed`: the ids of each document are in reverse order, as in infini-gram's version 5."""
 
     place: Path
     shards: list[_Shard]
@@ -276,7 +276,7 @@ class InfiniGramIndex:
 
     @classmethod
     def open(cls, place: Path, vocab_size: int) -> InfiniGramIndex:
-        """Measures the files. Raises UserError where one is missing, or sizes do not fit each other or the vocabulary."""
+        """Measures the files. Raises UserError if one is missing, or if sizes do not match each other or the vocabulary."""
         names = _shard_names(place)
         token_bytes = _infini_gram_width(place, names, vocab_size)
         _check_width(place, token_bytes, vocab_size)
@@ -284,13 +284,13 @@ class InfiniGramIndex:
         for name in names:
             ids, offsets = place / f"tokenized{name}", place / f"offset{name}"
             if _size(ids) % token_bytes or _size(offsets) % 8 or (_size(ids) == 0) != (_size(offsets) == 0):
-                raise UserError(f"its length does not fit {offsets.name} and ids of {token_bytes} bytes", where=ids, remedy=_AGAIN)
+                raise UserError(f"its length does not match {offsets.name} and ids of {token_bytes} bytes", where=ids, remedy=_AGAIN)
             shards.append(_Shard(ids, offsets, _size(ids) // token_bytes, _size(offsets) // 8))
         return cls(place, shards, token_bytes, vocab_size)
 
     @property
     def num_ids(self) -> int:
-        """Ids in all shards, separators too."""
+        """Ids in all shards, separators included."""
         return sum(shard.num_ids for shard in self.shards)
 
     @property
@@ -298,11 +298,11 @@ class InfiniGramIndex:
         return (1 << (8 * self.token_bytes)) - 1
 
     def files(self) -> list[Path]:
-        """The ids and the places of documents."""
+        """The files of ids and of offsets."""
         return [file for shard in self.shards for file in (shard.ids, shard.offsets)]
 
     def sample(self) -> list[np.ndarray]:
-        """The first ids of evenly spaced documents of the first shard; of reversed documents the last ones, the first first."""
+        """The first ids of evenly spaced documents of the first shard, in the order of the text even if documents are reversed."""
         shard = self.shards[0]
         found = []
         for number in np.unique(np.linspace(0, max(0, shard.num_documents - 1), _SAMPLED_DOCUMENTS).astype(np.int64)).tolist():
@@ -314,7 +314,7 @@ class InfiniGramIndex:
         return found
 
     def stream(self, boundary: Boundary, end_token_id: int) -> IndexStream:
-        """The documents without their separators: end tokens are joined to them as to any text, whatever the boundary."""
+        """The documents without their separators; end tokens are joined to them as to any text, with either boundary."""
         return IndexStream(self._documents, end_token_id, None)
 
     def _documents(self, start: Position) -> Iterator[EncodedDocuments]:
@@ -326,8 +326,8 @@ class InfiniGramIndex:
                 yield encoded
 
     def _batch(self, number: int, shard: _Shard, first: int) -> EncodedDocuments:
-        """Documents of a shard from `first` on: as many as a block holds, at least one."""
-        places = shard.places(first, _OFFSETS_A_BATCH, self.token_bytes)
+        """Documents of a shard from `first` on: as many as fit into a block, at least one."""
+        places = shard.places(first, _OFFSETS_PER_BATCH, self.token_bytes)
         count = max(1, int(np.searchsorted(places, places[0] + BLOCK_IDS, "right")) - 1)
         places = places[: count + 1]
         if places[-1] - places[0] > LONGEST_DOCUMENT:
@@ -336,7 +336,7 @@ class InfiniGramIndex:
         is_text = np.ones(len(ids), bool)
         is_text[places[:-1] - places[0]] = False
         if np.any(ids[~is_text] != self._separator):
-            raise UserError(f"its places are not those of separators in {shard.ids.name}", where=shard.offsets, remedy=_AGAIN)
+            raise UserError(f"its offsets do not point at separators in {shard.ids.name}", where=shard.offsets, remedy=_AGAIN)
         text, offsets = ids[is_text], places - places[0] - np.arange(count + 1)
         _check_ids(text, self.vocab_size, shard.ids, int(places[0]))
         if self.is_reversed:
@@ -344,7 +344,7 @@ class InfiniGramIndex:
         return EncodedDocuments(text, offsets, [""] * count, [Position(number, first + i) for i in range(count)])
 
     def question(self) -> dict[str, Any]:
-        """The directory, and the type of its ids."""
+        """The directory, and the integer type of its ids."""
         is_whole = all((self.place / shard.ids.name.replace("tokenized", "table")).exists() for shard in self.shards)
         return {
             "package": self.package,
@@ -355,15 +355,15 @@ class InfiniGramIndex:
         }
 
     def unseen_bigrams(self) -> Counter[tuple[int, int]]:
-        """None inside documents, and documents do not run from one file into the next."""
+        """None: bigrams inside documents are all counted, and no document crosses from one file into the next."""
         return Counter()
 
 
-_AGAIN = "it is cut short or damaged: copy or build the index again"
+_AGAIN = "it is truncated or damaged: copy or build the index again"
 
 
 def _shard_names(place: Path) -> list[str]:
-    """Endings of the shards' files, in their order: ".0", ".1" ..., or "" for the one shard of infini-gram's version 6."""
+    """Suffixes of the shards' files, in order: ".0", ".1" ..., or "" for the single shard of infini-gram's version 6."""
     found = {file.name.removeprefix("tokenized") for file in place.glob("tokenized*")}
     names = [""] if found == {""} else [f".{number}" for number in range(len(found))]
     parts = ["tokenized", "offset"] + (["table"] if any(place.glob("table*")) else [])
@@ -375,13 +375,13 @@ def _shard_names(place: Path) -> list[str]:
 
 
 def _infini_gram_width(place: Path, names: Sequence[str], vocab_size: int) -> int:
-    """Bytes an id: of the widths that the files allow, told by their tables if these are there, the least that holds the vocabulary.
+    """Width of an id in bytes: of those that the file sizes allow (and the tables, if present), the least that fits the vocabulary.
 
-    A table has an entry an id, as wide as the length of the file of ids needs. Raises UserError where no width fits.
+    A table has one entry per id, as wide as the length of the file of ids requires. Raises UserError if no width fits.
     """
     fitting = [width for width in _DTYPES if all(_may_be(place, name, width) for name in names)]
     if not fitting:
-        problem = "tokenized, offset and table files do not fit each other"
+        problem = "tokenized, offset and table files do not match each other"
         raise UserError(problem, where=place, remedy=_AGAIN)
     return next((width for width in fitting if vocab_size < 1 << (8 * width)), fitting[-1])
 
@@ -399,7 +399,7 @@ def _may_be(place: Path, name: str, width: int) -> bool:
 
 
 def _reverse_each(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Every document last id first."""
+    """Reverses the ids of every document."""
     turned = np.repeat(offsets[:-1] + offsets[1:] - 1, np.diff(offsets)) - np.arange(len(ids))
     return np.asarray(ids[turned])
 
@@ -410,7 +410,7 @@ def _reverse_each(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 def agreement(
     ids: Sequence[np.ndarray], texts: Callable[[Sequence[np.ndarray]], list[str]], encode: Callable[[Sequence[str]], Any]
 ) -> float:
-    """The share of bigrams of these ids that are there again when their text is encoded: near 1 for text of this tokenizer."""
+    """The share of bigrams that survive decoding and encoding again: near 1 for text of this tokenizer."""
     kept = total = 0
     encoded, offsets = encode(texts(ids))
     for sequence, (start, stop) in zip(ids, pairwise(offsets.tolist()), strict=True):
@@ -427,11 +427,11 @@ def _size(file: Path) -> int:
 
 
 def _read(file: Path, dtype: str, first: int, count: int) -> np.ndarray:
-    """`count` values from number `first` on. Raises UserError where the file ends before: it may be cut while it is read."""
+    """`count` values from number `first` on. Raises UserError if the file ends before, as one truncated while it is read does."""
     size = np.dtype(dtype).itemsize
     values = np.fromfile(file, dtype, count, offset=first * size)
     if len(values) < count:
-        raise UserError("ends before its end", where=file, remedy=_AGAIN)
+        raise UserError("ended too early", where=file, remedy=_AGAIN)
     return values
 
 
@@ -443,7 +443,7 @@ def _read_ids(file: Path, token_bytes: int, first: int, count: int) -> np.ndarra
 def _check_ids(ids: np.ndarray, vocab_size: int, where: Path, place: int) -> None:
     if len(ids) and int(ids.max()) >= vocab_size:
         at = int(np.argmax(ids >= vocab_size))
-        problem = f"id {int(ids[at])} (about place {place + at:,}), but the tokenizer has {vocab_size:,} entries"
+        problem = f"id {int(ids[at])} (near position {place + at:,}), but the tokenizer has {vocab_size:,} entries"
         raise UserError(problem, where=where, remedy="name the tokenizer of this index with --tokenizer")
 
 

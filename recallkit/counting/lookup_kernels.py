@@ -1,9 +1,8 @@
 """Training counts of many bigrams at once: by a hash index of the sorted table, or by binary search in the table itself.
 
-The table stays sorted arrays, which can be memory-mapped; the binary search needs nothing else. The index takes 12 more
-bytes a bigram and answers four to six times as fast. Each row of the table, the bigrams of one first token, has a hash
-table of its own in it, so that building it walks through memory once, front to back, and a question misses the cache
-about once.
+The table remains sorted arrays, which can be memory-mapped; binary search needs nothing else. The index takes 12 more bytes
+per bigram and answers four to six times as fast. Each row of the table (the bigrams of one first token) has a small hash table
+of its own in the index: building it passes through memory once, front to back, and a query causes about one cache miss.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ _HALF = np.uint64(32)
 _MULTIPLIER = np.uint64(0x9E3779B1)
 
 _BLOCK = 64
-"""Questions asked together: their cache misses overlap, and no unpredictable branch stands between them."""
+"""Queries answered together: their cache misses overlap, with no unpredictable branch in between."""
 
 
 def index_rows(keys: np.ndarray, *, max_rows: int = 1 << 22) -> tuple[np.ndarray, int]:
     """Where each row of sorted bigram keys begins: (starts int64 (num_rows + 1,), shift).
 
-    Row r holds the keys whose first token, shifted right by `shift`, is r; `shift` is 0 unless ids exceed `max_rows`.
+    Row r contains the keys whose first token, shifted right by `shift`, is r; `shift` is 0 unless ids exceed `max_rows`.
+    Example: the bigrams (0, 5), (0, 7), (2, 1) have starts [0, 2, 2, 3].
     """
     largest = int(keys[-1] >> _HALF) if len(keys) else 0
     shift = max(0, largest.bit_length() - (max_rows - 1).bit_length())
@@ -38,7 +38,7 @@ def index_rows(keys: np.ndarray, *, max_rows: int = 1 << 22) -> tuple[np.ndarray
 def lookup_counts(
     keys: np.ndarray, counts: np.ndarray, starts: np.ndarray, shift: int, first: np.ndarray, second: np.ndarray, *, num_threads: int = 2
 ) -> np.ndarray:
-    """Counts (int64) of the bigrams (first[i], second[i]); 0 for those not in the table. By binary search.
+    """Counts (int64) of the bigrams (first[i], second[i]) by binary search; 0 for those not in the table.
 
     `keys` uint64 sorted, first << 32 | second; `starts`, `shift` from `index_rows`.
     """
@@ -47,13 +47,13 @@ def lookup_counts(
 
 
 def build_index(keys: np.ndarray, counts: np.ndarray, starts: np.ndarray, *, num_threads: int = 2) -> np.ndarray:
-    """The hash index of a table, for `lookup_indexed`: uint64 slots, second << 32 | count, 0 where empty.
+    """The hash index of a table, for `lookup_indexed`: uint64 slots, second << 32 | count, 0 if empty.
 
-    `starts` from `index_rows`, whose shift must have been 0. Counts of 2^32 - 1 and more are left to the table.
+    `starts` from `index_rows`, whose shift must have been 0. Counts of 2^32 - 1 and more are looked up in the table.
     """
     num_rows = len(starts) - 1
     slots = np.zeros(int(starts[-1]) + int(starts[-1]) // 2 + 2 * num_rows, np.uint64)
-    # Rows are of very different length: threads share bigrams, not rows.
+    # Rows differ greatly in length, so threads divide bigrams rather than rows.
     shares = [int(starts[-1]) * share // num_threads for share in range(1, num_threads)]
     bounds = [0, *np.searchsorted(starts[:-1], shares).tolist(), num_rows]
     keys, counts = _frozen(keys), _frozen(counts)
@@ -73,7 +73,7 @@ def lookup_indexed(
     *,
     num_threads: int = 2,
 ) -> np.ndarray:
-    """The same as `lookup_counts` through the index; ids of at most 32 bits."""
+    """The same as `lookup_counts`, by the index; ids of at most 32 bits."""
     found = _in_threads(lambda *part: _ask_slots(starts.view(np.uint64), slots, *part), first, second, num_threads)
     huge = np.flatnonzero(found == int(_LOW))
     if huge.size:
@@ -82,7 +82,7 @@ def lookup_indexed(
 
 
 def _in_threads(ask, first: np.ndarray, second: np.ndarray, num_threads: int) -> np.ndarray:  # type: ignore[no-untyped-def]
-    """Asks for an equal share of the bigrams in each thread."""
+    """Looks up an equal share of the bigrams in each thread."""
     first, second = _frozen(first), _frozen(second)
     found = np.empty(len(first), np.int64)
     bounds = [len(first) * share // num_threads for share in range(num_threads + 1)]
@@ -94,7 +94,7 @@ def _in_threads(ask, first: np.ndarray, second: np.ndarray, num_threads: int) ->
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
-    """A plain, contiguous, read-only view: mapped, sliced and ordinary arrays share one compiled kernel."""
+    """A plain, contiguous, read-only view, so that mapped, sliced and ordinary arrays share one compiled kernel."""
     view = np.ascontiguousarray(array).view(np.ndarray)
     view.flags.writeable = False
     return view
@@ -136,7 +136,10 @@ def _search_counts(keys, counts, starts, shift, first, second, found):  # type: 
 
 @njit(inline="always", nogil=True, cache=True)
 def _room(starts, row):  # type: ignore[no-untyped-def]
-    """Where a row's slots begin and end: half as many again as it has bigrams, and two, so that one is always empty."""
+    """First and last slot of a row: one and a half times as many as it has bigrams, and two more, so that one is always empty.
+
+    A row of keys [low, high) has slots [low + low // 2 + 2 * row, high + high // 2 + 2 * (row + 1)).
+    """
     one = np.uint64(1)
     low, high = np.uint64(starts[row]), np.uint64(starts[row + one])
     return low + (low >> one) + (row << one), high + (high >> one) + ((row + one) << one)
@@ -144,7 +147,7 @@ def _room(starts, row):  # type: ignore[no-untyped-def]
 
 @njit(inline="always", nogil=True, cache=True)
 def _home(token, begin, end):  # type: ignore[no-untyped-def]
-    """The slot where the search for a second token begins."""
+    """The slot at which the search for a second token begins."""
     return begin + ((((token * _MULTIPLIER) & _LOW) * (end - begin)) >> _HALF)
 
 
@@ -159,7 +162,7 @@ def _fill_slots(keys, counts, starts, first_row, last_row, slots):  # type: igno
                 slot += np.uint64(1)
                 if slot == end:
                     slot = begin
-            # A count of 0 leaves the slot empty, which is answered with 0.
+            # A count of 0 leaves the slot empty, and an empty slot reads as 0.
             count = min(np.uint64(counts[place]), _LOW)
             slots[slot] = (token << _HALF) | count if count else np.uint64(0)
 

@@ -1,4 +1,4 @@
-"""The table of training counts, written: one DuckDB file, whole or not at all; and tables from and for elsewhere."""
+"""Writes the table of training counts, one DuckDB file, atomically; imports and exports tables of bigram counts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from recallkit.counting.ngram_kernels import NgramRun
     from recallkit.counting.table import CountsTable
 
-_ROWS_AN_INSERT = 1 << 22
+_ROWS_PER_INSERT = 1 << 22
 
 
 def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timings: Timings | None = None) -> dict[str, Any]:
-    """Writes `counts.duckdb`, whole or not at all; returns `meta` with the table's totals, its id and the `timings`.
+    """Writes `counts.duckdb` atomically; returns `meta` with the table's totals, its id and the `timings`.
 
     The id is a digest of the counts, the tokenizer and the boundary: equal for equal tables, however they were made.
     """
@@ -68,8 +68,8 @@ def _insert_all(connection: duckdb.DuckDBPyConnection, counted: CountedStream, m
 
 
 def _parts(num_rows: int) -> Iterator[slice]:
-    for start in range(0, num_rows, _ROWS_AN_INSERT):
-        yield slice(start, start + _ROWS_AN_INSERT)
+    for start in range(0, num_rows, _ROWS_PER_INSERT):
+        yield slice(start, start + _ROWS_PER_INSERT)
 
 
 def _insert_ngrams(connection: duckdb.DuckDBPyConnection, ngrams: NgramRun, order: int) -> None:
@@ -95,10 +95,10 @@ def _insert(connection: duckdb.DuckDBPyConnection, query: str, **columns: np.nda
 
 
 def read_foreign_counts(path: Path) -> CountedStream:
-    """Reads a table of bigram counts made elsewhere: Parquet or CSV with columns first, second, count.
+    """Reads a table of bigram counts made by another program: Parquet or CSV with columns first, second, count.
 
-    Unigram counts are those of the second tokens, exact but for the text's first one. Raises UserError where a column
-    is missing or a value is not a whole number from 0 to 2^32 - 1.
+    Unigram counts are summed over second tokens, hence exact except for the first token of the text. Raises UserError if a
+    column is missing or a value is not a whole number from 0 to 2^32 - 1.
     """
     import duckdb
     import pyarrow as pa
@@ -130,7 +130,7 @@ def read_foreign_counts(path: Path) -> CountedStream:
 
 
 def export_counts(table: CountsTable, path: Path) -> None:
-    """Writes the bigrams of a counts table to Parquet (first, second, count), sorted, whole or not at all."""
+    """Writes the bigrams of a counts table to Parquet (first, second, count), sorted, atomically."""
     import pyarrow as pa
 
     schema = pa.schema([("first", pa.uint32()), ("second", pa.uint32()), ("count", pa.uint64())])

@@ -1,14 +1,14 @@
 """Exact counts of the n-grams of order 3 to 5 of a chunk of token ids, as sorted runs that merge: longer contexts than a bigram.
 
-An n-gram is its ids side by side, the first highest, in one 64-bit word where the chunk's ids let it and in two otherwise:
-nothing is hashed away, and the order of keys is the order of ids. The first id, and for frequent first ids also the second,
-picks a partition, so that all partitions are of about a size that a core's cache holds. A partition is counted in place: a
-small table of hints drops most n-grams that are there already, a radix sort of what is left skips the bits in which nothing
-differs, and equal neighbours join. Partitions are in key order, so what leaves them is sorted.
+An n-gram is its ids side by side, the first highest, in one 64-bit word if the chunk's ids fit and in two otherwise: nothing is
+hashed away, and keys sort as their ids do. The first id, and for frequent first ids also the second, selects a partition, so
+that partitions have about a size that fits a core's cache. A partition is counted in place: a small table of hints removes most
+n-grams seen before, a radix sort of the rest skips bits in which no keys differ, and equal neighbours are joined. Partitions are
+in key order, so their concatenation is sorted.
 
-Kernels are compiled by numba at their first call and cached beside this file, or in the user's cache folder
-(`NUMBA_CACHE_DIR` overrides it) where the package folder is read-only. They take the number of words in a key as the length
-of a tuple, which is a constant to the compiler: one source is compiled for both.
+Kernels are compiled by numba at their first call and cached beside this file, or in the user's cache folder if the package
+folder is read-only (`NUMBA_CACHE_DIR` overrides it). They take the number of words in a key as the length of a tuple, which is
+a constant to the compiler, so that one source serves both cases.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MIN_ORDER = 3
-"""Bigrams have `recallkit.counting.bigram_kernels`, which is faster at them."""
+"""For bigrams `recallkit.counting.bigram_kernels` is faster."""
 
 MAX_ORDER = 5
 
 _WORD_BITS = 64
 
 _LINE = 8
-"""64-bit words in a cache line: n-grams are gathered by the line."""
+"""64-bit words in a cache line: n-grams are buffered one line at a time."""
 
 _PARTITION_TOKENS = 1 << 13
-"""N-grams that a partition is meant to hold: with what sorting needs beside them they stay in a core's L2 cache."""
+"""Target size of a partition in n-grams: with the work space of sorting it fits into a core's L2 cache."""
 
 _MAX_PARTITIONS = 1024
-"""Partitions that are aimed at; uneven ids make up to about four times as many. Each thread gathers a line a partition."""
+"""Target number of partitions; uneven ids lead to up to four times as many. Each thread buffers one line per partition."""
 
 _MAX_ROUTES = 1 << 18
-"""Entries of the table from ids to partitions, 1 MiB; neighbouring ids of larger vocabularies share one."""
+"""Entries of the table from ids to partitions, 1 MiB; in larger vocabularies neighbouring ids share an entry."""
 
 _BINS = 256
-"""Parts into which second ids are cut where a first id is frequent."""
+"""Bins of second ids among which a frequent first id is divided."""
 
 _SAMPLE = 1 << 20
-"""Ids looked at to lay out partitions: a poor guess costs time and nothing else."""
+"""Ids sampled to plan partitions: a poor estimate costs only time."""
 
 _HINT_BITS = 13
-"""Width of the table of hints: 2^13 places of 4 bytes, L1 cache."""
+"""Width of the table of hints: 2^13 entries of 4 bytes fit into L1 cache."""
 
 _DIGIT_BITS = 11
-"""Bits that one pass of the radix sort looks at: 2048 places, L1 cache."""
+"""Bits sorted by one pass of the radix sort: 2048 counters fit into L1 cache."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _OTHER = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -65,8 +65,9 @@ _OTHER = np.uint64(0xC2B2AE3D27D4EB4F)
 class NgramRun(NamedTuple):
     """Distinct n-grams of one order and their counts, all uint64 (m,).
 
-    `high` and `low` are the ids packed into 128 bits, the first id highest, `id_bits(order)` bits each: the same for all
-    chunks and vocabularies. (high, low) strictly increases, in the order of the ids.
+    `high` and `low` are the ids packed into 128 bits, the first id highest, `id_bits(order)` bits each, the same for all
+    chunks and vocabularies. (high, low) strictly increases, in the order of the ids. Example, order 3 (32 bits per id): the
+    trigram (1, 2, 3) is high = 1, low = 2 << 32 | 3.
     """
 
     high: np.ndarray
@@ -75,18 +76,18 @@ class NgramRun(NamedTuple):
 
 
 def id_bits(order: int) -> int:
-    """Bits of an id in a key of this order: 32, 32 and 25 for orders 3, 4 and 5. Raises ValueError for another order."""
+    """Bits per id in a key of this order: 32, 32 and 25 for orders 3, 4 and 5. Raises ValueError for another order."""
     if not MIN_ORDER <= order <= MAX_ORDER:
         raise ValueError(f"order is {order}, must be {MIN_ORDER} to {MAX_ORDER}")
     return min(32, 128 // order)
 
 
 class NgramCounter:
-    """Counts chunks one after the other and keeps its memory between them, at most 40 bytes a token of the largest chunk.
+    """Counts chunks one after the other and keeps its buffers between them: at most 40 bytes per token of the largest chunk.
 
-    That bound is met by chunks of two-word keys nearly all of which share a partition; text takes 12 bytes a token (one
-    word) or 20 (two). A counter serves one caller at a time. `num_threads` threads share every chunk; the result does not
-    depend on it.
+    That bound is reached if nearly all keys have two words and share a partition; text takes 12 bytes per token (one word)
+    or 20 (two). Not for use by several callers at once. `num_threads` threads share every chunk; the result does not depend
+    on their number.
     """
 
     def __init__(self, order: int, *, num_threads: int = 2) -> None:
@@ -102,9 +103,9 @@ class NgramCounter:
     def count(self, ids: np.ndarray, segment_starts: np.ndarray) -> NgramRun:
         """The distinct n-grams of a chunk with their counts.
 
-        `ids` is (n,) uint16 or uint32, n < 2^32. `segment_starts` is (s,) int64, from 0 upwards to at most n: where
-        segments begin, such as documents (an empty one repeats a start). An n-gram counts where all its ids stand in one
-        segment. Both may be memory-mapped. Beside the buffers a chunk takes 24 bytes a distinct n-gram (the result).
+        `ids` is (n,) uint16 or uint32, n < 2^32. `segment_starts` is (s,) int64, ascending from 0 to at most n: where
+        segments (such as documents) begin; an empty one repeats a start. An n-gram counts if all its ids are in one
+        segment. Both may be memory-mapped. Beside the buffers a chunk takes 24 bytes per distinct n-gram (the result).
         Raises ValueError for other shapes, dtypes and starts, and for ids wider than `id_bits(order)` bits.
         """
         ids, segment_starts = _checked(ids, segment_starts)
@@ -117,7 +118,7 @@ class NgramCounter:
             return self._count(_Chunk.of(ids, segment_starts, self.order, largest), pool)
 
     def _count(self, chunk: _Chunk, pool: ThreadPoolExecutor) -> NgramRun:
-        """Tally partitions, scatter n-grams into them, count each in place, unpack the rows: four steps, each on all threads."""
+        """Four steps, each on all threads: size the partitions, scatter n-grams into them, count each in place, unpack the rows."""
         threads = range(self.num_threads)
         bounds = list(pairwise(chunk.ids.size * share // self.num_threads for share in range(self.num_threads + 1)))
         tallies = np.zeros((self.num_threads, chunk.num_partitions), np.int64)
@@ -135,7 +136,7 @@ class NgramCounter:
         blocks = iter(_blocks(totals, self.num_threads))
 
         def count_blocks(_: int) -> None:
-            # Only what sorting writes to is backed by memory, and that is what the hints have left.
+            # Only pages that sorting writes to are backed by memory: those of the keys that the hints did not remove.
             spare, spare_counts = np.empty(int(totals.max()) * len(chunk.words), np.uint64), np.empty(int(totals.max()), np.uint32)
             hints = np.zeros(1 << _HINT_BITS, np.uint32)
             for first, last in blocks:
@@ -154,7 +155,7 @@ class NgramCounter:
         return run
 
     def _room(self, num_records: int, num_words: int) -> tuple[np.ndarray, np.ndarray]:
-        """Buffers of that many keys and counts; larger ones replace those that are kept after these are freed."""
+        """Buffers for that many keys and counts; larger ones replace the present ones, which are freed first."""
         if self._words.size < num_records * num_words:
             self._words = np.empty(0, np.uint64)
             self._words = np.empty(num_records * num_words, np.uint64)
@@ -165,11 +166,11 @@ class NgramCounter:
 
 
 class _Chunk(NamedTuple):
-    """A chunk and how its n-grams are packed and shared out.
+    """A chunk, how its n-grams are packed, and how they are divided into partitions.
 
-    `bits` bits an id, at the upper end of one or two words (`words` is a tuple of that length). `routes[id >> shift]`,
-    uint32, holds three numbers of an id: the partition it begins with as a first id, in 16 bits, how far to shift down the
-    bin of the second id that is added to it, in 8, and its own bin as a second id, in 8.
+    `bits` bits per id, at the upper end of one or two words (`words` is a tuple of that length). `routes[id >> shift]`,
+    uint32, packs three numbers: the partition of n-grams that begin with the id (16 bits), the shift that turns the bin of the
+    second id into an offset from that partition (8 bits), and the id's own bin as a second id (8 bits).
     """
 
     ids: np.ndarray
@@ -187,7 +188,7 @@ class _Chunk(NamedTuple):
         words: tuple[int, ...] = (0,)
         if order * bits > _WORD_BITS:
             words = (0, 0)
-            # In two words the last id must stand in the second alone.
+            # With two words the last id must be entirely in the second.
             bits = max(bits, -(-_WORD_BITS // (order - 1)))
         shift = max(0, largest.bit_length() - _MAX_ROUTES.bit_length() + 1)
         sample = ids[:: -(-ids.size // _SAMPLE)] >> shift
@@ -210,9 +211,9 @@ def _empty_run() -> NgramRun:
 
 
 def _place(tallies: np.ndarray, line: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Where each thread writes each partition, in keys: begins and ends, both like tallies (thread, partition), and the total room.
+    """Where each thread writes each partition, in keys: begins and ends, both shaped like tallies (thread, partition), and the sum.
 
-    Partitions follow one another, in each the threads. Every part begins at a whole line of `line` keys, as it is written by lines.
+    Partitions are consecutive, and within each its threads. Every part begins at a multiple of `line` keys: whole lines are written.
     """
     rooms = (tallies + line - 1) // line * line
     begins = np.zeros_like(tallies)
@@ -222,10 +223,10 @@ def _place(tallies: np.ndarray, line: int) -> tuple[np.ndarray, np.ndarray, int]
 
 @njit(cache=True, nogil=True)
 def _lay_out(tally: np.ndarray, size: int, num_bins: int) -> tuple[np.ndarray, int]:
-    """Routes of ids that were seen `tally` times, for partitions of about `size`, and the number of partitions.
+    """The routes of ids that occur `tally` times, for partitions of about `size`, and the number of partitions.
 
-    Rare neighbours share a partition, a frequent first id has 2, 4, ... `num_bins` of them. Bins grow with the second id,
-    so that the order of partitions is the order of keys.
+    Neighbouring rare ids share a partition, a frequent first id has 2, 4, ... `num_bins` of them. Bins ascend with the second
+    id, so that partitions are in key order.
     """
     routes = np.empty(tally.size, np.uint32)
     total = tally.sum()
@@ -249,7 +250,7 @@ def _lay_out(tally: np.ndarray, size: int, num_bins: int) -> tuple[np.ndarray, i
 
 @njit(cache=True, nogil=True, inline="always")
 def _segments(segment_starts: np.ndarray, first: int, last: int) -> tuple[int, int]:
-    """The segments, from one to before another, that reach into the positions [first, last)."""
+    """The range of segments that overlap the positions [first, last)."""
     begin, end = np.searchsorted(segment_starts, first), np.searchsorted(segment_starts, last)
     return max(0, int(begin) - 1), int(end)
 
@@ -265,7 +266,7 @@ def _span(segment_starts: np.ndarray, i: int, num_ids: int, order: int, first: i
 def _tally(
     ids: np.ndarray, segment_starts: np.ndarray, order: int, first: int, last: int, routes: np.ndarray, shift: int, tally: np.ndarray
 ) -> None:
-    """Adds the number of n-grams a partition that begin at [first, last) to `tally`."""
+    """Adds to `tally`, for each partition, the number of its n-grams that begin at [first, last)."""
     for i in range(*_segments(segment_starts, first, last)):
         begin, end = _span(segment_starts, i, ids.size, order, first, last)
         if begin >= end:
@@ -293,8 +294,8 @@ def _scatter(
 ) -> None:
     """Writes every n-gram that begins at [first, last) to its partition, at `cursors`, which advance.
 
-    Keys gather in a line a partition and leave as whole lines: single writes to a thousand places far apart would miss
-    the translation buffer and the cache nearly every time.
+    Keys are buffered per partition and written as whole cache lines: single writes to a thousand distant places would miss the
+    TLB and the cache nearly every time.
     """
     num_words = len(shape)
     line = _LINE // num_words
@@ -346,7 +347,7 @@ def _count_partitions(
     num_rows: np.ndarray,
     shape: tuple[int, ...],
 ) -> None:
-    """Counts partitions [first, last), each in place: its distinct keys, sorted, with their counts from its beginning on."""
+    """Counts partitions [first, last), each in place: its distinct keys, sorted, with their counts, from its beginning on."""
     num_words = len(shape)
     for partition in range(first, last):
         begin = begins[0, partition]
@@ -363,10 +364,10 @@ def _count_partitions(
 def _drop_repeated(
     first: int, last: int, keys: np.ndarray, counts: np.ndarray, num_left: int, hints: np.ndarray, shape: tuple[int, ...]
 ) -> int:
-    """Moves keys [first, last) down behind the `num_left` that are left so far, but counts most that are among these.
+    """Appends keys [first, last) to the `num_left` that remain so far, except those found among them by a hint, which are counted.
 
-    A hint says where a key with this hash went last. It may be wrong or of another partition: what it points at is
-    compared. So hints are never cleared and collisions cost a place, nothing else.
+    A hint is the position at which a key with this hash was stored last. It may be wrong or of another partition, so the key
+    there is compared. Hence hints are never cleared, and a collision only costs an entry that is merged later.
     """
     num_words = len(shape)
     down = np.uint64(_WORD_BITS - _HINT_BITS)
@@ -393,7 +394,7 @@ def _drop_repeated(
 def _sort_and_join(
     keys: np.ndarray, counts: np.ndarray, num_keys: int, spare: np.ndarray, spare_counts: np.ndarray, shape: tuple[int, ...]
 ) -> int:
-    """Sorts keys with their counts, digit after digit from the lowest, and joins equal ones in place. Returns how many differ."""
+    """Sorts keys with their counts, lowest digit first, and joins equal keys in place. Returns the number of distinct keys."""
     num_words = len(shape)
     source, source_counts, target, target_counts = keys, counts, spare, spare_counts
     for word in range(num_words - 1, -1, -1):
@@ -432,7 +433,7 @@ def _sort_by_digit(
     target_counts: np.ndarray,
     shape: tuple[int, ...],
 ) -> None:
-    """Moves keys and counts to the target in the order of one digit; what is equal in it keeps its order."""
+    """Moves keys and counts to the target in the order of one digit; keys that are equal in it keep their order."""
     num_words = len(shape)
     mask = np.uint64((1 << _DIGIT_BITS) - 1)
     places = np.zeros((1 << _DIGIT_BITS) + 1, np.int64)
@@ -466,7 +467,7 @@ def _unpack(
     out_counts: np.ndarray,
     shape: tuple[int, ...],
 ) -> None:
-    """Writes the counted partitions [first, last) as rows, ids moved from `bits` apart to `key_bits` apart."""
+    """Writes the counted partitions [first, last) as rows, with ids moved from a spacing of `bits` to one of `key_bits`."""
     num_words = len(shape)
     width, rest = np.uint64(bits), np.uint64(_WORD_BITS - bits)
     out_width, out_rest = np.uint64(key_bits), np.uint64(_WORD_BITS - key_bits)
@@ -493,7 +494,7 @@ def merge_ngram_runs(runs: Sequence[NgramRun]) -> NgramRun:
         a, b = waiting.pop(), waiting.pop()
         outputs = np.empty((3, a.counts.size + b.counts.size), np.uint64)
         num_rows = merge_two_ngrams(a, b, *outputs)
-        # Views, not copies: the system never backs the pages behind them that nothing wrote to.
+        # Views, not copies: pages that were never written to take no memory.
         insort(waiting, NgramRun(*(column[:num_rows] for column in outputs)), key=lambda run: -run.counts.size)
     return waiting[0] if waiting else _empty_run()
 
@@ -501,8 +502,8 @@ def merge_ngram_runs(runs: Sequence[NgramRun]) -> NgramRun:
 def merge_two_ngrams(a: NgramRun, b: NgramRun, out_high: np.ndarray, out_low: np.ndarray, out_counts: np.ndarray) -> int:
     """Merges two runs of one order into the outputs, adding the counts of equal n-grams, and returns the number of rows written.
 
-    Reads and writes each array once, front to back: memory-mapped runs of any size pass through a few pages. The outputs
-    are uint64 of at least `len(a.counts) + len(b.counts)` rows and share no memory with the runs; rows beyond those
+    Reads and writes each array once, front to back, so that memory-mapped runs of any size need only a few pages at a time. The
+    outputs are uint64 of at least `len(a.counts) + len(b.counts)` rows and share no memory with the runs; rows beyond those
     written are undefined. Raises ValueError for other outputs.
     """
     needed = a.counts.size + b.counts.size
@@ -525,7 +526,7 @@ def _merge(
     out_low: np.ndarray,
     out_counts: np.ndarray,
 ) -> int:
-    """The rows written. Without a branch on the keys: which run comes next cannot be predicted."""
+    """The number of rows written. Free of branches on the keys, because which run comes next cannot be predicted."""
     i = j = row = 0
     while i < a_counts.size and j < b_counts.size:
         same_high = a_high[i] == b_high[j]
@@ -549,7 +550,7 @@ def _merge(
 
 
 def pack_ngrams(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """`high` and `low`, uint64 (m,), of n-grams given as columns of ids, (m,) each, the first ids first.
+    """`high` and `low`, uint64 (m,), of n-grams given as columns of ids, (m,) each, first ids first.
 
     Raises ValueError unless there are 3 to 5 columns of unsigned ids that fit `id_bits` bits.
     """
@@ -564,7 +565,7 @@ def pack_ngrams(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def unpack_ngrams(high: np.ndarray, low: np.ndarray, order: int) -> list[np.ndarray]:
-    """The ids of packed n-grams as `order` columns, uint32 (m,), first ids first. Raises ValueError for an order beyond 3 to 5."""
+    """The ids of packed n-grams as `order` columns, uint32 (m,), first ids first. Raises ValueError unless `order` is 3 to 5."""
     bits = id_bits(order)
     mask = np.uint64((1 << bits) - 1)
     columns = []
@@ -576,7 +577,7 @@ def unpack_ngrams(high: np.ndarray, low: np.ndarray, order: int) -> list[np.ndar
 
 
 def count_ngrams_reference(ids: np.ndarray, segment_starts: np.ndarray, order: int) -> NgramRun:
-    """The readable twin of `NgramCounter.count`: the oracle of its tests."""
+    """A plain Python version of `NgramCounter.count`, the reference of its tests."""
     tokens = ids.tolist()
     counts: Counter[tuple[int, ...]] = Counter()
     for begin, end in pairwise([*segment_starts.tolist(), len(tokens)]):

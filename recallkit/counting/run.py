@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from recallkit.counting.bigrams import CountedStretch
-    from recallkit.counting.worker import CountingJob, Stretch
+    from recallkit.counting.bigrams import CountedShardRange
+    from recallkit.counting.worker import CountingJob, ShardRange
     from recallkit.storage.journal import Parts
     from recallkit.text.joining import Boundary
     from recallkit.text.open_text import TextOptions
@@ -167,10 +167,10 @@ def count_text(
         console.note(
             f"{len(stretches)} of {options.workers} workers have something to do: a file is never cut, small ones are counted together"
         )
-    counted = _count_stretches(job, stretches, options, timings)
+    counted = _count_shard_ranges(job, stretches, options, timings)
     note_skipped(sum(s.num_skipped for s in counted), [line for s in counted for line in s.first_skipped])
     with timings.stage("merging"):
-        return bigrams.join_stretches(counted, journal.folder, job.counting, num_threads=num_cores())
+        return bigrams.join_shard_ranges(counted, journal.folder, job.counting, num_threads=num_cores())
 
 
 def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndarray | None) -> CountingJob:
@@ -196,11 +196,11 @@ def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndar
 
 def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
     """Every shard cut as finely as it can be: as it was cut when the work began, should the hub have moved on since."""
-    from recallkit.counting.bigrams import MOST_STRETCHES
+    from recallkit.counting.bigrams import MAX_SHARD_RANGES
 
     shards = opened.corpus.shards
     pieces: list[Sequence[Shard]] = []
-    numbers = parts.settle("pieces", lambda: [len(shard.pieces(MOST_STRETCHES)) for shard in shards])
+    numbers = parts.settle("pieces", lambda: [len(shard.pieces(MAX_SHARD_RANGES)) for shard in shards])
     for shard, number in zip(shards, numbers, strict=True):
         pieces.append(shard.pieces(number))
         if len(pieces[-1]) != number:
@@ -210,23 +210,25 @@ def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
 
 
 def _plan(shards: Sequence[Shard]) -> list[list[int]]:
-    from recallkit.counting.bigrams import plan_stretches
+    from recallkit.counting.bigrams import plan_shard_ranges
     from recallkit.text.corpus import sizes_of
 
-    return [[stretch.start, stretch.stop] for stretch in plan_stretches(sizes_of(shards))]
+    return [[stretch.start, stretch.stop] for stretch in plan_shard_ranges(sizes_of(shards))]
 
 
 def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:
     """Removes runs in the folder of the parts that belong to none of them: of processes that were killed at the end of a stretch."""
-    from recallkit.counting.bigrams import CountedStretch
+    from recallkit.counting.bigrams import CountedShardRange
     from recallkit.counting.sorted_runs import RunFiles
 
-    done = [stretch for number in parts.done() if (stretch := CountedStretch.load(parts.path(number))) is not None]
+    done = [stretch for number in parts.done() if (stretch := CountedShardRange.load(parts.path(number))) is not None]
     for kind in (*kinds, "tokens"):
         RunFiles(parts.folder, kind).remove_others([stretch.runs[kind] for stretch in done])
 
 
-def _count_stretches(job: CountingJob, stretches: Sequence[range], options: CountingOptions, timings: Timings) -> list[CountedStretch]:
+def _count_shard_ranges(
+    job: CountingJob, stretches: Sequence[range], options: CountingOptions, timings: Timings
+) -> list[CountedShardRange]:
     """Every stretch, counted; with a limit on tokens those that it reaches, the last cut at it."""
     limit = job.text.limit_tokens
     before = done = sum(_tokens_there(job.parts, number) for number in range(len(stretches)))
@@ -243,36 +245,36 @@ def _count_stretches(job: CountingJob, stretches: Sequence[range], options: Coun
     return list(_counted(job.parts, stretches, limit))
 
 
-def _missing(parts: Parts, stretches: Sequence[range], limit: int | None, workers: int) -> list[Stretch]:
+def _missing(parts: Parts, stretches: Sequence[range], limit: int | None, workers: int) -> list[ShardRange]:
     """The stretches to count next: all that are not there; under a limit as many as there are workers, which may count too much.
 
     How much of a stretch a limit leaves is known when all before it are counted. Until then it is given the most it can be,
     and counted once more where that was too much.
     """
-    from recallkit.counting.bigrams import CountedStretch
-    from recallkit.counting.worker import Stretch
+    from recallkit.counting.bigrams import CountedShardRange
+    from recallkit.counting.worker import ShardRange
 
-    missing: list[Stretch] = []
+    missing: list[ShardRange] = []
     left = limit
     for number, shards in enumerate(stretches):
         if left == 0 or (limit is not None and len(missing) == workers):
             break
-        found = CountedStretch.load(parts.path(number))
+        found = CountedShardRange.load(parts.path(number))
         if found is None or (not missing and not found.fits(left)):
-            missing.append(Stretch(number, shards.start, shards.stop, left))
+            missing.append(ShardRange(number, shards.start, shards.stop, left))
         elif left is not None:
             left = max(0, left - found.num_tokens)
     return missing
 
 
-def _counted(parts: Parts, stretches: Sequence[range], limit: int | None) -> Iterator[CountedStretch]:
-    from recallkit.counting.bigrams import CountedStretch
+def _counted(parts: Parts, stretches: Sequence[range], limit: int | None) -> Iterator[CountedShardRange]:
+    from recallkit.counting.bigrams import CountedShardRange
 
     left = limit
     for number in range(len(stretches)):
         if left == 0:
             return
-        found = CountedStretch.load(parts.path(number))
+        found = CountedShardRange.load(parts.path(number))
         assert found is not None
         left = None if left is None else left - found.num_tokens
         yield found
@@ -280,8 +282,8 @@ def _counted(parts: Parts, stretches: Sequence[range], limit: int | None) -> Ite
 
 def _tokens_there(parts: Parts, number: int) -> int:
     """Tokens of a stretch that were counted before, as far as its part or its journal tells."""
-    from recallkit.counting.bigrams import CountedStretch
+    from recallkit.counting.bigrams import CountedShardRange
 
-    found = CountedStretch.load(parts.path(number))
+    found = CountedShardRange.load(parts.path(number))
     state = parts.begun_state(number).get("stream", {"num_tokens": 0})
     return int(state["num_tokens"]) if found is None else found.num_tokens

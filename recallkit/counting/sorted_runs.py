@@ -1,8 +1,8 @@
-"""Sorted runs of counts on disk: written by whoever counts, merged two by two while there are many, at last range by range.
+"""Sorted runs of counts on disk: written by each counter, merged in pairs while there are many, in the end by ranges of keys.
 
-A run is a table of counts sorted by its key, each column a flat file of little-endian uint64 that is mapped when it is read.
-What is counted decides the columns: bigrams and tokens have one column of keys, longer n-grams two. No name of a file is used
-twice, so that two processes at one piece of work, where file locks do not hold, can lose but never mix their files.
+A run is a table of counts sorted by key, each column a flat file of little-endian uint64 that is memory-mapped to be read.
+Bigrams and tokens have one column of keys, longer n-grams two. No file name is used twice: if two processes do the same piece
+of work on a file system without locks, one of them may lose its files, but they never mix.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     Run = BigramRun | NgramRun
     """Key columns and counts, uint64 (m,), keys strictly increasing."""
 
-_ROWS_A_RANGE = 1 << 22
-"""Rows of all runs together that are merged at once: 100 to 200 MB a thread."""
+ROWS_PER_RANGE = 1 << 22
+"""Rows, summed over all runs, that are merged at once: 100 to 200 MB per thread."""
 
-_SAMPLES_A_RANGE = 64
+_SAMPLES_PER_RANGE = 64
 
 
 class Kind(NamedTuple):
@@ -57,7 +57,7 @@ def kind_of(name: str) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run on disk: `stem` with a suffix a column, each of `num_rows` values."""
+    """A run on disk: one file `stem.COLUMN` per column, each of `num_rows` values."""
 
     stem: str
     num_rows: int
@@ -71,7 +71,7 @@ class RunFiles:
         self.kind = kind_of(kind)
 
     def paths(self, stem: str) -> list[Path]:
-        """The files of a run, a column each."""
+        """The files of a run, one per column."""
         return [self.folder / f"{stem}.{column}" for column in self.kind.columns]
 
     def is_whole(self, run: SavedRun) -> bool:
@@ -79,7 +79,7 @@ class RunFiles:
         return all(path.is_file() and path.stat().st_size == 8 * run.num_rows for path in self.paths(run.stem))
 
     def load(self, run: SavedRun) -> Run:
-        """A run's arrays, memory-mapped. Raises UserError where its files are not those that were written."""
+        """A run's arrays, memory-mapped. Raises UserError if a file is missing or truncated."""
         if not self.is_whole(run):
             raise UserError("counts of an unfinished run are damaged", where=self.folder / run.stem, remedy="begin again with --force")
         if not run.num_rows:
@@ -95,17 +95,17 @@ class RunFiles:
         return SavedRun(stem, len(counted[0]))
 
     def link(self, run: SavedRun, others: RunFiles) -> SavedRun:
-        """A run of another folder in this one, too; it stays there."""
+        """Links (or copies) a run of another folder into this one; the original stays."""
         for here, there in zip(self.paths(run.stem), others.paths(run.stem), strict=True):
             here.unlink(missing_ok=True)
             try:
                 os.link(there, here)
-            except OSError:  # a file system without links
+            except OSError:  # a file system without hard links
                 shutil.copyfile(there, here)
         return run
 
     def merge_two(self, a: SavedRun, b: SavedRun) -> SavedRun:
-        """Merges two runs, mapped, into a new one; the two stay."""
+        """Merges two memory-mapped runs into a new one; the two stay."""
         stem, shape = self._new_stem(), (a.num_rows + b.num_rows,)
         with self._replacing(stem) as temporary:
             outputs = [np.memmap(path, "<u8", "w+", shape=shape) for path in temporary]
@@ -116,7 +116,7 @@ class RunFiles:
         return SavedRun(stem, num_rows)
 
     def merge_all(self, runs: Sequence[Run], *, num_threads: int = 2) -> SavedRun:
-        """Merges any number of runs into a new one: ranges of keys by several threads at once, written in order."""
+        """Merges any number of runs into a new one: several threads merge ranges of keys, which are written in order."""
         stem, num_rows = self._new_stem(), 0
         with self._replacing(stem) as temporary, ExitStack() as opened:
             files = [opened.enter_context(path.open("wb")) for path in temporary]
@@ -127,7 +127,7 @@ class RunFiles:
         return SavedRun(stem, num_rows)
 
     def merged_ranges(self, runs: Sequence[Run], *, num_threads: int = 2) -> Iterator[Run]:
-        """The merge of runs in key order, a range of keys at a time; ranges ahead are merged while one is used."""
+        """The merged runs in key order, one range of keys at a time; the next ranges are merged while one is used."""
         runs = [run for run in runs if len(run[0])]
         cuts = _cut_ranges(runs)
         with ThreadPoolExecutor(num_threads) as pool:
@@ -156,7 +156,7 @@ class RunFiles:
             path.unlink(missing_ok=True)
 
     def remove_others(self, kept: Iterable[SavedRun]) -> None:
-        """Deletes the files of all runs of this kind but these: what a killed process had merged or not committed."""
+        """Deletes all files of this kind except those of `kept`: what a killed process had merged or not committed."""
         live = {path for run in kept for path in self.paths(run.stem)}
         for path in self.folder.glob(f"*{self.kind.name}-*"):
             if path not in live:
@@ -173,25 +173,26 @@ class RunFiles:
 
 
 def _cut_ranges(runs: Sequence[Run]) -> Iterator[list[tuple[int, int]]]:
-    """For each range of keys the rows of every run that lie in it: ranges of similar size, of at most about `_ROWS_A_RANGE` rows.
+    """For each range of keys, which rows of every run fall into it: ranges of similar size, of about `ROWS_PER_RANGE` rows at most.
 
-    Cuts are found from evenly spaced keys of every run.
+    Cuts are estimated from evenly spaced keys of every run. Example: runs with keys [1, 4, 9] and [2, 4, 8], cut at 4, give
+    [(0, 1), (0, 1)], then [(1, 3), (1, 3)].
     """
     total = sum(len(run[0]) for run in runs)
     if not total:
         return
-    num_ranges = -(-total // _ROWS_A_RANGE)
-    step = max(1, total // (num_ranges * _SAMPLES_A_RANGE))
+    num_ranges = -(-total // ROWS_PER_RANGE)
+    step = max(1, total // (num_ranges * _SAMPLES_PER_RANGE))
     samples = np.sort(np.concatenate([run[0][step // 2 :: step] for run in runs]))
     cuts = np.unique(samples[np.arange(1, num_ranges) * len(samples) // num_ranges]) if num_ranges > 1 else samples[:0]
-    # Ranges are cut between values of the first column, so that all rows of one value fall into one range.
+    # Cuts are between values of the first column, so that all rows of one value fall into one range.
     places = [[0, *np.searchsorted(run[0], cuts).tolist(), len(run[0])] for run in runs]
     for at in range(len(cuts) + 1):
         yield [(place[at], place[at + 1]) for place in places]
 
 
 def _in_order(pool: ThreadPoolExecutor, work: Callable[[Any], Any], items: Iterable[Any], *, ahead: int) -> Iterator[Any]:
-    """The results in the items' order, at most `ahead` of them made before they are asked for."""
+    """The results in the order of the items, at most `ahead` of them computed before they are needed."""
     items = iter(items)
     waiting = [pool.submit(work, item) for item in islice(items, ahead)]
     while waiting:

@@ -1,4 +1,4 @@
-"""The table of training counts, read: what labelling, the control models and the manifests ask of `counts.duckdb`."""
+"""Reads the table of training counts `counts.duckdb`, for labelling, control models and manifests."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_INDEXED = 1 << 26
-"""Bigrams that a hash index is built for, 800 MB at most; in larger tables a binary search looks counts up."""
+"""Up to this many bigrams a hash index is built, 800 MB at most; in larger tables counts are found by binary search."""
 
 
 @dataclass(frozen=True)
 class CountsTable:
-    """Bigram and unigram counts of a training text, and what is known of it.
+    """Bigram and unigram counts of a training text, and the facts recorded with them.
 
     `keys` (m,) uint64 strictly increasing, first << 32 | second; `counts` (m,) uint64; `tokens` uint32 sorted, those that
-    occur, with `token_counts` uint64. `meta` holds the facts of the run (`tokenizer`, `num_tokens`, `boundary` ...).
+    occur, with `token_counts` uint64. `meta` contains the facts of the run (`tokenizer`, `num_tokens`, `boundary` ...).
     """
 
     path: Path
@@ -36,7 +36,7 @@ class CountsTable:
 
     @property
     def num_tokens(self) -> int:
-        """Training tokens behind the counts."""
+        """Training tokens that were counted."""
         return int(self.meta["num_tokens"])
 
     @cached_property
@@ -47,7 +47,7 @@ class CountsTable:
 
     @cached_property
     def _slots(self) -> np.ndarray | None:
-        """The hash index; None for tables too large for one, or with ids too large."""
+        """The hash index; None for a table too large for one, or with ids too large."""
         from recallkit.counting.lookup_kernels import build_index
 
         starts, shift = self._rows
@@ -79,7 +79,7 @@ class CountsTable:
         return np.concatenate([starts, np.full(max(0, vocab + 1 - len(starts)), starts[-1])])[: vocab + 1]
 
     def check_tokenizer(self, digest: str, name: str) -> None:
-        """Raises UserError unless the counts were made with the tokenizer of this digest (imported tables may not know)."""
+        """Raises UserError unless the tokenizer of the counts has this digest (or is unknown, as in imported tables)."""
         mine = self.meta.get("tokenizer") or {}
         if mine.get("digest") not in (None, digest):
             raise UserError(
@@ -89,7 +89,7 @@ class CountsTable:
             )
 
     def describe(self) -> dict[str, Any]:
-        """What a manifest keeps of the counts it was made with."""
+        """What the manifest of a result records about these counts."""
         return {
             "id": self.meta["id"],
             "path": str(self.path.resolve()),
@@ -100,7 +100,7 @@ class CountsTable:
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """The facts of a counts database. Raises UserError where it is missing, damaged, or of another schema version."""
+    """The facts of a counts database. Raises UserError if it is missing, damaged, or of another schema version."""
     import duckdb
 
     if not path.is_file():

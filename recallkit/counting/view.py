@@ -20,7 +20,7 @@ def counts_json(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def print_counts(meta: Mapping[str, Any], path: Path) -> None:
-    """One line: how much was counted, and where it lies."""
+    """One line: how much was counted, and the path of the table."""
     longer = f", {meta['num_ngrams']:,} distinct {meta['order']}-grams" if "num_ngrams" in meta else ""
     console.print_line(f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams{longer}")
     print_timings(meta.get("timings"))

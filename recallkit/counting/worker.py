@@ -1,4 +1,4 @@
-"""A counting job, and the one who does it: opens the tokenizer once, then reads, tokenises and counts stretch after stretch."""
+"""The counting job and its worker: opens the tokenizer once, then reads, tokenises and counts one range of shards after another."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from recallkit.counting import bigrams
-from recallkit.counting.bigrams import CountedStretch, Counting
+from recallkit.counting.bigrams import CountedShardRange, Counting
 from recallkit.errors import UserError
-from recallkit.parallel.job import Done, Seat
+from recallkit.parallel.job import Done, WorkerSlot
 from recallkit.parallel.processes import num_cores
 from recallkit.storage.journal import Journal
 from recallkit.text.open_text import OpenText, TextOptions
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from recallkit.storage.journal import Parts
     from recallkit.text.readers import Shard
 
-_SECONDS_BETWEEN_WORDS = 0.5
+_SECONDS_BETWEEN_REPORTS = 0.5
 _MOST_THREADS = 16
-"""That share one chunk: memory is as fast as it is."""
+"""Threads that share one chunk: beyond that, memory bandwidth is the limit."""
 
 
-class Stretch(NamedTuple):
-    """An item of work: neighbouring shards, and the tokens after which counting them ends, if any."""
+class ShardRange(NamedTuple):
+    """An item of work: shards `first` to `stop` (excluded), counted up to `limit` tokens if a limit is given."""
 
     number: int
     first: int
@@ -39,23 +39,23 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CountingJob:
-    """Everything that a process needs to count stretches of a text; it can be pickled."""
+    """Everything that a process needs to count ranges of shards; it can be pickled."""
 
     text: TextOptions
     shards: Sequence[Shard]
     digests: Sequence[str]
-    """Of the shards when counting began."""
+    """Digests of the shards, taken when counting began."""
     tokenizer_digest: str
     parts: Parts
     counting: Counting
     chunk_tokens: int
     opened: OpenText | None = None
-    """The text as it is open in this process; others open it themselves (`for_others`)."""
+    """The text, already opened in this process; other processes open it themselves (`for_others`)."""
 
     doing: ClassVar[str] = "counting"
     remedy: ClassVar[str] = "give fewer --workers"
     prefers_gpu: ClassVar[bool] = False
-    most_items_a_task: ClassVar[int] = 1
+    max_items_per_task: ClassVar[int] = 1
 
     def for_others(self) -> CountingJob:
         """The job as it is sent to other processes."""
@@ -66,65 +66,65 @@ class CountingJob:
         """The sources."""
         return ", ".join(self.text.sources)
 
-    def open(self, seat: Seat | None = None) -> Counter:
+    def open(self, slot: WorkerSlot | None = None) -> Counter:
         """Opens the tokenizer. See `Job.open`."""
-        return Counter(self, seat)
+        return Counter(self, slot)
 
 
 class Counter:
-    """An opened text with all that a job asks for. Raises UserError where the tokenizer is no longer that of the job."""
+    """An opened text and its job. Raises UserError if the tokenizer has changed since the job was made."""
 
-    def __init__(self, job: CountingJob, seat: Seat | None) -> None:
+    def __init__(self, job: CountingJob, slot: WorkerSlot | None) -> None:
         self.job = job
         self.num_threads = min(num_cores(), _MOST_THREADS)
-        if seat is not None:
-            self.num_threads = seat.num_threads
-            os.environ["RAYON_NUM_THREADS"] = str(seat.num_threads)  # tokenizers ask for it when they first encode
+        if slot is not None:
+            self.num_threads = slot.num_threads
+            os.environ["RAYON_NUM_THREADS"] = str(slot.num_threads)  # `tokenizers` reads it when it first encodes
         self.opened = job.opened or OpenText(job.text, shards=job.shards)
         if self.opened.tokenizer.digest != job.tokenizer_digest:
             raise UserError("changed while the text was counted", where=job.text.tokenizer, remedy="count again with --force")
 
-    def run(self, items: Sequence[Stretch]) -> Iterator[Done]:
-        """Counts stretches; tells of tokens as they are counted, and of each stretch as soon as its part is whole."""
-        for stretch in items:
-            yield from self._count(stretch)
+    def run(self, items: Sequence[ShardRange]) -> Iterator[Done]:
+        """Counts ranges of shards; reports tokens while it counts, and each range as soon as its result is on disk."""
+        for shard_range in items:
+            yield from self._count(shard_range)
 
-    def _count(self, stretch: Stretch) -> Iterator[Done]:
-        path = self.job.parts.path(stretch.number)
-        with _journal_when_free(path, stretch) as journal:
-            found = CountedStretch.load(path)  # by another one, while this one waited
-            if found is None or not found.fits(stretch.limit):
-                with self.opened.unchanged(journal, range(stretch.first, stretch.stop), self.job.digests):
-                    counted = yield from self._count_into(journal, stretch)
+    def _count(self, shard_range: ShardRange) -> Iterator[Done]:
+        path = self.job.parts.path(shard_range.number)
+        with _journal_when_free(path, shard_range) as journal:
+            found = CountedShardRange.load(path)  # perhaps counted by another process while this one waited
+            if found is None or not found.fits(shard_range.limit):
+                with self.opened.unchanged(journal, range(shard_range.first, shard_range.stop), self.job.digests):
+                    counted = yield from self._count_into(journal, shard_range)
                 counted.save(path)
             journal.finish()
         yield Done(0)
 
-    def _count_into(self, journal: Journal, stretch: Stretch) -> Generator[Done, None, CountedStretch]:
-        """Counts a stretch, a word every while; what was counted before is told first."""
+    def _count_into(self, journal: Journal, shard_range: ShardRange) -> Generator[Done, None, CountedShardRange]:
+        """Counts a range of shards and reports twice a second; what an earlier run had counted is not reported again."""
         state = bigrams.counting_state(journal)
-        words = bigrams.count_stretch(
-            self.opened.encoded(state.position if state else Position(stretch.first), stretch.stop),
+        reports = bigrams.count_shard_range(
+            self.opened.encoded(state.position if state else Position(shard_range.first), shard_range.stop),
             journal,
             self.job.counting,
-            limit_tokens=stretch.limit,
+            limit_tokens=shard_range.limit,
             chunk_tokens=self.job.chunk_tokens,
             num_threads=self.num_threads,
         )
-        told, told_at = state.num_tokens if state else 0, time.monotonic()
+        reported, reported_at = state.num_tokens if state else 0, time.monotonic()
         while True:
             try:
-                num_tokens = next(words)
+                num_tokens = next(reports)
             except StopIteration as end:
-                counted: CountedStretch = end.value
-                yield Done(counted.num_tokens - told, is_whole=False)
+                counted: CountedShardRange = end.value
+                yield Done(counted.num_tokens - reported, is_whole=False)
                 report = self.opened.corpus.report
                 return replace(counted, num_skipped=report.num_skipped, first_skipped=tuple(report.first_skipped))
-            if time.monotonic() - told_at > _SECONDS_BETWEEN_WORDS:
-                yield Done(num_tokens - told, is_whole=False)
-                told, told_at = num_tokens, time.monotonic()
+            if time.monotonic() - reported_at > _SECONDS_BETWEEN_REPORTS:
+                yield Done(num_tokens - reported, is_whole=False)
+                reported, reported_at = num_tokens, time.monotonic()
 
 
-def _journal_when_free(path: Path, stretch: Stretch) -> Journal:
-    """The journal of a stretch; where another process is at the same one (a task that was given out twice), waits for it."""
-    return Journal(path, {"limit": stretch.limit}, force=True, patient=True)
+def _journal_when_free(path: Path, shard_range: ShardRange) -> Journal:
+    """The journal of a range of shards; waits while another process counts the same range (a task that was given out twice)."""
+    return Journal(path, {"limit": shard_range.limit}, force=True, patient=True)

@@ -1,7 +1,7 @@
-// The page's only script: tips on pictures, and the token view. It fetches nothing, and data becomes text alone (textContent).
+// The page's only script: tips on pictures, and the token view. It fetches nothing, and data is inserted only as text (textContent).
 "use strict";
 
-const HIDDEN = /[\p{Cc}\p{Cf}\u2028\u2029]/u;  // characters that are not seen, or change how others are
+const HIDDEN = /[\p{Cc}\p{Cf}\u2028\u2029]/u;  // characters that are invisible, or change how others are displayed
 const MOST_ROWS = 10;
 const number = (value) => value.toLocaleString("en");
 const nats = (hundredths, digits = 2) => (hundredths / 100).toFixed(digits);
@@ -17,7 +17,7 @@ function make(name, attributes = {}, ...children) {
 
 // ------------------------------------------------------------------------------------------------------------- pictures
 
-// A point of a picture has a name that says what it shows: hovering, focusing or tapping it shows that name.
+// The name of a point describes it: hovering, focusing or tapping the point shows its name.
 function tipsOnPictures() {
   const tip = make("div", { class: "tip small", role: "status", hidden: "" });
   document.body.append(tip);
@@ -25,7 +25,7 @@ function tipsOnPictures() {
   for (const picture of document.querySelectorAll("figure svg")) {
     const points = [...picture.querySelectorAll("[aria-label]")];
     if (!points.length) continue;
-    picture.setAttribute("role", "group");  // an image's parts would not be told
+    picture.setAttribute("role", "group");  // assistive technology ignores the parts of an image
     let current = points[0];
     const choose = (point) => {
       current.setAttribute("tabindex", "-1");
@@ -83,9 +83,9 @@ const VERDICTS = {
   reference: "only the reference right",
   model: "only the model right",
   neither: "both wrong",
-  unknown: "cannot be told",
+  unknown: "unknown",
 };
-const SLICES = { hit: "AR hits", repeated: "repeated, no AR hit", other: "not repeated" };
+const SLICES = { hit: "AR hits", repeated: "repeated, not AR hits", other: "not repeated" };
 
 function tokenView(view, data) {
   const state = { model: farthest(data), excerpt: null, slice: "", verdict: "", current: 0, tokens: [] };
@@ -118,7 +118,7 @@ function tokenView(view, data) {
   models.addEventListener("change", () => { state.model = Number(models.value); listExcerpts(); show(); });
   excerpts.addEventListener("change", () => { state.excerpt = data.excerpts[Number(excerpts.value)]; state.current = 0; show(); });
 
-  // The list of excerpts, where this model pays most for AR hits first; the same excerpt stays chosen.
+  // The list of excerpts, by the gap of this model on AR hits; the selected excerpt stays selected.
   function listExcerpts() {
     const gap = (excerpt) => excerpt.gap[state.model - 1];
     const order = data.excerpts.map((_, index) => index).sort((a, b) => gap(data.excerpts[b]) - gap(data.excerpts[a]) || a - b);
@@ -157,7 +157,7 @@ function tokenView(view, data) {
     const each = excerpt.hits ? `, ${nats(Math.abs(gap) / excerpt.hits)} each` : "";
     summary.replaceChildren(
       `On the ${counted(excerpt.hits, "AR hit")} among these ${counted(excerpt.tokens.length, "token")} `, make("b", {}, name),
-      ` pays ${nats(Math.abs(gap), 1)} nats ${gap < 0 ? "less" : "more"} than `, make("b", {}, reference), `${each}.`);
+      ` needs ${nats(Math.abs(gap), 1)} nats ${gap < 0 ? "less" : "more"} than `, make("b", {}, reference), `${each}.`);
   }
 
   function drawFilters() {
@@ -314,7 +314,7 @@ function tokenView(view, data) {
   view.hidden = false;
 }
 
-// The model that pays most for AR hits in these excerpts.
+// The model with the largest gap on AR hits in these excerpts.
 function farthest(data) {
   const sums = data.models.slice(1).map((_, model) => data.excerpts.reduce((sum, excerpt) => sum + excerpt.gap[model], 0));
   return sums.indexOf(Math.max(...sums)) + 1;
@@ -351,7 +351,7 @@ function tipParts(data, excerpt, state, at) {
   const span = excerpt.spans.filter(([place_]) => place_ <= at).pop();
   const words = { hit: "AR hit", repeated: "Repeated, too frequent in training for an AR hit", other: "Not repeated" }[slice];
   const facts = [
-    back ? `bigram last stood ${counted(back, "token")} back${where}` : "first time that this bigram stands here",
+    back ? `bigram last occurred ${counted(back, "token")} earlier${where}` : "first occurrence of this bigram here",
     ...(back ? [counted(excerpt.occurrences[at], "earlier occurrence")] : []),
     excerpt.count[at] ? `${counted(excerpt.count[at], "time")} in training` : "never in training",
   ];
@@ -374,7 +374,7 @@ function scoreRow(data, excerpt, model, at, isChosen) {
     make("td", {}, nats(excerpt.nll[model][at])), make("td", {}, rank < 0 ? "–" : number(rank)), choice);
 }
 
-// What a piece shows: text, or a list of text and single bytes, or an id without a piece. `isTip`: white space is shown, too.
+// The display of a piece: text, or a list of text and single bytes, or an id without a piece. `isTip`: white space is shown, too.
 function appendPiece(element, data, id, shown, isTip) {
   const mark = (words, kind = "mark") => make("span", { class: kind }, words);
   if (id === data.end) return void element.append(mark("end", "end"));

@@ -1,7 +1,7 @@
-"""Parts that charts of several models are put together from: names, lines over log2 buckets, panels, a legend.
+"""Parts of charts of several models: names, lines over log2 buckets, panels, a legend.
 
-Vega's own legends and titles know nothing of small screens, and cut the ends of names, which tell models apart: here they
-are text at places that are reckoned with, so that nothing overlaps at the width of a phone. All of it is data or fixed text.
+Vega's own legends and titles do not adapt to small screens and truncate the ends of names, which distinguish models: here they
+are text at computed positions, so that nothing overlaps at the width of a phone. All of it is data or fixed text.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from recallkit.display.chart_theme import Chart, Palette
 
 AXIS = 36
-"""Pixels to the left of a plot that its numbers get: plots below each other are flush."""
+"""Pixels reserved for the numbers left of a plot, so that plots below each other are aligned."""
 FULL = WIDTH + AXIS
 FEW = 100
-"""A mean over fewer tokens is drawn hollow, and its line faint."""
+"""A mean over fewer tokens is drawn with a hollow point and a faint line."""
 CHARACTER = 6.5
-"""Pixels of a character of 11 pixels, in a wide font."""
+"""Width in pixels of a character of 11 pixels, in a wide font."""
 _LINE = 17
 _NAME = 24
 _DOT = 26
@@ -37,7 +37,7 @@ _MOST_TICKS = 9
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """How a model, or anything else that is compared, looks: `name` as in the data, `label` as it is shown."""
+    """The style of a model, or of anything else that is compared: `name` as in the data, `label` as it is shown."""
 
     name: str
     label: str
@@ -49,7 +49,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A value `y` at `x`; `text` is what it says of itself, `is_few`: whether it is of too few to trust it."""
+    """A value `y` at `x`; `text` is its tooltip, `is_few`: whether it is a mean over too few tokens."""
 
     x: float
     y: float
@@ -58,9 +58,9 @@ class Point:
 
 
 def values(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
-    """Rows as a chart's data: nothing of them is ever an expression, a field's name or an address.
+    """Rows as a chart's data, none of which is ever an expression, a field's name or an address.
 
-    They are handed over as one text, for altair copies charts of charts over and over, and of a text there is one alone.
+    They are passed as one string, because altair copies nested charts again and again, and a string is not copied.
     """
     import altair as alt
 
@@ -68,7 +68,7 @@ def values(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
 
 
 def shorten(name: str, length: int = _NAME) -> str:
-    """The name in one line of at most `length` characters: its end, which tells models apart more often than its beginning."""
+    """The name in one line of at most `length` characters: its end, which distinguishes models more often than its beginning."""
     name = printable(name) or "(no name)"
     return name if len(name) <= length else "…" + name[1 - length :]
 
@@ -86,7 +86,7 @@ def labels(names: Sequence[str], length: int = _NAME) -> dict[str, str]:
 
 
 def series(models: Sequence[str], palette: Palette, reference: str | None = None) -> list[Series]:
-    """How each model looks, the reference (where there is one) first, in its own colour and a wider line."""
+    """The style of each model, the reference (if there is one) first, with its own colour and a wider line."""
     domain, colours = model_colours(models, palette, reference)
     dashes, shapes = model_dashes(models, reference)[1], model_shapes(models, reference)[1]
     shown = _named(domain, reference)
@@ -95,7 +95,7 @@ def series(models: Sequence[str], palette: Palette, reference: str | None = None
 
 
 def _named(names: Sequence[str], reference: str | None) -> dict[str, str]:
-    """Labels that say which of them is the reference's."""
+    """Labels, with the reference marked."""
     mark = " (ref.)"
     shown = labels([name for name in names if name != reference])
     return shown if reference is None else {reference: shorten(reference, _NAME - len(mark)) + mark, **shown}
@@ -112,7 +112,7 @@ def share(value: float) -> str:
 
 
 def rounded(number: float) -> str:
-    """1024 -> 1k, 1250 -> 1.25k, 1048576 -> 1M: for ticks, where a power of two is told by its round figure."""
+    """1024 -> 1k, 1250 -> 1.25k, 1048576 -> 1M: for ticks, where a power of two is shown by its round figure."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             binary = 1024 ** round(math.log(size, 1000))
@@ -126,19 +126,19 @@ def span(low: int, high: int) -> str:
 
 
 def place(number: int) -> float:
-    """Where a whole number stands on an axis of log2 buckets, whose upper ends are 0 (0), 1 (1), 2 (2), 4 (3), 8 (4) ..."""
+    """The position of a whole number on an axis of log2 buckets, whose upper ends are 0 (0), 1 (1), 2 (2), 4 (3), 8 (4) ..."""
     return math.log2(number) + 1 if number else 0.0
 
 
 def bucket_edge(largest: int) -> float:
-    """Where, on the axis of buckets, the numbers up to `largest` end: within a bucket, in proportion."""
+    """The position on the axis of buckets at which numbers up to `largest` end: within a bucket, in proportion."""
     bucket = math.ceil(place(largest))
     size = 1 << max(0, bucket - 2)
     return bucket + 0.5 - (-largest % size) / size
 
 
 def bucket_end(tick: int) -> int:
-    """The upper end of the log2 bucket at a whole place: 0, 1, 2, 4, 8 ..."""
+    """The upper end of the log2 bucket at a whole position: 0, 1, 2, 4, 8 ..."""
     return 1 << tick >> 1
 
 
@@ -156,7 +156,7 @@ def bucket_axis(
 
 
 def text(shown: str, x: float, y: float, *, align: str = "left", colour: str | None = None, bold: bool = False) -> alt.Chart:
-    """Text at a place of a plot, in pixels from its upper left corner."""
+    """Text at a position of a plot, in pixels from its upper left corner."""
     import altair as alt
 
     paint = {} if colour is None else {"color": colour}
@@ -166,13 +166,13 @@ def text(shown: str, x: float, y: float, *, align: str = "left", colour: str | N
 
 
 def haloed(chart: alt.Chart, palette: Palette, **mark: Any) -> list[alt.Chart]:
-    """Text that lines behind it do not run through: first in the page's colour, wider, then itself."""
+    """Text with a halo: first in the page's colour, wider, then itself, so that lines do not run through it."""
     below = {**mark, "stroke": palette.page, "strokeWidth": 4, "strokeJoin": "round", "color": palette.page}
     return [chart.mark_text(**below), chart.mark_text(**mark)]
 
 
 def head(palette: Palette, left: str, right: str = "", width: float = WIDTH) -> list[alt.Chart]:
-    """The line above a plot: what it is of, and at the right its unit."""
+    """The line above a plot: its title, and at the right its unit."""
     unit = [text(right, width, -8, align="right", colour=palette.soft)] if right else []
     return [text(left, 0, -8, bold=True), *unit]
 
@@ -190,7 +190,7 @@ def line_panel(
 ) -> Chart:
     """A line for each of `looks`, the first on top; `points` by name; `below` and `above` are drawn before and after.
 
-    Lines are solid where the means are of enough tokens, faint where not; dots say what they are.
+    Lines are solid where means are over enough tokens, otherwise faint; dots have tooltips.
     """
     import altair as alt
 
@@ -212,7 +212,7 @@ def line_panel(
 
 
 def _runs(points: Sequence[Point]) -> list[tuple[int, list[Point]]]:
-    """The stretches of two points or more, none of which is of few: the place where each starts, and its points."""
+    """Runs of two or more neighbouring points, none of them of few tokens: the index at which each run starts, and its points."""
     found = []
     for is_few, places in groupby(range(len(points)), lambda index: points[index].is_few):
         run = list(places)
@@ -222,7 +222,7 @@ def _runs(points: Sequence[Point]) -> list[tuple[int, list[Point]]]:
 
 
 def nice_axis(low: float, high: float, *, most: int = 6, **options: Any) -> alt.Y:
-    """An upward axis that holds `low` to `high`, with a line at multiples of 1, 2 or 5 times a power of ten."""
+    """A y axis that covers `low` to `high`, with a line at multiples of 1, 2 or 5 times a power of ten."""
     import altair as alt
 
     low = min(low, 0.0) if low < 0.4 * high else low
@@ -271,7 +271,7 @@ def keys(looks: Sequence[Series]) -> list[Key]:
 
 
 def legend(entries: Sequence[Key], palette: Palette, start: float = -AXIS, width: float = FULL) -> Chart:
-    """What lines and dots mean, in as many columns as the longest label allows, row by row, from `start` left of the plots."""
+    """The legend, in as many columns as the longest label allows, row by row, beginning `start` pixels left of the plots."""
     import altair as alt
 
     longest = 30 + CHARACTER * max(len(entry.label) for entry in entries)
@@ -294,14 +294,14 @@ def legend(entries: Sequence[Key], palette: Palette, start: float = -AXIS, width
 
 
 def _pixels(rows: Sequence[Mapping[str, Any]], x: str) -> alt.Chart:
-    """Marks at the places that rows name, in pixels."""
+    """Marks at the positions in the rows, in pixels."""
     import altair as alt
 
     return alt.Chart(values(rows)).encode(x=alt.X(f"{x}:Q", scale=None, axis=None), y=alt.Y("y:Q", scale=None, axis=None))
 
 
 def _paint(*channels: str) -> dict[str, Any]:
-    """Channels as the rows have them, without a scale and so without a legend of Vega's."""
+    """Channels with values taken directly from the rows, without a scale and hence without a legend by Vega."""
     import altair as alt
 
     made = {
@@ -315,7 +315,7 @@ def _paint(*channels: str) -> dict[str, Any]:
 
 
 def stacked(*parts: Chart, spacing: float = 14) -> alt.VConcatChart:
-    """Charts below each other, flush at the left."""
+    """Charts below each other, aligned at the left."""
     import altair as alt
 
     chart: alt.VConcatChart = alt.vconcat(*parts, spacing=spacing).resolve_scale(x="independent", y="independent")

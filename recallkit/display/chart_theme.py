@@ -1,8 +1,8 @@
-"""What all pictures share: colours, sizes, how a chart becomes SVG and PNG.
+"""What all charts share: colours, sizes, rendering as SVG and PNG.
 
-A chart is drawn twice from one description. On a page its colours are the page's own (CSS variables, so that light and
-dark come from the style sheet); in a file they are fixed. vl-convert turns charts into drawings with nothing but data in
-them; what it gives is checked all the same before it goes into a page.
+A chart is drawn twice from one description. On a page its colours are the page's (CSS variables, so that light and dark are
+defined by the style sheet); in a file they are fixed. vl-convert renders charts to SVG without scripts or links; its output is
+nevertheless checked before it is put into a page.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     Chart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart | alt.FacetChart
 
 WIDTH, HEIGHT = 340, 220
-"""Of a plot, in pixels: text of 11 pixels stays readable where the whole picture is as wide as a phone."""
+"""Width of a plot in pixels: text of 11 pixels stays readable when the whole chart is as wide as a phone."""
 
 FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 _FILE_FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 _FILE_PADDING = {"left": 16, "right": 16, "top": 4, "bottom": 4}
-"""Labels may be wider in the font that a reader's machine has than in the one that the drawing was measured with."""
+"""Extra room for labels, which may be wider in the reader's font than in the one that the drawing was measured with."""
 _PIXELS_PER_INCH = 300
 _SVG = "http://www.w3.org/2000/svg"
 _DRAWN = {"svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath"}
 _REFERRING = re.compile(r"(^|:)href$|^on|^src$|^style$")
 _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What names may hold and XML may not: vl-convert ends the whole program where it meets one."""
+"""Characters that names may contain but XML may not: vl-convert aborts the process if it meets one."""
 _LINK = re.compile(r"url\((?!#)|javascript:", re.IGNORECASE)
 _PLACES = ("d", "transform", "x", "y", "x1", "y1", "x2", "y2", "width", "height", "r", "points")
 _UNSEEN = {"class", "role", "aria-roledescription", "aria-hidden", "pointer-events", "version", "stroke-miterlimit", "clip-rule"}
-"""What Vega adds for styles, scripts and readers of structure: the picture is the same without it."""
+"""Attributes that Vega adds for styles, scripts and assistive technology: the drawing is the same without them."""
 _INHERITED = ("fill", "stroke", "stroke-width", "stroke-dasharray", "font-family", "font-size", "font-weight", "text-anchor")
 SVG_HEAD = f'<svg xmlns="{_SVG}" data-made-by="recallkit"'.encode()
 PNG_HEAD, PNG_HEAD_AT = b"\x00\x00\x00\x12tEXtSoftware\x00recallkit", 33
-"""How our pictures are known again: the first attribute of an SVG, the chunk behind a PNG's header."""
+"""What identifies our files: the first attribute of an SVG, the chunk after a PNG's header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """Colours as CSS has them: text, secondary text, grid, background, AR hits, other tokens, the reference, the models in turn."""
+    """Colours in CSS notation: text, secondary text, grid, background, AR hits, other tokens, the reference, the models in order."""
 
     ink: str
     soft: str
@@ -72,7 +72,7 @@ PAGE = Palette(
     reference="var(--ink)",
     models=tuple(f"var(--m{place})" for place in range(7)),
 )
-"""The style sheet of the page gives these variables, for light and for dark."""
+"""The style sheet of the page defines these variables, for light and for dark."""
 
 PAPER = Palette(
     ink="#1b1b1b",
@@ -87,17 +87,17 @@ PAPER = Palette(
 """Okabe and Ito's colours, which most readers can tell apart, and two more."""
 
 DASHES = ([1, 0], [5, 3], [2, 2])
-"""Lines of models that share a colour: the second seven are dashed, the third dotted."""
+"""Dashes of models that share a colour: the second seven are dashed, the third dotted."""
 
 SHAPES = ("square", "triangle-up", "diamond", "circle", "triangle-down", "cross", "triangle-right")
-"""Points of models in turn, as many as colours; the reference's is a circle."""
+"""Shapes of models' points in order, as many as colours; the reference's is a circle."""
 
 ENDINGS = (".svg", ".png")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture: `name` is its file's, `title` and `caption` are plain text, `draw` makes the chart in a palette's colours."""
+    """A chart with its text: `name` is the file's, `title` and `caption` are plain text, `draw` makes the chart in a palette's colours."""
 
     name: str
     title: str
@@ -106,7 +106,7 @@ class Figure:
 
 
 def model_colours(models: Sequence[str], palette: Palette, reference: str | None = None) -> tuple[list[str], list[str]]:
-    """Domain and range of a colour scale: the reference, where there is one, in its own colour, the models in turn."""
+    """Domain and range of a colour scale: the reference, if there is one, in its own colour, the models in order."""
     others = [model for model in models if model != reference]
     colours = {model: palette.models[place % len(palette.models)] for place, model in enumerate(others)}
     domain = [*([reference] if reference is not None else []), *others]
@@ -114,7 +114,7 @@ def model_colours(models: Sequence[str], palette: Palette, reference: str | None
 
 
 def model_dashes(models: Sequence[str], reference: str | None = None) -> tuple[list[str], list[list[int]]]:
-    """Domain and range of a scale of dashes: what tells models of one colour apart."""
+    """Domain and range of a scale of dashes, which distinguish models of the same colour."""
     others = [model for model in models if model != reference]
     rounds = len(PAPER.models)
     dashes = {model: DASHES[place // rounds % len(DASHES)] for place, model in enumerate(others)}
@@ -123,7 +123,7 @@ def model_dashes(models: Sequence[str], reference: str | None = None) -> tuple[l
 
 
 def model_shapes(models: Sequence[str], reference: str | None = None) -> tuple[list[str], list[str]]:
-    """Domain and range of a scale of points' shapes, so that colour is never alone in telling models apart."""
+    """Domain and range of a scale of points' shapes, so that models never differ in colour alone."""
     others = [model for model in models if model != reference]
     shapes = {model: SHAPES[place % len(SHAPES)] for place, model in enumerate(others)}
     domain = [*([reference] if reference is not None else []), *others]
@@ -131,8 +131,8 @@ def model_shapes(models: Sequence[str], reference: str | None = None) -> tuple[l
 
 
 def themed(chart: Chart, palette: Palette, font: str = FONT) -> dict[str, Any]:
-    """The chart's Vega-Lite specification with the palette's colours on everything that is not data."""
-    specification: dict[str, Any] = chart.to_dict(validate=False)  # a chart of many layers is validated for seconds
+    """The chart's Vega-Lite specification with the palette's colours for everything that is not data."""
+    specification: dict[str, Any] = chart.to_dict(validate=False)  # validating a chart of many layers takes seconds
     shown = {"labelColor": palette.soft, "titleColor": palette.soft, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
     lines = {"gridColor": palette.rule, "domainColor": palette.rule, "tickColor": palette.rule, "tickSize": 3}
     specification["config"] = {
@@ -140,7 +140,7 @@ def themed(chart: Chart, palette: Palette, font: str = FONT) -> dict[str, Any]:
         "font": font,
         "padding": 4 if palette is PAGE else _FILE_PADDING,
         "view": {"stroke": None, "continuousWidth": WIDTH, "continuousHeight": HEIGHT},
-        "axis": {**shown, **lines, "aria": False},  # a tip on an axis would hide the one of a point
+        "axis": {**shown, **lines, "aria": False},  # an axis's tooltip would hide a point's
         "legend": {**shown, "labelColor": palette.ink, "aria": False, "orient": "bottom", "labelLimit": 180, "columns": 2},
         "header": {**shown, "labelColor": palette.ink},
         "text": {"color": palette.ink, "fontSize": 11},
@@ -151,7 +151,7 @@ def themed(chart: Chart, palette: Palette, font: str = FONT) -> dict[str, Any]:
 
 
 def without_controls(value: Any) -> Any:
-    """The value, with a sign for a character that cannot be shown in the place of each in its texts."""
+    """The value, with U+FFFD in place of characters that XML does not allow."""
     if isinstance(value, dict):
         return {without_controls(key): without_controls(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -160,10 +160,10 @@ def without_controls(value: Any) -> Any:
 
 
 def svg(figure: Figure, palette: Palette = PAGE) -> str:
-    """The picture as an `<svg>` element that runs and fetches nothing, with no width of its own.
+    """The chart as an `<svg>` element without a fixed width, which runs no script and fetches nothing.
 
-    Its points are named by `aria-label`, itself by the figure's title. Raises ValueError where a drawing holds anything
-    but shapes and text: a mistake in a chart, not a user's.
+    Its points are named by `aria-label`, the whole by the figure's title. Raises ValueError if a drawing contains anything
+    but shapes and text, which would be a bug in a chart.
     """
     root = _drawn(figure, palette, FONT if palette is PAGE else _FILE_FONT)
     root.attrib.pop("width", None)
@@ -172,7 +172,7 @@ def svg(figure: Figure, palette: Palette = PAGE) -> str:
 
 
 def _drawn(figure: Figure, palette: Palette, font: str) -> ET.Element:
-    """The drawing, parsed, checked and tidied: the same on every run."""
+    """The drawing, parsed, checked and simplified: the same on every run."""
     import vl_convert
 
     ET.register_namespace("", _SVG)
@@ -187,20 +187,20 @@ def _drawn(figure: Figure, palette: Palette, font: str) -> ET.Element:
 
 
 def _check(root: ET.Element) -> None:
-    """Raises ValueError where a drawing holds other than known elements, or links, scripts and styles."""
+    """Raises ValueError if a drawing contains unknown elements, links, scripts or styles."""
     for element in root.iter():
         if element.tag.removeprefix(f"{{{_SVG}}}") not in _DRAWN:
-            raise ValueError(f"a drawing holds <{element.tag}>")
+            raise ValueError(f"a drawing contains <{element.tag}>")
         for key, value in element.attrib.items():
             name = key.rpartition("}")[2]
             if _REFERRING.search(name) or (name != "aria-label" and _LINK.search(value)):
-                raise ValueError(f"a drawing holds the attribute {name}")
+                raise ValueError(f"a drawing contains the attribute {name}")
 
 
 def _tidy(element: ET.Element, name: str) -> None:
-    """Takes off what is not seen, rounds places to a tenth of a pixel, and says once in a group what all its parts share.
+    """Removes invisible elements, rounds coordinates to a tenth of a pixel, and moves attributes that all children share to the group.
 
-    A page of eight models' points is a third as long so. Identifiers get the figure's name: pages hold many drawings.
+    This makes a page of eight models' points a third as long. Identifiers get the figure's name, because a page contains many drawings.
     """
     for child in list(element):
         _tidy(child, name)
@@ -232,7 +232,7 @@ def _rounded(found: re.Match[str]) -> str:
 
 
 def _is_nothing(element: ET.Element) -> bool:
-    """Whether an element draws nothing: an empty group, or a shape without paint, as Vega puts around every group."""
+    """Whether an element draws nothing: an empty group, or a shape without paint, which Vega puts around every group."""
     kind = element.tag.removeprefix(f"{{{_SVG}}}")
     if kind == "g":
         return not len(element) and not element.text
@@ -240,12 +240,12 @@ def _is_nothing(element: ET.Element) -> bool:
 
 
 def _is_bare(element: ET.Element) -> bool:
-    """Whether this is a group that says nothing of its parts."""
+    """Whether this is a group without attributes."""
     return element.tag == f"{{{_SVG}}}g" and not element.attrib
 
 
 def _share(group: ET.Element) -> None:
-    """Moves paint and font that all children state alike to the group."""
+    """Moves paint and font attributes that all children share to the group."""
     for key in _INHERITED:
         found = {child.get(key) for child in group}
         if len(found) == 1 and None not in found and key not in group.attrib:
@@ -258,7 +258,7 @@ def _share(group: ET.Element) -> None:
 
 
 def _wrapped(run: list[ET.Element]) -> ET.Element:
-    """A group of neighbours that are painted alike."""
+    """Groups neighbours that are painted alike."""
     group = ET.Element(f"{{{_SVG}}}g")
     group.extend(run)
     _share(group)
@@ -266,9 +266,9 @@ def _wrapped(run: list[ET.Element]) -> ET.Element:
 
 
 def save_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
-    """Writes each picture as NAME.svg and NAME.png (300 dots an inch), whole or not at all; returns the files.
+    """Writes each picture as NAME.svg and NAME.png (300 dots per inch), atomically; returns the files.
 
-    Raises UserError where a file of such a name is not one of ours: it is not replaced, and nothing else is written.
+    Raises UserError if a file of that name was not written by recallkit: it is not replaced, and nothing else is written.
     """
     paths = {folder / f"{figure.name}{ending}": figure for figure in figures for ending in ENDINGS}
     for path in paths:
@@ -279,15 +279,15 @@ def save_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
 
 
 def check_picture(path: Path) -> None:
-    """Raises UserError where `path` is no place for a picture: of another kind, or taken by a file that is not ours."""
+    """Raises UserError if `path` has another suffix, or is a file that recallkit did not write."""
     if path.suffix not in ENDINGS:
-        raise UserError(f"no picture is written as {path.suffix or 'that'}", where=path, remedy="use .svg or .png")
+        raise UserError(f"charts cannot be written as {path.suffix or 'that'}", where=path, remedy="use .svg or .png")
     head, at = (SVG_HEAD, 0) if path.suffix == ".svg" else (PNG_HEAD, PNG_HEAD_AT)
     artifacts.check_replaceable(path, head, at=at)
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Writes one picture, by the ending of `path` as SVG or PNG, whole or not at all. Raises UserError as `check_picture` does."""
+    """Writes one chart as SVG or PNG, by the suffix of `path`, atomically. Raises UserError as `check_picture` does."""
     check_picture(path)
     drawing = _svg_file(figure) if path.suffix == ".svg" else _png_file(figure)
     with artifacts.replacing(path) as temporary:
@@ -309,6 +309,6 @@ def _png_file(figure: Figure) -> bytes:
 
 
 def check_figures_folder(folder: Path | None) -> None:
-    """Raises UserError where pictures cannot be put: told before the work, not after it."""
+    """Raises UserError if charts cannot be written to a folder: checked before the work, not after it."""
     if folder is not None and folder.exists() and not folder.is_dir():
         raise UserError("not a directory", where=folder, remedy="name another with --figures")

@@ -1,7 +1,7 @@
 """What people see: results on stdout, progress and notes on stderr, tables that fit 80 columns.
 
-Progress bars appear on a terminal only, so that logs and pipes stay clean. With `--log-json` (events.py) what would stand
-on stderr is events instead.
+Progress bars appear on a terminal only, so that logs and pipes stay clean. With `--log-json` (events.py) stderr carries
+events instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 SECONDS_BETWEEN_EVENTS = 10.0
-"""Of progress in a log."""
+"""Seconds between progress events in a log."""
 
 
 @cache
@@ -48,7 +48,7 @@ def stderr() -> Console:
 
 
 def note(message: str, *, event: str = "note", level: str = "info", **fields: Any) -> None:
-    """A line for the user on stderr; where stderr is for events one of this kind and level, with these fields."""
+    """A line for the user on stderr; if stderr carries events, an event of this kind and level with these fields."""
     if events.are_on():
         events.emit(event, message, level=level, **fields)
         return
@@ -57,17 +57,17 @@ def note(message: str, *, event: str = "note", level: str = "info", **fields: An
 
 
 def print_json(value: Any) -> None:
-    """The result as JSON on stdout; floats as they are, never rounded; what a terminal would obey is escaped."""
+    """The result as JSON on stdout; floats are not rounded; control characters are escaped."""
     text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(_OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
 
 
 _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What JSON itself leaves as it is: further control characters, and those that turn text around."""
+"""Characters that JSON does not escape: further control characters, and those that change the direction of text."""
 
 
 def _finite(value: Any) -> Any:
-    """The value with null for infinities, which JSON does not have: the perplexity of a mean NLL above 709 nats."""
+    """The value with null for infinities, which JSON lacks: for example the perplexity of a mean NLL above 709 nats."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -77,9 +77,9 @@ def _finite(value: Any) -> Any:
 
 @contextlib.contextmanager
 def progress(description: str, *, total: int | None = None, unit: str = "tokens") -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal: yields a function that is told how much is done, with the rate beside it.
+    """A progress bar on a terminal, with the rate: yields a function to be called with how much is done.
 
-    Where stderr is for events, one of them every ten seconds ($RECALLKIT_LOG_SECONDS).
+    If stderr carries events, one every ten seconds ($RECALLKIT_LOG_SECONDS).
     """
     if events.are_on():
         yield _ProgressEvents(description, total, unit)
@@ -102,7 +102,7 @@ def progress(description: str, *, total: int | None = None, unit: str = "tokens"
 
 
 class _ProgressEvents:
-    """Tells how much is done, now and then."""
+    """Emits an event from time to time with how much is done."""
 
     def __init__(self, description: str, total: int | None, unit: str) -> None:
         self.description, self.total, self.unit = description, total, unit
@@ -112,7 +112,7 @@ class _ProgressEvents:
         self.first: int | None = None
 
     def __call__(self, done: int) -> None:
-        """`done` of `total`. What is done when it is first told may be an earlier run's, and is in no rate."""
+        """`done` of `total`. What the first call reports may be an earlier run's work, and is in no rate."""
         now = time.monotonic()
         if self.first is None:
             self.first, self.begun = (done, now) if now - self.begun < 1e-3 else (0, self.begun)
@@ -134,7 +134,7 @@ class _ProgressEvents:
 
 
 def _seconds_between_events() -> float:
-    """What $RECALLKIT_LOG_SECONDS says, else 10: nothing but a number from 0 on is heeded."""
+    """$RECALLKIT_LOG_SECONDS if it is a number from 0 on, else 10."""
     try:
         seconds = float(os.environ.get("RECALLKIT_LOG_SECONDS", ""))
     except ValueError:
@@ -151,7 +151,7 @@ def abbreviate(number: float) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """0.0703 -> 7.0 %; a dash where there is none."""
+    """0.0703 -> 7.0 %; a dash for None."""
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
@@ -159,9 +159,9 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float | None], low: float | None = None, high: float | None = None) -> str:
-    """A curve in a line of text: a block a value, the higher the larger, from `low` to `high` (their own ends if not given).
+    """A curve in a line of text: one block per value, higher for larger values, from `low` to `high` (default: their own extremes).
 
-    A space stands where there is no value. Values that are all the same stand at half height.
+    A missing value is a space. Values that are all equal are drawn at half height.
     """
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
@@ -177,14 +177,14 @@ def _block(value: float, least: float, most: float) -> int:
 
 
 def print_line(text: str, *, is_path: bool = False) -> None:
-    """A line of results, folded at the terminal's width unless it names a path, which people copy."""
+    """A line of results, folded at the terminal's width unless it is a path, which people copy."""
     from rich.text import Text
 
     stdout().print(Text(printable(text)), soft_wrap=is_path)
 
 
 def print_indented(text: str, columns: int) -> None:
-    """A line of results behind so many spaces, its own spaces kept, never folded."""
+    """A line of results indented by `columns` spaces, its own spaces kept, never folded."""
     from rich.text import Text
 
     kept = "".join(c if c == " " else printable(c) or " " for c in text)
@@ -192,7 +192,7 @@ def print_indented(text: str, columns: int) -> None:
 
 
 def print_table(table: Table) -> None:
-    """A table on stdout, as wide as the terminal at most: the first column to the left, figures to the right, long names folded."""
+    """A table on stdout, as wide as the terminal at most: the first column left-aligned, figures right-aligned, long names folded."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -211,7 +211,7 @@ def print_table(table: Table) -> None:
 
 
 _LONGEST_CELL = 300
-"""Characters: a name of a megabyte would fill the screen for minutes; files hold it whole."""
+"""Characters per cell: a name of a megabyte would fill the screen; files contain it in full."""
 
 
 def _cut(cell: str) -> str:
@@ -219,28 +219,28 @@ def _cut(cell: str) -> str:
 
 
 def print_tables(tables: Iterable[Table]) -> None:
-    """Tables below each other, a line free between them."""
+    """Tables below each other, with a blank line in between."""
     follows_caption = False
     for table in tables:
         if follows_caption:
             print_line("")
         print_table(table)
-        follows_caption = table.caption is not None  # a table without one ends with a free line
+        follows_caption = table.caption is not None  # a table without one ends with a blank line
 
 
 _BETWEEN = 3
-"""Columns of a terminal between two of a table; one more stands at either end."""
+"""Terminal columns between two columns of a table; there is one more at either end."""
 _FIGURES = 20
-"""Figures, and names as short as these, are never folded while the terminal has 80 columns."""
+"""Figures, and names as short as these, are never folded if the terminal has 80 columns."""
 _LEAST = ((12, 9), (6, 5), (6, 1))
-"""Letters that a column of names keeps, and of a word of a header, in turn where the one before does not fit."""
+"""Characters that a column of names keeps, and of a word of a header; each pair is tried if the one before does not fit."""
 
 
 def _widths(headers: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> list[int]:
-    """The width of every column: what it needs, less what names and headers must give up to fit `available`.
+    """The width of every column: what it needs, less what names and headers must yield to fit `available`.
 
-    The widest gives up first, and words of headers are cut last. Where even that is not enough all columns do, and figures
-    are folded too.
+    The widest column is narrowed first, and words of headers are cut last. If even that is not enough, all columns are narrowed,
+    and figures are folded too.
     """
     from rich.cells import cell_len
 

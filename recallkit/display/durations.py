@@ -1,4 +1,4 @@
-"""How long something took, in a line."""
+"""How long something took, in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MINUTE, _HOUR = 60, 3600
 
 
 def print_timings(timings: Mapping[str, Any] | None) -> None:
-    """A line on stdout, where anything is known."""
+    """A line on stdout, if anything is known."""
     if timings is not None and timings["stages"]:
         console.print_line(timings_line(timings))
 

@@ -1,8 +1,8 @@
 """Results for other programs and for papers: CSV and JSON of every table, Markdown and LaTeX of what is printed.
 
-Parquet is always written; these stand beside it, and hold the same figures. Spreadsheets run a cell that begins with
-`=`, `+`, `-` or `@` as a formula, and names of models and sources come from data: in CSV such a name stands behind an
-apostrophe, which spreadsheets take for "this is text". The other formats have names as they are.
+Parquet is always written; these formats contain the same figures. Spreadsheets evaluate a cell that begins with `=`, `+`, `-`
+or `@` as a formula, and names of models and sources come from data: in CSV such a name is prefixed with an apostrophe, which
+spreadsheets read as "this is text". The other formats have names as they are.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "json", "md", "tex")
 
 _FORMULA = r"^[=+\-@'\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
-"""How a formula may begin, in the wide forms of East Asian keyboards also. A name that begins with an apostrophe gets one
-more, so that to take one off always gives the name."""
+"""The first characters of formulas, including the fullwidth forms of East Asian keyboards. A name that begins with an apostrophe
+gets another, so that removing one always restores the name."""
 
 
 def parse_formats(text: str) -> list[str]:
@@ -43,10 +43,9 @@ def parse_formats(text: str) -> list[str]:
 def export(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[Path]:
     """Writes each frame of `tables` as NAME.csv and NAME.json, each of `shown` as NAME.md and NAME.tex.
 
-    `tables` is a dataclass of polars frames, or a mapping of names to them. Only the formats asked for; each file whole or
-    not at all. Numbers are written with every digit; a null is nothing in CSV and null in JSON, and JSON, which has no
-    numbers that are not finite, has null for those also. Returns the files.
-    Raises UserError, before anything is written, where a file of such a name was not written by this function.
+    `tables` is a dataclass of polars frames, or a mapping of names to them. Only the formats asked for; each file atomically.
+    Numbers are written in full precision; a null is empty in CSV and null in JSON, where non-finite numbers are null, too.
+    Returns the files. Raises UserError, before anything is written, if a file of that name was not written by this function.
     """
     if not formats:
         return []
@@ -60,7 +59,7 @@ def export(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Seque
 
 
 def _contents(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[tuple[Path, tuple[str, str]]]:
-    """Each file with how it begins and what it holds, format by format."""
+    """Each file with its first bytes and its content, format by format."""
     frames = tables if isinstance(tables, Mapping) else {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
     made: dict[str, dict[str, tuple[str, str]]] = {
         "csv": {name: (_csv_head(frame), _csv(frame)) for name, frame in frames.items()} if "csv" in formats else {},
@@ -72,7 +71,7 @@ def _contents(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Se
 
 
 def _csv_head(frame: pl.DataFrame) -> str:
-    """The first line of a table's CSV file: what such a file is known by."""
+    """The first line of a table's CSV file: which identifies a file as ours."""
     return frame.clear().write_csv()
 
 
@@ -88,7 +87,7 @@ _JSON_HEAD = '{"made_by": "recallkit"'
 
 
 def _json(name: str, frame: pl.DataFrame) -> str:
-    """One row a line."""
+    """One row per line."""
     rows = [{key: _finite(value) for key, value in row.items()} for row in frame.iter_rows(named=True)]
     lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
     return f'{_JSON_HEAD}, "table": {json.dumps(name)}, "rows": [\n{lines}\n]}}\n'

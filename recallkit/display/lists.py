@@ -1,4 +1,4 @@
-"""Names and what they are, a line each."""
+"""Lists of names with descriptions, one per line."""
 
 from __future__ import annotations
 

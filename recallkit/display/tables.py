@@ -1,4 +1,4 @@
-"""A table as people read it, whoever draws it: a terminal, a page, Markdown, LaTeX.
+"""A table for people to read, independent of how it is rendered: in a terminal, on a page, as Markdown, as LaTeX.
 
 Cells are finished text, made once from the frames that are written to Parquet, so that a figure reads the same everywhere.
 """
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{character: rf"\{character}" for character in "&%$#_{}"},
-    **{character: f"{{{character}}}" for character in "[]*"},  # behind a row's \\ they would be its arguments
+    **{character: f"{{{character}}}" for character in "[]*"},  # after a row's \\ they would be its arguments
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "`": r"\textasciigrave{}",
-    '"': r"\char34{}",  # babel makes it a command
-    "–": r"\textendash{}",  # -- beside a hyphen would be a longer dash
+    '"': r"\char34{}",  # an active character in some babel languages
+    "–": r"\textendash{}",  # -- next to a hyphen would be a longer dash
     "…": r"\dots{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
@@ -31,27 +31,27 @@ _LATEX = {
     "'": "'{}",
 }
 _LATEX_SPECIAL = re.compile(r"[\\&%$#_{}\[\]*~^`\"–…<>|]|-(?=-)|'(?=')")
-"""Of two hyphens or apostrophes LaTeX makes one sign, so the first is parted from the next."""
+"""LaTeX joins two hyphens or apostrophes into one character, so they are separated."""
 _LATEX_MINUS = re.compile(r"(?<![^\s(])-(?=\d)")
-"""Before a figure, where LaTeX would print a hyphen."""
+"""A minus sign before a figure, which LaTeX would print as a hyphen."""
 _LAST_LATIN = "\u017f"
-"""Beyond it pdflatex has no letters of its own."""
+"""The last character that pdflatex prints by itself."""
 _MARKDOWN_SPECIAL = re.compile(r"[\\`*_\[\]|~^$]|(?<=www)\.|:(?=//)")
-"""What marks up inside a line, in GitHub's Markdown also: mathematics, crossed out text, addresses that become links."""
+"""Inline markup, also of GitHub's Markdown: mathematics, strikethrough, addresses that become links."""
 _MARKDOWN_START = re.compile(r"^(\d*)(?=[#+=>.)-])")
-"""Where a line would begin a heading, a list, a quotation or a rule."""
+"""The beginning of a heading, a list, a quotation or a rule."""
 MARKDOWN_HEAD = "<!-- made by recallkit -->\n"
 LATEX_HEAD = "% made by recallkit; needs \\usepackage{booktabs}\n"
-"""How an exported file begins, and by what it is known as ours when it is replaced."""
-_OTHER_LETTERS = "% holds letters that XeLaTeX and LuaLaTeX know, and pdfLaTeX does not\n"
+"""The first bytes of an exported file, which identify it as ours when it is to be replaced."""
+_OTHER_LETTERS = "% contains letters that XeLaTeX and LuaLaTeX support, but pdfLaTeX does not\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells are text, never markup; the first column names a row and stands to the left, figures stand to the right.
+    """Cells are text, never markup; the first column names the row and is left-aligned, figures are right-aligned.
 
-    `groups` are headings above the headers, each with the number of columns that it spans (all of them together); "" is
-    none. LaTeX alone shows them, as the papers do.
+    `groups` are headings above the headers, each with the number of columns that it spans (together all columns); "" is no
+    heading. Only LaTeX shows them, as the papers do.
     """
 
     title: str
@@ -68,11 +68,11 @@ class Table:
         below = _MARKDOWN_START.sub(r"\1\\", _markdown(self.caption or ""))
         caption = f"\n{below}\n" if below else ""
         title = _markdown(self.title)
-        above = f"**{title}**\n\n" if title else ""  # four stars alone are a rule
+        above = f"**{title}**\n\n" if title else ""  # "****" alone would be a rule
         return f"{MARKDOWN_HEAD}\n{above}{body}\n{caption}"
 
     def latex(self) -> str:
-        """A `table` of booktabs, as the papers print theirs: rules above, under the head and below, the caption under it."""
+        """A `table` of booktabs, as in the papers: rules above, below the header and at the bottom, then the caption."""
         lines = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in (self.headers, *self.rows)]
         caption = _latex(f"{self.title.rstrip('.')}. {self.caption or ''}")
         body = (
@@ -84,7 +84,7 @@ class Table:
 
 
 def _markdown(text: str) -> str:
-    """Text without a meaning in Markdown or HTML."""
+    """Text escaped for Markdown and HTML."""
     escaped = _MARKDOWN_SPECIAL.sub(r"\\\g<0>", printable(text))
     return escaped.replace("&", "&amp;").replace("<", "&lt;")
 

@@ -25,7 +25,7 @@ MODEL_TYPE = "recallkit"
 """`model_type` in config.json, which marks a folder as ours."""
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "card.json"
 
-CONTEXT = config.EMBEDDED_SEQ_LEN
+CONTEXT = config.BUILTIN_SEQ_LEN
 _WIDTH_STEP = 16
 
 

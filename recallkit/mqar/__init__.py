@@ -1,4 +1,4 @@
-"""Multi-query associative recall in a model"s own vocabulary."""
+"""Multi-query associative recall in a model's own vocabulary."""
 
 from recallkit.mqar.run import MqarOptions, evaluate_mqar, files_of, plan_mqar
 

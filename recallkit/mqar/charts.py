@@ -1,4 +1,4 @@
-"""Pictures of multi-query associative recall: perplexity and accuracy by number of pairs (Zoology, Figure 7), accuracy by distance."""
+"""Charts of multi-query associative recall: perplexity and accuracy by number of pairs (Zoology, Figure 7), accuracy by distance."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]
 
 _PANEL_WIDTH, _PANEL_HEIGHT = 152, 96
-"""Of one of two plots beside each other."""
+"""Width of one of two plots beside each other."""
 _MOST_MARKED = 7
-"""Numbers of pairs that an axis marks: of more, every second, third ... one."""
+"""Numbers of pairs labelled on an axis: if there are more, every second, third ... one."""
 _LARGEST_LOG = 700.0
-"""Above it exp is more than a number holds."""
+"""Largest NLL whose exp is finite in float64."""
 
 
 def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
-    """The pictures of a comparison (`MqarTables`), the reference first among its models."""
+    """The charts of a comparison (`MqarTables`), whose first model is the reference."""
     rows, distances = mqar.to_dicts(), by_distance.to_dicts()
     first = rows[0]
     what = f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of pairs; bands are 95 % intervals."
@@ -78,7 +78,7 @@ def _looks(rows: Sequence[Row], palette: Palette) -> list[Series]:
 
 
 def _draw_perplexity(rows: Sequence[Row], palette: Palette) -> Chart:
-    """Plots of values and of filler below each other; logarithmic, for they reach from 1 to more than the vocabulary."""
+    """Plots of values and of filler below each other; logarithmic, because they range from 1 to more than the vocabulary."""
     looks = _looks(rows, palette)
     panels = []
     for kind, title in (("ar", "Values asked for"), ("filler", "Filler")):
@@ -100,13 +100,13 @@ def _draw_accuracy(rows: Sequence[Row], palette: Palette) -> Chart:
 
 
 def _spread(row: Row, name: str) -> list[float]:
-    """A figure with the ends of its interval, as far as there is one, ascending."""
+    """A value with the ends of its interval, if it has one, ascending."""
     found = (row[f"{name}_low"], row[name], row[f"{name}_high"])
     return sorted(value for value in found if value is not None and value < _LARGEST_LOG)
 
 
 def _as_ppl(nll: float) -> tuple[float, str]:
-    """A perplexity, and how it is written."""
+    """A perplexity, and its text."""
     ppl = math.exp(nll)
     return ppl, f"perplexity {ppl:,.3g}" if ppl < 1000 else f"perplexity {ppl:,.0f}"
 
@@ -140,7 +140,7 @@ def _by_pairs(
 def _band(
     rows: Sequence[Row], name: str, look: Series, axes: Mapping[str, Any], show: Callable[[float], tuple[float, str]]
 ) -> alt.Chart | None:
-    """The intervals of one line; None where none is known."""
+    """The intervals of one line; None if none is known."""
     import altair as alt
 
     ends = [
@@ -164,7 +164,7 @@ def _pairs_axis(pairs: Sequence[int]) -> alt.X:
 
 
 def _log_axis(low: float, high: float, field: str) -> alt.Y:
-    """Marked at powers of ten, or at 1, 2, 5, 10 ... where these are too few."""
+    """Labelled at powers of ten, or at 1, 2, 5, 10 ... if these are too few."""
     import altair as alt
 
     steps = (1,) if high / low > 200 else (1, 2, 5)
@@ -176,7 +176,7 @@ def _log_axis(low: float, high: float, field: str) -> alt.Y:
 
 
 def _share_axis(most: float, field: str, *, numbered: bool = True) -> alt.Y:
-    """Shares from 0: to 100 %, or nearer where all are small."""
+    """Shares from 0 to 100 %, or to less if all are small."""
     import altair as alt
 
     end = min(1.0, max(0.01, 1.1 * most))
@@ -185,7 +185,7 @@ def _share_axis(most: float, field: str, *, numbered: bool = True) -> alt.Y:
 
 
 def _draw_by_distance(rows: Sequence[Row], distances: Sequence[Row], palette: Palette) -> Chart:
-    """Small plots in two columns, one for each number of pairs, all with the same axes."""
+    """Small plots in two columns, one per number of pairs, all with the same axes."""
     import altair as alt
 
     looks = _looks(rows, palette)

@@ -1,17 +1,17 @@
-"""Multi-query associative recall (MQAR): sequences of keys and values in a model's own vocabulary, and what it makes of them.
+"""Multi-query associative recall (MQAR): sequences of keys and values in a model's own vocabulary, and its answers.
 
 Zoology (arXiv 2312.04927), Algorithm 1, for models that were not trained on it (Appendix G). With P pairs a sequence is
 
     k1 v1 k2 v2 ... kP vP  . . k3 v3 . . . . k1 v1 . . k2 v2 . .
 
-the pairs, then every key once more with its value behind it, and one filler id (.) everywhere else. Keys are of the first half of
-the vocabulary, values of the second, all different within a sequence. The tail is cut into slots of two ids. Pair after pair
-takes one that is still free, slot s with a probability that goes with (s + 1)^(power - 1). So the queries of early pairs stand
-nearer, and nothing overlaps. (The paper says a power law; slots, and values that differ, too, are what its authors' code does.)
+the pairs, then every key once more followed by its value, and one filler id (.) everywhere else. Keys are from the first half of
+the vocabulary, values from the second, all different within a sequence. The tail is divided into slots of two ids. The pairs
+in turn take a free slot each, slot s with a probability proportional to (s + 1)^(power - 1). So the queries of early pairs are
+nearer, and nothing overlaps. (The paper says a power law; slots and distinct values are as in its authors' code.)
 
-Taking free slots one after the other is a race: a clock for each slot rings after an exponential time of that rate, and the
-pairs take the slots in the order of the rings. `place_queries` sorts the times of many sequences at once, `place_plainly` says
-the same a slot at a time.
+Sampling slots without replacement is an exponential race: each slot gets an exponential time with its probability as the rate, and
+the pairs take the slots in ascending order of these times. `place_queries` sorts the times of many sequences at once,
+`place_plainly` does the same one slot at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from recallkit.text.tokenizers import TextTokenizer
 
 _FILLERS = (" ", "\n", ".", ",", "the")
-"""The filler is the first of these that the tokenizer writes as one plain id: a space, which text repeats, and which ends no document."""
+"""The filler is the first of these that the tokenizer encodes as one plain id: preferably a space, which is common and ends no document."""
 
 
 # ---------------------------------------------------------------------------------------------------------- vocabulary
@@ -40,7 +40,7 @@ _FILLERS = (" ", "\n", ".", ",", "the")
 
 @dataclass(frozen=True, slots=True)
 class MqarVocabulary:
-    """What sequences are made of: ids of keys and of values (int64, ascending), the filler, ids put before every sequence."""
+    """The vocabulary of sequences: ids of keys and of values (int64, ascending), the filler, ids put before every sequence."""
 
     keys: np.ndarray
     values: np.ndarray
@@ -48,24 +48,24 @@ class MqarVocabulary:
     prefix: tuple[int, ...]
 
     def digest(self) -> str:
-        """What tells it from others."""
+        """Its identity in manifests."""
         return artifacts.digest_json([artifacts.digest_arrays(self.keys, self.values), self.filler, self.prefix])
 
     def check_room(self, pairs: int, where: str) -> None:
-        """Raises UserError where there are fewer keys or values than a sequence takes."""
+        """Raises UserError if there are fewer keys or values than a sequence needs."""
         most = min(len(self.keys), len(self.values))
         if most < pairs:
             raise UserError(
-                f"its vocabulary has {len(self.keys):,} keys and {len(self.values):,} values, {pairs:,} pairs are asked for",
+                f"its vocabulary has {len(self.keys):,} keys and {len(self.values):,} values, too few for {pairs:,} pairs",
                 where=where,
                 remedy=f"give --pairs of {most:,} at most",
             )
 
 
 def split_vocabulary(tokenizer: TextTokenizer) -> MqarVocabulary:
-    """The ids of a tokenizer that are plain text, but for the filler: the first half keys, the rest values.
+    """The ids of a tokenizer that are plain text, except the filler: the first half are keys, the rest values.
 
-    Left out: special and other added tokens, the end and the unknown token, and what is put before a text.
+    Left out are special and other added tokens, the end and the unknown token, and ids that are put before a text.
     """
     plain = _plain_ids(tokenizer)
     filler = _choose_filler(tokenizer, plain)
@@ -83,7 +83,7 @@ def _plain_ids(tokenizer: TextTokenizer) -> set[int]:
 
 
 def _choose_filler(tokenizer: TextTokenizer, plain: set[int]) -> int:
-    """Raises UserError where there is no plain id at all."""
+    """The filler's id. Raises UserError if there is no plain id at all."""
     for text in _FILLERS:
         ids = tokenizer.continuation.encode([text])[0].tolist()
         if len(ids) == 1 and ids[0] in plain:
@@ -98,7 +98,7 @@ def _choose_filler(tokenizer: TextTokenizer, plain: set[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MqarTask:
-    """What a sequence looks like: `length` ids of which the first 2 `pairs` are pairs; `power` of the law of places; `seed`."""
+    """The shape of a sequence: `length` ids, the first 2 `pairs` of which are the pairs; `power` of the law of places; `seed`."""
 
     length: int
     pairs: int
@@ -107,14 +107,14 @@ class MqarTask:
 
     @property
     def num_slots(self) -> int:
-        """Places of a query and its value in the tail, each of two ids; of an odd number of ids the last is filler."""
+        """Slots of two ids in the tail, for a query and its value; if the number of ids is odd, the last is filler."""
         return (self.length - 2 * self.pairs) // 2
 
     def check(self) -> None:
-        """Raises UserError where the pairs and their queries do not fit, or the law of places is none."""
+        """Raises UserError if the pairs and their queries do not fit, or the power is out of range."""
         if self.pairs < 1 or self.num_slots < self.pairs:
             raise UserError(
-                f"{self.pairs:,} pairs and their queries take {4 * self.pairs:,} ids, a sequence has {self.length:,}",
+                f"{self.pairs:,} pairs and their queries take {4 * self.pairs:,} ids, but a sequence has {self.length:,}",
                 where=f"--pairs {self.pairs}",
                 remedy=f"give 1 to {self.length // 4:,} pairs, or a longer --length",
             )
@@ -124,7 +124,7 @@ class MqarTask:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The chance of one sequence: a time for each slot, float64 (num_slots,), and which keys and values its pairs have, (pairs,)."""
+    """The random draws of one sequence: a time for each slot, float64 (num_slots,), and the keys and values of its pairs, (pairs,)."""
 
     times: np.ndarray
     keys: np.ndarray
@@ -132,10 +132,10 @@ class Draws:
 
 
 def draw(task: MqarTask, num_keys: int, num_values: int, sample: int) -> Draws:
-    """What seed, pairs and the number of the sample decide, and nothing else does.
+    """The draws of a sample, determined by seed, number of pairs and number of the sample alone.
 
-    Times come first: with other vocabularies queries stand at the same places, so that models with different tokenizers are
-    compared on sequences of one shape.
+    Times are drawn first, so that queries have the same places with any vocabulary, and models with different tokenizers are
+    compared on sequences of the same shape.
     """
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([task.seed, task.pairs, sample])))
     times = rng.exponential(size=task.num_slots)
@@ -144,7 +144,7 @@ def draw(task: MqarTask, num_keys: int, num_values: int, sample: int) -> Draws:
 
 
 def place_plainly(times: Sequence[float], power: float, pairs: int) -> list[int]:
-    """The slot of each pair: the first pair takes the slot whose clock rings first, the second the next ... Slow and plain."""
+    """The slot of each pair: the first pair takes the slot with the smallest time, the second the next ... Slow and plain."""
 
     def rings(slot: int) -> float:
         rate: float = (slot + 1) ** (power - 1)
@@ -168,14 +168,14 @@ def place_queries(times: np.ndarray, power: float, pairs: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class MqarSequences:
-    """Some sequences: `ids` int64 (n, length); `places` int64 (n, pairs) of each pair's key in the tail, its value stands behind it."""
+    """Some sequences: `ids` int64 (n, length); `places` int64 (n, pairs) of each pair's key in the tail, followed by its value."""
 
     ids: np.ndarray
     places: np.ndarray
 
 
 def make_sequences(task: MqarTask, vocabulary: MqarVocabulary, samples: Sequence[int]) -> MqarSequences:
-    """The sequences of these numbers, each the same whatever others are made with it."""
+    """The sequences of these numbers, each independent of which others are made with it."""
     draws = [draw(task, len(vocabulary.keys), len(vocabulary.values), sample) for sample in samples]
     keys = vocabulary.keys[np.stack([one.keys for one in draws])]
     values = vocabulary.values[np.stack([one.values for one in draws])]
@@ -193,10 +193,10 @@ def make_sequences(task: MqarTask, vocabulary: MqarVocabulary, samples: Sequence
 
 @dataclass(frozen=True, slots=True)
 class MqarAnswers:
-    """What a model makes of n sequences.
+    """A model's answers to n sequences.
 
-    Of the values asked for, (n, pairs) in the order of the pairs: `nll` float32 nats, `rank` int32 (0 is best), `right` bool, whether the
-    value is the model's argmax. Of the filler ids of the tail, (n,): their number, how many are the argmax, the sum of their NLLs.
+    For the queried values, (n, pairs) in the order of the pairs: `nll` float32 nats, `rank` int32 (0 is best), `right` bool, whether the
+    value is the model's argmax. For the filler ids of the tail, (n,): their number, how many are the argmax, the sum of their NLLs.
     """
 
     nll: np.ndarray
@@ -208,9 +208,9 @@ class MqarAnswers:
 
 
 def ask(model: ScoringModel, vocabulary: MqarVocabulary, task: MqarTask, made: MqarSequences, batch_tokens: int) -> MqarAnswers:
-    """Asks a model for the values and the filler of some sequences, `batch_tokens` ids of whole sequences at a time.
+    """A model's answers to some sequences, batched by whole sequences of up to `batch_tokens` ids.
 
-    Raises UserError where one sequence does not fit in memory.
+    Raises UserError if one sequence does not fit into memory.
     """
     ids, before = _with_prefix(made.ids, vocabulary.prefix), len(vocabulary.prefix)
     step = max(1, batch_tokens // ids.shape[1])
@@ -239,7 +239,7 @@ def _with_prefix(ids: np.ndarray, prefix: tuple[int, ...]) -> np.ndarray:
 
 
 def _score(model: ScoringModel, ids: np.ndarray) -> TokenScores:
-    """Scores rows of ids (n, t) at once, or in halves where they do not fit in memory: arrays (n, t - 1)."""
+    """Scores rows of ids (n, t) at once, or in halves if they do not fit into memory: arrays (n, t - 1)."""
     try:
         scores = model.score(ids.ravel().astype(np.uint32), np.arange(len(ids) + 1) * ids.shape[1])
     except MemoryError:

@@ -1,4 +1,4 @@
-"""Multi-query associative recall as tables: a row a value asked for, a row a sequence, and what they say of models side by side."""
+"""Tables of multi-query associative recall: one row per query, one row per sequence, and the comparison of models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NUM_RESAMPLES = 2000
 
 _SUMS = ("ar_tokens", "ar_right", "ar_nats", "filler_tokens", "filler_right", "filler_nats")
-"""What is summed over sequences, by its name in queries/mqar/sum_samples.sql."""
+"""Columns of queries/mqar/sum_samples.sql that are summed over sequences."""
 
 _SHARES = {
     "accuracy": ("ar_right", "ar_tokens"),
@@ -33,12 +33,12 @@ _SHARES = {
     "filler_accuracy": ("filler_right", "filler_tokens"),
     "filler_nll": ("filler_nats", "filler_tokens"),
 }
-"""Each quantity that has an interval: what of those sums over which."""
+"""Each quantity with an interval: (numerator, denominator) among those sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class MqarFiles:
-    """What is kept of one model and one number of pairs: a row a value asked for, a row a sequence."""
+    """The files of one model and one number of pairs: one row per query, one row per sequence."""
 
     queries: Path
     fillers: Path
@@ -48,11 +48,11 @@ class MqarFiles:
 
 
 def queries_schema() -> pa.Schema:
-    """Columns of a table of queries, a row a value asked for.
+    """Columns of a table of queries, one row per query.
 
-    `pair`: its number among the sequence's pairs, from 0; `place`: of the query's key among the sequence's ids, from 0, without what
-    is put before it; `distance`: ids from the pair's key to the query's; `nll`: nats; `rank`: 0 is best; `right`: whether the value is
-    the model's argmax.
+    `pair`: its number among the sequence's pairs, from 0; `place`: index of the query's key in the sequence, from 0, not counting
+    ids put before the sequence; `distance`: ids from the pair's key to the query's; `nll`: nats; `rank`: 0 is best; `right`: whether
+    the value is the model's argmax.
     """
     import pyarrow as pa
 
@@ -65,7 +65,7 @@ _QUERY_INTEGERS = ("pairs", "sample", "pair", "place", "distance")
 
 
 def fillers_schema() -> pa.Schema:
-    """Columns of a table of fillers, a row a sequence: filler ids in the tail, how many are the argmax, their summed NLL (nats)."""
+    """Columns of a table of fillers, one row per sequence: filler ids in the tail, how many are the argmax, their summed NLL (nats)."""
     import pyarrow as pa
 
     integers = [(name, pa.int32()) for name in ("pairs", "sample", "filler_tokens", "filler_right")]
@@ -73,7 +73,7 @@ def fillers_schema() -> pa.Schema:
 
 
 def write_part(path: Path, samples: Sequence[int], places: np.ndarray, answers: MqarAnswers) -> None:
-    """Keeps what a model makes of some sequences, `places` (n, pairs) as in `MqarSequences`: a row a sequence."""
+    """Writes a model's answers to some sequences, `places` (n, pairs) as in `MqarSequences`, one row per sequence."""
     import numpy as np
     import pyarrow as pa
 
@@ -86,7 +86,7 @@ def write_part(path: Path, samples: Sequence[int], places: np.ndarray, answers: 
 
 
 def _read_part(path: Path) -> pa.Table:
-    """Raises UserError for a damaged part, and removes it."""
+    """Reads a part; if it is damaged, removes it and raises UserError."""
     import pyarrow.parquet as pq
 
     with removing_damage(path):
@@ -94,7 +94,7 @@ def _read_part(path: Path) -> pa.Table:
 
 
 def join_parts(parts: Sequence[Path], pairs: int, files: MqarFiles, manifest: dict[str, Any]) -> None:
-    """Writes the two tables of all parts, each whole or not at all, the queries last. Raises UserError for a damaged part."""
+    """Joins all parts into the two tables, each written atomically, the queries last. Raises UserError for a damaged part."""
     import polars as pl
 
     rows = pl.concat([pl.DataFrame(_read_part(part)) for part in parts]).with_columns(pairs=pl.lit(pairs, pl.Int32))
@@ -111,11 +111,11 @@ def join_parts(parts: Sequence[Path], pairs: int, files: MqarFiles, manifest: di
 
 @dataclass(frozen=True, slots=True)
 class MqarTables:
-    """What MQAR says of models, the first of which is the reference. Accuracies are fractions, NLLs nats a token, ppl exp of them.
+    """Models compared on MQAR, the first as the reference. Accuracies are fractions, NLLs nats per token, ppl exp of them.
 
-    mqar: model x pairs. `accuracy`, `ar_nll`, `ar_ppl` of the values asked for, `filler_*` of the filler in the tail (null where
-    there is none); NAME_low and NAME_high: 95 % intervals by resampling sequences; NAME_difference with its own: to the reference
-    on the same sequences. Null where all resamples agree. The interval of a perplexity is exp of its NLL's.
+    mqar: model x pairs. `accuracy`, `ar_nll`, `ar_ppl` of the queried values, `filler_*` of the filler in the tail (null if there is
+    none); NAME_low and NAME_high: 95 % intervals by resampling sequences; NAME_difference with its interval: to the reference
+    on the same sequences. Null if all resamples agree. The interval of a perplexity is exp of its NLL's.
     by_distance: model x pairs x bucket (`low`..`high` ids from the pair's key to the query's, both included).
     """
 
@@ -126,7 +126,7 @@ class MqarTables:
 def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
     """Compares models by their tables, given by (model, pairs), models in the order of the comparison.
 
-    Raises UserError where two models were asked for values at different places.
+    Raises UserError if two models had queries at different places.
     """
     import polars as pl
 
@@ -169,7 +169,7 @@ def _check_same_places(queries: pl.DataFrame, models: Sequence[str]) -> None:
     asked = shapes[models[0],].select(columns)
     for model in models[1:]:
         if not shapes[model,].select(columns).equals(asked):
-            raise UserError(f"{model} and {models[0]} were asked for values at different places", remedy="make them again with --force")
+            raise UserError(f"{model} and {models[0]} had queries at different places", remedy="make them again with --force")
 
 
 def _bucket(connection: duckdb.DuckDBPyConnection, queries: pl.DataFrame) -> pl.DataFrame:
@@ -181,14 +181,14 @@ def _bucket(connection: duckdb.DuckDBPyConnection, queries: pl.DataFrame) -> pl.
 
 
 def _facts(model: str, pairs: int, reference: str, queries: Path) -> dict[str, Any]:
-    """What the manifest of a table of queries adds to its row."""
+    """The columns of a model's row that come from the manifest of its queries."""
     manifest = artifacts.read_manifest(queries)
     kept = {name: manifest[name] for name in ("length", "power", "seed")}
     return {"model": model, "pairs": pairs, "reference": reference, **kept, "tokenizer": manifest["tokenizer"]["name"]}
 
 
 def _intervals(samples: pl.DataFrame, models: Sequence[str], pairs: Any) -> list[dict[str, Any]]:
-    """Intervals and differences for one number of pairs, a row a model: all of them from the same resamples."""
+    """Intervals and differences for one number of pairs, one row per model, all from the same resamples."""
     import numpy as np
 
     by_model = samples.partition_by("model", as_dict=True)
@@ -203,7 +203,7 @@ def _intervals(samples: pl.DataFrame, models: Sequence[str], pairs: Any) -> list
 
 
 def _share(sums: np.ndarray, above: str, below: str) -> np.ndarray:
-    """One sum over another, of sums (..., m, 6); NaN where there is nothing."""
+    """The ratio of two sums, of sums (..., m, 6); NaN if the denominator is 0."""
     import numpy as np
 
     with np.errstate(invalid="ignore"):
@@ -212,7 +212,7 @@ def _share(sums: np.ndarray, above: str, below: str) -> np.ndarray:
 
 
 def _bounds(resampled: np.ndarray) -> np.ndarray:
-    """(2, m) bounds of (num_resamples, m); NaN where all resamples agree, which says nothing."""
+    """(2, m) bounds of (num_resamples, m); NaN if all resamples agree, so that nothing is known of the spread."""
     import numpy as np
 
     known = np.where(np.ptp(resampled, axis=0) > 1e-12, 1.0, np.nan)
@@ -243,7 +243,7 @@ def _columns() -> list[str]:
 
 
 def _sorted(frame: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:
-    """By model as they were named, then as the query sorted them."""
+    """Sorted by model as they were named, otherwise as the query sorted them."""
     import polars as pl
 
     places = pl.col("model").replace_strict({model: place for place, model in enumerate(models)})

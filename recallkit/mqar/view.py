@@ -1,4 +1,4 @@
-"""Multi-query associative recall: accuracies, perplexities and differences by number of pairs."""
+"""Prints multi-query associative recall: accuracies, perplexities and differences by number of pairs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]
 
 _MOST_COLUMNS = 5
-"""Numbers of pairs in a table of a terminal, beside names, a label and a curve; others follow in further tables."""
+"""Numbers of pairs per table in a terminal, beside names, a label and a curve; others follow in further tables."""
 
 _CURVES_WIDTH = 48
-"""Columns of a terminal that curves by distance may take: names are folded where too few are left."""
+"""Columns of a terminal that curves by distance may take; names are folded if too few remain."""
 
 _LEAST_QUERIES = 10
-"""Of a block by distance: of fewer a share says little."""
+"""Fewest queries of a block by distance: a share of fewer is too uncertain to show."""
 
 
 def mqar_json(tables: MqarTables, folder: Path) -> dict[str, Any]:
@@ -38,13 +38,13 @@ def mqar_json(tables: MqarTables, folder: Path) -> dict[str, Any]:
 
 
 def shown_mqar(tables: MqarTables) -> dict[str, Table]:
-    """What is printed, without curves: accuracies, perplexities and, of more than one model, differences."""
+    """What is printed, without curves: accuracies, perplexities and, for more than one model, differences."""
     rows = tables.mqar.to_dicts()
     return {kind: made for kind, made in _tables(rows, _distinct(rows, "pairs")).items() if made.rows}
 
 
 def print_mqar(tables: MqarTables, folder: Path, out: Path) -> None:
-    """Accuracy of each model by number of pairs and by distance, perplexities, differences to the reference, where the files lie."""
+    """Accuracy of each model by number of pairs and by distance, perplexities, differences to the reference, and the paths of the files."""
     rows = tables.mqar.to_dicts()
     pairs = _distinct(rows, "pairs")
     for kind in ("accuracy", "perplexity", "difference"):
@@ -90,7 +90,7 @@ def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
             f"Values recalled, points more than {models[0]}",
             ["model", *headers],
             [[model, *row_of(model, _points)] for model in models[1:]],
-            caption="In brackets: the 95 % interval of the paired difference holds 0.",
+            caption="In brackets: the 95 % interval of the paired difference contains 0.",
         ),
     }
 
@@ -107,7 +107,7 @@ def _points(row: Row) -> str:
 
 
 def _with_curves(table: Table, rows: Sequence[Row], pairs: Sequence[int]) -> Table:
-    """With a column of curves over all numbers of pairs, of one scale from 0 on."""
+    """Adds a column of curves over all numbers of pairs, on one scale from 0 on."""
     cells = {(row["model"], row["pairs"]): row["accuracy"] for row in rows}
     most = max(cells.values())
     curves = [console.sparkline([cells[row[0], number] for number in pairs], 0.0, most) for row in table.rows]
@@ -117,7 +117,7 @@ def _with_curves(table: Table, rows: Sequence[Row], pairs: Sequence[int]) -> Tab
 
 
 def _print_distances(by_distance: pl.DataFrame) -> None:
-    """Curves of accuracy by distance, a column for each number of pairs; of one scale, places in line."""
+    """Curves of accuracy by distance, one column per number of pairs, on one scale, with equal distances aligned."""
     rows = by_distance.to_dicts()
     models, pairs, highs = _distinct(rows, "model"), _distinct(rows, "pairs"), sorted(_distinct(rows, "high"))
     if len(highs) == 1:
@@ -138,7 +138,7 @@ def _print_distances(by_distance: pl.DataFrame) -> None:
 
 
 def _worth_knowing(rows: Sequence[Row], of_models: Mapping[str, Any]) -> list[str]:
-    """What sequences were made of, and where models differ in that."""
+    """The vocabulary of the sequences, and how models differ in it."""
     made = {model: facts["vocabulary"] for model, facts in of_models.items()}
     by_vocabulary: dict[str, list[str]] = {}
     for model, vocabulary in made.items():

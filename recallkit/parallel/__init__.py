@@ -1,1 +1,1 @@
-"""Jobs done by one process, several, or a Ray cluster."""
+"""Jobs run by one process, by several processes, or by a Ray cluster."""

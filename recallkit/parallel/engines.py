@@ -1,4 +1,4 @@
-"""The engines that do a job: this process, several of this machine, or a Ray cluster."""
+"""The engines that run a job: this process, several processes on this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def work(job: Job, items: Sequence[Any], *, engine: str = "local", workers: int = 1, address: str | None = None) -> Iterator[Done]:
-    """Does items with the chosen engine: `local` in this process or several, `ray` on a cluster at `address`.
+    """Runs items with the chosen engine: `local` in this process or in several, `ray` on the cluster at `address`.
 
-    Raises UserError what a worker raised, and where workers keep dying.
+    Raises UserError for what a worker raised, and if workers keep dying.
     """
     if engine == "ray":
         from recallkit.parallel.ray_cluster import work_on_cluster
@@ -27,6 +27,6 @@ def work(job: Job, items: Sequence[Any], *, engine: str = "local", workers: int 
 
 
 def work_here(job: Job, items: Sequence[Any]) -> Iterator[Done]:
-    """Does items in this process."""
+    """Runs items in this process."""
     if items:
         yield from job.open().run(items)

@@ -1,7 +1,7 @@
-"""What work must give so that one process, several, or the machines of a Ray cluster can do it.
+"""The protocol that lets work run in one process, in several, or on the machines of a Ray cluster.
 
-A job is cut into items that do not depend on each other; an item is done when what it makes is whole on disk, so that
-nothing but the items in hand is lost with a process.
+A job is divided into independent items. An item is done when its output is completely on disk, so that the death of a process
+costs only the items it was working on.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ if TYPE_CHECKING:
 
 
 class Done(NamedTuple):
-    """Tokens that were dealt with since the last word, and whether an item is whole on disk with them."""
+    """Tokens processed since the last report, and whether an item is now completely on disk."""
 
     num_tokens: int
     is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A worker's place among those of its machine, from 0, and its share of the processor's threads."""
+class WorkerSlot:
+    """A worker's index among those of its machine, from 0, and its share of the CPU threads."""
 
     place: int
     num_threads: int
 
 
 class Runner(Protocol):
-    """A job that is opened: the model loaded, the tokenizer tried."""
+    """An opened job: the model is loaded, the tokenizer checked."""
 
     def run(self, items: Sequence[Any]) -> Iterator[Done]:
-        """Does items one after the other; tells of each as soon as it is whole, and in between if that takes long."""
+        """Runs items one after the other; reports each as soon as it is on disk, and progress in between if an item takes long."""
 
 
 class Job(Protocol):
-    """Work as it is sent to others: it can be pickled.
+    """Work that can be pickled and sent to other processes.
 
-    `doing` is what messages call it ("scoring"), `where` what they name; `remedy` helps where memory is short;
-    `prefers_gpu` asks for a GPU where there are some; `most_items_a_task` are handed over at once.
+    `doing` is its name in messages ("scoring"), `where` what error messages name as their place, `remedy` the advice if memory
+    runs out. `prefers_gpu` asks for a GPU if there is one; at most `max_items_per_task` items are sent to a worker at once.
     """
 
     @property
-    def doing(self) -> str: ...  # noqa: D102 (said above)
+    def doing(self) -> str: ...  # noqa: D102 (see the class)
 
     @property
     def where(self) -> str: ...  # noqa: D102
@@ -55,13 +55,13 @@ class Job(Protocol):
     def prefers_gpu(self) -> bool: ...  # noqa: D102
 
     @property
-    def most_items_a_task(self) -> int: ...  # noqa: D102
+    def max_items_per_task(self) -> int: ...  # noqa: D102
 
-    def open(self, seat: Seat | None = None) -> Runner:
-        """Makes ready to work, alone in this process unless a seat is given. Raises UserError where that cannot be."""
+    def open(self, slot: WorkerSlot | None = None) -> Runner:
+        """Prepares the job, with the whole machine to itself unless a slot is given. Raises UserError if it cannot be prepared."""
 
 
 def make_tasks(job: Job, items: Sequence[Any], num_workers: int) -> list[list[Any]]:
-    """Cuts items into runs of neighbours, some for every worker: few enough to lose, enough to read and write beside."""
-    size = max(1, min(job.most_items_a_task, len(items) // (4 * num_workers)))
+    """Groups neighbouring items into tasks, at least four per worker if possible: small enough to lose one, large enough to overlap I/O."""
+    size = max(1, min(job.max_items_per_task, len(items) // (4 * num_workers)))
     return [list(items[start : start + size]) for start in range(0, len(items), size)]

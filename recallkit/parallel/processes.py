@@ -1,7 +1,7 @@
-"""Work done by several processes of this machine; one that dies is replaced.
+"""Jobs run by several processes on this machine; a process that dies is replaced.
 
-Each process gets a few items at a time and tells of every item that is whole on disk, so that nothing but the items in
-hand is lost with it.
+Each process gets a few items at a time and reports every item that is completely on disk, so that its death costs only the
+items it was working on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.parallel.job import Done, Seat, make_tasks
+from recallkit.parallel.job import Done, WorkerSlot, make_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from recallkit.parallel.job import Job, Runner
 
 _MOST_DEATHS = 3
-"""In a row, without an item done between: the next process would die as well."""
+"""Deaths in a row, with no item finished in between: the next process would die as well."""
 
 
 def work_in_processes(job: Job, items: Sequence[Any], num_workers: int) -> Iterator[Done]:
-    """Does items in `num_workers` processes.
+    """Runs items in `num_workers` processes.
 
-    Raises UserError what a process raised, and where processes keep dying.
+    Raises UserError for what a process raised, and if processes keep dying.
     """
     tasks = deque(make_tasks(job, items, num_workers))
     context = multiprocessing.get_context("spawn")
@@ -59,7 +59,7 @@ def work_in_processes(job: Job, items: Sequence[Any], num_workers: int) -> Itera
                 if isinstance(message, UserError | OSError):
                     raise message
                 if isinstance(message, str):
-                    raise RuntimeError(  # noqa: TRY004 - it is the message that is text
+                    raise RuntimeError(  # noqa: TRY004 - a text message is a traceback, not a wrong type
                         f"a {job.doing} process failed:\n{message}"
                     )
                 if message.is_whole:
@@ -76,13 +76,13 @@ def work_in_processes(job: Job, items: Sequence[Any], num_workers: int) -> Itera
 def _check_deaths(deaths: int, job: Job, worker: _Worker) -> None:
     status = worker.status()
     if deaths >= _MOST_DEATHS:
-        remedy = f"memory may be short: {job.remedy}" if status == "SIGKILL" else "try it with one worker, which says why"
+        remedy = f"it may be out of memory: {job.remedy}" if status == "SIGKILL" else "run it with one worker to see the error"
         raise UserError(f"{job.doing} processes keep dying ({status})", where=job.where, remedy=remedy)
-    console.note(f"a {job.doing} process died ({status}), another one goes on with its work", level="warning")
+    console.note(f"a {job.doing} process died ({status}), another one takes over its work", level="warning")
 
 
 class _Worker:
-    """A process, and the items that it is at."""
+    """A process, and the items it is working on."""
 
     def __init__(self, context: SpawnContext, job: Job, place: int, num_workers: int) -> None:
         self.place = place
@@ -90,10 +90,10 @@ class _Worker:
         self.start(context, job, num_workers)
 
     def start(self, context: SpawnContext, job: Job, num_workers: int) -> None:
-        """Starts the process, or another one in its place."""
+        """Starts the process, or its replacement."""
         self.connection, theirs = context.Pipe()
         self.process: Any = context.Process(target=_serve, args=(job, self.place, num_workers, theirs), daemon=True)
-        with _interrupts_held():  # and so they are in the process, from its first moment on
+        with _interrupts_held():  # a child inherits the blocked signals from its first moment on
             self.process.start()
         theirs.close()
         self.waiting_for = []
@@ -102,19 +102,19 @@ class _Worker:
         """Hands over the next task, if there is one."""
         if tasks:
             self.waiting_for = tasks.popleft()
-            with contextlib.suppress(OSError):  # it died: the next look at its connection tells so
+            with contextlib.suppress(OSError):  # it died: the next read from its connection shows that
                 self.connection.send(self.waiting_for)
 
     def status(self) -> str:
-        """How a process that died did so."""
+        """The signal or exit status that a process died with."""
         self.process.join(5)
         code = self.process.exitcode
         return signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
 
     def stop(self) -> None:
-        """Ends the process, whatever it is at: its finished items are on disk."""
+        """Kills the process in whatever state: its finished items are on disk."""
         self.connection.close()
-        self.process.kill()  # SIGTERM is its parent's to hear
+        self.process.kill()  # it ignores SIGTERM, which its parent handles
         self.process.join()
 
 
@@ -123,8 +123,8 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Interrupts wait until the block ends: none is lost, and a process that is started in it gets none."""
-    resource_tracker.ensure_running()  # else it is started in the block, and lets them through
+    """Defers interrupts until the block ends: none is lost, and a process started in it receives none."""
+    resource_tracker.ensure_running()  # otherwise it would be started in the block and unblock the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
     try:
         yield
@@ -133,7 +133,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _die_with_parent() -> None:
-    """Asks Linux to end this process when its parent is gone, however it went: items on disk are whole, a GPU is free again."""
+    """Asks Linux to kill this process when its parent is gone for whatever reason: it writes nothing more, and its GPU is free again."""
     parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -142,7 +142,7 @@ def _die_with_parent() -> None:
 
 
 def _serve(job: Job, place: int, num_workers: int, connection: Connection) -> None:
-    """What a process does: takes tasks until there are no more. Ctrl-C and SIGTERM, sent to all, are its parent's to hear."""
+    """Runs tasks until there are no more. Ctrl-C and SIGTERM reach all processes of the group; only the parent handles them."""
     _die_with_parent()
     for number in _INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
@@ -158,17 +158,17 @@ def _take_tasks(job: Job, place: int, num_workers: int, connection: Connection) 
         except (EOFError, OSError):
             return
         try:
-            runner = runner or job.open(Seat(place, max(1, num_cores() // num_workers)))
+            runner = runner or job.open(WorkerSlot(place, max(1, num_cores() // num_workers)))
             for done in runner.run(items):
                 connection.send(done)
         except (BrokenPipeError, ConnectionResetError):
             raise
         except (UserError, OSError) as error:
             connection.send(error)
-        except Exception:  # noqa: BLE001 - whatever it was, the parent tells it
+        except Exception:  # noqa: BLE001 - the parent reports it, whatever it is
             connection.send(traceback.format_exc())
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

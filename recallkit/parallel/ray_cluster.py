@@ -1,7 +1,7 @@
-"""Work done by the machines of a Ray cluster: an actor a worker, tasks are runs of items, a lost actor is replaced.
+"""Jobs run by the machines of a Ray cluster: one actor per worker, several items per task; a lost actor is replaced.
 
-What is read and written must lie on storage that all machines share: items are written there, whole or not at all, and
-joined by the one who asked.
+Inputs and outputs must be on storage that all machines share: items are written there atomically, and joined by the calling
+process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.parallel.job import Seat, make_tasks
+from recallkit.parallel.job import WorkerSlot, make_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
     from recallkit.parallel.job import Done, Job, Runner
 
 _MOST_DEATHS = 3
-"""In a row, without a task done between."""
+"""Deaths in a row, with no task finished in between."""
 
 
 class _Actor:
-    """Holds an opened job; made into a Ray actor."""
+    """An opened job; Ray makes an actor of this class."""
 
     def __init__(self, job: Job, num_threads: int) -> None:
         self.job = job
-        self.seat = Seat(0, num_threads)
+        self.slot = WorkerSlot(0, num_threads)
         self.runner: Runner | None = None
 
     def work(self, items: Sequence[Any]) -> list[Done] | UserError:
-        """What is told of the items, all of them whole on disk; an error of the user's as it is."""
+        """The reports on the items, all of them completely on disk; a UserError is returned, not raised."""
         try:
-            self.runner = self.runner or self.job.open(self.seat)
+            self.runner = self.runner or self.job.open(self.slot)
             return list(self.runner.run(items))
         except UserError as error:
             return error
 
 
 def work_on_cluster(job: Job, items: Sequence[Any], num_workers: int, address: str | None = None) -> Iterator[Done]:
-    """Does items with `num_workers` actors.
+    """Runs items on `num_workers` actors.
 
-    `address` is that of a running cluster (`auto`, `ray://host:10001`); without it Ray starts one on this machine.
-    Raises UserError without Ray or the cluster, for what an actor raised, and where actors keep dying.
+    `address` is that of a running cluster (`auto`, `ray://host:10001`); if it is None, Ray starts a cluster on this machine.
+    Raises UserError if Ray is not installed or the cluster not reached, for what an actor raised, and if actors keep dying.
     """
     ray = _connect(address)
     try:
@@ -56,7 +56,7 @@ def work_on_cluster(job: Job, items: Sequence[Any], num_workers: int, address: s
 
 
 def _connect(address: str | None) -> Any:
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray announces a change of its own to every user
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray prints a FutureWarning about its own defaults
     try:
         import ray
     except ImportError:
@@ -66,19 +66,19 @@ def _connect(address: str | None) -> Any:
         ray.init(address=address, include_dashboard=False if address is None else None, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
         first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"no Ray cluster answers ({first_line})", where=address or "--engine ray", remedy="check --address") from error
+        raise UserError(f"cannot reach a Ray cluster ({first_line})", where=address or "--engine ray", remedy="check --address") from error
     return ray
 
 
 def _knock(address: str | None) -> None:
-    """Whether somebody answers at HOST:PORT: Ray itself would try for minutes. Raises OSError where nobody does."""
+    """Tries to connect to HOST:PORT first, because Ray itself would retry for minutes. Raises OSError if nothing listens there."""
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 class _Schedule:
-    """Tasks handed to actors as these become free."""
+    """Tasks sent to actors as these become free."""
 
     def __init__(self, ray: Any, job: Job, items: Sequence[Any], num_workers: int) -> None:
         self.ray = ray
@@ -104,9 +104,9 @@ class _Schedule:
             except self.ray.exceptions.RayActorError as error:
                 deaths += 1
                 if deaths >= _MOST_DEATHS:
-                    remedy = "see Ray's logs; memory may be short"
+                    remedy = "see Ray's logs; it may be out of memory"
                     raise UserError(f"{self.job.doing} actors keep dying", where=self.job.where, remedy=remedy) from error
-                console.note(f"a {self.job.doing} actor died, another one goes on with its work", level="warning")
+                console.note(f"a {self.job.doing} actor died, another one takes over its work", level="warning")
                 self.tasks.appendleft(items)
                 self._give(self._new_actor())
                 continue

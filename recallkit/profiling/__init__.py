@@ -1,4 +1,4 @@
-"""What a text repeats."""
+"""Repetition in a text: repeated bigrams by source, their distances and positions."""
 
 from recallkit.profiling.run import ProfileOptions, profile, profile_slices, stop_words, token_mask, token_texts
 

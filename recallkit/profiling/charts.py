@@ -1,6 +1,6 @@
-"""What a text repeats, as Zoology's Figures 3 to 5 have it: how much by source, how far back, and where in a sequence.
+"""What a text repeats, in the manner of Zoology's Figures 3 to 5: how much by source, at what distance, at what position.
 
-At most `MOST_SOURCES` are drawn, the largest by tokens; the tables have all.
+At most `MOST_SOURCES` are drawn, the largest by tokens; the tables contain all.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from recallkit.profiling.tables import ProfileTables
 
 MOST_SOURCES = 7
-"""As many as there are colours, so that none stands for two."""
+"""As many as there are colours, so that no two share one."""
 _ALL = "ALL"
-_BUCKETS_AN_OCTAVE = 2
+_BUCKETS_PER_OCTAVE = 2
 _LABEL = 130
-"""Most pixels of a source's name: with its bars it is as wide as other pictures."""
+"""Width limit of a source's name in pixels: with its bars it is as wide as other pictures."""
 _ROW_HEIGHT = 24
 
 
 def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
-    """The pictures that the tables have enough for."""
+    """The pictures for which the tables have enough data."""
     sources = drawn_sources(tables)
     hidden = len(tables.profile) - 1 - len(sources)
     rest = f" {hidden:,} smaller sources are not drawn." if hidden > 0 else ""
@@ -64,7 +64,7 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
 
 
 def drawn_sources(tables: ProfileTables) -> list[str]:
-    """The largest sources, in the order of the table; none where there is only one, which is all."""
+    """The largest sources, in the order of the table; none if there is only one, which equals ALL."""
     sources = tables.profile["source"].to_list()[1:]
     return sources[:MOST_SOURCES] if len(sources) > 1 else []
 
@@ -141,7 +141,7 @@ def _points(distances: pl.DataFrame, source: str) -> list[dict[str, Any]]:
     if not counted.sum():
         return []
     octaves = np.log2(distance.max()) + 1
-    edges = np.unique(np.round(2 ** (np.arange(_BUCKETS_AN_OCTAVE * octaves + 1) / _BUCKETS_AN_OCTAVE)).astype(int))
+    edges = np.unique(np.round(2 ** (np.arange(_BUCKETS_PER_OCTAVE * octaves + 1) / _BUCKETS_PER_OCTAVE)).astype(int))
     sums, _ = np.histogram(distance, bins=edges, weights=counted)
     middle = np.sqrt(edges[:-1] * (edges[1:] - 1))
     shares = sums / np.diff(edges) / counted.sum()

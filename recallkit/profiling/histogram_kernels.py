@@ -1,6 +1,6 @@
-"""Adding labelled tokens to histograms by source: one pass over the rows, each of which touches a few counters.
+"""Adds labelled tokens to histograms by source: one pass over the rows, each of which updates a few counters.
 
-As numpy calls, a `bincount` for every table, the same takes several times as long as labelling the tokens did.
+With numpy, one `bincount` per table, this would take several times as long as labelling the tokens.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from recallkit.slicing.label_kernels import NO_DISTANCE
 
 NUM_COUNTS = 6
 TOKENS, CONTENT_TOKENS, REPEATED, CONTENT_REPEATED, DISTINCT_REPEATED, AR_HITS = range(NUM_COUNTS)
-"""What is counted by group. Distinct: a repeated content bigram once a sequence, where it is repeated first."""
+"""Tokens counted by group. Distinct: a repeated content bigram once per sequence, at its first repetition."""
 
 NUM_KINDS = 3
 KIND_REPEATED, KIND_CONTENT, KIND_AR_HITS = range(NUM_KINDS)
-"""Whose distances are kept."""
+"""Tokens whose distances are counted."""
 
 NUM_PLACED = 5
 PLACED_TOKENS, PLACED_CONTENT_TOKENS, PLACED_REPEATED, PLACED_CONTENT_REPEATED, PLACED_AR_HITS = range(NUM_PLACED)
-"""What is counted by position."""
+"""Tokens counted by position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Histograms:
-    """Sums over tokens: s sources, g groups of sequences, c cuts of distances, p buckets of positions.
+    """Sums over tokens: s sources, g groups of sequences, c ranges of distances (between cuts), p buckets of positions.
 
-    A tail sum is over distances d of cuts[c] <= d < cuts[c + 1]; ln d is added in the order of the tokens, so that the sums
-    are the same bits wherever a stream was cut.
+    Sums of range c are over distances cuts[c] <= d < cuts[c + 1]; ln d is added in the order of the tokens, so that the sums
+    are bit-identical however a stream was divided.
     """
 
     counts: np.ndarray  # (s, g, NUM_COUNTS) int64
@@ -41,7 +41,7 @@ class Histograms:
 
     @classmethod
     def zeros(cls, num_sources: int, num_groups: int, x_max: int, num_cuts: int, num_buckets: int) -> Histograms:
-        """Nothing counted yet."""
+        """All zero."""
         return cls(
             np.zeros((num_sources, num_groups, NUM_COUNTS), np.int64),
             np.zeros((num_sources, NUM_KINDS, x_max + 1), np.int64),
@@ -62,10 +62,10 @@ def add_tokens(
     occurrences: np.ndarray,
     ar_hit: np.ndarray,
 ) -> None:
-    """Adds n tokens, an entry of each array (n,) a token: source int32, group and bucket uint8, distance and occurrences int32.
+    """Adds n tokens, given as arrays (n,): source int32, group and bucket uint8, distance and occurrences int32.
 
-    `content` says whether its bigram counts as content, `distance` is NO_DISTANCE unless the bigram is repeated;
-    `cut_of[d]` (uint8, x_max + 1) is the cut of distance d.
+    `content`: whether its bigram is a content bigram; `distance` is NO_DISTANCE unless the bigram is repeated;
+    `cut_of[d]` (uint8, x_max + 1) is the range of distance d.
     """
     arrays = (source, group, bucket, content, distance, occurrences, ar_hit)
     assert all(len(array) == len(source) for array in arrays)
@@ -82,9 +82,9 @@ def add_tokens(
 def _add(  # type: ignore[no-untyped-def]
     shape, counts, distances, cut_counts, cut_logs, positions, cut_of, logs, source, group, bucket, content, distance, occurrences, ar_hit
 ):
-    """All tables are flat and all places unsigned: signed indexes would be checked for negative ones each time.
+    """All tables are flat and all indexes unsigned, because signed indexes would be checked for negative values each time.
 
-    Tokens come in runs of one source, group and bucket: what needs no distance is counted in registers until a run ends.
+    Consecutive tokens mostly share source, group and bucket: counts that need no distance stay in registers until a run ends.
     """
     num_groups, num_distances, num_cuts, num_buckets = shape
     to_content, to_hits = np.uint64(KIND_CONTENT), np.uint64(KIND_AR_HITS)

@@ -1,8 +1,8 @@
-"""A power law of distances, fitted by maximum likelihood to a histogram, beside other laws that it can be judged by.
+"""A power law of distances, fitted by maximum likelihood to a histogram, compared with alternative distributions.
 
-Clauset, Shalizi and Newman 2009 (arXiv 0706.1062), for whole numbers that have an upper bound: a distance cannot be longer
-than its sequence, so the law is a zeta distribution cut off at both ends. All laws here are exponential families,
-p(d) = w(d) exp(theta . T(d)) / Z: their likelihood has one peak, and depends on the data by the means of T alone.
+Clauset, Shalizi and Newman 2009 (arXiv 0706.1062), for bounded whole numbers: a distance cannot exceed the length of
+its sequence, so the power law is a zeta distribution truncated at both ends. All distributions here are exponential families,
+p(d) = w(d) exp(theta . T(d)) / Z: their likelihood has one maximum, and depends on the data only through the means of T.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MIN_TAIL = 100
-"""Fewest distances that a law is fitted to."""
+"""Fewest distances that a distribution is fitted to."""
 MIN_REACH = 8
-"""The tail reaches from x_min to at least 8 x_min: a straight line over fewer octaves says little of a law."""
+"""The tail extends from x_min to at least 8 x_min: a straight line over fewer octaves is little evidence of a power law."""
 _MAX_STEPS = 200
 _PRECISION = 1e-12
 _STEEPEST = 50.0
-"""Exponents are looked for in -50..50: what lies beyond is a single distance, and no law."""
+"""Exponents are searched in -50..50: beyond, all mass is on a single distance."""
 
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
-    """p(d) proportional to d^-alpha on x_min..x_max, as it fits `num_tail` distances.
+    """p(d) proportional to d^-alpha on x_min..x_max, fitted to `num_tail` distances.
 
     `ks` is the Kolmogorov-Smirnov distance, the largest difference of the two distribution functions (0 to 1). A gain is the
-    log-likelihood of another law on the same tail less that of the power law, in nats a distance: above 0 the other law fits
-    better. None where that law has no fit. `geometric` is an exponential law; `lognormal` has a quadratic in ln d for its
-    exponent, which holds the power law as a special case (a parameter more: its gain is never below 0); `exposed` is
-    d^-alpha times the number of predictions of a whole sequence that have d others before them.
+    log-likelihood of another distribution on the same tail minus that of the power law, in nats per distance: above 0 the other
+    fits better; None if it has no fit. `geometric` is an exponential law; `lognormal` has a quadratic in ln d as its
+    exponent and contains the power law as a special case (one more parameter, so its gain is never below 0); `exposed` is
+    d^-alpha times the number of predictions of a full sequence that have d others before them.
     """
 
     alpha: float
@@ -48,17 +48,17 @@ class PowerLaw:
 
 
 def cut_points(x_max: int, given: int | None = None) -> list[int]:
-    """Distances at which a tail may begin: the powers of two up to `x_max`, and `given`; ascending."""
+    """Distances at which a tail may begin: the powers of two up to `x_max`, and `given`, in ascending order."""
     powers = {1 << exponent for exponent in range(max(1, x_max).bit_length())}
     return sorted(powers | ({given} if given is not None else set()))
 
 
 def fit_power_law(histogram: np.ndarray, x_min: int | None = None) -> PowerLaw | None:
-    """The law of distances 1..x_max, `histogram[d]` (int64, x_max + 1 of them) being how many are d.
+    """The power law of distances 1..x_max; `histogram[d]` (int64, x_max + 1 entries) is the number of distances d.
 
-    `x_min` is where the tail begins; if not given, the power of two that gives the smallest Kolmogorov-Smirnov distance, of
-    those that leave MIN_TAIL distances and MIN_REACH x_min <= x_max (1 is always tried). None where there are fewer than
-    MIN_TAIL distances in the tail, or all are the same.
+    `x_min` is where the tail begins; if not given, the power of two that gives the smallest Kolmogorov-Smirnov distance, among
+    those with MIN_TAIL distances in the tail and MIN_REACH x_min <= x_max (1 is always tried). None if the tail has fewer than
+    MIN_TAIL distances, or if all are equal.
     """
     x_max = len(histogram) - 1
     starts = [x_min] if x_min is not None else [s for s in cut_points(x_max) if s == 1 or MIN_REACH * s <= x_max]
@@ -70,9 +70,9 @@ def fit_power_law(histogram: np.ndarray, x_min: int | None = None) -> PowerLaw |
 
 
 def tail_alpha(mean_log: float, x_min: int, x_max: int) -> float | None:
-    """The exponent of highest likelihood where the mean of ln d over the tail is `mean_log`; None beyond -50..50.
+    """The maximum-likelihood exponent if the mean of ln d over the tail is `mean_log`; None beyond -50..50.
 
-    It falls as the mean rises, so that percentiles of resampled means are those of resampled exponents.
+    It decreases in the mean, so that percentiles of resampled means give those of resampled exponents.
     """
     logs = np.log(np.arange(x_min, x_max + 1))
     return _solve_alpha(mean_log, logs, np.zeros(len(logs)))
@@ -86,7 +86,7 @@ def power_law_masses(alpha: float, x_min: int, x_max: int) -> np.ndarray:
 
 
 def _fit_tail(histogram: np.ndarray, x_min: int) -> tuple[float, float] | None:
-    """(alpha, Kolmogorov-Smirnov distance) of the tail from `x_min` on, where it has a fit."""
+    """(alpha, Kolmogorov-Smirnov distance) of the tail from `x_min` on, if it has a fit."""
     tail = histogram[x_min:]
     num_tail = int(tail.sum())
     if num_tail < MIN_TAIL or np.count_nonzero(tail) < 2:
@@ -100,7 +100,7 @@ def _fit_tail(histogram: np.ndarray, x_min: int) -> tuple[float, float] | None:
 
 
 def _compared(histogram: np.ndarray, x_min: int, alpha: float, ks: float) -> PowerLaw:
-    """The fit with the other laws beside it, all on the same tail."""
+    """The fit and its comparison with the other distributions on the same tail."""
     x_max = len(histogram) - 1
     support = np.arange(x_min, x_max + 1, dtype=np.float64)
     shares = histogram[x_min:] / histogram[x_min:].sum()
@@ -112,7 +112,7 @@ def _compared(histogram: np.ndarray, x_min: int, alpha: float, ks: float) -> Pow
         theta = _solve(table, table @ shares, weight, np.array(start))
         return None if theta is None else (float(shares @ _log_masses(theta, table, weight)) - own, theta)
 
-    room = np.log(x_max + 1 - support)  # of x_max + 1 predictions so many stand at least d behind the first one
+    room = np.log(x_max + 1 - support)  # of x_max + 1 predictions, so many are at least d after the first
     mean = float(shares @ support) - x_min
     geometric = gain([support / x_max], [x_max * float(np.log(mean / (1 + mean)))], even)
     lognormal = gain([logs, logs**2], [-alpha, 0.0], even) if np.count_nonzero(shares) > 2 else None
@@ -139,7 +139,7 @@ def _log_masses(theta: np.ndarray, statistics: np.ndarray, log_weight: np.ndarra
 
 
 def _solve_alpha(mean: float, logs: np.ndarray, log_weight: np.ndarray) -> float | None:
-    """The alpha whose mean of ln d is `mean`: Newton's steps, and halves of the bracket where one would leave it."""
+    """The alpha whose mean of ln d is `mean`: Newton's method, with bisection if a step would leave the bracket."""
     low, high = -_STEEPEST, _STEEPEST
     alpha = 1.0
     for _ in range(_MAX_STEPS):
@@ -157,7 +157,7 @@ def _solve_alpha(mean: float, logs: np.ndarray, log_weight: np.ndarray) -> float
 
 
 def _solve(statistics: np.ndarray, means: np.ndarray, log_weight: np.ndarray, theta: np.ndarray) -> np.ndarray | None:
-    """Parameters (k,) at which the means of `statistics` (k, n) are `means` (k,): Newton, each step halved until it helps."""
+    """Parameters (k,) at which the means of `statistics` (k, n) are `means` (k,): Newton's method with step halving."""
 
     def cost(at: np.ndarray) -> float:
         exponents = at @ statistics + log_weight
@@ -172,7 +172,7 @@ def _solve(statistics: np.ndarray, means: np.ndarray, log_weight: np.ndarray, th
             step = np.linalg.solve((centred * masses) @ centred.T, means - expected)
         except np.linalg.LinAlgError:
             return None
-        slope = float(step @ (means - expected))  # twice what the step promises, in nats
+        slope = float(step @ (means - expected))  # twice the predicted gain of the step, in nats
         if slope < 1e-14:
             return theta
         length = 1.0

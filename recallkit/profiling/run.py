@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from recallkit.profiling.tables import Labeller, ProfileSums, ProfileTables
     from recallkit.text.tokenizers import TextTokenizer
 
-SECONDS_A_COMMIT = 5.0
+SECONDS_PER_COMMIT = 5.0
 """Work that a kill may cost. A commit writes the histograms anew, some megabytes."""
 
 OUR_STOP_WORDS, NLTK_STOP_WORDS, NO_STOP_WORDS = "ours", "nltk", "none"
@@ -203,7 +203,7 @@ def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal
             limit_predictions=opened.options.limit_tokens,
             state=state,
         )
-        due = time.monotonic() + SECONDS_A_COMMIT
+        due = time.monotonic() + SECONDS_PER_COMMIT
         for block in blocks:
             labels = {document: source_label(source) for document, source in block.sources.items()}
             sums.add(labeller.label(block.ids, block.offsets, block.documents, labels))
@@ -211,7 +211,7 @@ def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal
             show(sums.num_tokens)
             if time.monotonic() >= due:
                 _commit(journal, state.to_json(), sums)
-                due = time.monotonic() + SECONDS_A_COMMIT
+                due = time.monotonic() + SECONDS_PER_COMMIT
     return state.sequence
 
 

@@ -1,13 +1,13 @@
-"""How much a text repeats itself, by source: repeated bigrams a sequence, how far back they last stood, and where in a sequence.
+"""How much a text repeats itself, by source: repeated bigrams per sequence, their distances, and their positions in the sequence.
 
-Zoology's appendix D looks at text in this way, without a model. There a repeated bigram is one that stands earlier in the
-same sequence of 2048 tokens, bigrams with a stop word or with punctuation are dropped, and how often a bigram occurs in
-training does not matter. All else is ours: that a bigram counts as such when either of its tokens, taken alone, is a stop
-word or holds no letter or digit; that figures are by source although sequences are packed (a token belongs to the source of
-its document, and figures a sequence are scaled to `seq_len` predictions); the intervals, the fits, and the shares of all
-repeated tokens and of AR hits (Zoology 3.1) beside them.
+Zoology's appendix D analyses text in this way, without a model. There a repeated bigram is one that occurs earlier in the same
+sequence of 2048 tokens, bigrams with a stop word or with punctuation are dropped, and their training counts do not matter. All
+else is our choice: a bigram is dropped if either of its tokens, taken alone, is a stop word or contains no letter or digit;
+figures are by source although sequences are packed (a token belongs to the source of its document, and figures per sequence are
+scaled to `seq_len` predictions); the intervals, the fits, and, beside them, the shares of all repeated tokens and of AR hits
+(Zoology 3.1).
 
-Text is reduced to histograms as it streams by, so that memory does not grow with its length.
+Text is reduced to histograms while it is streamed, so that memory does not grow with its length.
 """
 
 from __future__ import annotations
@@ -41,54 +41,54 @@ if TYPE_CHECKING:
     from recallkit.counting.table import CountsTable
 
 NUM_GROUPS = 64
-"""Groups of sequences that are resampled. Sequences that begin in the same document are in the same one: documents are what is
-independent, as far as anything in a text is."""
+"""Groups of sequences that are resampled. Sequences that begin in the same document are in the same group, because documents are the
+units of text that are closest to independent."""
 
 OTHER_SOURCES = "other sources"
-"""The row of all sources past the first MAX_RESAMPLED_SOURCES of the stream, whose order decides: their sizes are known too late."""
+"""The row of all sources after the first MAX_RESAMPLED_SOURCES in stream order (sizes are known only at the end)."""
 
 MAX_SEQ_LEN = 1 << 18
-"""Longest sequence: histograms hold every distance apart, 24 bytes for each source."""
+"""Longest sequence: histograms have a bin for every distance, 24 bytes per source."""
 
 KINDS = ("repeated", "content", "ar_hit")
-"""Whose distances are fitted: all repeated tokens, those of content bigrams, AR hits. In the order of compiled.histograms."""
+"""Tokens whose distances are fitted: all repeated ones, those of content bigrams, AR hits. In the order of compiled.histograms."""
 
 _NUM_RESAMPLES = 2000
 _COLUMNS = ("sequence", "position", "document", "source", "prev_token", "token", "distance", "occurrences", "ar_hit")
 FEW_DISTANCES = f"fewer than {MIN_TAIL} distances, or all the same: no fit"
 MIN_GROUPS = 8
-"""Fewest groups that intervals are made from: what a few books have in common says little of the next one."""
+"""Fewest groups that intervals are computed from: a few books are too small a sample of all."""
 FEW_GROUPS = f"tokens in fewer than {MIN_GROUPS} groups of documents: no intervals"
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileTables:
-    """What a text repeats, by source (ALL first, then the largest). Shares are fractions, `*_ci_low` and `*_ci_high` 95 % intervals.
+    """The tables of a profile, by source (ALL first, then the largest). Shares are fractions, `*_ci_low` and `*_ci_high` 95 % intervals.
 
     distances: source x distance (tokens back to the bigram's latest earlier occurrence): tokens at exactly that distance,
     `repeated` all, `content` those of content bigrams, `ar_hits` (null without training counts). Distances that do not
     occur are left out.
     positions: source x bucket of positions (`low`..`high`, both included): tokens, and how many are repeated, of content
     bigrams (`content_tokens`), both (`content_repeated`), AR hits; with shares of the bucket's tokens.
-    fits: source x kind (repeated, content, ar_hit): the power law of its distances. `distances` of them in all and their
-    median; `alpha`, its interval for the `x_min` given here, `tail_tokens` and their share; `ks` (0 to 1); `gain_*` in nats
-    a distance and `alpha_exposed` as in attribution.power_law.PowerLaw; a note where there is no fit.
-    profile: one row a source. `repeated_bigrams`: tokens that complete a repeated content bigram, for each `seq_len` tokens;
-    `distinct_bigrams` counts a bigram once a sequence. `repeated_share` and `ar_hit_share` are of all tokens. `groups`:
-    groups of sequences (of NUM_GROUPS) that hold tokens of the source, which the intervals are made from.
+    fits: source x kind (repeated, content, ar_hit): the power law of its distances. The number of `distances` and their
+    median; `alpha`, its interval given `x_min`, `tail_tokens` and their share; `ks` (0 to 1); `gain_*` in nats per
+    distance and `alpha_exposed` as in attribution.power_law.PowerLaw; a note if there is no fit.
+    profile: one row per source. `repeated_bigrams`: tokens that complete a repeated content bigram, per `seq_len` tokens;
+    `distinct_bigrams` counts a bigram once per sequence. `repeated_share` and `ar_hit_share` are of all tokens. `groups`:
+    groups of sequences (of NUM_GROUPS) that contain tokens of the source, which the intervals are computed from.
     """
 
     distances: pl.DataFrame
     positions: pl.DataFrame
     fits: pl.DataFrame
-    profile: pl.DataFrame  # last: written last, so that where it stands all others do
+    profile: pl.DataFrame  # written last: if it exists, all others do
 
 
 def content_mask(texts: Sequence[str], stop_words: Collection[str], dropped: Collection[int] = ()) -> np.ndarray:
     """Which ids of a vocabulary, whose texts are given, can be part of a content bigram: bool (vocab,).
 
-    Not those whose text, stripped and in lower case, is in `stop_words` (in lower case) or holds no letter or digit, as
-    bytes that are no whole character do not; nor the ids in `dropped` (end tokens and other special ones).
+    Excluded are ids whose text, stripped and in lower case, is in `stop_words` (in lower case) or contains no letter or digit, such
+    as bytes that are not a whole character, and the ids in `dropped` (end tokens and other special ones).
     """
     stopped = frozenset(stop_words)
     words = (text.strip().lower() for text in texts)
@@ -99,14 +99,14 @@ def content_mask(texts: Sequence[str], stop_words: Collection[str], dropped: Col
 
 @dataclass(frozen=True, slots=True)
 class LabelledRows:
-    """n predicted tokens with all that is counted of them. `source` are codes of `names`; positions are 1..seq_len."""
+    """n predicted tokens with all properties that are counted. `source` indexes `names`; positions are 1..seq_len."""
 
     names: Sequence[str]
     source: np.ndarray  # (n,) int32
     group: np.ndarray  # (n,) uint8
     position: np.ndarray  # (n,) int32
     content: np.ndarray  # (n,) bool
-    distance: np.ndarray  # (n,) int32, NO_DISTANCE where not repeated
+    distance: np.ndarray  # (n,) int32, NO_DISTANCE if not repeated
     occurrences: np.ndarray  # (n,) int32
     ar_hit: np.ndarray  # (n,) bool
 
@@ -147,7 +147,7 @@ class Labeller:
 
 
 def _source_codes(documents: np.ndarray, sources: dict[int, str]) -> tuple[list[str], np.ndarray]:
-    """Names, and the code of each token's source among them, int32 (n,); documents come in runs."""
+    """Names, and the index of each token's source among them, int32 (n,); consecutive tokens share a document."""
     names = sorted(set(sources.values()))
     code = {name: place for place, name in enumerate(names)}
     starts = np.flatnonzero(np.concatenate([[True], documents[1:] != documents[:-1]]))
@@ -156,13 +156,13 @@ def _source_codes(documents: np.ndarray, sources: dict[int, str]) -> tuple[list[
 
 
 def group_of(documents: np.ndarray) -> np.ndarray:
-    """The group, uint8 (n,), of sequences whose first predicted token is of these documents."""
+    """The group, uint8 (n,), of sequences whose first predicted token belongs to these documents."""
     groups: np.ndarray = (documents % NUM_GROUPS).astype(np.uint8)
     return groups
 
 
 class ProfileSums:
-    """Histograms of a stream so far, by source in the order in which sources came."""
+    """Histograms of a stream so far, by source in order of first appearance."""
 
     def __init__(self, seq_len: int, x_min: int | None = None) -> None:
         self.seq_len = seq_len
@@ -178,7 +178,7 @@ class ProfileSums:
         return Histograms.zeros(num_sources, NUM_GROUPS, self.seq_len - 1, len(self.cuts), NUM_POSITION_BUCKETS)
 
     def add(self, rows: LabelledRows) -> None:
-        """Counts tokens. Raises ValueError where a position or a distance is longer than the sequence."""
+        """Adds tokens. Raises ValueError if a position or a distance exceeds the sequence."""
         if not len(rows.source):
             return
         if rows.position.min() < 1 or rows.position.max() > self.seq_len or rows.distance.max() >= self.seq_len or rows.distance.min() < -1:
@@ -191,7 +191,7 @@ class ProfileSums:
         self.num_tokens += len(rows.source)
 
     def _places(self, rows: LabelledRows) -> np.ndarray:
-        """Where the sources of `rows.names` stand, int32; new ones in the order of their first tokens, wherever rows are cut."""
+        """The indexes of the sources of `rows.names`, int32; new ones in the order of their first tokens, however rows are divided."""
         present: list[int] = np.flatnonzero(np.bincount(rows.source, minlength=len(rows.names))).tolist()
         new = [code for code in present if rows.names[code] not in self.sources]
         new.sort(key=lambda code: int(np.argmax(rows.source == code)))
@@ -228,13 +228,13 @@ class ProfileSums:
         return ["ALL", *(names[min(place, len(self.sources))] for place in order)], Histograms(**with_all)
 
     def save(self, path: Path) -> dict[str, Any]:
-        """Writes the histograms, whole or not at all; returns what `restore` needs beside them, as plain JSON."""
+        """Writes the histograms atomically; returns what else `restore` needs, as plain JSON."""
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez(file, **{f.name: getattr(self._sums, f.name) for f in fields(Histograms)})
         return {"sources": self.sources, "num_tokens": self.num_tokens, "has_others": self.has_others}
 
     def restore(self, path: Path, state: dict[str, Any]) -> None:
-        """The inverse of `save`. Raises UserError where the file is damaged."""
+        """The inverse of `save`. Raises UserError if the file is damaged."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
                 self._sums = Histograms(**{f.name: saved[f.name] for f in fields(Histograms)})
@@ -244,9 +244,9 @@ class ProfileSums:
 
 
 def labelled_rows(tokens: Path, mask: np.ndarray, progress: Callable[[int], None] = lambda _: None) -> Iterator[LabelledRows]:
-    """The rows of a `tokens.parquet` in turn, a row group or so at a time.
+    """The rows of a `tokens.parquet` in order, about a row group at a time.
 
-    Raises UserError where the file is damaged.
+    Raises UserError if the file is damaged.
     """
     check_labels(tokens, read_manifest(tokens))
     reader = RowReader(tokens, _COLUMNS, remedy="slice again with --force")
@@ -259,7 +259,7 @@ def labelled_rows(tokens: Path, mask: np.ndarray, progress: Callable[[int], None
 
 
 def _rows_of(table: pa.Table, mask: np.ndarray, group: np.ndarray, path: Path) -> LabelledRows:
-    """`group` (1,) is that of the sequence in which the table begins, unless it begins with the sequence."""
+    """`group` (1,) is the group of the sequence that continues from the table before, if one does."""
     table = table.unify_dictionaries().combine_chunks()
     column = {name: table[name].combine_chunks() for name in _COLUMNS}
     position, document = column["position"].to_numpy(), column["document"].to_numpy()
@@ -283,10 +283,10 @@ def _rows_of(table: pa.Table, mask: np.ndarray, group: np.ndarray, path: Path) -
 
 
 def make_tables(sums: ProfileSums, *, knows_hits: bool, x_min: int | None = None, seed: int = 0) -> ProfileTables:
-    """All tables of a finished stream; `knows_hits` says whether AR hits were labelled at all.
+    """All tables of a finished stream; `knows_hits`: whether AR hits were labelled.
 
     Intervals are 95 % percentile intervals of 2,000 resamples of the groups of sequences, the same for every source and
-    figure. The same sums give the same tables, to the bit.
+    figure. The same sums give bit-identical tables.
     """
     sources, found = sums.named()
     fits = [[fit_power_law(distances, x_min) for distances in found.distances[place]] for place in range(len(sources))]
@@ -306,13 +306,13 @@ class _Resampled:
     counts: np.ndarray
     tail_counts: np.ndarray
     tail_logs: np.ndarray
-    groups: np.ndarray  # (s,) groups that hold tokens of the source
+    groups: np.ndarray  # (s,) groups that contain tokens of the source
 
 
 def _resample(found: Histograms, fits: Sequence[Sequence[PowerLaw | None]], cuts: list[int], seed: int) -> _Resampled:
-    """Resamples the groups that hold anything."""
-    held = found.counts[:, :, histogram_kernels.TOKENS] > 0
-    kept = held[0]
+    """Resamples the groups that are not empty."""
+    present = found.counts[:, :, histogram_kernels.TOKENS] > 0
+    kept = present[0]
     in_tail = np.array([[[fit is not None and cut >= fit.x_min for cut in cuts] for fit in of_source] for of_source in fits])
     tails = [np.einsum("skgc,skc->gsk", array[:, :, kept], in_tail) for array in (found.cut_counts, found.cut_logs)]
     columns = [found.counts[:, kept].transpose(1, 0, 2), *tails]
@@ -320,11 +320,11 @@ def _resample(found: Histograms, fits: Sequence[Sequence[PowerLaw | None]], cuts
     totals = resample_totals(np.hstack([array.reshape(num_groups, -1).astype(np.float64) for array in columns]), _NUM_RESAMPLES, seed)
     ends = np.cumsum([array[0].size for array in columns])[:-1]
     parts = [part.reshape(-1, *array.shape[1:]) for part, array in zip(np.split(totals, ends, axis=1), columns, strict=True)]
-    return _Resampled(parts[0], parts[1], parts[2], groups=held.sum(axis=1))
+    return _Resampled(parts[0], parts[1], parts[2], groups=present.sum(axis=1))
 
 
 def _ratio_bounds(part: np.ndarray, whole: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Bounds (2, s) of part / whole, both (r, s); NaN where fewer than MIN_GROUPS groups hold tokens of the source."""
+    """Bounds (2, s) of part / whole, both (r, s); NaN if fewer than MIN_GROUPS groups contain tokens of the source."""
     with np.errstate(divide="ignore", invalid="ignore"):
         bounds = np.stack(percentile_interval(part / whole))
     return np.where(groups >= MIN_GROUPS, bounds, np.nan)
@@ -363,7 +363,7 @@ def _profile(sources: list[str], found: Histograms, resampled: _Resampled, seq_l
 
 
 def _numbers(values: np.ndarray | Sequence[float | None]) -> pl.Series:
-    """Float64, null where there is no number."""
+    """Float64, null for NaN."""
     import polars as pl
 
     return pl.Series(values, dtype=pl.Float64).fill_nan(None)
@@ -390,7 +390,7 @@ def _float(value: float) -> float | None:
 
 
 def _fit_row(distances: np.ndarray, fit: PowerLaw | None, mean_log_low: float | None, mean_log_high: float | None) -> dict[str, Any]:
-    """One fit as a row; the bounds are of the mean of ln d in the tail, whose exponents fall as it rises."""
+    """One fit as a row; the bounds are of the mean of ln d in the tail, in which the exponent decreases."""
     total = int(distances.sum())
     row: dict[str, Any] = {"distances": total, "median_distance": None, "note": "" if fit else FEW_DISTANCES}
     if total:

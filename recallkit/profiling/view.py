@@ -1,4 +1,4 @@
-"""What a text repeats, as a table by source."""
+"""Prints a profile: what a text repeats, by source."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from recallkit.profiling.tables import ProfileTables
 
 _MOST_ROWS = 20
-"""Sources in the table: what a terminal shows; the Parquet file has all of them."""
+"""Sources shown in a terminal's table; the Parquet file contains all of them."""
 
 _MOST_BLOCKS = 12
-"""Columns of a curve: longer distances than 4,096 share the last one."""
+"""Columns of a curve: distances beyond 4,096 share the last one."""
 
 _KINDS = {"repeated": "repeated", "content": "content", "ar_hit": "AR hits"}
 
 
 def profile_json(tables: ProfileTables, manifest: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """Figures by source, fits and positions, with what they were made of; exact distances are in the Parquet file alone."""
+    """Figures by source, fits and positions, with the facts of the run; exact distances are only in the Parquet file."""
     kept = ("num_tokens", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer", "stop_words", "x_min")
     facts = {"path": str(out), **{name: manifest[name] for name in kept}, "timings": profile_timings(out)}
     return {**facts, **{name: getattr(tables, name).to_dicts() for name in ("profile", "fits", "positions")}}
 
 
 def profile_timings(out: Path) -> dict[str, Any] | None:
-    """How long profiling took, where it is known."""
+    """How long profiling took, if it is known."""
     return read_timings(out / "manifest.json", kind="profile")
 
 
@@ -52,7 +52,7 @@ def profile_tables(tables: ProfileTables, manifest: Mapping[str, Any]) -> dict[s
 
 
 def profile_table(tables: ProfileTables, manifest: Mapping[str, Any]) -> Table:
-    """Repeated bigrams a sequence with their interval, and the shares of repeated tokens and of AR hits."""
+    """Repeated bigrams per sequence with their interval, and the shares of repeated tokens and of AR hits."""
     rows = tables.profile.head(_MOST_ROWS + 1).to_dicts()
     cells = [
         [
@@ -92,7 +92,7 @@ def distances_table(tables: ProfileTables) -> Table:
 
 
 def fits_table(tables: ProfileTables) -> Table:
-    """The power laws of every source and kind of distance, with what they are judged by."""
+    """The power laws of every source and kind of distance, with their goodness of fit."""
     cells = [
         [
             row["source"],
@@ -109,7 +109,7 @@ def fits_table(tables: ProfileTables) -> Table:
     ]
     headers = ["source", "distances of", "number", "alpha", "95 % interval", "from", "in tail", "KS", "gain", "beta"]
     caption = (
-        'alpha: exponent of a power law of distances at and beyond "from". KS: its Kolmogorov-Smirnov distance. Gain: nats a distance by '
+        'alpha: exponent of a power law of distances at and beyond "from". KS: its Kolmogorov-Smirnov distance. Gain: nats per distance by '
         "which a power law with the exponent beta fits better that knows how few tokens of a sequence have so many before them."
     )
     return Table("Power laws of distances", headers, cells, caption=caption)

@@ -1,4 +1,4 @@
-"""Recall from real documents: SWDE, FDA, SQuAD, through lm-eval."""
+"""Recall from real documents: SWDE, FDA and SQuAD, evaluated through lm-eval."""
 
 from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall, plan_recall
 

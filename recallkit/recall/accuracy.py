@@ -1,6 +1,6 @@
 """Standard errors and paired differences of accuracies: percentile bootstrap over documents.
 
-Several rows may ask about one document; they depend on each other, so documents are what is drawn.
+Several rows may query one document and are then dependent, so documents are resampled.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AccuracyIntervals:
-    """Of m models, the first of which is the reference: float64 (m,), bounds (2, m) of 95 % percentile intervals.
+    """Accuracies of m models, the first of which is the reference: float64 (m,), bounds (2, m) of 95 % percentile intervals.
 
-    Accuracies are fractions of rows. NaN where resampling tells nothing: of one document, or where all draws agree.
+    Accuracies are fractions of rows. NaN if resampling is uninformative: for one document, or if all resamples agree.
     """
 
     standard_error: np.ndarray
@@ -47,7 +47,7 @@ def accuracy_intervals(contains: np.ndarray, documents: Sequence[str], num_resam
 
 
 def _spread(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Standard deviation (m,) and bounds (2, m) of the columns of samples (num_resamples, m); NaN where all are one."""
+    """Standard deviation (m,) and bounds (2, m) of the columns of samples (num_resamples, m); NaN if all are equal."""
     import numpy as np
 
     known = np.where(np.ptp(samples, axis=0) > 1e-12, 1.0, np.nan)

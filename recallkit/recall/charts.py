@@ -1,4 +1,4 @@
-"""Pictures of recall evaluations: accuracy of every model by task, and by what makes recall hard."""
+"""Charts of recall evaluations: accuracy of every model by task, and by what makes recall hard."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]
 
 _FEW_PROMPTS = 20
-"""An accuracy of fewer prompts is drawn hollow: one prompt is five points or more."""
+"""An accuracy over fewer prompts is drawn hollow: one prompt is five percentage points or more."""
 _BAR, _NAME, _FIGURE = 18, 20, 46
-"""Pixels from bar to bar, characters of a name, pixels of the figure at the right."""
+"""Pixels from bar to bar, characters per name, pixels for the figure at the right."""
 _PANEL = 150
 _BUCKETS = {
     "by_distance": ("By distance of the answer", "tokens between the answer and the prompt's end, up to", "distance"),
@@ -52,12 +52,12 @@ _BUCKETS = {
 
 
 def figures(tables: RecallTables) -> list[Figure]:
-    """Every picture of an evaluation that has something to show; the first model of the table is the reference."""
+    """All charts of an evaluation that have data; the first model of the table is the reference."""
     rows = tables.recall.to_dicts()
     if not rows:
         return []
     models, reference = list(dict.fromkeys(row["model"] for row in rows)), rows[0]["reference"]
-    caption = "Share of prompts whose generation holds the value, with its 95 % interval where there is one (documents resampled)."
+    caption = "Share of prompts whose generation contains the value, with its 95 % interval if there is one (documents resampled)."
     found = [Figure("recall_accuracy", "Accuracy by task", caption, partial(_draw_accuracy, models, reference, rows))]
     bucketed = (_bucket_figure(name, getattr(tables, name), models, reference) for name in _BUCKETS)
     return [*found, *(figure for figure in bucketed if figure is not None)]
@@ -78,7 +78,7 @@ def _draw_accuracy(models: Sequence[str], reference: str, rows: Sequence[Row], p
 def _task_bars(
     task: str, rows: Sequence[Row], names: Mapping[str, str], looks: Mapping[str, Series], left: float, palette: Palette
 ) -> Chart:
-    """A bar a model, named at its left, with its interval and, at the right, its figure."""
+    """One bar per model, named at its left, with its interval and, at the right, its figure."""
     import altair as alt
 
     width, height = FULL - left - _FIGURE, _BAR * len(rows)

@@ -1,4 +1,4 @@
-"""The text control with a known answer, `control:copy`: finds the query in its prompt and copies what stands behind it."""
+"""The control model on text, `control:copy`: finds the query in its prompt and copies what follows it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections import Counter
 _MOST_CHARACTERS = 400
 _SEARCHED_CHARACTERS = 10 * _MOST_CHARACTERS
 _MOST_WORDS = 8
-_TAG = re.compile(r"<[/!]?[A-Za-z][\w-]*(?:\s[^<>]*)?/?>")  # no address: <me@example.org>
+_TAG = re.compile(r"<[/!]?[A-Za-z][\w-]*(?:\s[^<>]*)?/?>")  # but not an address: <me@example.org>
 _KEY = re.compile(r"(?P<document>.*)\n(?P<query>[^\n]+):", re.DOTALL)
 _TWICE = re.compile(r"Information about (?P<query>[^\n]+?)\. (?P<document>.*) (?P=query):", re.DOTALL)
-_SENTENCE_END = re.compile(r"(?<=\w\w[.!?])\s+|\n+")  # initials end none
-_STEM = re.compile(r"\b\w{1,5}")  # the beginning of a word, which its inflections share
+_SENTENCE_END = re.compile(r"(?<=\w\w[.!?])\s+|\n+")  # but not after initials
+_STEM = re.compile(r"\b\w{1,5}")  # the beginning of a word, common to its inflections
 
 
 def copy_answer(prompt: str) -> str:
-    """One line that begins with a space, as a model would generate it: the answer, where a simple rule finds it.
+    """One line that begins with a space, as a model would generate it: the answer, if a simple rule finds it.
 
-    It sees nothing but the prompt. Where that ends with `{key}:` on a line of its own, or gives the document twice, it copies
-    what follows the key in the document; otherwise (`Question: ...\\nAnswer:`, a sentence to go on with), or where the key does
-    not stand there, the sentence that shares the most rare words with the query.
+    Only the prompt is used. If it ends with `{key}:` on a line of its own, or contains the document twice, the text that follows
+    the key in the document is copied; otherwise (`Question: ...\\nAnswer:`, a sentence to be completed), or if the key is not in
+    the document, the sentence that shares the most rare words with the query.
     """
     text = prompt.rstrip().removesuffix("\nAnswer:").rstrip()
     match = text.endswith(":") and (_TWICE.fullmatch(text) or _KEY.fullmatch(text))
@@ -33,11 +33,11 @@ def copy_answer(prompt: str) -> str:
 
 
 def _after_key(document: str, key: str) -> str:
-    """What follows a key in a document, to the end of the line, at most 400 characters; "" where it does not stand there.
+    """The text after a key in a document, to the end of the line, at most 400 characters; "" if the key does not occur.
 
-    Of a key that does not, its last words are looked for. The first mention that is followed by a colon counts, or else
-    the first one. Tags are left out rather than end what is copied: values go on behind them, and to copy more is no
-    error. Lines without a letter or digit are skipped; separators on the line are kept, since some values begin with them.
+    If the whole key does not occur, its last words are searched. The first mention that is followed by a colon counts, otherwise
+    the first one. Tags are skipped rather than treated as an end, because values continue after them, and copying too much is not
+    an error. Lines without a letter or digit are skipped; separators on the line are kept, because some values begin with them.
     """
     words = re.split(r"[\s-]+", key.strip())[-_MOST_WORDS:]
     ends = next(filter(None, (_mentions(document, words[first:]) for first in range(len(words)))), [])
@@ -47,7 +47,7 @@ def _after_key(document: str, key: str) -> str:
 
 
 def _mentions(document: str, words: list[str]) -> list[int]:
-    """Where mentions of words end that stand together in a document, parted by spaces or hyphens, in whatever case."""
+    """Where mentions of a sequence of words end in a document, the words separated by spaces or hyphens, in any case."""
     together = r"[\s-]+".join(map(re.escape, words))
     return [match.end() for match in re.finditer(rf"(?<![\w-]){together}(?!\w)", document, re.IGNORECASE)]
 

@@ -111,19 +111,19 @@ class EvaluatedModel:
     def _named_tokenizer(self) -> str | None:
         """The tokenizer that the user names, or that comes with the model: with the zoo's the embedded one."""
         from recallkit.models.kinds import kind_of
-        from recallkit.text.tokenizers import EMBEDDED
+        from recallkit.text.tokenizers import BUILTIN
 
-        own = EMBEDDED if kind_of(self.spec).reads_builtin_tokenizer else own_tokenizer(self.spec)
+        own = BUILTIN if kind_of(self.spec).reads_builtin_tokenizer else own_tokenizer(self.spec)
         return self.options.tokenizer or own
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
         """Its own tokenizer, or the one that the user names; the embedded one where neither is known."""
-        from recallkit.text.tokenizers import EMBEDDED, load_tokenizer
+        from recallkit.text.tokenizers import BUILTIN, load_tokenizer
 
         name = self._named_tokenizer
         if name is None and not self._is_control:
-            console.note(f"{self.spec}: no tokenizer beside it, taken to read ids of {EMBEDDED} (else name its own with --model-tokenizer)")
+            console.note(f"{self.spec}: no tokenizer beside it, taken to read ids of {BUILTIN} (else name its own with --model-tokenizer)")
         try:
             return load_tokenizer(name)
         except UserError as error:

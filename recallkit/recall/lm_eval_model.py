@@ -1,7 +1,7 @@
-"""lm-eval's view of our models: its requests answered in batches, each of which is kept as soon as it is done.
+"""Our models behind lm-eval's interface: its requests are answered in batches, each of which is saved as soon as it is done.
 
-Batches are made of all requests at once, longest first, and never depend on what an earlier run has left: an interrupted
-evaluation that goes on gives the same numbers.
+Batches are formed from all requests at once, longest first, and do not depend on what an earlier run has saved, so that a
+resumed evaluation gives the same numbers.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from recallkit.text.tokenizers import TextTokenizer
 
 _MOST_GENERATED = 256
-"""Ids generated where a task of lm-eval's does not say: its own default."""
+"""Ids generated if a task of lm-eval does not specify a number: lm-eval's own default."""
 
 _GREEDY_OPTIONS = {"until", "max_gen_toks", "do_sample", "temperature"}
-"""Options of a generation that are heeded; any other would ask for something else."""
+"""Options of a generation that are supported; any other is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request in ids: what is read, whose NLL is wanted after it, and how many ids are generated at most (0: none)."""
+    """One request in ids: the prompt, the continuation whose NLL is wanted, and how many ids to generate at most (0: none)."""
 
     prompt: np.ndarray
     answer: np.ndarray
@@ -50,13 +50,13 @@ class Job:
     until: tuple[str, ...] = ()
 
     def digest(self) -> str:
-        """What tells it from other jobs."""
+        """Its identity among jobs."""
         return artifacts.digest_json([artifacts.digest_arrays(self.prompt, self.answer), self.most, self.until])
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a job: generated ids, the answer's NLLs (nats), and whether each of its ids was the likeliest."""
+    """The result of a job: generated ids, the answer's NLLs (nats), and whether each of its ids was the argmax."""
 
     ids: list[int]
     answer_nll: list[float]
@@ -65,23 +65,24 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What a model made of one prompt of a recall evaluation."""
+    """A model's result on one prompt of a recall evaluation."""
 
     generation: str
     answer_nll: list[float] | None
-    """Nats of each id of the answer, as far as ids could be generated; None for a model without likelihoods."""
+    """NLL (nats) of each id of the answer, up to the number of ids that could be generated; None for a model without likelihoods."""
     prompt_tokens: int
-    """Ids of the prompt, before it was cut."""
+    """Ids of the prompt before truncation."""
     num_cut: int
-    """Ids cut off its left end, for what is left and what is generated to fit the context."""
+    """Ids truncated on the left, so that the rest and the generated ids fit into the context."""
     places: Places
 
 
 class ModelLM(TemplateLM):  # type: ignore[misc]
     """A model of ours behind lm-eval's interface.
 
-    `load` is called when the model is first needed. `parts` keeps answered batches of `batch_size` prompts;
-    `max_length` is the most ids read at once, the model's own limit if None; `show` is told how many requests are done.
+    `load` is called when the model is first needed. `parts` stores answered batches of `batch_size` prompts;
+    `max_length` is the number of ids read at once at most, None for the model's own limit; `show` is called with the number of
+    requests done.
     """
 
     def __init__(
@@ -107,18 +108,18 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
 
     @cached_property
     def model(self) -> ScoringModel:
-        """The model, loaded."""
+        """The model, loaded on first use."""
         return self._load()
 
     @cached_property
     def max_length(self) -> int | None:
-        """Most ids read at once; None where there is no limit."""
+        """Ids read at once at most; None if there is no limit."""
         limits = [limit for limit in (self._given_length, self.model.max_length) if limit is not None]
         return min(limits) if limits else None
 
     @cached_property
     def batch_size(self) -> int:
-        """Prompts that generate together: the same in a run that goes on."""
+        """Prompts per batch: the same in a resumed run."""
         on_card = str(getattr(self.model, "device", "cpu")).startswith("cuda")
         return int(self.parts.settle("batch_size", lambda: self._batch_size or (32 if on_card else 8)))
 
@@ -129,35 +130,35 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def prefix_token_id(self) -> int:
-        """The context of a text that has no other."""
+        """The context of a text without any other context."""
         return self.text_tokenizer.begin_id
 
     @cached_property
     def stop_ids(self) -> frozenset[int]:
-        """Ids after which a generation has ended: the tokenizer's, and those of the model's own configuration."""
+        """Ids that end a generation: the tokenizer's, and those of the model's own configuration."""
         return self.text_tokenizer.stop_ids | getattr(self.model, "end_ids", frozenset())
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Ids of a text, behind those that the tokenizer puts before every text unless `add_special_tokens` is False."""
+        """Ids of a text, preceded by those that the tokenizer puts before every text unless `add_special_tokens` is False."""
         ids: list[int] = self.text_tokenizer.encode([string])[0].tolist()
         return ids if add_special_tokens is False else [*self._prefix(ids), *ids]
 
     def _prefix(self, ids: list[int]) -> list[int]:
-        """Ids that belong before a text of these ids: none where it begins with them."""
+        """Ids to put before a text of these ids: none if it begins with them."""
         prefix = self.text_tokenizer.prefix_ids
         return [] if ids[: len(prefix)] == prefix else prefix
 
     # ---------------------------------------------------------------------------------------------- lm-eval's requests
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy generations, each cut at the first of its stop sequences."""
+        """Greedy generations, each ended at the first of its stop sequences."""
         if _is_recall(requests):
             return [recall.generation for recall in self._recall(requests)]
         jobs = [self._generation(*request.args) for request in requests]
         return [self._text(job, outcome.ids) for job, outcome in zip(jobs, self._run(jobs), strict=True)]
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Log-likelihood (nats) of each continuation, and whether greedy generation would give it (not known for recall)."""
+        """Log-likelihood (nats) of each continuation, and whether greedy generation would produce it (unknown for recall)."""
         if _is_recall(requests):
             return [(-math.fsum(recall.answer_nll or [math.nan]), False) for recall in self._recall(requests)]
         found: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=True)
@@ -167,7 +168,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         """Log-likelihood (nats) of each text, read in windows of the context, each token predicted once."""
         jobs, owners = [], []
         for owner, request in enumerate(requests):
-            ids = self.tok_encode(request.args[0])  # as in lm-eval, a token before every text is predicted, too
+            ids = self.tok_encode(request.args[0])  # as in lm-eval, a token put before every text is predicted, too
             windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length or max(1, len(ids)), 1)
             for context, continuation in map(make_disjoint_window, windows):
                 jobs.append(Job(np.array(context), np.array(continuation)))
@@ -182,7 +183,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         for texts, context, continuation in requests:
             room = self.max_length or len(context) + len(continuation)
             if not 0 < len(continuation) <= room:
-                problem = f"a continuation of {len(continuation):,} ids, of which a context holds 1 to {room:,} ({texts[1][:40]!r} ...)"
+                problem = f"a continuation of {len(continuation):,} ids, but the context has room for 1 to {room:,} ({texts[1][:40]!r} ...)"
                 raise UserError(problem, where=self.model.name, remedy="choose another task, or give a longer --context")
             kept = (context or [self.prefix_token_id])[max(0, len(context) + len(continuation) - room - 1) :]
             jobs.append(Job(np.array(kept), np.array(continuation)))
@@ -193,14 +194,14 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         more = {name: value for name, value in wanted.items() if name not in _GREEDY_OPTIONS and (name, value) != ("num_beams", 1)}
         if wanted.get("do_sample") or more:
             asked = ", ".join(more) or "sampling"
-            raise UserError(f"it asks for {asked}, and generation is greedy here", where="--lm-eval-task", remedy="choose another task")
+            raise UserError(f"it asks for {asked}, but generation is greedy here", where="--lm-eval-task", remedy="choose another task")
         until = [stop for stop in handle_stop_sequences(wanted.get("until"), eos=None) if stop]
         most = int(wanted["max_gen_toks"])
         ids = self.tok_encode(context) or [self.prefix_token_id]
         return Job(np.array(ids[self._num_cut(len(ids), most) :]), np.empty(0, np.int64), most, tuple(until))
 
     def _num_cut(self, num_ids: int, most: int) -> int:
-        """Ids cut off the left end of a prompt, so that it and `most` further ones fit the context."""
+        """Ids to truncate on the left of a prompt, so that it and `most` further ones fit into the context."""
         if self.max_length is None:
             return 0
         if self.max_length <= most:
@@ -217,7 +218,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
     # ------------------------------------------------------------------------------------------------ recall prompts
 
     def _recall(self, requests: Sequence[RecallInstance]) -> list[Recall]:
-        """What the model makes of each prompt, both of its requests answered at the first of them."""
+        """The model's result on each prompt; both requests of a prompt are answered at the first of them."""
         if any(_key(request) not in self.recalls for request in requests):
             prompts = [self._recall_prompt(request) for request in requests]
             outcomes = self._run([job for job, _, _ in prompts])
@@ -228,7 +229,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         return [self.recalls[_key(request)] for request in requests]
 
     def _recall_prompt(self, request: RecallInstance) -> tuple[Job, int, Places]:
-        """The job, the ids of the prompt before it is cut, and where the value stands in it."""
+        """The job, the number of prompt ids before truncation, and where the value is in the prompt."""
         prompt = request.doc["prompt"]
         text_ids, stops = self.text_tokenizer.encode_with_stops([prompt])[0]
         prefix = self._prefix(text_ids.tolist())
@@ -241,7 +242,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
     # --------------------------------------------------------------------------------------------------------- batches
 
     def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """The outcome of every job, in order; what an earlier run has answered is taken from it."""
+        """The outcome of every job, in order; outcomes saved by an earlier run are reused."""
         outcomes: list[Outcome | None] = [None] * len(jobs)
         for batch in self._batches(jobs):
             found = self._kept_or_answered([jobs[number] for number in batch])
@@ -252,7 +253,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _kept_or_answered(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """The outcomes of a batch: those that are kept of the same jobs, or new ones, which are kept from now on."""
+        """The outcomes of a batch: those saved for the same jobs, or new ones, which are saved."""
         path, asked = self.parts.path(self._num_parts), artifacts.digest_json([job.digest() for job in jobs])
         self._num_parts += 1
         kept = artifacts.read_json(path) if path.exists() else {}
@@ -269,7 +270,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
             yield order[start : start + self.batch_size]
 
     def _answer(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Answers one batch, in halves where it does not fit in memory. Raises UserError where one job does not."""
+        """Answers one batch, in halves if it does not fit into memory. Raises UserError if a single job does not."""
         try:
             return self._generate(jobs) if any(job.most for job in jobs) else self._score(jobs)
         except MemoryError:
@@ -292,7 +293,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         return [Outcome([int(i) for i in each.ids], [float(nll) for nll in each.answer_nll]) for each in found]
 
     def _score(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """NLLs alone, each prompt and its answer read at once."""
+        """NLLs only, reading each prompt and its answer at once."""
         sequences = [np.concatenate([job.prompt, job.answer]) for job in jobs]
         offsets = offsets_of([len(sequence) for sequence in sequences])
         scores = self.model.score(np.concatenate(sequences).astype(np.uint32), offsets)
@@ -305,7 +306,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
 
 
 class CopyLM(LM):  # type: ignore[misc]
-    """`control:copy`: a text control without likelihoods; `tokenizer` measures prompts and distances."""
+    """`control:copy`: a control model on text, without likelihoods; `tokenizer` measures prompts and distances."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         super().__init__()
@@ -313,7 +314,7 @@ class CopyLM(LM):  # type: ignore[misc]
         self.recalls: dict[tuple[str, str], Recall] = {}
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """What `copy_answer` copies, cut at the first of the stop sequences."""
+        """The text that `copy_answer` copies, ended at the first of the stop sequences."""
         generations = []
         for request in requests:
             generation = postprocess_generated_text(copy_answer(request.args[0]), request.args[1]["until"], None)
@@ -325,13 +326,13 @@ class CopyLM(LM):  # type: ignore[misc]
         return generations
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """None is known: not a number for recall evaluations. Raises UserError for other tasks."""
+        """NaN for recall evaluations, because it has no likelihoods. Raises UserError for other tasks."""
         if not _is_recall(requests):
             raise UserError("it copies text and has no likelihoods", where="control:copy", remedy="leave it out of this task")
         return [(math.nan, False)] * len(requests)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Raises UserError."""
+        """Raises UserError: it has no likelihoods."""
         raise UserError("it copies text and has no likelihoods", where="control:copy", remedy="leave it out of this task")
 
 
@@ -340,5 +341,5 @@ def _is_recall(requests: Sequence[Instance]) -> bool:
 
 
 def _key(request: RecallInstance) -> tuple[str, str]:
-    """What a recall is found by: its prompt and its value."""
+    """The key of a recall: its prompt and its value."""
     return request.doc["prompt"], request.doc["value"]

@@ -1,4 +1,4 @@
-"""lm-eval at work: its evaluation of one model on some tasks, and its own files of results, whole or not at all."""
+"""Runs lm-eval: evaluates one model on some tasks and writes lm-eval's own result files, atomically."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BOOTSTRAP = 1000
 
 
 def load_tasks(names: Sequence[str | Task]) -> dict[str, Any]:
-    """Tasks of lm-eval by name, by the path of a YAML file, or as objects. Raises UserError where there is none such."""
+    """Tasks of lm-eval by name, by the path of a YAML file, or as objects. Raises UserError for a task that does not exist."""
     from lm_eval.tasks import TaskManager
 
     stock = [name for name in names if isinstance(name, str) and not _is_yaml(name)]
@@ -47,14 +47,14 @@ def load_tasks(names: Sequence[str | Task]) -> dict[str, Any]:
         _seed()
         try:
             loaded: dict[str, Any] = manager.load(list(names))
-        except Exception as error:  # what a task's code, its data and the hub raise is all of it
+        except Exception as error:  # a task's code, its data and the hub may raise anything
             named = ", ".join(map(str, names))
             raise UserError(f"lm-eval cannot load it ({error})", where=named, remedy="check its file, its data and the network") from error
     return loaded
 
 
 def _is_yaml(name: str) -> bool:
-    """Whether a name is that of a file. Raises UserError where it looks so and there is none."""
+    """Whether a name is that of a file. Raises UserError if it looks like a path that does not exist."""
     if not (Path(name).is_file() or name.endswith((".yaml", ".yml"))):
         return False
     if not Path(name).is_file():
@@ -75,7 +75,7 @@ def run_tasks(lm: LM, loaded: dict[str, Any], *, model: str, limit: int | None =
 
 
 def digest_requests(loaded: dict[str, Any], limit: int | None) -> str:
-    """Digest of everything that `load_tasks`' tasks ask: data, templates and code have made it."""
+    """Digest of all requests of `load_tasks`' tasks, which covers their data, templates and code."""
     from lm_eval.evaluator_utils import get_sample_size
     from lm_eval.utils import handle_non_serializable
 
@@ -90,7 +90,7 @@ def digest_requests(loaded: dict[str, Any], limit: int | None) -> str:
 
 
 def _prepare(loaded: dict[str, Any]) -> None:
-    """What lm-eval's own command does to tasks before it runs them."""
+    """Prepares tasks as lm-eval's own command does before it runs them."""
     for task in loaded["tasks"].values():
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
@@ -106,7 +106,7 @@ def _seed() -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Versions and machine, under lm-eval's names; it would ask pip and git, which takes seconds."""
+    """Versions and machine, under lm-eval's names; lm-eval itself would run pip and git, which takes seconds."""
     names = ("recallkit", "torch", "tokenizers", "datasets")
     versions = [f"{name} {version(name)}" for name in names]
     return {
@@ -117,9 +117,9 @@ def _environment() -> dict[str, str]:
 
 
 def write_results(results: dict[str, Any], folder: Path, model: str) -> list[Path]:
-    """Writes lm-eval's results JSON, and a samples JSONL a task, under their usual names in `folder`/MODEL.
+    """Writes lm-eval's results JSON, and a samples JSONL per task, under their usual names in `folder`/MODEL.
 
-    Each appears whole. Returns their paths. Raises UserError where one could not be written.
+    Each file appears atomically. Returns their paths. Raises UserError if one could not be written.
     """
     from lm_eval.loggers import EvaluationTracker
 
@@ -140,7 +140,7 @@ def write_results(results: dict[str, Any], folder: Path, model: str) -> list[Pat
 
 
 def _are_whole(written: Sequence[Path], samples: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether lm-eval's files are all there to their last line: on a full disk it leaves the beginnings of some."""
+    """Whether lm-eval's files are all there to their last line: on a full disk it leaves truncated ones."""
     sizes = sorted(len(of_task) for of_task in samples.values())
     contents = {path: path.read_bytes() for path in written}
     lines = sorted(content.count(b"\n") for path, content in contents.items() if path.suffix == ".jsonl")
@@ -152,7 +152,7 @@ def _are_whole(written: Sequence[Path], samples: Mapping[str, Sequence[Any]]) ->
 
 
 def _folder_name(model: str) -> str:
-    """lm-eval's name of a model's folder, which never leads out of the one above."""
+    """lm-eval's name of a model's folder, which can never lead out of its parent."""
     from lm_eval.utils import sanitize_model_name
 
     name: str = sanitize_model_name(model)
@@ -162,9 +162,9 @@ def _folder_name(model: str) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without lm-eval's chatter: it logs its progress, draws bars of moments, and warns of what its own code does.
+    """Silences lm-eval, which logs its progress, draws short-lived progress bars, and warns about its own code.
 
-    What it prints goes to stderr: stdout is for results.
+    What it prints goes to stderr, because stdout is for results.
     """
     import datasets
     import lm_eval.api.task

@@ -1,7 +1,7 @@
-"""A recall evaluation as a task of lm-eval: prompts that were made beforehand, matched without regard to case.
+"""A recall evaluation as a task of lm-eval: prompts made beforehand, answers matched regardless of case.
 
-lm-eval's own tasks swde, fda and squad_completion know one version, read the hub alone, match empty values, and say nothing
-of prompts that were cut; generation and match are the same.
+lm-eval's own tasks swde, fda and squad_completion have only one version, read only the hub, match empty values, and do not report
+prompts that were truncated; generation and matching are the same.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ GENERATION: dict[str, Any] = {"until": [STOP], "max_gen_toks": GENERATED_TOKENS,
 
 
 def contains(generation: str, value: str) -> bool:
-    """Whether a generation contains a value, without regard to case: the tasks' match."""
+    """Whether a generation contains a value, regardless of case: the metric of the tasks."""
     return re.search(re.escape(value), generation, re.IGNORECASE) is not None
 
 
 def answer_after(prompt: str, value: str) -> str:
-    """What follows the prompt where a model answers right: the value behind one space, wherever the prompt brings none."""
+    """The correct continuation of the prompt: the value, after a space unless the prompt ends with one."""
     value = value.strip()
     return value if not prompt or prompt[-1].isspace() else f" {value}"
 
 
 @dataclass
 class RecallInstance(Instance):  # type: ignore[misc]
-    """A request for a generation, or for the likelihood of the answer, that knows of the other one: a prompt is read once for both."""
+    """A request for a generation or for the likelihood of the answer, linked to the other so that a prompt is read once for both."""
 
     answer: str = ""
 
 
 class RecallTask(ConfigurableTask):  # type: ignore[misc]
-    """A recall evaluation whose documents (`prompt`, `value`, ...) are given.
+    """A recall evaluation on given documents (`prompt`, `value`, ...).
 
-    Metrics: `contains`, and `answer_nats`, nats of the whole answer. `name` and `version` go to every output of lm-eval.
+    Metrics: `contains`, and `answer_nats`, nats of the whole answer. `name` and `version` appear in every output of lm-eval.
     """
 
     def __init__(self, name: str, documents: Sequence[dict[str, Any]], version: int, metadata: dict[str, Any]) -> None:
@@ -60,15 +60,15 @@ class RecallTask(ConfigurableTask):  # type: ignore[misc]
         )
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Nothing: the documents are here."""
+        """Does nothing: the documents are given."""
         self.dataset = {"validation": self._documents}
 
     def has_training_docs(self) -> bool:
-        """There are none to learn from."""
+        """False: there are none to learn from."""
         return False
 
     def has_validation_docs(self) -> bool:
-        """All documents are."""
+        """True: all documents are validation documents."""
         return True
 
     def has_test_docs(self) -> bool:
@@ -98,15 +98,15 @@ class RecallTask(ConfigurableTask):  # type: ignore[misc]
         ]
 
     def process_results(self, doc: dict[str, Any], results: Sequence[Any]) -> dict[str, float]:
-        """Metrics of one document; no NLL where a model gives none (not a number)."""
+        """Metrics of one document; without an NLL if the model has none (NaN)."""
         generation, (log_likelihood, _) = results
         nats = {} if math.isnan(log_likelihood) else {"answer_nats": -log_likelihood}
         return {"contains": float(contains(generation, doc["value"])), **nats}
 
     def aggregation(self) -> dict[str, Callable[..., Any]]:
-        """Means over documents: lm-eval's own, whose standard error it knows."""
+        """Means over documents: lm-eval's own function, for which it has a standard error."""
         return {"contains": mean, "answer_nats": mean}
 
     def higher_is_better(self) -> dict[str, bool]:
-        """Of accuracies, not of NLLs."""
+        """Accuracies are better if higher, NLLs are not."""
         return {"contains": True, "answer_nats": False}

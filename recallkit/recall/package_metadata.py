@@ -1,4 +1,4 @@
-"""The embedded recall task: headers of installed Python packages, asked for after their METADATA. No hub, no file.
+"""The built-in recall task: headers of installed Python packages, queried after their METADATA. It needs neither hub nor file.
 
 It shows that everything works; rows differ between installations, and accuracies are not comparable with published ones.
 """
@@ -38,7 +38,7 @@ _VALUE_CHARACTERS = range(2, 101)
 
 
 def read_installed() -> tuple[list[RecallRow], str]:
-    """The rows of all installed packages, mixed so that the first ones are a sample, and what they were made of, in words."""
+    """The rows of all installed packages, shuffled so that the first ones are a sample, and a description of their origin."""
     projects = installed_projects()
     rows = [row for project in projects for row in _rows_of(project)]
     return sorted(
@@ -47,7 +47,7 @@ def read_installed() -> tuple[list[RecallRow], str]:
 
 
 def _rows_of(project: InstalledProject) -> Iterator[RecallRow]:
-    """A row for each key that stands once among the headers, whose line is whole in the document."""
+    """One row per key that occurs once among the headers, and whose line is completely in the document."""
     headers = [(key, value.strip()) for key, value in project.headers if len(value.splitlines()) <= 1]
     lines = [f"{key}: {value}" for key, value in headers]
     document = _cut("\n".join(lines) + f"\n\n{project.description}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecallPrompt:
-    """What a model reads, and the value that it should go on with."""
+    """The text that a model reads, and the value that should follow."""
 
     text: str
     value: str
@@ -25,8 +25,8 @@ class RecallPrompt:
 def split_query(row: RecallRow) -> tuple[str, str]:
     """Document and query of a row's text; the document has no white space at its end.
 
-    The query is `{key}:` in whatever case, also where it stands there repeatedly; of other rows what follows the last
-    blank line, or else the last newline. Without any of these all is query.
+    The query is `{key}:` in any case, possibly repeated; in other rows, what follows the last blank line, or else the last
+    newline. Without any of these, the whole text is the query.
     """
     text = row.text.rstrip()
     match = row.key and re.search(rf"(?:{re.escape(row.key)}:\s*)+\Z", text, re.IGNORECASE)
@@ -43,8 +43,8 @@ def make_prompt(
 ) -> RecallPrompt:
     """The prompt of a row.
 
-    `version` 0 takes text and value as they are, 1 strips both (lm-eval's version 1). `kind` "twice" lets the model read the
-    document twice (JRT). `shorten` gives what is kept of a document, given it and the value.
+    `version` 0 takes text and value as they are, 1 strips both (lm-eval's version 1). With `kind` "twice" the prompt contains the
+    document twice (JRT). `shorten(document, value)` returns the part of the document to keep.
     """
     value = row.value.strip() if version else row.value
     document, _ = split_query(row)
@@ -68,9 +68,9 @@ def make_prompt(
 def cut_around_answer(document: str, value: str, stops: np.ndarray, num_tokens: int) -> str:
     """The part of a document of at most `num_tokens` tokens around its earliest mention of the value (JRT's cut).
 
-    `stops` int64 (n,): where each token ends in the document's UTF-8. Half of the tokens, rounded down, stand before the one
-    in which the value begins, fewer where the document begins or ends. Without a mention: the document's last ones. A
-    character is never cut: a token that ends within one goes with it or not at all.
+    `stops` int64 (n,): where each token ends in the document's UTF-8. Half of the tokens, rounded down, precede the one
+    in which the value begins, fewer near the ends of the document. Without a mention: the document's last tokens. Characters
+    are never divided: tokens that share one are kept or removed together.
     """
     import numpy as np
 
@@ -86,7 +86,7 @@ def cut_around_answer(document: str, value: str, stops: np.ndarray, num_tokens: 
 
 
 def _clean_cuts(encoded: bytes, places: np.ndarray) -> np.ndarray:
-    """Numbers of tokens, from 0 to all, after which a text can be cut: none of a character's tokens stands behind."""
+    """Numbers of tokens, from 0 to all, after which a text can be cut without dividing a character."""
     import numpy as np
 
     is_clean = (np.frombuffer(encoded + b"\n", np.uint8)[places] & 0b1100_0000) != 0b1000_0000  # a byte within a character: 10......
@@ -96,10 +96,10 @@ def _clean_cuts(encoded: bytes, places: np.ndarray) -> np.ndarray:
 
 
 def _first_tokens(text: str, value: str, stops: np.ndarray) -> Iterator[int]:
-    """For each mention of the value, in whatever case, the token in which it begins. Mentions do not overlap."""
+    """For each mention of the value, in any case, the token in which it begins. Mentions do not overlap."""
     import numpy as np
 
-    at, place = 0, 0  # the same place in characters and in bytes
+    at, place = 0, 0  # the same position in characters and in bytes
     for match in re.finditer(re.escape(value), text, re.IGNORECASE):
         at, place = match.start(), place + len(text[at : match.start()].encode())
         yield int(np.searchsorted(stops, place, "right"))
@@ -107,10 +107,10 @@ def _first_tokens(text: str, value: str, stops: np.ndarray) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a value stands in a prompt that is cut at its beginning.
+    """Where a value is in a prompt that is truncated on the left.
 
-    `occurrences` in the whole prompt, overlapping ones once; `distance` in tokens from the one in which the latest kept
-    occurrence begins to the prompt's end; `answer_cut`: there are some, and all are.
+    `occurrences` in the whole prompt, without overlaps; `distance` in tokens from the one in which the latest remaining
+    occurrence begins to the prompt's end; `answer_cut`: the value occurs, but all occurrences are truncated.
     """
 
     occurrences: int
@@ -119,9 +119,9 @@ class Places:
 
 
 def find_places(prompt: str, value: str, stops: np.ndarray, num_cut: int) -> Places:
-    """Where a value, in whatever case, stands in a prompt of which the first `num_cut` tokens are cut away.
+    """Where a value, in any case, is in a prompt whose first `num_cut` tokens are truncated.
 
-    `stops` int64 (n,): where each token ends in the prompt's UTF-8. An occurrence is kept where nothing of it is cut.
+    `stops` int64 (n,): where each token ends in the prompt's UTF-8. An occurrence remains if no part of it is truncated.
     """
     tokens = list(_first_tokens(prompt, value, stops))
     kept = [token for token in tokens if token >= num_cut]

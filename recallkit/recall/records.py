@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RecallRow:
-    """One question: `text` ends with the query (`...\\n{key}:`), `value` is what follows it where a model recalls.
+    """One question: `text` ends with the query (`...\\n{key}:`), `value` is what follows it if a model recalls.
 
-    Rows of one document share `doc_id`. `answers` holds others that are accepted, where the data has any.
+    Rows of one document share `doc_id`. `answers` are others that are accepted, if the data has any.
     """
 
     doc_id: str

@@ -1,4 +1,4 @@
-"""Recall evaluations as tables: one row a prompt, and what they say of models side by side."""
+"""Tables of recall evaluations: one row per prompt, and the comparison of models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BUCKETED = {"by_distance": "answer_distance", "by_occurrences": "occurrences", 
 
 
 def documents_schema() -> pa.Schema:
-    """Columns of a documents table, a row a prompt. `answer_nll`: nats a token; `answer_distance`: tokens."""
+    """Columns of a documents table, one row per prompt. `answer_nll`: nats per token; `answer_distance`: tokens."""
     import pyarrow as pa
 
     return pa.schema(
@@ -44,7 +44,7 @@ def documents_schema() -> pa.Schema:
 
 
 def write_documents(path: Path, documents: Sequence[Mapping[str, Any]], manifest: dict[str, Any]) -> dict[str, Any]:
-    """Writes a documents table, whole or not at all; returns its manifest."""
+    """Writes a documents table atomically; returns its manifest."""
     import pyarrow as pa
 
     schema = documents_schema()
@@ -53,11 +53,11 @@ def write_documents(path: Path, documents: Sequence[Mapping[str, Any]], manifest
 
 @dataclass(frozen=True, slots=True)
 class RecallTables:
-    """What recall evaluations say of models, the first of which is the reference. Accuracies are fractions.
+    """Models compared on recall evaluations, the first as the reference. Accuracies are fractions.
 
     recall: model x task, with standard errors and 95 % intervals by resampling documents, and the paired difference to
-    the reference; `dropped` rows had an empty value, `comparable`: whether figures on
-    these rows are published, and why others count as wrong is counted beside them (see
+    the reference; `dropped` rows had an empty value; `comparable`: whether figures on
+    these rows are published; further columns count reasons why an answer is wrong (see
     queries/recall/summarise_documents.sql). by_*: model x task x bucket (`low`..`high`, both included) of the
     tokens between the answer and the prompt's end, of its occurrences in the prompt, of the prompt's length in tokens.
     """
@@ -71,7 +71,7 @@ class RecallTables:
 def compare_recall(files: Mapping[tuple[str, str], Path]) -> RecallTables:
     """Compares models by their documents tables, given by (model, task), models in the order of the comparison.
 
-    Raises UserError where two models were asked different things in one task.
+    Raises UserError if two models were evaluated on different prompts in one task.
     """
     import polars as pl
 
@@ -110,13 +110,13 @@ def _intervals(
     documents: Mapping[tuple[str, str], pl.DataFrame],
     manifests: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """What the summary of one task lacks, a row a model."""
+    """The columns that the query of one task cannot compute, one row per model."""
     import numpy as np
 
     asked = documents[models[0], task]["row", "doc_id", "value"]
     for model in models[1:]:
         if not documents[model, task]["row", "doc_id", "value"].equals(asked):
-            raise UserError(f"{model} and {models[0]} were asked different things", where=task, remedy="evaluate them again with --force")
+            raise UserError(f"{model} and {models[0]} had different prompts", where=task, remedy="evaluate them again with --force")
     contains = np.column_stack([documents[model, task]["contains"].to_numpy() for model in models])
     found = accuracy_intervals(contains, asked["doc_id"].to_list())
     means = contains.mean(axis=0)
@@ -146,7 +146,7 @@ def _number(value: float) -> float | None:
 
 
 def _sorted(frame: pl.DataFrame, order: Mapping[str, Sequence[str]]) -> pl.DataFrame:
-    """By task, then model, as they were named; buckets in between stay ascending."""
+    """Sorted by task, then model, as they were named; buckets remain ascending."""
     import polars as pl
 
     places = [pl.col(name).replace_strict({value: place for place, value in enumerate(of)}).alias(f"_{name}") for name, of in order.items()]

@@ -1,4 +1,4 @@
-"""Rows of the recall evaluations SWDE, FDA and SQuAD, and of the embedded one: a text that ends with a query, and the value to recall."""
+"""Rows of the recall evaluations SWDE, FDA and SQuAD, and of the built-in one: a text that ends with a query, and the value to recall."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _FIELDS = ("doc_id", "text", "value", "key", "answers", "question", "context")
 
 @dataclass(frozen=True, slots=True)
 class RecallRows:
-    """Rows in their order. `num_dropped` more had an empty value, which would match anything.
+    """Rows in their order. `num_dropped` others had an empty value, which would match anything.
 
-    `digest` is that of all rows as they were read, the dropped ones and those past a limit included; `origin` tells
-    people where they are from; `is_comparable`: whether figures on them are published.
+    `digest` covers all rows as they were read, including dropped ones and those past a limit; `origin` describes
+    where they are from; `is_comparable`: whether figures on them are published.
     """
 
     rows: list[RecallRow]
@@ -72,7 +72,7 @@ TASKS = {
 
 
 def tasks_of(data: Path | None) -> list[str]:
-    """The tasks that are meant where none is named: those that a folder has files for, the one that a file is named for.
+    """The default tasks: those that a folder has files for, the one that a file is named for.
 
     `metadata` without data, `own` for a file of another name. Raises UserError for a folder without any.
     """
@@ -87,10 +87,10 @@ def tasks_of(data: Path | None) -> list[str]:
 
 
 def load_rows(task: str, data: Path | None = None, limit: int | None = None) -> RecallRows:
-    """The rows of a task: of the hub's validation split, or of `data`, a file or a folder that holds one for the task.
+    """The rows of a task: of the hub's validation split, or of `data`, a file or a folder with a file for the task.
 
     `limit` keeps the first rows that have a value. Raises UserError for an unknown task, a file that is missing or
-    damaged, a bad row, and where no row has a value.
+    damaged, a bad row, and if no row has a value.
     """
     known = look_up(TASKS, task, "recall task")
     rows, origin = _read(known, data)
@@ -102,7 +102,7 @@ def load_rows(task: str, data: Path | None = None, limit: int | None = None) -> 
 
 
 def _read(task: KnownTask, data: Path | None) -> tuple[list[RecallRow], str]:
-    """All rows, and where they are from."""
+    """All rows, and a description of their origin."""
     if data is not None:
         shard = _file_shard(_find_file(task, data))
     elif task.hub_id is not None:
@@ -116,15 +116,15 @@ def _read(task: KnownTask, data: Path | None) -> tuple[list[RecallRow], str]:
     except UserError as error:
         if data is not None:
             raise
-        remedy = "check the data set and the network, or give local rows with --data"
+        remedy = "check the dataset and the network, or give local rows with --data"
         raise UserError(error.problem, where=error.where, remedy=remedy) from error
 
 
 class _RowFinder(FieldFinder):
-    """Finds rows in records, and the columns that can be needed in tables."""
+    """Finds rows in records, and the required columns of tables."""
 
     def columns(self, available: Iterable[str]) -> list[str]:
-        """Those of a table's columns that belong to a row. Raises FieldError where text or value is missing."""
+        """The columns of a table that make up a row. Raises FieldError if text or value is missing."""
         names = list(available)
         for name in ("text", "value"):
             if name not in names:
@@ -132,12 +132,12 @@ class _RowFinder(FieldFinder):
         return [name for name in names if name in _FIELDS]
 
     def row(self, fields: Mapping[str, Any], number: int) -> RecallRow:
-        """The row in a record of this number. Raises FieldError where a field is missing or of another kind."""
+        """The row in a record of this number. Raises FieldError if a field is missing or of another type."""
         text, value = _string(fields, "text"), _string(fields, "value")
         if text is None or value is None:
             raise _missing("text" if text is None else "value", fields)
         if not text.strip():
-            raise FieldError("the text is empty", "mend or remove the row")
+            raise FieldError("the text is empty", "fix or remove the row")
         return RecallRow(
             doc_id=_doc_id(fields, number),
             text=text,
@@ -172,7 +172,7 @@ def _answers(answers: Any) -> tuple[str, ...]:
     if listed is None:
         return ()
     if not isinstance(listed, list) or not all(isinstance(answer, str) for answer in listed):
-        raise FieldError("answers are no list of strings", 'write them as ["...", "..."] or {"text": ["..."]}')
+        raise FieldError("answers are not a list of strings", 'write them as ["...", "..."] or {"text": ["..."]}')
     return tuple(dict.fromkeys(answer for answer in listed if answer.strip()))
 
 
@@ -191,7 +191,7 @@ def _rows_of(shard: Shard) -> Iterator[RecallRow]:
 
 
 def _find_file(task: KnownTask, data: Path) -> Path:
-    """`data`, or the task's file in that folder: of the task's own name, or else the only one whose name begins with it."""
+    """`data`, or the task's file in that folder: with the task's exact name, or else the only one whose name begins with it."""
     if not data.is_dir():
         return data
     exact = [data / f"{task.name}{suffix}" for suffix in SUFFIXES]
@@ -215,6 +215,6 @@ def _file_shard(path: Path) -> Shard:
     if not path.is_file():
         raise UserError("no such file or folder", where=path, remedy="check the path")
     if suffix is None:
-        raise UserError("not a kind of file that rows are read from", where=path, remedy=f"give {', '.join(SUFFIXES)}")
+        raise UserError("not a supported kind of file", where=path, remedy=f"give {', '.join(SUFFIXES)}")
     shared = (str(path), path, path.name[: -len(suffix)], _FINDER)
     return ParquetShard(*shared) if suffix == ".parquet" else JsonLinesShard(*shared, COMPRESSION[suffix])

@@ -1,4 +1,4 @@
-"""Recall evaluations, and tasks of lm-eval."""
+"""Prints recall evaluations and tasks of lm-eval."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def recall_json(tables: RecallTables, folder: Path) -> dict[str, Any]:
 
 
 def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
-    """Accuracy of each model on each task with its standard error, the differences to the reference, curves, and what was cut."""
+    """Accuracy of each model on each task with its standard error, the differences to the reference, curves, and what was truncated."""
     curves = curves_table(tables)
     console.print_tables([*recall_tables(tables).values(), *([] if curves is None else [curves])])
     for line in filter(None, map(_worth_knowing, tables.recall.iter_rows(named=True))):
@@ -37,13 +37,13 @@ def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
 
 
 def recall_tables(tables: RecallTables) -> dict[str, Table]:
-    """The tables with figures that are printed, by the names of their files in an export."""
+    """The printed tables, by the names of their files in an export."""
     found = {"recall": accuracy_table(tables), "differences": differences_table(tables), "answer_nll": answers_table(tables)}
     return {name: table for name, table in found.items() if table is not None}
 
 
 def accuracy_table(tables: RecallTables) -> Table:
-    """A row a model, a column a task: accuracy in per cent with its standard error, as the papers print it."""
+    """One row per model, one column per task: accuracy in per cent with its standard error, as in the papers."""
     cells, models, tasks = _cells(tables)
     asked = [_what_was_asked(cells[models[0], task]) for task in tasks]
     return Table(
@@ -56,7 +56,7 @@ def accuracy_table(tables: RecallTables) -> Table:
 
 
 def differences_table(tables: RecallTables) -> Table | None:
-    """Paired differences to the first model, a row a model and task; None for a single model."""
+    """Paired differences to the first model, one row per model and task; None for a single model."""
     cells, models, tasks = _cells(tables)
     if len(models) < 2:
         return None
@@ -69,17 +69,17 @@ def differences_table(tables: RecallTables) -> Table | None:
 
 
 def answers_table(tables: RecallTables) -> Table:
-    """Mean NLL of the right answer: a row a model, a column a task."""
+    """Mean NLL of the right answer: one row per model, one column per task."""
     cells, models, tasks = _cells(tables)
     return Table(
-        "NLL of the answer after the prompt, in nats a token",
+        "NLL of the answer after the prompt, in nats per token",
         ["model", *tasks],
         [[model, *(_nats(cells[model, task]["answer_nll"]) for task in tasks)] for model in models],
     )
 
 
 def curves_table(tables: RecallTables) -> Table | None:
-    """Accuracy by the answer's distance from the prompt's end as curves, a block a bucket; None where every task has one at most."""
+    """Accuracy by the answer's distance from the prompt's end as curves, one block per bucket; None if every task has at most one."""
     _, models, tasks = _cells(tables)
     found = {task: _curves(tables.by_distance.filter(task=task), models) for task in tasks}
     curves = {task: curve for task, curve in found.items() if curve is not None}
@@ -89,12 +89,12 @@ def curves_table(tables: RecallTables) -> Table | None:
         "Accuracy by distance of the answer from the prompt's end, in tokens",
         ["model", *(f"{task}\n{first:,} to {last:,}" for task, (first, last, _) in curves.items())],
         [[model, *(lines[model] for _, _, lines in curves.values())] for model in models],
-        caption="From 0 % (▁) to 100 % (█), in powers of two; blank where no answer stands.",
+        caption="From 0 % (▁) to 100 % (█), in powers of two; blank if no answer is at that distance.",
     )
 
 
 def _curves(buckets: pl.DataFrame, models: Sequence[str]) -> tuple[int, int, dict[str, str]] | None:
-    """The shortest distance, the longest, and each model's curve, of one task; None where there is one bucket at most."""
+    """The shortest distance, the longest, and each model's curve, of one task; None if there is at most one bucket."""
     highs = powers_of_two(buckets["high"].to_list())
     if len(highs) < 2:
         return None
@@ -131,7 +131,7 @@ def _nats(value: float | None) -> str:
 
 
 def _what_was_asked(row: Mapping[str, Any]) -> str:
-    """Numbers of prompts and documents; never without those that were dropped."""
+    """Numbers of prompts and documents, and of dropped rows."""
     dropped = f", {_counted(row['dropped'], 'row')} without a value dropped" if row["dropped"] else ""
     published = "" if row["comparable"] else "; comparable with no published figures"
     return f"{row['task']}: {_counted(row['num_rows'], 'prompt')} of {_counted(row['num_documents'], 'document')}{dropped}{published}."
@@ -142,12 +142,12 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _worth_knowing(row: Mapping[str, Any]) -> str:
-    """What explains a low accuracy otherwise than by the model: "" where nothing does."""
+    """Reasons for a low accuracy other than the model: "" if there are none."""
     facts = {
         "cut on the left to fit its context": row["truncated"],
-        "whose answer stood only in what was cut": row["answer_cut"],
-        "in which the value does not stand": row["absent"],
-        "whose value holds a newline, which no generation does": row["multiline"],
+        "whose answer was only in what was cut": row["answer_cut"],
+        "that do not contain the value": row["absent"],
+        "whose value contains a newline, which no generation does": row["multiline"],
         "answered with nothing": row["empty"],
     }
     found = ", ".join(f"{number:,} {fact}" for fact, number in facts.items() if number)
@@ -155,13 +155,13 @@ def _worth_knowing(row: Mapping[str, Any]) -> str:
 
 
 def print_metrics(metrics: pl.DataFrame, out: Path) -> None:
-    """lm-eval's own metrics, a row each."""
+    """lm-eval's own metrics, one row each."""
     console.print_table(metrics_table(metrics))
     console.print_line(f"lm-eval's files (JSON): {out / 'lm-eval'}", is_path=True)
 
 
 def metrics_table(metrics: pl.DataFrame) -> Table:
-    """A row a model, task and metric, with the standard error that lm-eval gives."""
+    """One row per model, task and metric, with lm-eval's standard error."""
     rows = [
         [
             row["model"],

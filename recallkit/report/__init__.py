@@ -1,1 +1,1 @@
-"""Results as a page that people look at: one HTML file that runs from disk and fetches nothing."""
+"""Results as a page: one HTML file that opens from disk and fetches nothing."""

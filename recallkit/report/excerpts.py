@@ -1,8 +1,8 @@
-"""The token view's data: which excerpts of the text a page holds, and their tokens packed small.
+"""The token view's data: which excerpts of the text are on a page, and their tokens in compact form.
 
-An excerpt is a sequence, since a bigram can repeat nowhere but in its context (blocks of LONGEST tokens of sequences that
-are longer). One query a model tells where it pays for AR hits what the reference does not; only the rows of the excerpts
-that are chosen are read then.
+An excerpt is a sequence, because bigrams repeat only within their context (longer sequences are divided into blocks of LONGEST
+tokens). One query per model finds where its NLL on AR hits exceeds the reference's; then only the rows of the chosen excerpts
+are read.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from recallkit.attribution.comparison import Comparison
 
 LONGEST = 4096
-"""Tokens of an excerpt at most."""
+"""Most tokens of an excerpt."""
 
 MOST_BYTES = 3_000_000
-"""Of a page's tokens."""
+"""Most bytes of a page's tokens."""
 
 _TOP_OVERALL, _TOP_OF_MODEL = 32, 12
 _REMEDY = "make it again with --force"
@@ -41,14 +41,14 @@ _LABELS = ("document", "source", "prev_token", "token", "distance", "occurrences
 _SCORES = ("nll", "argmax", "rank", "exact")
 
 RIGHT, WRONG, UNKNOWN = 0, -1, -2
-"""What stands for a prediction where it is the token itself; where it is not and has no id of these; where it cannot be told."""
+"""Codes for a prediction: it is the token itself; it is wrong and has no id on the page; it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
     """Rows [start, stop) of the labels: a sequence, or block number `block` of one that is longer than LONGEST.
 
-    `gaps`: by model, NLL summed over AR hits less the reference's, in nats. `asked`: the reader named it.
+    `gaps`: for each model, NLL summed over AR hits minus the reference's, in nats. `asked`: requested by the user.
     """
 
     sequence: int
@@ -62,7 +62,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
-    """`data` for the page's script (see `_Packer`), and how many excerpts it holds of those there are and of those asked for."""
+    """`data` for the page's script (see `_Packer`), and how many of all excerpts and of the requested ones it contains."""
 
     data: str
     shown: int
@@ -79,8 +79,8 @@ def token_view(
 ) -> TokenView:
     """The excerpts where models differ most from the reference on AR hits, and the sequences and documents asked for.
 
-    `comparison.slices` is known. As many as `most_bytes` of JSON hold, those asked for first.
-    Raises UserError where labels or scores are missing, damaged, or others than those compared, and for numbers that are not there.
+    `comparison.slices` must be known. As many as fit into `most_bytes` of JSON, those asked for first.
+    Raises UserError if labels or scores are missing, damaged or not those compared, and for numbers that do not exist.
     """
     assert comparison.slices is not None
     tokens = open_tokens(comparison.slices / "tokens.parquet")
@@ -104,12 +104,12 @@ def token_view(
 
 
 def _score_files(comparison: Comparison, slices: Path, tokens: LabelledTokens) -> dict[str, Path]:
-    """The score file of the reference and each model, checked to be those that were compared."""
+    """The score files of the reference and each model, checked to be those that were compared."""
     files = {name: score_path(slices, name) for name in (comparison.reference, *comparison.models)}
     for name, path in files.items():
         open_scores(path, tokens)
         if artifacts.read_manifest(path).get("options") != comparison.manifest["scores"].get(name):
-            raise UserError("scored otherwise than when it was compared", where=path, remedy="run the same `recallkit gap` again")
+            raise UserError("the scores have changed since the comparison", where=path, remedy="run the same `recallkit gap` again")
     return files
 
 
@@ -117,7 +117,7 @@ def _score_files(comparison: Comparison, slices: Path, tokens: LabelledTokens) -
 
 
 def list_excerpts(tokens: LabelledTokens, scores: Mapping[str, Path]) -> list[Excerpt]:
-    """All excerpts of the text, in its order. `scores`: the reference's file first, then the models'."""
+    """All excerpts of the text, in order. `scores`: the reference's file first, then the models'."""
     import numpy as np
 
     reference, *models = scores.values()
@@ -130,7 +130,7 @@ def list_excerpts(tokens: LabelledTokens, scores: Mapping[str, Path]) -> list[Ex
     columns = (first["sequence"], first["block"], [0, *stops], stops, first["ar_hits"])
     for path, frame in zip(models, frames, strict=True):
         if not np.isfinite(frame["hit_nats"].to_numpy()).all():
-            raise UserError("holds NLLs that are not finite numbers, or its reference does", where=path, remedy=_REMEDY)
+            raise UserError("contains NLLs that are not finite, or the reference's scores do", where=path, remedy=_REMEDY)
     gaps = zip(*(frame["hit_nats"] for frame in frames), strict=True)
     rows = zip(*columns, gaps, strict=False)
     return [Excerpt(sequence, block, start, stop, hits, gap) for sequence, block, start, stop, hits, gap in rows]
@@ -143,7 +143,7 @@ def _sums(connection: Any, scores: Path) -> pl.DataFrame:
 
 
 def _asked(tokens: LabelledTokens, every: Sequence[Excerpt], sequences: Sequence[int], documents: Sequence[int]) -> list[Excerpt]:
-    """The excerpts asked for, in the order of asking: sequences, then documents. Raises UserError for what is not there."""
+    """The requested excerpts, in the order requested: sequences, then documents. Raises UserError for numbers that do not exist."""
     wanted = [*sequences, *_sequences_of(tokens, documents)]
     found: dict[int, list[Excerpt]] = {}
     for excerpt in every:
@@ -155,7 +155,7 @@ def _asked(tokens: LabelledTokens, every: Sequence[Excerpt], sequences: Sequence
 
 
 def _sequences_of(tokens: LabelledTokens, documents: Sequence[int]) -> list[int]:
-    """The sequences of each document in turn."""
+    """The sequences of each document in order."""
     if not documents:
         return []
     with db.connect(threads=1) as connection:
@@ -164,15 +164,15 @@ def _sequences_of(tokens: LabelledTokens, documents: Sequence[int]) -> list[int]
     for document in documents:
         if not any(found == document for found, _ in rows):
             raise UserError(
-                "no predicted token is of this document", where=f"--document {document}", remedy="give a number of tokens.parquet"
+                "no predicted token belongs to this document", where=f"--document {document}", remedy="give a number of tokens.parquet"
             )
     return [sequence for document in documents for found, sequence in rows if found == document]
 
 
 def preferred(every: Sequence[Excerpt], asked: Sequence[Excerpt] = ()) -> list[Excerpt]:
-    """The excerpts with AR hits where NLL is lost most: in turn the next one overall, and the next of each model.
+    """The excerpts with the largest gap on AR hits: alternately the next one overall, and the next of each model.
 
-    Overall: by the mean over models. Of equals the first in the text. Those that were asked for are left out.
+    Overall: by the mean over models. Among equals the first in the text. Those that were requested are left out.
     """
     taken = {(excerpt.sequence, excerpt.block) for excerpt in asked}
     with_hits = [excerpt for excerpt in every if excerpt.hits and (excerpt.sequence, excerpt.block) not in taken]
@@ -190,14 +190,14 @@ def _first_by(size: Callable[..., float], found: Sequence[Excerpt], most: int) -
 
 
 class _Packer:
-    """Excerpts as JSON: integers in columns, a value a predicted token; NLLs and gaps in hundredths of a nat.
+    """Excerpts as JSON: columns of integers, one value per predicted token; NLLs and gaps in hundredths of a nat.
 
-    Of the whole: `models` (the reference first), `own` (which of them have a tokenizer of their own), `most` (largest training count of
-    an AR hit), `sources`, `end` (id of the end token, -1 where it is text), `spaced` (whether pieces have no bytes of their own),
+    Global fields: `models` (the reference first), `own` (which of them have a tokenizer of their own), `most` (largest training count of
+    an AR hit), `sources`, `end` (id of the end token, -1 if it is text), `spaced` (whether pieces have no bytes of their own),
     `pieces` (id -> parts, see pieces.py), `excerpts`. Of an excerpt: `sequence`, `first` (position of its first token), `asked`, `hits`,
-    `gap` (a value a model), `before` (the id that the first token follows), `tokens` (ids), `distance` (0: not repeated), `occurrences`,
-    `count` (in training), `spans` ([place, document, source] where a document begins), `shown` ([place, parts] where a token shows
-    otherwise than alone), and a column a model of `nll`, `rank` and `predicted` (RIGHT, WRONG, UNKNOWN, or the id + 1).
+    `gap` (one value per model), `before` (the id before the first token), `tokens` (ids), `distance` (0: not repeated), `occurrences`,
+    `count` (in training), `spans` ([place, document, source] where a document begins), `shown` ([place, parts] of tokens displayed
+    differently in context), and one column per model of `nll`, `rank` and `predicted` (RIGHT, WRONG, UNKNOWN, or the id + 1).
     """
 
     def __init__(self, tokens: LabelledTokens, scores: Mapping[str, Path], own: Sequence[str], pieces: Pieces) -> None:
@@ -209,8 +209,8 @@ class _Packer:
         self._entries: dict[int, str] = {}
 
     def pack(self, wanted: Sequence[Excerpt], most_bytes: int) -> list[Excerpt]:
-        """Packs the first of `wanted` that `most_bytes` hold, all of their pieces included; returns them."""
-        # Rows are read in the order of the file, so what can never fit is left out before.
+        """Packs as many of `wanted` as fit into `most_bytes` with all their pieces, in order; returns them."""
+        # Rows are read in file order, so excerpts that can never fit are left out first.
         least = 8 + 6 * len(self._scores)
         sizes = itertools.accumulate(least * (excerpt.stop - excerpt.start) for excerpt in wanted)
         hopeful = list(itertools.compress(wanted, (size <= most_bytes for size in sizes)))
@@ -274,7 +274,7 @@ class _Packer:
         return compact_json(packed), frozenset(ids)
 
     def _spans(self, labels: pa.Table) -> list[list[int]]:
-        """Where a document begins among the rows, with its number and its source."""
+        """Where documents begin among the rows, with their numbers and sources."""
         import numpy as np
 
         documents = labels["document"].to_numpy()
@@ -293,16 +293,16 @@ class _Columns:
 
     @classmethod
     def of(cls, rows: pa.Table, tokens: np.ndarray, is_own: bool) -> _Columns:
-        """`is_own`: a tokenizer of its own, whose first choices have no ids here.
+        """`is_own`: the model has a tokenizer of its own, so its predictions have no ids here.
 
-        Such a model is right where all of its own tokens that end in this one are its first choice; where it has none that begin and
-        end with it, that cannot be told.
+        Such a model is right if all of its own tokens that end in this one were ranked first; if its token boundaries do not
+        include those of this token, that is unknown.
         """
         import numpy as np
 
         nll, argmax, rank, exact = (rows[name].to_numpy() for name in _SCORES)
         if not np.isfinite(nll).all():
-            raise UserError("holds NLLs that are not finite numbers", where="scores", remedy=_REMEDY)
+            raise UserError("contains NLLs that are not finite", where="scores", remedy=_REMEDY)
         if is_own:
             predicted = np.where(exact & (rank >= 0), np.where(rank == 0, RIGHT, WRONG), UNKNOWN)
         else:

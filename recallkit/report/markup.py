@@ -1,4 +1,4 @@
-"""Markup of a page: elements are made by `tag` alone, and everything that comes from data goes through `text`."""
+"""Markup of a page: elements are made only by `tag`, and all data passes through `text`."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _VOID = ("meta",)
 
 
 def text(value: object) -> str:
-    """Data as text: markup in it is shown, not obeyed, and control characters are written out."""
+    """Data as text: markup and control characters in it are escaped."""
     return html.escape(printable(str(value)))
 
 
 def tag(name: str, /, *children: str, **attributes: object) -> str:
-    """An element around markup. Attributes are data; in their names `_` stands for `-`, and a last one is dropped."""
+    """An element around markup. Attributes are data; in their names `_` is written as `-`, and a trailing one is dropped."""
     written = "".join(f' {key.rstrip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items())
     return f"<{name}{written}>" + ("" if name in _VOID else f"{''.join(children)}</{name}>")
 
 
 def table(label: str, headers: Sequence[str], rows: Iterable[str]) -> str:
-    """A table of finished rows, which scrolls by itself where it is wider than the page."""
+    """A table of rows of markup, which scrolls by itself if it is wider than the page."""
     header = tag("thead", tag("tr", *(tag("th", text(header), scope="col") for header in headers)))
     body = tag("tbody", *(row + "\n" for row in rows))
     return tag("div", tag("table", header, "\n", body), class_="wide", role="region", tabindex=0, aria_label=label)
 
 
 def shown_table(shown: Table) -> str:
-    """A table of finished text with its title above and its caption below; the first column heads the rows."""
+    """A table of text with its title above and its caption below; the first column has the row headers."""
     rows = (tag("tr", tag("th", text(first), scope="row"), *(tag("td", text(cell)) for cell in rest)) for first, *rest in shown.rows)
     lines = (shown.caption or "").split("\n")
     caption = [tag("p", " ".join(text(line) for line in lines), class_="notes")] if shown.caption else []
@@ -46,14 +46,14 @@ def shown_table(shown: Table) -> str:
 
 
 def own_ids(drawing: str, name: str) -> str:
-    """A drawing whose ids begin with `name`, so that several stand on one page; HTML needs no namespace."""
+    """A drawing whose ids begin with `name`, so that several fit on one page; HTML needs no namespace."""
     drawing = re.sub(r' xmlns="[^"]*"', "", drawing)
     drawing = re.sub(r'(?<=\sid=")([^"]+)(?=")', rf"{name}-\1", drawing)
     return re.sub(r'(?<==")url\(#([^")]+)\)(?=")', rf"url(#{name}-\1)", drawing)
 
 
 def data(name: str, value: str) -> str:
-    """JSON for the page's script: no byte of it can end the element that it stands in."""
+    """JSON for the page's script, escaped so that it cannot end its element."""
     safe = value.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     return f'<script type="application/json" id="{name}">{safe}</script>'
 
@@ -64,7 +64,7 @@ def compact_json(value: Any) -> str:
 
 
 def policy(style: str, script: str) -> str:
-    """What the page may do: apply this style, run this script, and nothing else; nothing is fetched from anywhere."""
+    """The content security policy: this style and this script, and nothing else; nothing is fetched from anywhere."""
     return f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
 
 

@@ -1,4 +1,4 @@
-"""The page as a whole: head, policy, heading, sections one below the other, style and script within it."""
+"""Assembles the page: head, content security policy, heading, sections, with style and script inlined."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from recallkit.report.sections import Section
 
 HEAD = b'<!doctype html>\n<html lang="en" data-made-by="recallkit">\n'
-"""How a page begins, and by what it is known as ours when it is replaced."""
+"""The first bytes of a page, which identify it as ours when it is to be replaced."""
 
 MOST_BYTES = 5_000_000
-"""Of a whole page."""
+"""Most bytes of a whole page."""
 
 
 @cache

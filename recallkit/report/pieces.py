@@ -1,7 +1,7 @@
-"""What the ids of a text show: text where they are characters, bytes where a character is cut in pieces.
+"""How the ids of a text are displayed: as text if they are whole characters, as bytes if a character is divided.
 
-A character whose bytes lie in several tokens is shown by the last of them, and the others show their bytes: so what is
-read from token to token is the text, and no token is empty.
+A character whose bytes are in several tokens is shown in the last of them, and the others show their bytes: read from token to
+token this gives the text, and no token is empty.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONTINUATION = range(0x80, 0xC0)
 
 
 class Pieces:
-    """The ids of a tokenizer as a page shows them.
+    """The display of a tokenizer's ids on a page.
 
     `Shown` is text, or a list of texts and single bytes (integers), or, for an id without a piece, the id itself.
     """
@@ -33,24 +33,24 @@ class Pieces:
         text = tokenizer.document_text
         is_text = text is not None and not text.is_end(np.array([tokenizer.end_token_id]))[0]
         self.end = -1 if is_text else tokenizer.end_token_id
-        """The id that ends documents; -1 where it is a piece of text as any other."""
+        """The id that ends documents; -1 if it is an ordinary piece of text."""
 
     def alone(self, index: int) -> Shown:
-        """An id by itself."""
+        """The display of a single id."""
         if self._bytes is None:
             return self._tokenizer.backend.id_to_token(index) or index
         piece = self._bytes[index] if index < len(self._bytes) else b""
         return _simple(next(parts_of([piece]))) if piece else index
 
     def otherwise(self, ids: Sequence[int]) -> list[tuple[int, Shown]]:
-        """The places in `ids` of those that show otherwise among the others than alone, and what they show there."""
+        """The positions in `ids` that are displayed differently in context than alone, and their display."""
         if self._bytes is None:
             return []
         pieces = [self._bytes[index] if index < len(self._bytes) else b"" for index in ids]
         if all(map(_is_text, set(pieces))):
             return []
         shown = zip(ids, pieces, parts_of(pieces), strict=True)
-        # What is text by itself is the same text among others.
+        # An id that is text by itself is the same text in context.
         return [
             (place, _simple(parts))
             for place, (index, piece, parts) in enumerate(shown)
@@ -59,7 +59,7 @@ class Pieces:
 
 
 def parts_of(pieces: Sequence[bytes]) -> Iterator[list[str | int]]:
-    """For each of the pieces of a text the characters that end in it, as text, and its bytes of no such character, as integers."""
+    """For each piece of a text, the characters that end in it as text, and its remaining bytes as integers."""
     joined = b"".join(pieces)
     ends = _character_ends(joined)
     start = 0
@@ -80,7 +80,7 @@ def parts_of(pieces: Sequence[bytes]) -> Iterator[list[str | int]]:
 
 
 def _character_ends(joined: bytes) -> dict[int, tuple[int, int]]:
-    """For each byte of a whole character: where the character ends, and how many bytes it has."""
+    """For each byte of a complete character: where the character ends, and how many bytes it has."""
     found: dict[int, tuple[int, int]] = {}
     place = 0
     while place < len(joined):

@@ -1,4 +1,4 @@
-"""What a page is made of: a comparison's results, its tokens, evaluations, MQAR, a profile, and how all of it was measured."""
+"""The sections of a page: a comparison's results, its tokens, recall evaluations, MQAR, a profile, and the methods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _KINDS = ("all", "ar_hit", "other")
 _NUM_OWN_COLUMNS, _MOST_COLUMNS = 3, 8
-"""Of the table by source: columns that are no model's, and models beside each other."""
+"""In the table by source: columns before those of models, and models per part."""
 _T = TypeVar("_T")
 
 
@@ -41,12 +41,12 @@ class Section:
 
 
 def pictures(figures: Sequence[Figure]) -> str:
-    """Figures beside each other where there is room."""
+    """Figures, side by side if there is room."""
     return tag("div", *(_picture(figure) + "\n" for figure in figures), class_="pictures")
 
 
 def _picture(figure: Figure) -> str:
-    drawing = re.sub(r' xmlns="[^"]*"', "", chart_theme.svg(figure), count=1)  # in HTML it is needless
+    drawing = re.sub(r' xmlns="[^"]*"', "", chart_theme.svg(figure), count=1)  # redundant in HTML
     return tag("figure", tag("h3", text(figure.title)), drawing, tag("figcaption", text(figure.caption)), id=f"figure-{figure.name}")
 
 
@@ -54,7 +54,7 @@ def _picture(figure: Figure) -> str:
 
 
 def results(comparison: Comparison, totals: Totals) -> str:
-    """The answer, what is meant by it, and the table: what stands at the top of the page."""
+    """The top of the page: the answer, its definition, and the table."""
     return "\n".join(
         [
             tag("p", words.answer(comparison, totals), class_="answer"),
@@ -65,7 +65,7 @@ def results(comparison: Comparison, totals: Totals) -> str:
 
 
 def results_table(comparison: Comparison, totals: Totals) -> str:
-    """Perplexities and shares: the reference first, then the models by overall perplexity; below it what to know of a share."""
+    """Perplexities and shares: the reference first, then the models by overall perplexity; below it notes on the shares."""
     heads = ("model", "perplexity of all tokens", "of AR hits", "of other tokens", "AR share of the gap", "95 % interval", "share, clipped")
     first = [totals[comparison.models[0], kind] for kind in _KINDS]
     cells = [tag("td", ppl(row["ppl_reference"])) for row in first] + [tag("td", "reference", colspan=3, class_="soft")]
@@ -79,20 +79,20 @@ def results_table(comparison: Comparison, totals: Totals) -> str:
         cells += [tag("td", struck[0], class_="share"), *(tag("td", share) for share in struck[1:])]
         rows.append(tag("tr", tag("th", text(model), scope="row"), *cells))
         if row["note"]:
-            notes.append(tag("li", text(f"{model}: {'the share means nothing: ' * void}{row['note']}")))
+            notes.append(tag("li", text(f"{model}: {'the share is meaningless: ' * void}{row['note']}")))
     table = markup.table("Perplexities and shares of the gap", heads, rows)
     return table + (tag("ul", *notes, class_="notes") if notes else "")
 
 
 def gap_section(comparison: Comparison, figures: Sequence[Figure]) -> Section:
-    """The pictures of a comparison, and its shares by source."""
+    """The charts of a comparison, and its shares by source."""
     by_source = by_source_table(comparison.tables)
     tables = [] if by_source is None else [markup.shown_table(part) for part in _side_by_side(by_source, _NUM_OWN_COLUMNS)]
     return Section("pictures", "Where the gap lies", "\n".join([pictures(figures), *tables]))
 
 
 def _side_by_side(table: Table, own: int) -> list[Table]:
-    """A table with a column a model in parts that paper is wide enough for; the first `own` columns stand in each."""
+    """Divides a table with one column per model into parts that fit on paper; each repeats the first `own` columns."""
     places = range(own, len(table.headers))
     parts = [[*range(own), *places[start : start + _MOST_COLUMNS]] for start in range(0, len(places), _MOST_COLUMNS)]
     if len(parts) == 1:
@@ -110,12 +110,12 @@ def _side_by_side(table: Table, own: int) -> list[Table]:
 
 
 def method_section(comparison: Comparison, totals: Totals, labels: Mapping[str, Any] | None) -> Section:
-    """How it was measured, and the commands that make it again."""
+    """How it was measured, and the commands that reproduce it."""
     facts = words.method(comparison, totals)
     listed = tag("dl", *(tag("dt", text(fact)) + tag("dd", text(value)) + "\n" for fact, value in facts.items()))
-    # A line of a command may end between its words, never in an option.
+    # A line may break between the words of a command, never within an option.
     commands = "\n".join(" ".join(tag("span", text(word)) for word in command.split(" ")) for command in words.commands(comparison, labels))
-    again = tag("h3", "Made again by") + tag("pre", tag("code", commands))
+    again = tag("h3", "Reproduced by") + tag("pre", tag("code", commands))
     return Section("method", "How it was measured", f"{listed}\n{again}")
 
 
@@ -134,16 +134,16 @@ _KEYS = (
 
 
 def token_section(view: TokenView, folder: str) -> Section:
-    """The text that models were scored on, token by token. `folder`: what was asked for, as a command would name it."""
+    """The text that models were scored on, token by token. `folder`: the folder as the user would name it in a command."""
     keys = " · ".join(f"{tag('kbd', text(key))} {text(what)}" for key, what in _KEYS)
     intro = (
-        "Each token is coloured by who predicts it, that is, whose first choice it is. ",
+        "Each token is coloured by which model predicts it, that is, ranks it first. ",
         tag("span", "Underlined", class_="sample hit"),
         " are AR hits, ",
         tag("span", "dotted", class_="sample repeated"),
-        " are the other tokens of repeated bigrams, which training saw too often to count. ",
-        "Point at a token, or move to it, and the latest earlier occurrence of its bigram lights up; beside it stand the token's NLL "
-        "(negative log-likelihood, in nats) and its rank among a model's choices, 0 for the first.",
+        " are other tokens of repeated bigrams, which were too frequent in training to be AR hits. ",
+        "Point at a token, or move to it, to highlight the latest earlier occurrence of its bigram and to show each model's NLL "
+        "(negative log-likelihood, in nats) and the token's rank in its prediction, 0 being the first.",
     )
     parts = (
         tag("p", *intro),
@@ -157,28 +157,28 @@ def token_section(view: TokenView, folder: str) -> Section:
 
 
 def no_token_section(reason: str, folder: str) -> Section:
-    """Why there is no token view, and how to get it."""
+    """Why there is no token view, and how to add it."""
     remedy = f"with the slices and scores that were compared, recallkit report {folder} --slices DIR adds it"
     told = f"The text is not shown here: {reason}; {remedy}."
     return Section("tokens", "The text, token by token", tag("p", text(told), class_="notes"))
 
 
 def _view_notes(view: TokenView, folder: str) -> list[str]:
-    """What of the text is here and what is not, and what to know of models with other tokenizers."""
+    """Which part of the text is shown, and notes on models with other tokenizers."""
     unit = "sequences" if view.excerpts == view.sequences else f"parts of {view.sequences:,} sequences"
     lines = [
-        f"{view.shown:,} of {view.excerpts:,} {unit} are on this page: those where the models pay most for AR hits beside the reference"
+        f"{view.shown:,} of {view.excerpts:,} {unit} are on this page: those where the models' NLL on AR hits exceeds the reference's most"
         f"{', and those asked for' if view.asked else ''}. Others: recallkit report {folder} --sequence N, or --document N."
     ]
     if view.asked_shown < view.asked:
-        lines.append(f"Of {view.asked:,} that were asked for the first {view.asked_shown:,} are here, for a page has room for no more.")
+        lines.append(f"Of {view.asked:,} that were asked for, the first {view.asked_shown:,} are here; the page has room for no more.")
     lines += [
-        f"{name} has a tokenizer of its own: it counts as right where all of its own tokens that end in a token are its first choice, and "
-        f"where they do not begin and end with it nothing can be told."
+        f"{name} has a tokenizer of its own: it counts as right if all of its own tokens that end in a token were ranked first; if "
+        f"its tokens do not begin and end with that token, this is unknown."
         for name in view.own_tokenizers
     ]
     if not view.has_bytes:
-        lines.append("Pieces of this tokenizer have no bytes of their own: they are shown as its vocabulary writes them.")
+        lines.append("Pieces of this tokenizer have no bytes of their own and are shown as written in its vocabulary.")
     return lines
 
 
@@ -188,7 +188,7 @@ def _view_notes(view: TokenView, folder: str) -> list[str]:
 def read_tables(kind: type[_T], folder: Path) -> _T:
     """The frames of a dataclass of tables, each from `folder`/NAME.parquet.
 
-    Raises UserError where one is damaged or they are not of one result.
+    Raises UserError if one is damaged or they are of different results.
     """
     result = kind.__name__.removesuffix("Tables").lower()
     files = {field.name: folder / f"{field.name}.parquet" for field in fields(kind)}  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ def read_tables(kind: type[_T], folder: Path) -> _T:
 
 
 def recall_section(folder: Path) -> tuple[Section, list[Figure]]:
-    """Recall evaluations: accuracies, differences, answers, and their pictures."""
+    """Recall evaluations: accuracies, differences, answers, and their charts."""
     from recallkit.recall.charts import figures as draw
     from recallkit.recall.tables import RecallTables
     from recallkit.recall.view import recall_tables

@@ -1,6 +1,6 @@
-"""Single sequences as they were labelled and scored: a row a token with its text, its labels, and what models made of it.
+"""Single sequences as they were labelled and scored: one row per token with its text, its labels and its scores by model.
 
-What `recallkit tokens` and the report show. Only the row groups that hold the sequence are read.
+Used by `recallkit tokens` and the report. Only the row groups that contain the sequence are read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SLICE_AGAIN = "slice again with --force"
 
 @dataclass(frozen=True, slots=True)
 class Excerpts:
-    """A slice directory and the score files of some of its models, opened and checked to be of the same sequences."""
+    """A slice directory and the score files of some of its models, opened, and checked to be of the same sequences."""
 
     slices: Path
     models: tuple[str, ...]
@@ -44,25 +44,25 @@ class Excerpts:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences are numbered from 0 to one less than this."""
+        """The number of sequences, which are numbered from 0."""
         return int(self.labelled.manifest["num_sequences"])
 
     @property
     def has_counts(self) -> bool:
-        """Whether AR hits are told from other repeated tokens."""
+        """Whether AR hits are distinguished from other repeated tokens."""
         return self.labelled.manifest["counts"] is not None
 
     def read(self, sequence: int) -> pl.DataFrame:
-        """One row a predicted token of `sequence`, in order: the columns of `tokens.parquet`, and
+        """One row per predicted token of `sequence`, in order: the columns of `tokens.parquet`, and
 
-        text: what the token stands for, bytes that are no whole character written as `\\xNN`.
-        earlier: position at which the bigram's latest earlier occurrence ends; null where it is not repeated. 0 is the
-        sequence's first token, which is context and no row.
+        text: the token's text, with bytes that are not a whole character written as `\\xNN`.
+        earlier: position at which the bigram's latest earlier occurrence ends; null if it is not repeated. 0 is the
+        sequence's first token, which is context and has no row.
         nll_i (nats), rank_i, argmax_i, exact_i: as in the score file of `models[i]`.
         predicted_i: the text of argmax_i; null for a model with a tokenizer of its own, which has no such token.
-        right_i: whether no entry outranks the token; null where such a model's tokens do not begin and end where this one does.
+        right_i: whether the token is ranked first; null if such a model's tokens do not begin and end where this one does.
 
-        Raises UserError where there is no such sequence, and for damaged or misplaced scores.
+        Raises UserError if there is no such sequence, and for damaged or misaligned scores.
         """
         import polars as pl
 
@@ -80,16 +80,16 @@ class Excerpts:
         return frame.with_columns(columns)
 
     def text_of(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for. Without bytes of their own (WordPiece ...) pieces are shown as the vocabulary writes them."""
+        """The text of each id. Pieces without bytes of their own (WordPiece ...) are shown as written in the vocabulary."""
         pieces, backend = self.tokenizer.token_bytes, self.tokenizer.backend
         if pieces is None:
             return [_word_piece(backend.id_to_token(index) or "") for index in ids]
         return [pieces[index].decode("utf-8", "backslashreplace") if index < len(pieces) else "" for index in ids]
 
     def sum_hits(self) -> pl.DataFrame:
-        """One row a sequence: `sequence`, `hits`, and nll_i, the NLL (nats) of models[i] summed over them.
+        """One row per sequence: `sequence`, `hits`, and nll_i, the NLL (nats) of models[i] summed over them.
 
-        Hits are the AR hits; repeated tokens where nothing was counted. Reads every row once, a batch at a time.
+        Hits are the AR hits, or repeated tokens if there are no training counts. Reads every row once, in batches.
         """
         import numpy as np
         import polars as pl
@@ -108,9 +108,9 @@ class Excerpts:
         return pl.DataFrame({"sequence": np.arange(self.num_sequences), "hits": sums[0].astype(np.int64), **nlls})
 
     def most_telling(self) -> int:
-        """The sequence in which the first two models differ most on hits, NLLs summed; with one model the one whose hits cost most.
+        """The sequence in which the first two models differ most in summed NLL of hits; with one model, the largest summed NLL of hits.
 
-        Without models the one with most hits. Of equals the first.
+        Without models, the sequence with most hits. Among equals the first.
         """
         import polars as pl
 
@@ -118,7 +118,7 @@ class Excerpts:
         return int(self.sum_hits().select(sums.arg_max()).item())
 
     def _scored(self, place: int, sequence: int, positions: pl.Series) -> list[pl.Series]:
-        """The columns of one model. Raises UserError where its rows are not those of the labels."""
+        """The columns of one model. Raises UserError if its rows are not those of the labels."""
         import polars as pl
 
         path, remedy = score_path(self.slices, self.models[place]), _score_again(self.models[place], self.slices)
@@ -136,9 +136,9 @@ class Excerpts:
 
 
 def open_excerpts(slices: Path, models: Sequence[str] = ()) -> Excerpts:
-    """Opens a slice directory to look at single sequences, with the scores of `models`, which may be none.
+    """Opens a slice directory to read single sequences, with the scores of `models`, possibly none.
 
-    Raises UserError where labels, tokenizer or scores are missing, or of other sequences; it names the models that are scored.
+    Raises UserError if labels, tokenizer or scores are missing or of other sequences; it names the models that are scored.
     """
     path = slices / "tokens.parquet"
     manifest = artifacts.read_manifest(path)
@@ -154,12 +154,12 @@ def open_excerpts(slices: Path, models: Sequence[str] = ()) -> Excerpts:
 
 
 def read_sequence(slices: Path, sequence: int, models: Sequence[str] = ()) -> pl.DataFrame:
-    """One sequence of a slice directory, a row a predicted token: see `Excerpts.read`, which reads several without opening them anew."""
+    """One sequence of a slice directory, one row per predicted token; to read several, use `Excerpts.read`."""
     return open_excerpts(slices, models).read(sequence)
 
 
 def scored_models(slices: Path) -> list[str]:
-    """Names of the models whose scores lie in a slice directory and can be read, in order."""
+    """Names of the models with readable scores in a slice directory, in order."""
     names = []
     for path in sorted((slices / "scores").glob("*.parquet")):
         try:
@@ -182,7 +182,7 @@ def _score_again(model: str, slices: Path, force: str = " --force") -> str:
 
 
 def _rows(path: Path, layout: str, columns: Sequence[str], sequence: int, remedy: str) -> pl.DataFrame:
-    """The rows of one sequence. Raises UserError where the file is damaged."""
+    """The rows of one sequence. Raises UserError if the file is damaged."""
     import polars as pl
     import pyarrow.dataset as ds
 
@@ -198,5 +198,5 @@ def _rows(path: Path, layout: str, columns: Sequence[str], sequence: int, remedy
 
 
 def _word_piece(piece: str) -> str:
-    """A piece of a vocabulary without bytes: words begin with a space, and what goes on inside one does not."""
+    """The text of a piece without bytes: words begin with a space, continuations of words do not."""
     return piece.removeprefix("##") if piece.startswith("##") else f" {piece}"

@@ -1,4 +1,4 @@
-"""One sequence as text: who predicted each token rightly, which tokens are AR hits, and what models made of those (Zoology D.1.1)."""
+"""One sequence as text: which model predicted each token correctly, which tokens are AR hits, and their scores (Zoology D.1.1)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _MOST_ROWS = 40
-"""Tokens in the table: `--json` has all of them."""
+"""Tokens in the table; `--json` has all of them."""
 
 _SIGNS = {"\n": "↵", "\t": "⇥", " ": "·"}
 
 
 class Which(StrEnum):
-    """Tokens that are looked at."""
+    """Tokens to select."""
 
     ar_hit = "ar_hit"
     repeated = "repeated"
@@ -36,7 +36,7 @@ class Which(StrEnum):
 
 _NEED_TWO = (Which.reference_only, Which.model_only, Which.both_right, Which.both_wrong)
 
-# Who was right: the style where there are colours, the sign behind a marked token where there are none.
+# Which model was right: the style if there are colours, otherwise the sign after a marked token.
 _LOOKS = {
     Which.both_right: ("", "²"),
     Which.both_wrong: ("bright_black", "⁰"),
@@ -49,10 +49,10 @@ _HIT_STYLE = "bold underline"
 
 @dataclass(frozen=True, slots=True)
 class ShownSequence:
-    """A sequence to show: its rows (`excerpt.Excerpts.read`), and whose scores they hold.
+    """A sequence to show: its rows (`sequence.Excerpts.read`), and the models of its scores.
 
-    With a reference and a model they are number 0 and 1 of the rows' columns; a model alone is number 0.
-    `before` is the text of the first token, which is context for the others and has no row.
+    With a reference and a model, these are numbers 0 and 1 in the rows' columns; a single model is number 0.
+    `before` is the text of the first token, which is context and has no row.
     """
 
     number: int
@@ -63,30 +63,30 @@ class ShownSequence:
     model: str | None = None
     has_counts: bool = True
     is_chosen: bool = False
-    """Whether it was chosen because it differs most."""
+    """Whether it was chosen as the sequence with the largest difference."""
 
     @property
     def hits(self) -> str:
-        """The column of the tokens that are asked about: AR hits, or repeated tokens where nothing was counted."""
+        """The column of the tokens of interest: AR hits, or repeated tokens if there are no training counts."""
         return "ar_hit" if self.has_counts else "repeated"
 
     @property
     def hits_name(self) -> str:
-        """What they are called."""
+        """Their name."""
         return "AR hits" if self.has_counts else "repeated tokens"
 
     def select(self, which: Which) -> list[bool]:
-        """For each row, whether it is one of `which`. Raises UserError where that takes two models, or counts."""
+        """For each row, whether it is one of `which`. Raises UserError if that needs two models or training counts."""
         if which in _NEED_TWO:
             if self.reference is None:
                 raise UserError("needs a reference and a model", where=f"--filter {which.value}", remedy="give --reference and --model")
             return [state is which for state in self.states()]
         if which is Which.ar_hit and not self.has_counts:
-            raise UserError("nothing was counted here", where="--filter ar_hit", remedy="use --filter repeated, or slice with --counts")
+            raise UserError("no training counts here", where="--filter ar_hit", remedy="use --filter repeated, or slice with --counts")
         return [True] * len(self.rows) if which is Which.all else self.rows[which.value].to_list()
 
     def states(self) -> list[Which | None]:
-        """Who was right on each token; None where that is not known, or there are no two models."""
+        """Which model was right on each token; None if that is unknown, or if there are not two models."""
         if self.reference is None:
             return [None] * len(self.rows)
         by_right = {
@@ -114,9 +114,9 @@ def tokens_json(shown: ShownSequence, which: Which | None = None) -> dict[str, A
 
 
 def print_tokens(shown: ShownSequence, which: Which | None = None) -> None:
-    """The text, each token in the colour of who was right, what the colours mean, and a table of the AR hits or of `which`.
+    """The text, each token coloured by which model was right, a legend, and a table of the AR hits or of `which`.
 
-    Where there are no colours, as in a pipe, the tokens that are looked at stand in brackets.
+    Without colours, as in a pipe, the selected tokens are in brackets.
     """
     out = console.stdout()
     chosen = shown.select(which or (Which.ar_hit if shown.has_counts else Which.repeated))
@@ -133,7 +133,7 @@ def print_tokens(shown: ShownSequence, which: Which | None = None) -> None:
 
 
 def _heading(shown: ShownSequence) -> list[str]:
-    """What is shown, and how much the models differ on it."""
+    """Which sequence is shown, and how much the models differ on it."""
     sources = ", ".join(shown.rows["source"].unique(maintain_order=True))
     num_hits = int(shown.rows[shown.hits].sum())
     place = f"Sequence {shown.number:,} (0 to {shown.num_sequences - 1:,}; {sources})"
@@ -147,7 +147,7 @@ def _heading(shown: ShownSequence) -> list[str]:
 
 
 def _text(shown: ShownSequence, chosen: list[bool], *, has_colours: bool, only_chosen: bool) -> Text:
-    """The text of the sequence, the first token dim: it is not predicted."""
+    """The text of the sequence; its first token, which is not predicted, is dim."""
     from rich.text import Text
 
     text = Text(_in_text(shown.before), style="")
@@ -156,7 +156,7 @@ def _text(shown: ShownSequence, chosen: list[bool], *, has_colours: bool, only_c
     hits, repeated = shown.rows[shown.hits].to_list(), shown.rows["repeated"].to_list()
     for place, token in enumerate(shown.rows["text"]):
         style, sign = looks[place]
-        # A mark that reached over a line's end would colour the margin, or close on the next line.
+        # A mark that extended over a line's end would colour the margin, or be closed on the next line.
         written, end = _in_text(token).removesuffix("\n"), "\n" * token.endswith("\n")
         if not has_colours:
             text.append(f"⟦{written}⟧{sign}{end}" if chosen[place] else f"{written}{end}")
@@ -168,7 +168,7 @@ def _text(shown: ShownSequence, chosen: list[bool], *, has_colours: bool, only_c
 
 
 def _looks(shown: ShownSequence) -> list[tuple[str, str]]:
-    """Style and sign of every token: who was right."""
+    """Style and sign of every token, by which model was right."""
     if shown.reference is not None:
         return [_LOOKS[state] if state is not None else ("italic", "?") for state in shown.states()]
     if shown.model is not None:
@@ -177,7 +177,7 @@ def _looks(shown: ShownSequence) -> list[tuple[str, str]]:
 
 
 def _legend(shown: ShownSequence, which: Which | None, *, has_colours: bool) -> Text:
-    """What colours, or brackets and signs, mean."""
+    """The legend of colours, or of brackets and signs."""
     from rich.text import Text
 
     names = _meanings(shown)
@@ -193,7 +193,7 @@ def _legend(shown: ShownSequence, which: Which | None, *, has_colours: bool) -> 
 
 
 def _meanings(shown: ShownSequence) -> list[tuple[tuple[str, str], str]]:
-    """Style and sign, and what they say."""
+    """Style and sign, and their meaning."""
     if shown.reference is not None:
         names = {
             Which.both_right: "both right",
@@ -208,11 +208,11 @@ def _meanings(shown: ShownSequence) -> list[tuple[tuple[str, str], str]]:
         is_known = shown.rows["right_0"].null_count() == 0
     else:
         return []
-    return found if is_known else [*found, (("italic", "?"), "not told: its own tokens end elsewhere")]
+    return found if is_known else [*found, (("italic", "?"), "unknown: its own tokens end elsewhere")]
 
 
 def tokens_table(shown: ShownSequence, chosen: list[bool], which: Which | None = None) -> Table:
-    """The chosen tokens in order; of many those where the models differ most, or the first of them."""
+    """The chosen tokens in order; if there are many, those where the models differ most, or the first ones."""
     rows = [row for row, keep in zip(shown.rows.iter_rows(named=True), chosen, strict=True) if keep]
     kept = sorted(sorted(rows, key=lambda row: -_difference(shown, row))[:_MOST_ROWS], key=lambda row: row["position"])
     headers = ["token", "at", "earlier\nat", "training\ncount"]
@@ -227,7 +227,7 @@ def tokens_table(shown: ShownSequence, chosen: list[bool], which: Which | None =
 
 def _caption(shown: ShownSequence, is_cut: bool) -> str:
     parts = ["At: position in the sequence. Earlier at: where the bigram last ended before (0: the first token, which is not predicted)."]
-    parts += ["NLL in nats; predicted: what the model ranked first where it was wrong."] if shown.model is not None else []
+    parts += ["NLL in nats; predicted: what the model ranked first if it was wrong."] if shown.model is not None else []
     which = "Shown are those where the models differ most" if shown.reference is not None else "Shown are the first of them"
     return " ".join([*parts, *([f"{which}; --json has all."] if is_cut else [])])
 
@@ -251,12 +251,12 @@ def _whole(value: int | None) -> str:
 
 
 def _visible(token: str) -> str:
-    """A token in a table: spaces and line ends as signs, nothing that a terminal obeys."""
+    """A token in a table: spaces and line ends as signs, without control characters."""
     return "".join(_SIGNS.get(character) or _harmless(character) for character in token)
 
 
 def _in_text(token: str) -> str:
-    """A token in running text, where spaces are spaces and lines end."""
+    """A token in running text, with spaces and line breaks kept."""
     signs = {"\n": "↵\n", "\t": "⇥   ", " ": " "}
     return "".join(signs.get(character) or _harmless(character) for character in token)
 

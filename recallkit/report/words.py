@@ -1,4 +1,4 @@
-"""What a comparison says in words: the question, the answer in a sentence or two, what is meant by recall, how it was measured."""
+"""A comparison in words: the question, the answer in a sentence or two, the definition of recall, how it was measured."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _FACTS = {
     **{f"slices.{name}": kind for name, kind in _SLICES_FACTS.items()},
 }
 _LABELS_FACTS = {**_SLICES_FACTS, "counts.path": str, "names": list}
-"""What is told of a comparison and of its text, by its place in a manifest."""
+"""The fields of manifests that a page uses, by path, with their types."""
 
 
 def check_facts(comparison: Comparison, labels: Mapping[str, Any] | None) -> None:
-    """Raises UserError where a manifest lacks what a page tells, or the table a model's rows. `labels`: the slices' manifest."""
+    """Raises UserError if a manifest lacks a field that a page uses, or the table lacks a model. `labels`: the slices' manifest."""
     _check_told(comparison.manifest, _FACTS, comparison.folder)
     if labels is not None:
         _check_told(labels, _LABELS_FACTS, comparison.slices)
@@ -60,7 +60,7 @@ def check_facts(comparison: Comparison, labels: Mapping[str, Any] | None) -> Non
     is_sound = bool(names) and all(isinstance(name, str) for name in names) and set(comparison.models) <= set(names)
     inexact = [share.get("all") if isinstance(share, dict) else None for share in comparison.manifest["inexact"].values()]
     if not (is_sound and comparison.models and all(isinstance(share, (int, float)) for share in inexact)):
-        raise UserError("its manifest tells of other models than its table", where=comparison.folder, remedy=_REMEDY)
+        raise UserError("its manifest and its table are of different models", where=comparison.folder, remedy=_REMEDY)
     for model in comparison.models:
         for kind in ("all", "ar_hit", "other"):
             if (model, kind) not in totals:
@@ -68,7 +68,7 @@ def check_facts(comparison: Comparison, labels: Mapping[str, Any] | None) -> Non
 
 
 def _check_told(manifest: Mapping[str, Any], facts: Mapping[str, type], where: Path | None) -> None:
-    """`facts`: place in the manifest, a dot before the key of an object within -> its type."""
+    """`facts`: path in the manifest, with dots between nested keys -> type."""
     for path, kind in facts.items():
         value: Any = manifest
         for key in path.split("."):
@@ -93,12 +93,12 @@ def answer(comparison: Comparison, totals: Totals) -> str:
 
 
 def _claim(model: str, totals: Totals) -> str:
-    """What part of one model's gap is recall, or that no part can be told."""
+    """The share of one model's gap that is recall, or that it is undefined."""
     whole, hits = totals[model, "all"], totals[model, "ar_hit"]
     subject = f"{tag('b', text(model))} (perplexity {ppl(whole['ppl_model'])} against {ppl(whole['ppl_reference'])})"
     gap = "lead" if whole["delta_nll"] < 0 else "gap"
     if is_void(hits):
-        return f"{subject}: a share of this {gap} means nothing ({text('; '.join(_void_notes(hits)))})."
+        return f"{subject}: a share of this {gap} is meaningless ({text('; '.join(_void_notes(hits)))})."
     share, bounds = tag("strong", percent(hits["gap_share"])), f"95 % interval {interval(hits)}" if hits["ci_low"] is not None else ""
     if 0 <= hits["gap_share"] <= 1:
         return f"{subject}: {share}{bounds and f' ({bounds})'} of this {gap} is recall."
@@ -106,34 +106,34 @@ def _claim(model: str, totals: Totals) -> str:
 
 
 def _beyond(hits: Mapping[str, Any], gap: str) -> str:
-    """What a share below 0 or above 1 means: the model and the reference change places from one slice to the other."""
+    """The meaning of a share below 0 or above 1: which model is better differs between the two slices."""
     low, high = (hits["gap_share"] if hits[name] is None else hits[name] for name in ("ci_low", "ci_high"))
     is_told = high < 0 or low > 1
     place = "better" if gap == "gap" else "worse"
-    side = f"it is {place} than the reference" if is_told else f"it cannot be told to be {'worse' if gap == 'gap' else 'better'}"
+    side = f"it is {place} than the reference" if is_told else f"it is not clearly {'worse' if gap == 'gap' else 'better'}"
     if hits["gap_share"] < 0:
         return f"none of this {gap} is recall; on AR hits {side}"
     return f"all of this {gap} is recall; on the other tokens {side}"
 
 
 def _void_notes(hits: Mapping[str, Any]) -> list[str]:
-    """Of the notes those that say why a share means nothing; what the share would say is left out."""
+    """The notes that explain why a share is meaningless, without those that interpret it."""
     every: list[str] = hits["note"].split("; ")
     return [note for note in every if note in (NO_GAP, NOT_TOLD_FROM_ZERO)] or every
 
 
 def definition(comparison: Comparison, totals: Totals) -> str:
-    """What is meant by recall, as text."""
+    """The definition of recall, as text."""
     facts, hits = comparison.manifest["slices"], totals[comparison.models[0], "ar_hit"]
     return (
-        f"Associative recall (AR) is the part of the gap that lies in AR hits: tokens that complete a bigram which stood earlier in the "
+        f"Associative recall (AR) is the part of the gap on AR hits: tokens that complete a bigram which occurred earlier in the "
         f"same context and was seen at most {facts['max_count']:,} times in {facts['counts']['num_tokens']:,} training tokens. "
         f"They are {percent(hits['share_of_tokens'], 2)} of the tokens."
     )
 
 
 def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
-    """How it was measured, fact by fact."""
+    """How it was measured, as a list of facts."""
     manifest, facts = comparison.manifest, comparison.manifest["slices"]
     counts, tokenizer, hits = facts["counts"], facts["tokenizer"], totals[comparison.models[0], "ar_hit"]
     packing = "documents packed one after the other" if facts["boundary"] == "pack" else "the context reset at each document"
@@ -145,7 +145,7 @@ def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
         f"{facts['max_count']:,}, that is {abbreviate(facts['max_count'] / max(1, counts['num_tokens']) * 1e9)} in a billion tokens",
         "Training counts": f"{counts['num_tokens']:,} tokens, {counts['num_bigrams']:,} distinct bigrams; id {counts['id']}",
         "Tokenizer": f"{tokenizer['name']}, {tokenizer['vocab_size']:,} entries; digest {tokenizer['digest']}",
-        **({"Tokenizers of their own": f"tokens that do not begin and end where theirs do: {', '.join(inexact)}"} if inexact else {}),
+        **({"Tokenizers of their own": f"tokens that do not begin and end at their boundaries: {', '.join(inexact)}"} if inexact else {}),
         "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the AR hits, divided by the same over all tokens "
         "(Zoology, section 3.1); clipped: at most 100 %, as the papers print it",
         "Interval": "95 %, percentile bootstrap over sequences",
@@ -155,7 +155,7 @@ def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
 
 
 def _sources(comparison: Comparison) -> str:
-    """The largest sources with their tokens. A model's totals stand first: what comes after them is by source, whatever it is called."""
+    """The largest sources with their tokens. The first three rows of a model are its totals, all others sources, whatever their names."""
     rows = comparison.tables.gap.to_dicts()[3:]
     first = comparison.tables.gap["model"][0]
     tokens = {row["source"]: row["tokens"] for row in rows if (row["model"], row["slice"]) == (first, "all")}
@@ -165,9 +165,9 @@ def _sources(comparison: Comparison) -> str:
 
 
 def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[str]:
-    """The commands that make the tables and the page again. `labels`: the slices' manifest, where they are at hand.
+    """The commands that make the tables and the page again. `labels`: the slices' manifest, if they are available.
 
-    Files are named without their folders: a page that is passed on tells nothing of the machine that it was made on.
+    Files are named without their folders, so that a page reveals nothing about the machine that it was made on.
     """
     facts = comparison.manifest["slices"]
     names = [] if labels is None else labels["names"]

@@ -1,4 +1,4 @@
-"""A page from the results that lie in a folder: found, read, drawn, laid out, and written whole or not at all."""
+"""Makes a page from the results in a folder: finds, reads and draws them, and writes the page atomically."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _OTHERS_QUESTION = "How much do these models, and this text, recall?"
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """What of a page a reader may choose. `slices`: the slice directory that was compared on, where the comparison does not lie in it;
-    `more`: further folders with results; `figures`: where pictures go as files; `sequences`, `documents`: text to show beside the usual."""
+    """Options of a page. `slices`: the slice directory of the comparison, if the comparison is not in it; `more`: further folders
+    with results; `figures`: a folder for charts as files; `sequences`, `documents`: text to show in addition to the default."""
 
     slices: Path | None = None
     more: Sequence[Path] = ()
@@ -38,7 +38,7 @@ class ReportOptions:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was written. `results`: kind -> the folder that it was found in; `excerpts` of the text are shown; `pictures`: files."""
+    """What was written. `results`: kind -> the folder where it was found; `excerpts`: number of those shown; `pictures`: files."""
 
     page: Path
     num_bytes: int
@@ -58,17 +58,17 @@ class Report:
 
 
 def write_report(folder: Path, out: Path | None = None, options: ReportOptions = ReportOptions()) -> Report:
-    """Writes the page of the results in `folder`, by default as report.html beside the comparison, whole or not at all.
+    """Writes the page of the results in `folder`, by default as report.html beside the comparison, atomically.
 
-    Raises UserError where there are no results, too many to choose from, or damaged ones, where text was asked for that is not there,
-    and where a file that is not recallkit's own would be replaced.
+    Raises UserError if there are no results, too many to choose from, or damaged ones; if text was requested that does not exist;
+    and if a file that recallkit did not write would be replaced.
     """
     check_figures_folder(options.figures)
     found = find_results(folder, options.more)
     comparison = read_comparison(found["gap"], options.slices) if "gap" in found else None
     if comparison is None and (options.slices, tuple(options.sequences), tuple(options.documents)) != (None, (), ()):
         raise UserError(
-            "no comparison here, so there is no text to show", where=folder, remedy="leave out --slices, --sequence, --document"
+            "there is no comparison here, hence no text to show", where=folder, remedy="leave out --slices, --sequence, --document"
         )
     target = out or (comparison.folder if comparison else folder) / "report.html"
     artifacts.check_replaceable(target, page.HEAD)
@@ -80,13 +80,13 @@ def write_report(folder: Path, out: Path | None = None, options: ReportOptions =
 
 
 def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: ReportOptions) -> tuple[bytes, list[Figure], int]:
-    """The page's bytes, its pictures, and how many excerpts of text it shows."""
+    """The page's bytes, its charts, and how many excerpts of text it shows."""
     if comparison is None:
         others, figures = _others(found)
         return page.lay_out("Recall", _OTHERS_QUESTION, "", others, __version__), figures, 0
     labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
     words.check_facts(comparison, labels)
-    tokens, num_excerpts = _tokens(comparison, options, excerpts.MOST_BYTES)  # first: what was asked for may not be there
+    tokens, num_excerpts = _tokens(comparison, options, excerpts.MOST_BYTES)  # first, because it fails if the requested text does not exist
     from recallkit.attribution.charts import figures as draw
 
     totals, own = comparison.totals, draw(comparison)
@@ -107,15 +107,15 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
 
 
 def _others(found: Mapping[str, Path]) -> tuple[list[Section], list[Figure]]:
-    """The sections of results other than a comparison, and their pictures."""
+    """The sections of results other than a comparison, and their charts."""
     made = [sections.OTHERS[kind](place) for kind, place in found.items() if kind != "gap"]
     return [section for section, _ in made], [figure for _, drawn in made for figure in drawn]
 
 
 def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> tuple[Section, int]:
-    """The token view, or why there is none; whoever asked for text is told by an error."""
+    """The token view, or why there is none; an error if text was requested."""
     if comparison.slices is None:
-        reason: UserError = UserError("the slices that were compared are not at hand")
+        reason: UserError = UserError("the slices of this comparison were not found")
     else:
         try:
             view: TokenView = excerpts.token_view(comparison, options.sequences, options.documents, most_bytes)
@@ -124,7 +124,7 @@ def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> 
         else:
             if view.shown:
                 return sections.token_section(view, "DIR"), view.shown
-            reason = UserError("no excerpt holds AR hits, or none has room on a page")
+            reason = UserError("no excerpt contains AR hits, or none fits on a page")
     if options.slices is not None or options.sequences or options.documents:
         raise UserError(reason.problem, where=reason.where or comparison.folder, remedy=reason.remedy or "give --slices DIR")
     return sections.no_token_section(reason.problem, "DIR"), 0

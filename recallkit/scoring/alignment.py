@@ -1,13 +1,14 @@
-"""One text, two tokenizers: what another tokenizer reads in place of given ids, and its scores carried back to them.
+"""One text, two tokenizers: the ids that another tokenizer reads in place of given ids, and its NLLs aligned to the given ids.
 
-Labels and slices stay on the tokenizer they were made with, the reference. A model with another one reads the same bytes
-from the same place on: each sequence's first id is context for both, and what follows is encoded anew, on its own, so
-that both predict exactly the same bytes. The other's NLL belongs to the reference token in which its id ends; these
-spans part the text, so that the NLL of every sequence stays what it is.
+Labels and slices refer to the tokenizer they were made with, the reference. A model with another tokenizer reads the same bytes:
+each sequence's first id is context for both, and what follows is encoded separately, so that both predict exactly the same bytes.
+The NLL of each id of the other tokenizer is assigned to the reference token in which the id ends; these spans partition the text,
+so that the NLL of every sequence is unchanged. Example: for reference tokens "ab|c" and other ids "a|bc", the NLL of "a" goes to
+"ab", and that of "bc" to "c".
 
-Places are counted in units: a byte of text is one, and so is an end token, which is no text and becomes the other's end
-token. What begins after an end token is a document, and is encoded as one: a tokenizer that puts a space before a first
-word does so there, and nowhere else.
+Positions are measured in units: each byte of text is one, and so is an end token, which is not text and becomes the other's end
+token. What follows an end token is a document and is encoded as one: a tokenizer that puts a space before the first word does
+so there, and nowhere else.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from recallkit.ragged import positions_within
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from recallkit.text.tokenizers import TextTokenizer
+    from recallkit.text.tokenizers import Encoder, TextTokenizer
     from recallkit.text.vocabulary import DocumentText
 
 _REPLACEMENT = "\ufffd"
@@ -31,13 +32,13 @@ _REPLACEMENT = "\ufffd"
 
 @dataclass(frozen=True, slots=True)
 class TranslationCounts:
-    """What a translation met, to be added up and reported.
+    """Statistics of a translation, to be summed and reported.
 
-    num_own_ids: ids of the other tokenizer whose NLLs are carried. num_bytes: bytes of text that they stand for.
-    num_inexact: reference tokens whose two ends are not both ends of the other's ids. num_without_id: those among them in
+    num_own_ids: ids of the other tokenizer whose NLLs are aligned. num_bytes: bytes of text that they represent.
+    num_inexact: reference tokens whose two ends are not both boundaries of the other's ids. num_without_id: those of them in
     which none of its ids ends, so that their NLL is 0. num_texts: pieces of text encoded; num_approximate_texts: those that
-    the other tokenizer changes (lower case, normal forms ...), where places are those of whole characters.
-    num_replaced_bytes: bytes of characters cut in two that the other has no ids for: their run is read as one U+FFFD.
+    the other tokenizer changes (lower case, normal forms ...), where offsets are at whole characters.
+    num_replaced_bytes: bytes of divided characters that the other has no ids for: each run of them is read as one U+FFFD.
     """
 
     num_own_ids: int = 0
@@ -51,13 +52,13 @@ class TranslationCounts:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """The other tokenizer's ids in place of reference ids, with n predictions of the reference and m of the other.
+    """The other tokenizer's ids in place of reference ids, with n predicted ids of the reference and m of the other.
 
     ids: uint32, flat; sequence i is `ids[offsets[i]:offsets[i + 1]]`, its first id is context only; it has at least two.
-    owner: int64 (m,), the reference prediction (flat, from 0) in which each predicted id ends; -1 for one that ends in
-    the context, or stands where there is nothing to predict. Never falls, the -1 left out.
-    last: int64 (n,), the last predicted id (flat) that ends in each reference prediction; where none does, the next.
-    exact: bool (n,), whether a reference token begins and ends where ids of the other do.
+    owner: int64 (m,), the reference prediction (flat, from 0) in which each predicted id ends; -1 for one that ends in the
+    context, or in a sequence with nothing to predict. Non-decreasing apart from the -1.
+    last: int64 (n,), the last predicted id (flat) that ends in each reference prediction; if none does, the next one.
+    exact: bool (n,), whether a reference token begins and ends at boundaries of the other's ids.
     """
 
     ids: np.ndarray
@@ -83,13 +84,13 @@ class OwnScores(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedScores:
+class AlignedScores:
     """Scores of reference tokens by a model with another tokenizer, flat over predictions.
 
-    nll: float32 nats, the sum over the ids that end in the token; 0 where none does. rank: int32, the worst of these ids'
-    ranks; -1 where there is none. argmax: int32, always -1, another vocabulary has no argmax among these tokens. context:
-    int32, the ids that the model had seen before the last of them; where there is none, before the one that covers it.
-    exact: bool, whether the token begins and ends where ids of the other do.
+    nll: float32 nats, the sum over the ids that end in the token; 0 if none does. rank: int32, the worst of these ids' ranks;
+    -1 if there is none. argmax: int32, always -1, because another vocabulary has no argmax among these tokens. context:
+    int32, the ids that the model had seen before the last of them; if there is none, before the one that covers the token.
+    exact: bool, whether the token begins and ends at boundaries of the other's ids.
     """
 
     nll: np.ndarray
@@ -99,11 +100,11 @@ class CarriedScores:
     exact: np.ndarray
 
 
-def carry(translation: Translation, scores: OwnScores, context: np.ndarray | None = None) -> CarriedScores:
-    """Scores of the other's ids as scores of reference tokens; the NLL of each sequence stays what it is.
+def align(translation: Translation, scores: OwnScores, context: np.ndarray | None = None) -> AlignedScores:
+    """Aligns the scores of the other's ids to the reference tokens; the NLL of each sequence is unchanged.
 
-    Summed in float64 and rounded once. `context`, int32 (m,): the ids that the model had seen before each predicted one,
-    all before it in its sequence if not given.
+    Summed in float64 and rounded once. `context`, int32 (m,): the number of ids that the model had seen before each
+    predicted one; if None, all before it in its sequence.
     """
     owner, num_tokens = translation.owner, len(translation.exact)
     assert len(scores.nll) == len(scores.rank) == len(owner)
@@ -111,7 +112,7 @@ def carry(translation: Translation, scores: OwnScores, context: np.ndarray | Non
     rank = np.full(num_tokens, -1, np.int32)
     np.maximum.at(rank, owner[owned], scores.rank[owned])
     seen = _positions(translation.offsets) if context is None else context
-    return CarriedScores(
+    return AlignedScores(
         np.bincount(owner[owned], weights=scores.nll[owned], minlength=num_tokens).astype(np.float32),
         np.full(num_tokens, -1, np.int32),
         rank,
@@ -128,7 +129,7 @@ def _positions(offsets: np.ndarray) -> np.ndarray:
 class Translator:
     """Translates ids of the `reference` tokenizer into ids of `other`.
 
-    With `fast`, gigatoken encodes where it gives the same ids; `notify` is told why it does not. Raises UserError where the
+    With `fast`, gigatoken encodes if it gives the same ids; `notify` is told why it does not. Raises UserError if the
     reference's pieces have no bytes of their own.
     """
 
@@ -138,7 +139,7 @@ class Translator:
         text = reference.document_text
         if text is None:
             raise UserError(
-                "its pieces have no bytes of their own, so that no other tokenizer can be held against them",
+                "its pieces have no bytes of their own, so that other tokenizers cannot be aligned to them",
                 where=reference.name,
                 remedy="slice with a byte-level or SentencePiece tokenizer, or score models of this tokenizer only",
             )
@@ -159,7 +160,7 @@ class Translator:
         replaced = [piece for piece in pieces if piece.text is None and self._encode_bytes(piece)]
         texts = [piece for piece in pieces if piece.text is not None]
         num_approximate = self._encode_texts(texts)
-        aligned = _align(layout, *_assemble(layout, pieces, self._end))
+        aligned = _align_units(layout, *_assemble(layout, pieces, self._end))
         owner = aligned.owner[aligned.owner >= 0]
         counts = TranslationCounts(
             num_own_ids=len(owner),
@@ -173,7 +174,7 @@ class Translator:
         return replace(aligned, counts=counts)
 
     def _encode_texts(self, pieces: Sequence[_Piece]) -> int:
-        """Gives texts their ids; returns how many of them have approximate places."""
+        """Encodes the texts; returns how many of them have approximate offsets."""
         num_approximate = 0
         for encoder in dict.fromkeys((self._inside, self._at_beginning)):
             chosen = [p for p in pieces if (self._at_beginning if p.begins_document else self._inside) is encoder]
@@ -183,7 +184,7 @@ class Translator:
         return num_approximate
 
     def _encode_bytes(self, piece: _Piece) -> bool:
-        """Gives an end token, or bytes that are no text, their ids; returns whether U+FFFD took the place of bytes."""
+        """Encodes an end token, or bytes that are not text; returns whether U+FFFD replaced the bytes."""
         if not piece.data:
             piece.ids, piece.stops = self._end, np.ones(1, np.int64)
             return False
@@ -196,18 +197,18 @@ class Translator:
 
 
 class _Encoder:
-    """A tokenizer's ids of texts, and where in its bytes each of them ends; without `notify` by `tokenizers` alone."""
+    """Encodes texts to ids and the byte offsets at which they end; if `notify` is None, with `tokenizers` only."""
 
     def __init__(self, tokenizer: TextTokenizer, notify: Callable[[str], None] | None) -> None:
         self._tokenizer = tokenizer
         self._notify = notify
-        self._chosen: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]] | None = None
+        self._chosen: Encoder | None = None
 
     def encode(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray, bool]]:
-        """For each text (none is empty) its ids, where they end (from 1, never falling), and whether that is exact.
+        """For each text (none is empty) its ids, where they end (from 1, non-decreasing), and whether that is exact.
 
-        Exact places are sums of the ids' own bytes, where these are the text. Elsewhere they are whole characters, as the
-        tokenizer followed them through its normalisation.
+        Offsets are exact if the ids' own bytes make up the text: then they are sums of byte lengths. Otherwise they are at whole
+        characters, as tracked by the tokenizer through its normalisation.
         """
         exact = self._encode_exactly(texts)
         rest = iter(self._tokenizer.encode_with_stops([text for text, found in zip(texts, exact, strict=True) if found is None]))
@@ -233,16 +234,16 @@ class _Encoder:
 
 
 def _ids_of_bytes(tokenizer: TextTokenizer) -> dict[int, int]:
-    """The id of each byte that a vocabulary has an entry for."""
+    """The id of each byte that has an entry of its own in the vocabulary."""
     pieces = tokenizer.token_bytes or []
     return {piece[0]: index for index, piece in reversed(list(enumerate(pieces))) if len(piece) == 1}
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Reference ids laid out in units: id i takes [starts[i], stops[i]), sequence by sequence.
+    """Reference ids with their positions in units: id i occupies [starts[i], stops[i]), sequence by sequence.
 
-    data: all their text as bytes; num_bytes, int64: of each id, its places in `data` are [byte_stops - num_bytes, byte_stops).
+    data: all their text as bytes; num_bytes, int64: of each id, whose bytes are `data[byte_stops - num_bytes:byte_stops]`.
     """
 
     offsets: np.ndarray
@@ -253,31 +254,31 @@ class _Layout:
     byte_stops: np.ndarray
     starts: np.ndarray
     stops: np.ndarray
-    begins_stretch: np.ndarray
-    """Ids that begin what is encoded by itself: a context, what follows it, an end token, what follows that."""
+    begins_piece: np.ndarray
+    """Ids at which a separately encoded piece begins: a context, what follows it, an end token, what follows that."""
 
 
 def _lay_out(text: DocumentText, ids: np.ndarray, offsets: np.ndarray) -> _Layout:
     is_first = np.zeros(len(ids), bool)
     is_first[offsets[:-1]] = True
-    # What stands before a sequence is not known: its first id is taken to go on inside a document.
+    # The text before a sequence is unknown: its first id is assumed to continue a document.
     previous = np.where(is_first, ids, np.roll(ids, 1))
     is_end = text.is_end(ids)
     num_bytes = text.lengths(ids, previous)
-    widths = np.maximum(num_bytes, is_end | is_first)  # no place is the end of one sequence and of the next one's context
+    widths = np.maximum(num_bytes, is_end | is_first)  # so that no position ends both a sequence and the next one's context
     stops = np.cumsum(widths)
-    begins_stretch = is_first | is_end
-    begins_stretch[1:] |= begins_stretch[:-1]
+    begins_piece = is_first | is_end
+    begins_piece[1:] |= begins_piece[:-1]
     return _Layout(
-        offsets, is_first, is_end, text.join(ids, previous), num_bytes, np.cumsum(num_bytes), stops - widths, stops, begins_stretch
+        offsets, is_first, is_end, text.join(ids, previous), num_bytes, np.cumsum(num_bytes), stops - widths, stops, begins_piece
     )
 
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """A stretch of a sequence that is encoded by itself: text, bytes that are no text, or (without data) an end token.
+    """A span of a sequence that is encoded separately: text, bytes that are not text, or (without data) an end token.
 
-    `begin`: where, in units. `ids` and `stops`, where they end, counted from `begin`, are filled in.
+    `begin`: its position in units. `ids` and `stops` (where they end, counted from `begin`) are filled in later.
     """
 
     sequence: int
@@ -290,8 +291,8 @@ class _Piece:
 
 
 def _pieces(layout: _Layout) -> Iterator[_Piece]:
-    """All that is to be encoded, in order."""
-    firsts = np.flatnonzero(layout.begins_stretch)
+    """All pieces to be encoded, in order."""
+    firsts = np.flatnonzero(layout.begins_piece)
     lasts = np.append(firsts[1:], len(layout.starts)) - 1
     sequences = np.cumsum(layout.is_first)[firsts] - 1
     after_end = layout.is_end[firsts - 1] & ~layout.is_first[firsts]
@@ -306,8 +307,8 @@ def _pieces(layout: _Layout) -> Iterator[_Piece]:
 
 
 def _runs(data: bytes) -> Iterator[tuple[int, bytes, str | None]]:
-    """Runs of text and of bytes that are none, each with its place; the text of the latter is None."""
-    start = broken = 0  # what is to be looked at begins at `start`, the bytes just before it that are no text at `broken`
+    """Runs of valid UTF-8 and of other bytes, each with its position; the text of the latter is None."""
+    start = broken = 0  # data from `start` on is unread, bytes from `broken` to `start` are not text
     while start < len(data):
         try:
             str(data[start:], "utf-8")
@@ -325,9 +326,9 @@ def _runs(data: bytes) -> Iterator[tuple[int, bytes, str | None]]:
 
 
 def _assemble(layout: _Layout, pieces: Sequence[_Piece], end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The pieces as sequences: flat ids, where each ends in units, offsets.
+    """The pieces as sequences: flat ids, the position in units at which each ends, offsets.
 
-    A sequence whose context has no ids, or that has nothing to predict, gets the end token there.
+    A sequence whose context has no ids, or that has nothing to predict, gets an end token there.
     """
     contexts = layout.stops[layout.offsets[:-1]].tolist()
     by_sequence: list[list[_Piece]] = [[] for _ in contexts]
@@ -348,15 +349,15 @@ def _assemble(layout: _Layout, pieces: Sequence[_Piece], end: np.ndarray) -> tup
     return ids, np.concatenate([stops for _, stops in parts]), np.cumsum([0, *lengths])
 
 
-def _align(layout: _Layout, ids: np.ndarray, stops: np.ndarray, offsets: np.ndarray) -> Translation:
-    """Holds where the other's ids end (`stops`, never falling) against where reference ids do."""
+def _align_units(layout: _Layout, ids: np.ndarray, stops: np.ndarray, offsets: np.ndarray) -> Translation:
+    """Compares the positions at which the other's ids end (`stops`, non-decreasing) with those of reference ids."""
     is_first, predicted = layout.is_first, ~layout.is_first
-    number = np.where(is_first, -1, np.cumsum(predicted) - 1)  # of each reference id as a prediction
+    number = np.where(is_first, -1, np.cumsum(predicted) - 1)  # the index of each reference id among the predictions
     id_of_unit = np.repeat(np.arange(len(is_first)), layout.stops - layout.starts)
     owner = number[id_of_unit[stops - 1]]
     owner[offsets[:-1]] = -1
 
-    ended = np.cumsum(np.bincount(stops, minlength=len(id_of_unit) + 1))  # ids that end at each place or before it
+    ended = np.cumsum(np.bincount(stops, minlength=len(id_of_unit) + 1))  # number of ids that end at or before each position
     last = (ended[layout.stops] - 1)[predicted]
     sequence = (np.cumsum(is_first) - 1)[predicted]
     last = np.clip(np.where(owner[last] == number[predicted], last, last + 1), offsets[sequence] + 1, offsets[sequence + 1] - 1)
@@ -371,10 +372,10 @@ def _align(layout: _Layout, ids: np.ndarray, stops: np.ndarray, offsets: np.ndar
 
 
 def _is_exact(layout: _Layout, stops: np.ndarray) -> np.ndarray:
-    """Which reference ids begin and end where ids of the other do, or where it had to begin anew."""
+    """Which reference ids begin and end at boundaries of the other's ids, or where a separately encoded piece begins."""
     ends = np.zeros(layout.stops[-1] + 1, bool)
     ends[stops] = True
     begins = ends.copy()
-    begins[layout.starts[layout.begins_stretch]] = True
+    begins[layout.starts[layout.begins_piece]] = True
     exact: np.ndarray = ends[layout.stops] & begins[layout.starts] & (layout.stops > layout.starts)
     return exact

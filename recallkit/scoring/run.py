@@ -110,13 +110,13 @@ def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOption
 
 def _as_scored(options: ScoringOptions, found: Mapping[str, Any]) -> ScoringOptions:
     """The options, with what was not given taken from the scores that are there."""
-    given_reading = options.context is not None or options.stride is not None or options.carry_state
-    reading = {} if given_reading else {name: found[name] for name in ("context", "stride", "carry_state") if name in found}
+    given_window = options.context is not None or options.stride is not None or options.carry_state
+    window = {} if given_window else {name: found[name] for name in ("context", "stride", "carry_state") if name in found}
     return replace(
         options,
         dtype=options.dtype or found.get("dtype") or "float32",
         tokenizer=options.tokenizer or (found.get("tokenizer") or {}).get("given"),
-        **reading,
+        **window,
     )
 
 
@@ -249,7 +249,7 @@ def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, An
 
 def _job(request: ModelRequest, slices: Path, sequences: Mapping[str, Any], options: ScoringOptions, parts: Parts) -> ScoringJob:
     from recallkit.models.loading import identify_model, warn_remote_code
-    from recallkit.scoring.scores import SEQUENCES_PER_PART, Reading
+    from recallkit.scoring.scores import SEQUENCES_PER_PART, ContextWindow
     from recallkit.scoring.worker import ScoringJob
 
     warn_remote_code(request, console.note)
@@ -269,7 +269,7 @@ def _job(request: ModelRequest, slices: Path, sequences: Mapping[str, Any], opti
         tokenizer,
         end_token,
         options.batch_tokens,
-        Reading(options.context, options.stride, options.carry_state),
+        ContextWindow(options.context, options.stride, options.carry_state),
         SEQUENCES_PER_PART,
     )
 

@@ -1,8 +1,8 @@
 """Sequences to scores: NLL, argmax and rank of every predicted token under one model, resumable part by part.
 
-A part is 32 sequences; inside a part they are batched by length. Which ids share a batch follows from the options
-alone, and what a device cannot hold is always cut at the same place, so that a run that was killed, one that was not,
-and one on many devices write the same bytes.
+A part is 32 sequences; within a part they are batched by length. Which ids share a batch depends on the options alone, and a
+batch that is too large for a device is always split at the same place, so that a resumed run, an uninterrupted one and one on
+many devices write the same bytes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import CarryingModel, ScoringModel
 
 SEQUENCES_PER_PART = 32
-"""Scored between two commits: a kill costs at most a few times this much work. Divides the sequences of a row group."""
+"""Sequences scored between two commits: a kill costs at most a few times this much work. A divisor of the row group's size."""
 
 _SLICE_AGAIN = "delete it and slice again"
 
 CARRIED_IDS = 2048
-"""Ids that a recurrent model reads at once where `--carry-state` is given without `--context`."""
+"""Ids that a recurrent model reads at once with `--carry-state` if `--context` is not given."""
 
 PARQUET_OPTIONS: dict[str, Any] = {
     "use_dictionary": ["sequence", "position", "context"],
@@ -42,12 +42,12 @@ PARQUET_OPTIONS: dict[str, Any] = {
 
 
 def scores_schema() -> pa.Schema:
-    """Arrow schema of a score file: one row a predicted token, in the order of `tokens.parquet`.
+    """Arrow schema of a score file: one row per predicted token, in the order of `tokens.parquet`.
 
-    `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the number of vocabulary entries with a larger
-    logit; `context` the ids that the model had seen. A model with a tokenizer of its own has no argmax among the slices'
-    tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and `exact` says whether its
-    tokens begin and end where this one does.
+    `nll` in nats; `argmax` the id with the largest logit; `rank` the number of vocabulary entries with a larger logit, 0 is best;
+    `context` the number of ids that the model had seen. For a model with a tokenizer of its own, `argmax` is -1 (its ids are not
+    the slices'), `rank` is the worst of its tokens that end in this one (-1 if none does), and `exact` says whether its token
+    boundaries include those of this token.
     """
     import pyarrow as pa
 
@@ -65,11 +65,11 @@ def scores_schema() -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How a model reads a sequence that is longer than it takes at once.
+class ContextWindow:
+    """How a model reads a sequence that is longer than its context.
 
-    `context`: most ids that it is given at once, None for the model's own limit. `stride`: predictions taken from each
-    further window of `context` ids. `carry`: a recurrent model reads `context` ids at a time and keeps its state.
+    `context`: ids that it reads at once at most, None for the model's own limit. `stride`: predictions taken from each further
+    window of `context` ids. `carry`: a recurrent model reads `context` ids at a time and keeps its state.
     """
 
     context: int | None = None
@@ -78,16 +78,16 @@ class Reading:
 
 
 class SequenceReader:
-    """Reads any part of `sequences.parquet`: a few sequences at a time, a row group decoded once while parts ascend.
+    """Reads any part of `sequences.parquet`, a few sequences each; while parts ascend, every row group is decoded once.
 
-    Not for use by several threads. Raises UserError where `digest` is given and the file holds other sequences.
+    Not thread-safe. Raises UserError if `digest` is given and the file contains other sequences.
     """
 
     def __init__(self, path: Path, sequences_per_part: int, digest: str | None = None) -> None:
         import pyarrow.parquet as pq
 
         if digest is not None and artifacts.read_manifest(path)["sequences_digest"] != digest:
-            raise UserError("replaced while it was scored", where=path, remedy="score again what is there now")
+            raise UserError("replaced while it was scored", where=path, remedy="score the new file again")
         self._path, self._size = path, sequences_per_part
         self._manifest = artifacts.read_manifest(path)
         with schemas.refusing_damage(path, _SLICE_AGAIN):
@@ -98,7 +98,7 @@ class SequenceReader:
         self._kept: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def num_parts(self) -> int:
-        """How many parts the sequences make."""
+        """The number of parts."""
         return -(-int(self._starts[-1]) // self._size)
 
     def read(self, part: int) -> tuple[int, np.ndarray, np.ndarray]:
@@ -134,10 +134,10 @@ class SequenceScores:
 
 
 class BatchLimit:
-    """The size of a batch, in ids with padding, and what a device was found not to hold.
+    """The size of a batch in ids with padding, and the sizes that were found too large for the device.
 
-    A batch that does not fit is cut in two halves, and so is every later one that is as large and as long: the cuts
-    depend on the device alone, not on what was scored before.
+    A batch that does not fit is split into halves, and so is every later one that is as large and as long: how batches are split
+    depends on the device alone, not on what was scored before.
     """
 
     def __init__(self, batch_tokens: int, notify: Callable[[str], None] = lambda _: None) -> None:
@@ -145,36 +145,36 @@ class BatchLimit:
         self.notify = notify
         self._too_large: list[tuple[int, int]] = []
 
-    def holds(self, num_sequences: int, length: int) -> bool:
-        """Whether no smaller batch has been found too large."""
+    def fits(self, num_sequences: int, length: int) -> bool:
+        """Whether no batch of this size or a smaller one was found too large."""
         return not any(num_sequences * length >= size and length >= longest for size, longest in self._too_large)
 
     def exclude(self, num_sequences: int, length: int, name: str) -> None:
-        """Notes that so many ids are too many, and tells the user."""
+        """Records a batch that was too large, and tells the user."""
         self._too_large.append((num_sequences * length, length))
-        self.notify(f"{name}: out of memory with {num_sequences:,} x {length:,} tokens, going on with half of it")
+        self.notify(f"{name}: out of memory with {num_sequences:,} x {length:,} tokens, retrying with half of them")
 
 
-def score_sequences(model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, limit: BatchLimit, reading: Reading) -> SequenceScores:
+def score_sequences(model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, limit: BatchLimit, window: ContextWindow) -> SequenceScores:
     """Scores sequences (sequence i is `ids[offsets[i]:offsets[i + 1]]`) in their order.
 
-    Raises UserError where one sequence is more than the device or the model's context holds.
+    Raises UserError if a single sequence exceeds the device's memory or the model's context.
     """
-    windows = _windows(model, offsets, reading)
+    windows = _windows(model, offsets, window)
     total = len(ids) - len(offsets) + 1
     scores = SequenceScores(
         np.empty(total, np.float32), np.empty(total, np.int32), np.empty(total, np.int32), np.empty(total, np.int32), np.ones(total, bool)
     )
-    for chosen in _batches(windows.stops - windows.starts - 1, limit.batch_tokens, reading):
-        _score_batch(model, ids, windows, chosen, limit, reading, scores)
+    for chosen in _batches(windows.stops - windows.starts - 1, limit.batch_tokens, window):
+        _score_batch(model, ids, windows, chosen, limit, window, scores)
     return scores
 
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """Stretches of ids read from an empty context: window w is `ids[starts[w]:stops[w]]`, its first id is context only.
+    """Spans of ids that are each read from an empty context: window w is `ids[starts[w]:stops[w]]`, its first id is context only.
 
-    Its first `skips[w]` predictions belong to an earlier window; prediction k goes to place `places[w] + k`.
+    Its first `skips[w]` predictions are left to an earlier window; its prediction k is number `places[w] + k` of the result.
     """
 
     starts: np.ndarray
@@ -183,51 +183,54 @@ class _Windows:
     places: np.ndarray
 
 
-def _windows(model: ScoringModel, offsets: np.ndarray, reading: Reading) -> _Windows:
-    """The whole sequences, or windows of them: each full, the last one too, so that no prediction sees too little."""
+def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) -> _Windows:
+    """The whole sequences, or windows of them, of which even the last is full, so that every prediction has a long context.
+
+    Example: a sequence of 11 ids (10 predictions), context 4, stride 3: windows of ids [0, 5), [3, 8) and [6, 11); the first gives
+    predictions 1 to 4, the others skip 1 and give 5 to 7 and 8 to 10."""
     starts, stops = offsets[:-1], offsets[1:]
     places = starts - np.arange(len(starts))
-    if reading.carry and not hasattr(model, "score_carrying"):
-        raise UserError("it has no state to carry", where=model.name, remedy="leave out --carry-state")
-    if reading.carry:
+    if window.carry and not hasattr(model, "score_carrying"):
+        raise UserError("it has no recurrent state to carry", where=model.name, remedy="leave out --carry-state")
+    if window.carry:
         return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
-    context = _context(model, reading)
+    context = _context(model, window)
     lengths = stops - starts - 1
     if context is None or lengths.max(initial=0) <= context:
         return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
-    if reading.stride is None:
+    if window.stride is None:
         raise UserError(
-            f"its context holds {context:,} ids, a sequence has {lengths.max():,}",
+            f"its context holds {context:,} ids, but a sequence has {lengths.max():,}",
             where=model.name,
             remedy=f"read it in windows (recallkit score --stride {max(1, context // 2)}), or slice with --seq-len {context} or less",
         )
-    if reading.stride > context:
+    if window.stride > context:
         raise UserError(
-            f"windows of {context:,} ids that are {reading.stride:,} apart leave ids out",
+            f"windows of {context:,} ids at a stride of {window.stride:,} leave ids out",
             where=model.name,
             remedy=f"give --stride {context} or less",
         )
-    extra = np.maximum(0, -(-(lengths - context) // reading.stride))
+    extra = np.maximum(0, -(-(lengths - context) // window.stride))
     of = np.repeat(np.arange(len(starts)), extra + 1)
     nth = positions_within(extra + 1)
-    ends = np.minimum(lengths[of], context + nth * reading.stride)
+    ends = np.minimum(lengths[of], context + nth * window.stride)
     begins = np.maximum(0, ends - context)
-    before = np.where(nth == 0, 0, np.minimum(lengths[of], context + (nth - 1) * reading.stride))
+    before = np.where(nth == 0, 0, np.minimum(lengths[of], context + (nth - 1) * window.stride))
     return _Windows(starts[of] + begins, starts[of] + ends + 1, before - begins, places[of] + begins)
 
 
-def _context(model: ScoringModel, reading: Reading) -> int | None:
-    """Ids that the model is given at once. Raises UserError where more is asked than it takes."""
-    if reading.context is not None and model.max_length is not None and reading.context > model.max_length:
+def _context(model: ScoringModel, window: ContextWindow) -> int | None:
+    """Ids that the model reads at once. Raises UserError if more are asked for than its context has."""
+    if window.context is not None and model.max_length is not None and window.context > model.max_length:
         raise UserError(
             f"its context holds {model.max_length:,} ids", where=model.name, remedy=f"give --context {model.max_length} or less"
         )
-    return model.max_length if reading.context is None else reading.context
+    return model.max_length if window.context is None else window.context
 
 
-def _batches(lengths: np.ndarray, batch_tokens: int, reading: Reading) -> Iterator[np.ndarray]:
-    """Windows by falling length, as many at a time as `batch_tokens` holds when padded to the longest."""
-    at_once = np.minimum(lengths, _carried_ids(reading)) if reading.carry else lengths
+def _batches(lengths: np.ndarray, batch_tokens: int, window: ContextWindow) -> Iterator[np.ndarray]:
+    """Batches of windows in descending order of length: as many as fit into `batch_tokens` when padded to the longest."""
+    at_once = np.minimum(lengths, _carried_ids(window)) if window.carry else lengths
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
@@ -236,8 +239,8 @@ def _batches(lengths: np.ndarray, batch_tokens: int, reading: Reading) -> Iterat
         start += size
 
 
-def _carried_ids(reading: Reading) -> int:
-    return reading.context or CARRIED_IDS
+def _carried_ids(window: ContextWindow) -> int:
+    return window.context or CARRIED_IDS
 
 
 def _score_batch(
@@ -246,21 +249,21 @@ def _score_batch(
     windows: _Windows,
     chosen: np.ndarray,
     limit: BatchLimit,
-    reading: Reading,
+    window: ContextWindow,
     out: SequenceScores,
 ) -> None:
-    """Scores the `chosen` windows at once, or in halves where the device does not hold them, into `out`."""
+    """Scores the `chosen` windows into `out`, at once or, if they do not fit into memory, in halves."""
     starts, stops = windows.starts[chosen], windows.stops[chosen]
     lengths = stops - starts
     longest = int(lengths.max() - 1)
-    if not limit.holds(len(chosen), longest) and len(chosen) > 1:
+    if not limit.fits(len(chosen), longest) and len(chosen) > 1:
         halves = np.array_split(chosen, 2)
     else:
         batch_offsets = offsets_of(lengths)
         batch = np.concatenate([ids[start:stop] for start, stop in zip(starts, stops, strict=True)])
         try:
-            if reading.carry:
-                scores = cast("CarryingModel", model).score_carrying(batch, batch_offsets, _carried_ids(reading))
+            if window.carry:
+                scores = cast("CarryingModel", model).score_carrying(batch, batch_offsets, _carried_ids(window))
             else:
                 scores = model.score(batch, batch_offsets)
         except MemoryError:
@@ -276,11 +279,11 @@ def _score_batch(
             _place(scores, windows, chosen, out)
             return
     for half in halves:
-        _score_batch(model, ids, windows, half, limit, reading, out)
+        _score_batch(model, ids, windows, half, limit, window, out)
 
 
 def _place(scores: Any, windows: _Windows, chosen: np.ndarray, out: SequenceScores) -> None:
-    """Puts what a model gave for the `chosen` windows where it belongs."""
+    """Writes the model's scores of the `chosen` windows to their places in `out`."""
     counts = windows.stops[chosen] - windows.starts[chosen] - 1
     nth = positions_within(counts)
     wanted = nth >= np.repeat(windows.skips[chosen], counts)
@@ -290,7 +293,7 @@ def _place(scores: Any, windows: _Windows, chosen: np.ndarray, out: SequenceScor
 
 
 def check_finite(name: str, nll: np.ndarray, first: int, offsets: np.ndarray) -> None:
-    """Raises UserError for NLLs that are not finite, naming the sequence (numbered from `first`) and the position."""
+    """Raises UserError for NLLs that are not finite, with the sequence (numbered from `first`) and the position."""
     bad = np.flatnonzero(~np.isfinite(nll))
     if len(bad):
         predicted_at = offsets - np.arange(len(offsets))
@@ -304,12 +307,12 @@ def check_finite(name: str, nll: np.ndarray, first: int, offsets: np.ndarray) ->
 
 
 def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]) -> None:
-    """Writes the scores of the sequences from number `first` on as a part, `facts` in its manifest."""
+    """Writes the scores of the sequences from number `first` on as a part, with `facts` in its manifest."""
     artifacts.write_parquet(path, [_scores_table(first, offsets, scores)], scores_schema(), facts, **PARQUET_OPTIONS)
 
 
 def summarise_scores(path: Path) -> pl.DataFrame:
-    """One row of a score file: nll_nats (mean, a token), ppl, accuracy (share of tokens that no vocabulary entry outranks)."""
+    """One row of a score file: nll_nats (mean per token), ppl, accuracy (share of tokens that no vocabulary entry outranks)."""
     with db.connect() as connection:
         db.view_file(connection, "scores", path)
         return db.frame(connection, "scores/summarise_scores")
@@ -328,8 +331,8 @@ def _scores_table(first: int, offsets: np.ndarray, scores: SequenceScores) -> pa
 def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Joins parts into one score file with the row groups of `tokens.parquet`; returns its manifest.
 
-    The manifest gets the sums of the facts of all parts. Raises UserError for a damaged part, which is removed, and where
-    the parts hold other than `num_rows` rows.
+    The manifest gets the sums of the facts of all parts. Raises UserError for a damaged part, which is removed, and if the
+    number of rows is not `num_rows`.
     """
     import pyarrow as pa
 
@@ -337,7 +340,7 @@ def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manif
     num_rows = sum(part_rows(part) for part in parts)
     if num_rows != manifest["num_rows"]:
         raise UserError(
-            f"its parts hold {num_rows:,} rows for {manifest['num_rows']:,} tokens",
+            f"its parts have {num_rows:,} rows for {manifest['num_rows']:,} tokens",
             where=path,
             remedy=f"delete {parts[0].parent} and score again",
         )
@@ -364,7 +367,7 @@ def _read_part(part: Path) -> pa.Table:
 
 
 def part_rows(part: Path) -> int:
-    """Predicted tokens in a part, by its footer. Raises UserError where it is damaged, and removes it."""
+    """Predicted tokens in a part, by its footer. If it is damaged, removes it and raises UserError."""
     import pyarrow.parquet as pq
 
     with removing_damage(part):

@@ -1,4 +1,4 @@
-"""Scores of models: means, shares of the work, the comparison with float64."""
+"""Prints scores: means, progress of shared work, the comparison with float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def scores_json(slices: Path, model: str, manifest: Mapping[str, Any], check: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What was scored, where it lies, the mean NLL, and the comparison with float64 where one was made."""
+    """What was scored, the path, the mean NLL, and the comparison with float64 if one was made."""
     from recallkit.scoring.run import score_path, score_timings
     from recallkit.scoring.scores import summarise_scores
 
@@ -32,7 +32,7 @@ def scores_json(slices: Path, model: str, manifest: Mapping[str, Any], check: Ma
 
 
 def print_scores(slices: Path, manifests: Mapping[str, Mapping[str, Any]]) -> None:
-    """One row a model."""
+    """One row per model."""
     from recallkit.scoring.run import score_path, score_timings
     from recallkit.scoring.scores import summarise_scores
 
@@ -41,13 +41,13 @@ def print_scores(slices: Path, manifests: Mapping[str, Mapping[str, Any]]) -> No
         means = summarise_scores(score_path(slices, model)).row(0, named=True)
         rows.append([model, f"{manifest['num_rows']:,}", f"{means['nll_nats']:.4f}", f"{means['ppl']:.2f}", percent(means["accuracy"])])
     console.print_table(Table("Scores of every predicted token", ["model", "tokens", "NLL (nats)", "ppl", "argmax right"], rows))
-    if len(manifests) == 1:  # of several it would be many lines: --json has them
+    if len(manifests) == 1:  # for several models these would be many lines: --json has them
         print_timings(score_timings(slices, next(iter(manifests))))
     console.print_line(f"Scores (Parquet): {slices / 'scores'}", is_path=True)
 
 
 def print_shares(manifests: Mapping[str, Mapping[str, Any]]) -> None:
-    """How far all shares together are."""
+    """The progress of all shares together."""
     for model, manifest in manifests.items():
         done, total = manifest["parts_done"], manifest["num_parts"]
         rest = "joined" if manifest["joined"] else "run it without --share to join them" if done == total else "other shares are not done"
@@ -68,7 +68,7 @@ def print_checks(checks: Mapping[str, Mapping[str, Any]]) -> None:
     ]
     console.print_table(
         Table(
-            "Difference to a float64 computation on CPU, in nats a token",
+            "Difference to a float64 computation on CPU, in nats per token",
             ["model", "tokens", "largest", "mean", "same argmax"],
             rows,
             caption="The largest: "

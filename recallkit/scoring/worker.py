@@ -1,7 +1,7 @@
-"""A scoring job, and the one who does it: loads the model once, then reads, scores and writes part after part.
+"""The scoring job and its worker: loads the model once, then reads, scores and writes one part after another.
 
-While the model is at one part, a thread reads (and where tokenizers differ translates) the next one and another writes
-the last one: the model never waits for the disk.
+While the model works on one part, one thread reads the next (and aligns it, if tokenizers differ) and another writes the last, so
+that the model never waits for the disk.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.parallel.job import Done
 from recallkit.scoring import scores
-from recallkit.scoring.alignment import carry
-from recallkit.scoring.scores import BatchLimit, Reading, SequenceReader, SequenceScores
+from recallkit.scoring.alignment import align
+from recallkit.scoring.scores import BatchLimit, ContextWindow, SequenceReader, SequenceScores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from recallkit.models.protocol import ModelRequest
-    from recallkit.parallel.job import Seat
+    from recallkit.parallel.job import WorkerSlot
     from recallkit.scoring.alignment import Translation, Translator
     from recallkit.storage.journal import Parts
 
@@ -41,15 +41,15 @@ class ScoringJob:
     seq_len: int
     """Predictions in a whole sequence of the slices."""
     tokenizer: str | None = None
-    """The model's own tokenizer, where it is another one than that of the slices, and its token between documents."""
+    """The model's own tokenizer and its token between documents, if it is not the tokenizer of the slices."""
     end_token: str | None = None
     batch_tokens: int | None = None
-    reading: Reading = Reading()
+    window: ContextWindow = ContextWindow()
     sequences_per_part: int = scores.SEQUENCES_PER_PART
 
     doing: ClassVar[str] = "scoring"
     remedy: ClassVar[str] = "give fewer --workers or a smaller --batch-tokens"
-    most_items_a_task: ClassVar[int] = 8
+    max_items_per_task: ClassVar[int] = 8
 
     @property
     def where(self) -> str:
@@ -61,9 +61,9 @@ class ScoringJob:
         """Whether a GPU would be used."""
         return self.request.device != "cpu"
 
-    def open(self, seat: Seat | None = None) -> Scorer:
-        """Loads the model, onto the seat's GPU if there is one. See `Job.open`."""
-        return Scorer(self if seat is None else replace(self, request=_on_its_device(self.request, seat)))
+    def open(self, slot: WorkerSlot | None = None) -> Scorer:
+        """Loads the model, onto the slot's GPU if there is one. See `Job.open`."""
+        return Scorer(self if slot is None else replace(self, request=_on_its_device(self.request, slot)))
 
     def reader(self) -> SequenceReader:
         """A reader of the sequences by part."""
@@ -72,7 +72,7 @@ class ScoringJob:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Sequences of the slices, and what the model reads in their place."""
+    """Sequences of the slices, and the ids that the model reads in their place if it has its own tokenizer."""
 
     number: int
     first: int
@@ -82,9 +82,9 @@ class _Part:
 
 
 class Scorer:
-    """A loaded model with all that a job asks for.
+    """A loaded model and its job.
 
-    Raises UserError where the model's files or the sequences are no longer those that the job was made for.
+    Raises UserError if the model's files or the sequences have changed since the job was made.
     """
 
     def __init__(self, job: ScoringJob) -> None:
@@ -98,11 +98,11 @@ class Scorer:
         self.limit = BatchLimit(job.parts.settle("batch_tokens", self._choose_batch), console.note)
 
     def _choose_batch(self) -> int:
-        at_once = (self.job.seq_len, self.job.reading.context, self.model.max_length)
+        at_once = (self.job.seq_len, self.job.window.context, self.model.max_length)
         return self.job.batch_tokens or self.model.batch_tokens(min(length for length in at_once if length))
 
     def run(self, numbers: Sequence[int]) -> Iterator[Done]:
-        """Scores parts; tells the predicted tokens of each as soon as its file is whole."""
+        """Scores parts; reports the predicted tokens of each as soon as its file is complete."""
         reader = self.job.reader()
         with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
             reading = [ahead.submit(self._read, reader, number) for number in numbers[:1]]
@@ -131,11 +131,11 @@ class Scorer:
 
     def _score(self, part: _Part) -> SequenceScores:
         if part.translation is None:
-            scored = scores.score_sequences(self.model, part.ids, part.offsets, self.limit, self.job.reading)
+            scored = scores.score_sequences(self.model, part.ids, part.offsets, self.limit, self.job.window)
         else:
-            own = scores.score_sequences(self.model, part.translation.ids, part.translation.offsets, self.limit, self.job.reading)
-            carried = carry(part.translation, own, own.context)
-            scored = SequenceScores(carried.nll, carried.argmax, carried.rank, carried.context, carried.exact)
+            own = scores.score_sequences(self.model, part.translation.ids, part.translation.offsets, self.limit, self.job.window)
+            aligned = align(part.translation, own, own.context)
+            scored = SequenceScores(aligned.nll, aligned.argmax, aligned.rank, aligned.context, aligned.exact)
         scores.check_finite(self.job.request.spec, scored.nll, part.first, part.offsets)
         return scored
 
@@ -157,11 +157,11 @@ def _open_translator(job: ScoringJob) -> Translator | None:
     return Translator(load_slices_tokenizer(job.slices, described), other, notify=console.note)
 
 
-def _on_its_device(request: ModelRequest, seat: Seat) -> ModelRequest:
-    """The request with a GPU for this seat, the GPUs dealt in turn; on CPU its share of the threads."""
+def _on_its_device(request: ModelRequest, slot: WorkerSlot) -> ModelRequest:
+    """The request with a GPU for this slot, assigned round-robin; on CPU the slot's share of the threads is set."""
     import torch
 
     if request.device in ("auto", "cuda") and torch.cuda.is_available():
-        return replace(request, device=f"cuda:{seat.place % torch.cuda.device_count()}")
-    torch.set_num_threads(min(torch.get_num_threads(), seat.num_threads))
+        return replace(request, device=f"cuda:{slot.place % torch.cuda.device_count()}")
+    torch.set_num_threads(min(torch.get_num_threads(), slot.num_threads))
     return request

@@ -1,8 +1,8 @@
-"""Labelling repeated bigrams: for every predicted token, how far back the same bigram last stood in its sequence.
+"""Labelling repeated bigrams: for every predicted token, the distance to the latest earlier occurrence of the same bigram.
 
-One pass with a hash table of places. A slot holds where its bigram last stood and nothing else: the bigram itself is
-read back from the ids there, and a place before the sequence's start means an empty slot, so that nothing is ever
-erased. Constant time a token, where sorting each window costs ten times as much.
+One pass with a hash table of positions. A slot contains only the latest position of its bigram: the bigram itself is read from
+the ids at that position, and a position before the start of the sequence means that the slot is empty, so that the table is never
+cleared. Takes constant time per token; sorting each window would take ten times as long.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy as np
 from recallkit.jit import njit
 
 NO_DISTANCE = -1
-"""`distance` of a token whose bigram did not stand earlier in its sequence."""
+"""`distance` of a token whose bigram does not occur earlier in its sequence."""
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 _CACHED_BITS = 14
-"""2^14 slots, 128 KiB, lie within a core's L2 cache: fewer only collide more. Sequences beyond 2^13 ids get more."""
+"""2^14 slots, 128 KiB, fit into a core's L2 cache: fewer would only collide more. Sequences beyond 2^13 ids get more."""
 
 
 def label_bigrams(ids: np.ndarray, offsets: np.ndarray, *, num_threads: int = 2) -> tuple[np.ndarray, np.ndarray]:
     """Distance to the latest earlier occurrence of each token's bigram in its sequence, and the number of earlier ones.
 
     `ids` (n,) flat, unsigned, of at most 32 bits; sequence i is `ids[offsets[i]:offsets[i + 1]]`, at least one id. The
-    bigram of the id at place j is (id at j - 1, id at j); overlaps count, so the second (a, a) of "aaa" is repeated
+    bigram of the id at position j is (id at j - 1, id at j); overlaps count, so the second (a, a) of "aaa" is repeated
     (Zoology 3.1, read literally). Returns `distance` int32, in tokens, and `occurrences` int32, for every id that is
     predicted: n - num_sequences values, sequence by sequence, the first id of each sequence left out.
     """
@@ -38,7 +38,7 @@ def label_bigrams(ids: np.ndarray, offsets: np.ndarray, *, num_threads: int = 2)
     bits = max(_CACHED_BITS, (2 * longest - 1).bit_length())
     num_shares = max(1, min(num_threads, num_sequences))
     bounds = [num_sequences * share // num_shares for share in range(num_shares + 1)]
-    # Read-only, as arrays that come from Arrow are: one compiled kernel serves all.
+    # Read-only, as arrays from Arrow are, so that one compiled kernel serves all.
     ids = np.ascontiguousarray(ids).view()
     ids.flags.writeable = False
     places = offsets.astype(np.uint64)
@@ -58,7 +58,7 @@ def label_bigrams(ids: np.ndarray, offsets: np.ndarray, *, num_threads: int = 2)
 def _label_range(  # type: ignore[no-untyped-def]
     ids, offsets, first, last, shift, slots, distance, occurrences
 ):
-    """Labels sequences [first, last). All places are unsigned: signed indexes would be checked for negative ones each time."""
+    """Labels sequences [first, last). All positions are unsigned, because signed indexes would be checked for negative values each time."""
     one = np.uint64(1)
     mask = np.uint64(len(slots) - 1)
     for sequence in range(first, last):
@@ -84,7 +84,7 @@ def _label_range(  # type: ignore[no-untyped-def]
 
 
 def label_bigrams_reference(ids: list[int]) -> tuple[list[int], list[int]]:
-    """The same for one sequence, with a dictionary: reads like the definition, and is the oracle of the tests."""
+    """The same for one sequence with a dictionary: reads like the definition, and is the reference of the tests."""
     places: dict[tuple[int, int], list[int]] = {}
     distance, occurrences = [], []
     for place in range(1, len(ids)):

@@ -1,9 +1,9 @@
-"""Longest earlier matches: how long a context before every predicted token also stood before an earlier occurrence of it.
+"""Longest earlier matches: for every predicted token, the longest preceding context shared with an earlier occurrence of it.
 
-An induction mechanism finds the earlier occurrence by what precedes it; this says how much there is to find it by. The
-quick path extends the match of the token before, or walks through the earlier places of the bigram, of which real text
-has few. A sequence on which that takes too many steps (few distinct ids, long periods) is done anew with a suffix array,
-so that no sequence takes more than O(n log n) time or 28 bytes an id.
+An induction mechanism finds the earlier occurrence by its context; this is the length of the context that identifies it. The
+fast path extends the match of the previous token, or walks through the earlier positions of the bigram, which are few in real
+text. A sequence on which that takes too many steps (few distinct ids, long periods) is processed with a suffix array instead,
+so that no sequence takes more than O(n log n) time or 28 bytes per id.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ import numpy as np
 from recallkit.jit import njit
 
 _STEPS_PER_ID = 64
-"""Ids compared on the quick path, an id of the sequence, before the suffix array takes over: it costs about as much."""
+"""Comparisons on the fast path, per id of the sequence, before the suffix array takes over, which costs about as much."""
 
 
 def longest_matches(ids: np.ndarray, offsets: np.ndarray, distance: np.ndarray, *, num_threads: int = 2) -> np.ndarray:
-    """Ids before each predicted one that also precede an earlier occurrence of it in its sequence, the most over all of these.
+    """For each predicted id, the length of the longest preceding context shared with an earlier occurrence in its sequence.
 
-    `ids`, `offsets` and the order of the result are those of `label_bigrams`, `distance` is what it gave. With L(i) the length
-    of the longest run of ids that ends at place i and also at an earlier place of the sequence (the two may overlap), the value
-    is max(0, L(i) - 1): 0 where the bigram is not repeated, 1 where it is but the trigram is not. Returns int32 (num_predicted,).
+    `ids`, `offsets` and the order of the result are those of `label_bigrams`, `distance` is its result. With L(i) the length
+    of the longest run of ids that ends at position i and also at an earlier position of the sequence (the two may overlap), the
+    value is max(0, L(i) - 1): 0 if the bigram is not repeated, 1 if it is but the trigram is not. Example: for the ids 1 2 3 9 1 2 3
+    the values of the last two are 1 and 2. Returns int32 (num_predicted,).
     """
     num_sequences = len(offsets) - 1
     lengths = np.empty(int(offsets[-1] - offsets[0]) - num_sequences, np.int32)
     num_shares = max(1, min(num_threads, num_sequences))
     bounds = [num_sequences * share // num_shares for share in range(num_shares + 1)]
-    # Read-only, as arrays that come from Arrow are: one compiled kernel serves all.
+    # Read-only, as arrays from Arrow are, so that one compiled kernel serves all.
     ids, distance = np.ascontiguousarray(ids).view(), np.ascontiguousarray(distance).view()
     ids.flags.writeable = distance.flags.writeable = False
     places = offsets.astype(np.int64)
@@ -59,13 +60,13 @@ def _match_range(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _match_by_walking(ids, distance, budget, lengths):  # type: ignore[no-untyped-def]
-    """Fills `lengths` (n - 1,) of one sequence (n,), True; or gives up after `budget` steps, False.
+    """Fills `lengths` (n - 1,) of one sequence (n,) and returns True, or gives up after `budget` steps and returns False.
 
-    A match is one id longer than the one before at most, so that where the earlier place's next id agrees nothing can be longer.
-    Else every earlier place of the bigram is tried, the latest first, until one is that long or there are no more.
+    A match is at most one id longer than that of the previous token: if the earlier occurrence continues with the same id, no match
+    can be longer. Otherwise every earlier position of the bigram is tried, the latest first, until one is that long or none is left.
     """
     steps = 0
-    length = source = 0  # of the match at the place before: what ends there also ends at `source`, `length` ids and 1
+    length = source = 0  # of the previous match: the `length` + 1 ids that end there also end at `source`
     for place in range(1, ids.size):
         back = distance[place - 1]
         if back < 0:
@@ -81,7 +82,7 @@ def _match_by_walking(ids, distance, budget, lengths):  # type: ignore[no-untype
         while back >= 0:
             earlier -= back
             steps += 1
-            # What is to be longer than the longest so far agrees with it at its far end: mostly it does not.
+            # A longer match than the longest so far must agree at its far end, which is checked first because it rarely does.
             if earlier - longest > 0 and ids[earlier - longest - 1] == ids[place - longest - 1]:
                 same = 2
                 while same <= min(most, earlier) and ids[earlier - same] == ids[place - same]:
@@ -101,10 +102,10 @@ def _match_by_walking(ids, distance, budget, lengths):  # type: ignore[no-untype
 
 @njit(cache=True, nogil=True)
 def _match_by_sorting(ids, lengths):  # type: ignore[no-untyped-def]
-    """Fills `lengths` (n - 1,) of one sequence (n,) by sorting its suffixes read backwards, O(n log n) whatever it holds.
+    """Fills `lengths` (n - 1,) of one sequence (n,) by sorting the suffixes of its reversal, O(n log n) for any content.
 
-    Of the sorted suffixes those that begin later, read backwards, are the earlier places. They are taken out of a list one by
-    one, the first to begin first; the longest match is then with one of the two neighbours that are left.
+    In the reversed sequence, suffixes that begin later are earlier positions. Suffixes are removed from the sorted list in the
+    order in which they begin; the longest match of each is with one of the two neighbours that remain.
     """
     num = ids.size
     backwards = ids[::-1].copy()
@@ -126,9 +127,9 @@ def _match_by_sorting(ids, lengths):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _sort_suffixes(ids):  # type: ignore[no-untyped-def]
-    """The begins of all suffixes (n,) in sorted order, and the place of each in it: by their first 1, 2, 4, 8 ... ids.
+    """The starts of all suffixes (n,) in sorted order, and the rank of each: sorted by their first 1, 2, 4, 8 ... ids.
 
-    Manber and Myers 1993; every round is one counting sort by rank, since the second half of a key is a rank of the round before.
+    Manber and Myers 1993; every round is one counting sort by rank, because the second half of a key is a rank of the round before.
     """
     num = ids.size
     order = _sort_ids(ids)
@@ -140,7 +141,7 @@ def _sort_suffixes(ids):  # type: ignore[no-untyped-def]
     num_ranks += 1
     width = 1
     while num_ranks < num:
-        # By the second half: suffixes too short to have one, then the others in the order of where it begins.
+        # In the order of the second half: first the suffixes too short to have one, then the others by the rank of theirs.
         row = 0
         for begin in range(num - width, num):
             second[row] = begin
@@ -173,7 +174,7 @@ def _sort_suffixes(ids):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _sort_ids(ids):  # type: ignore[no-untyped-def]
-    """Places (n,) int32 in the order of their ids: a radix sort by bytes, those above the largest id left out."""
+    """Positions (n,) int32 sorted by their ids: a radix sort by bytes, as many as the largest id has."""
     order = np.arange(ids.size).astype(np.int32)
     other = np.empty_like(order)
     largest = np.uint32(ids.max())
@@ -195,7 +196,7 @@ def _sort_ids(ids):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _common_prefixes(ids, order, rank):  # type: ignore[no-untyped-def]
-    """Ids that each suffix, in sorted order, has in common with the one before it, int32 (n,), the first 0 (Kasai et al. 2001)."""
+    """Length of the common prefix of each suffix, in sorted order, with the one before it, int32 (n,), the first 0 (Kasai et al. 2001)."""
     num = ids.size
     common = np.zeros(num, np.int32)
     same = 0
@@ -213,7 +214,7 @@ def _common_prefixes(ids, order, rank):  # type: ignore[no-untyped-def]
 
 
 def longest_matches_reference(ids: list[int]) -> list[int]:
-    """The same for one sequence, by comparing every two places: reads like the definition, and is the oracle of the tests."""
+    """The same for one sequence, by comparing every pair of positions: reads like the definition, and is the reference of the tests."""
     found = []
     for place in range(1, len(ids)):
         longest = 0

@@ -1,7 +1,7 @@
-"""Streams the documents of a corpus: of local files, of data sets on the hub, or of the demo text.
+"""Streams the documents of a corpus: local files, datasets on the hub, or the built-in demo text.
 
-What the user names becomes a list of shards, in an order that follows from arguments and file names only; reading can
-begin at any position of it and then gives exactly the documents that come there in a whole reading.
+The user's arguments become a list of shards whose order depends only on the arguments and file names; a stream started at any
+position yields exactly the documents that a complete stream yields from there on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 class Preset(NamedTuple):
-    """A data set of the hub under a short name."""
+    """A dataset on the hub under a short name."""
 
     repo: str
     revision: str | None
@@ -45,7 +45,7 @@ class Preset(NamedTuple):
 
 
 _ONE, _ALL = ("train",), ("train", "validation", "test")
-# datasets runs no scripts any more: where a set has one, the hub's own conversion to Parquet is read.
+# `datasets` no longer runs scripts: for datasets that have one, the hub's own conversion to Parquet is read.
 PRESETS = {
     "pile": Preset("monology/pile-uncopyrighted", None, _ALL, "the Pile less its copyrighted sets (EleutherAI/pile is gone)"),
     "redpajama": Preset("togethercomputer/RedPajama-Data-1T-Sample", "refs/convert/parquet", _ONE, "the RedPajama 1T sample of 1B tokens"),
@@ -55,7 +55,7 @@ PRESETS = {
 
 @dataclass(frozen=True, slots=True)
 class CorpusOptions:
-    """How records are read: dotted paths of text and source (found where None); whether bad records are skipped."""
+    """How records are read: dotted paths of text and source (None: default names); whether bad records are skipped."""
 
     text_field: str | None = None
     source_field: str | None = None
@@ -63,7 +63,7 @@ class CorpusOptions:
 
 
 class Corpus:
-    """Shards in stream order. `report` tells of the latest reading: reset when it begins, complete when it ends."""
+    """Shards in stream order. `report` describes the latest stream: reset when it begins, complete when it ends."""
 
     def __init__(self, shards: Sequence[Shard], *, skip_bad: bool = False) -> None:
         self.shards = list(shards)
@@ -75,16 +75,16 @@ class Corpus:
         return [ShardSummary(shard.name, self.digest(number)) for number, shard in enumerate(self.shards)]
 
     def digest(self, number: int) -> str:
-        """The digest of a shard. Raises UserError where it cannot be read."""
+        """The digest of a shard. Raises UserError if it cannot be read."""
         shard = self.shards[number]
         return _asked(shard, shard.digest)
 
     def documents(self, start: Position = _START, stop: int | None = None) -> Iterator[Document]:
-        """The documents at `start` and after it, up to shard `stop`; shards before and from there on are not opened.
+        """The documents from `start` on, up to shard `stop`; shards before and from there on are not opened.
 
-        `position.record` counts a shard's records: lines of a JSON lines file from 0 (bad and blank ones included),
+        `position.record` counts a shard's records: lines of a JSON Lines file from 0 (including bad and blank ones),
         rows, documents of the demo text. A text may be empty. Raises UserError for a damaged or empty shard and,
-        unless bad records are to be skipped, for a bad one; nothing comes after it.
+        unless bad records are skipped, for a bad record; nothing is yielded after it.
         """
         self.report.num_documents = self.report.num_skipped = 0
         self.report.first_skipped.clear()
@@ -113,7 +113,7 @@ class Corpus:
 
 
 def sizes_of(shards: Sequence[Shard]) -> list[int | None]:
-    """Bytes of each shard on disk; None where that is not known. Raises UserError for one that is gone."""
+    """Bytes of each shard on disk; None if unknown. Raises UserError for a shard that no longer exists."""
     return [_asked(shard, shard.size) for shard in shards]
 
 
@@ -125,10 +125,10 @@ def _asked(shard: Shard, question: Callable[[], Answer]) -> Answer:
 
 
 def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions(), *, default_split: str = "train") -> Corpus:
-    """The corpus that the arguments name: presets and hub ids (`NAME[:SPLIT]`), files, folders, globs.
+    """The corpus named by the arguments: presets and hub ids (`NAME[:SPLIT]`), files, folders, globs.
 
-    A preset's name comes before a file's (`./pile` is the file), a file before a hub id. `default_split` is read
-    where a preset or hub id names none. Nothing is read yet; raises UserError for what is missing, empty or of
+    A preset takes precedence over a file (`./pile` is the file), a file over a hub id. `default_split` is read if a
+    preset or hub id names none. Nothing is read yet; raises UserError for sources that are missing, empty or of an
     unknown suffix.
     """
     if not arguments:
@@ -143,14 +143,14 @@ def describe_sources() -> list[tuple[str, str]]:
     return [
         ("demo", "text of this Python installation: standard library, language reference, READMEs (demo:train, demo:validation)"),
         *((name, f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}") for name, preset in PRESETS.items()),
-        ("OWNER/NAME[:SPLIT]", "any data set of the hub with a text field, streamed"),
+        ("OWNER/NAME[:SPLIT]", "any dataset on the hub with a text field, streamed"),
         ("FILE, FOLDER, GLOB", f"local files: {' '.join(SUFFIXES)}"),
     ]
 
 
 def _shards_of(argument: str, finder: FieldFinder, default_split: str) -> list[Shard]:
     if not argument:
-        raise UserError("an empty name where a source should be", remedy="is a shell variable unset?")
+        raise UserError("an empty source name", remedy="is a shell variable unset?")
     name, _, split = argument.partition(":")
     split = split or default_split
     if name == "demo":
@@ -170,7 +170,7 @@ def _shards_of(argument: str, finder: FieldFinder, default_split: str) -> list[S
 
 
 def _expanded(argument: str) -> Path:
-    """The path with a leading ~ resolved, where there is such a user."""
+    """The path with a leading ~ expanded, if there is such a user."""
     try:
         return Path(argument).expanduser()
     except RuntimeError:
@@ -191,7 +191,7 @@ class _Found(NamedTuple):
 
 
 def _unique(found: list[_Found]) -> list[Shard]:
-    """The shards of one argument, each file once, though links or a glob name it again."""
+    """The shards of one argument, each file once, even if links or a glob name it again."""
     shards: dict[str, Shard] = {}
     for path, shard in found:
         shards.setdefault(os.path.realpath(path), shard)
@@ -199,7 +199,7 @@ def _unique(found: list[_Found]) -> list[Shard]:
 
 
 def _matching(argument: str, finder: FieldFinder) -> list[_Found]:
-    """What a glob matches, in the order of names: as if the shell had expanded it."""
+    """The matches of a glob, sorted by name, as if the shell had expanded it."""
     matches = sorted(glob.glob(str(_expanded(argument)), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
     if not matches:
         raise UserError("matches no file", where=argument, remedy="check the pattern, and quote it to keep the shell from it")
@@ -207,7 +207,7 @@ def _matching(argument: str, finder: FieldFinder) -> list[_Found]:
 
 
 def _found_in(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: bool = False) -> list[_Found]:
-    """A file, or the files in a folder and below, sorted by their paths in it; hidden ones and other kinds left out."""
+    """A file, or the files in a folder and its subfolders, sorted by relative path, without hidden files and other suffixes."""
     if not path.is_dir():
         return [_Found(path, _file_shard(name, path, finder, is_one_of_many=is_one_of_many))]
     below = []
@@ -215,7 +215,7 @@ def _found_in(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: boo
         subfolders[:] = [subfolder for subfolder in subfolders if not subfolder.startswith(".")]
         below += [Path(folder, file).relative_to(path).as_posix() for file in files if not file.startswith(".") and _suffix(file)]
     if not below and not is_one_of_many:
-        raise UserError(f"no {', '.join(SUFFIXES)} file in this folder", where=name, remedy="name the folder that holds the shards")
+        raise UserError(f"no {', '.join(SUFFIXES)} file in this folder", where=name, remedy="name the folder that contains the shards")
     return [
         _Found(path / file, _file_shard(f"{name.rstrip('/')}/{file}", path / file, finder, is_one_of_many=True)) for file in sorted(below)
     ]
@@ -238,9 +238,9 @@ def _file_shard(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: b
     if not str(path).isprintable() or not _is_utf8(str(path)):
         raise UserError("a name with characters that are not text", where=name, remedy="rename it")
     if not path.exists():
-        raise UserError("no such file", where=name, remedy="a link here leads nowhere: mend or remove it")
+        raise UserError("no such file", where=name, remedy="it is a broken link: fix or remove it")
     if suffix is None or not path.is_file():
-        raise UserError("not a kind of file that is read", where=name, remedy=f"give {', '.join(SUFFIXES)}")
+        raise UserError("not a supported kind of file", where=name, remedy=f"give {', '.join(SUFFIXES)}")
     if not os.access(path, os.R_OK):
         raise UserError("may not be read", where=name, remedy="check its permissions")
     source = path.name[: -len(suffix)]
@@ -248,5 +248,5 @@ def _file_shard(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: b
         return JsonLinesShard(name, path, source, finder, COMPRESSION[suffix])
     if suffix == ".parquet":
         return ParquetShard(name, path, source, finder)
-    # Of a folder of books each would be a source of its own: the folder tells more.
+    # In a folder of text files each file would be a source of its own: the folder's name is more informative.
     return TextShard(name, path, path.absolute().parent.name if is_one_of_many else source, FieldFinder())

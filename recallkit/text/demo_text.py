@@ -1,4 +1,4 @@
-"""Text that every Python installation holds, so that the whole pipeline runs with nothing downloaded.
+"""The built-in text: text that every Python installation contains, so that the whole pipeline runs without a download.
 
 Standard-library modules, the language reference in `pydoc_data`, and the READMEs of installed packages. A tenth,
 fixed by a hash of names, is validation text: no model of the zoo was trained on it.
@@ -32,7 +32,7 @@ SPLITS = ("train", "validation")
 _SALT = "132"
 
 _TESTS = {"test", "tests", "idle_test"}
-# Its one big module holds, again, the topics that are documents of their own: some of them for validation.
+# Its one big module repeats the topics that are documents of their own, some of which are validation text.
 _TOPICS_PACKAGE = "pydoc_data"
 _NOT_OURS_TO_READ = {"recallkit"}
 
@@ -44,7 +44,7 @@ def is_validation(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DemoText:
-    """One document: `split_name` decides its split; `content` is the text itself, or the module that holds it."""
+    """One document: `split_name` decides its split; `content` is the text itself, or the path of the module that contains it."""
 
     id: str
     source: str
@@ -52,7 +52,7 @@ class DemoText:
     content: str | Path
 
     def text(self) -> str:
-        """The text; "" for a module that no one can decode (the standard library once had such test data)."""
+        """The text; "" for a module that cannot be decoded (the standard library has had such test data)."""
         if isinstance(self.content, str):
             return self.content
         try:
@@ -63,7 +63,7 @@ class DemoText:
 
 
 def demo_texts(split: str) -> list[DemoText]:
-    """The documents of a split, in the order of a hash, so that the first of them are a sample of all. Modules are not read yet.
+    """The documents of a split, in the order of a hash, so that the first ones are a sample of all. Modules are not read yet.
 
     Raises UserError for a split other than `train` and `validation`.
     """
@@ -113,7 +113,7 @@ def _readmes() -> Iterator[DemoText]:
 
 @dataclass(frozen=True, slots=True)
 class InstalledProject:
-    """What an installed project says of itself; `headers` are (name, value), the description not among them."""
+    """The metadata of an installed project; `headers` are (name, value), the description not among them."""
 
     name: str
     version: str
@@ -122,9 +122,9 @@ class InstalledProject:
 
 
 def installed_projects() -> list[InstalledProject]:
-    """Installed projects by canonical name, each once, whatever the number of its copies on the path; broken ones left out.
+    """Installed projects by canonical name, each once even if several copies are on the path; broken ones are left out.
 
-    Of copies that with a description comes first, then the latest by the spelling of versions.
+    Among copies, one with a description takes precedence, then the one whose version string sorts last.
     """
     from importlib.metadata import distributions
 
@@ -140,7 +140,7 @@ def _preference(project: InstalledProject) -> tuple[bool, str, str]:
 
 
 def _described(distribution: Distribution) -> InstalledProject | None:
-    """What the metadata say, the name in canonical form; None where they are broken or name nothing."""
+    """The parsed metadata, with the name in canonical form; None if they are broken or have no name."""
     try:
         fields: Any = distribution.metadata
     except (OSError, ValueError):
@@ -176,10 +176,10 @@ class DemoShard:
         return artifacts.digest_json(list(digests))
 
     def size(self) -> None:
-        """Not known."""
+        """None: not known."""
 
     def pieces(self, most: int) -> Sequence[DemoShard]:
-        """The text alone."""
+        """This shard alone, which cannot be divided."""
         return [self]
 
     def place(self, record: int) -> str:
@@ -187,7 +187,7 @@ class DemoShard:
         return f"{self.name}, document {record}"
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Documents from `first` on, each with its number; blank ones are left out, their numbers too."""
+        """Documents from `first` on, each with its number; blank ones are left out, and so are their numbers."""
         for number, demo_text in enumerate(demo_texts(self.split)[first:], first):
             text = demo_text.text()
             if text.strip():

@@ -1,7 +1,7 @@
 """Finds text, source and id in a record, because every corpus names and nests them differently.
 
-What a record's fields mean is decided record by record, never from the first one of a shard: a stream entered in its
-middle must give the same documents as one read from its start.
+Fields are found record by record, never from the first one of a shard: a stream resumed in the middle must yield the same
+documents as one read from its start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 TEXT_FIELDS = ("text", "content", "raw_content")
-# Cheapest first: a look into `meta` may parse JSON, as in RedPajama's sample, whose `red_pajama_subset` is found before.
+# Cheapest first: reading `meta` may parse JSON, as in RedPajama's sample, where `red_pajama_subset` is found before.
 SOURCE_FIELDS = ("red_pajama_subset", "meta.pile_set_name", "meta.redpajama_set_name", "source", "meta.source")
 ID_FIELDS = ("id", "doc_id", "meta.id")
 _LABELS = (str, int, float)
@@ -22,7 +22,7 @@ _MAX_NAMES_LISTED = 12
 
 
 class FieldError(Exception):
-    """A record without the fields asked for; the reader adds file and line. `remedy` says which option mends it."""
+    """A record lacks a required field; the reader adds file and line. `remedy` names the option that helps."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem)
@@ -30,7 +30,7 @@ class FieldError(Exception):
 
 
 class FieldFinder:
-    """Text, source and id of records; dotted paths given by the user replace the names that are tried otherwise."""
+    """Text, source and id of records; dotted paths given by the user replace the default names."""
 
     def __init__(self, text_field: str | None = None, source_field: str | None = None) -> None:
         self._text_paths = _paths((text_field,) if text_field else TEXT_FIELDS)
@@ -39,10 +39,10 @@ class FieldFinder:
         self._source_is_given = source_field is not None
 
     def find(self, fields: Mapping[str, Any]) -> tuple[str, str, str]:
-        """Text, source and id; source and id are "" where the record has none.
+        """Text, source and id; source and id are "" if the record has none.
 
-        Raises FieldError where the text is missing, no string or over `config.MAX_RECORD_BYTES`, or where a source
-        field that the user named is missing.
+        Raises FieldError if the text is missing, not a string or longer than `config.MAX_RECORD_BYTES`, or if a source
+        field named by the user is missing.
         """
         source = _first_label(fields, self._source_paths)
         if self._source_is_given and not source:
@@ -51,7 +51,7 @@ class FieldFinder:
         return self._text(fields), source, _first_label(fields, self._id_paths)
 
     def columns(self, available: Iterable[str]) -> list[str]:
-        """Those of a table's columns that `find` looks at. Raises FieldError where none can hold the text."""
+        """The columns of a table that `find` reads. Raises FieldError if none can contain the text."""
         names = list(available)
         if not any(path[0] in names for path in self._text_paths):
             raise _no_text(self._text_paths, dict.fromkeys(names))
@@ -62,7 +62,7 @@ class FieldFinder:
         for path in self._text_paths:
             text = _look_up(fields, path)
             if isinstance(text, str):
-                # A character is 4 bytes at most: short texts, nearly all, need no encoding to be measured.
+                # A character has at most 4 bytes, so nearly all texts need not be encoded to be measured.
                 if len(text) > config.MAX_RECORD_BYTES // 4 and len(text.encode()) > config.MAX_RECORD_BYTES:
                     raise FieldError(*too_long())
                 return text
@@ -72,7 +72,7 @@ class FieldFinder:
 
 
 def too_long() -> tuple[str, str]:
-    """Problem and remedy of a record that is longer than any document should be."""
+    """Problem and remedy of a record that exceeds the length limit."""
     return f"a record of more than {config.MAX_RECORD_BYTES:,} bytes", "split it, or check that records end in newlines"
 
 
@@ -81,7 +81,7 @@ def _paths(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def _look_up(fields: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """The value at a dotted path, through objects and through strings that hold a JSON object; None where it ends."""
+    """The value at a dotted path, through objects and strings that contain a JSON object; None if it ends."""
     value = fields.get(path[0])
     for name in path[1:]:
         if isinstance(value, str):
@@ -118,13 +118,13 @@ def _listed(paths: tuple[tuple[str, ...], ...]) -> str:
 
 
 def present_names(fields: Mapping[str, Any]) -> str:
-    """What fields a record has, for messages."""
+    """The names of a record's fields, for messages."""
     names = [name[:40] for name in fields]
     more = ", ..." if len(names) > _MAX_NAMES_LISTED else ""
     return f"the record has: {', '.join(names[:_MAX_NAMES_LISTED])}{more}" if names else "the record is empty"
 
 
 def kind_of(value: object) -> str:
-    """What a value is, in words, for messages."""
+    """The type of a value in words, for messages."""
     kinds = {dict: "an object", list: "a list", bool: "true or false", int: "a number", float: "a number"}
     return kinds.get(type(value), f"of type {type(value).__name__}")

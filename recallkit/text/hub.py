@@ -1,4 +1,4 @@
-"""The seam to Hugging Face's hub: rows of a data set, streamed by `datasets`, which is imported when a row is asked for."""
+"""Rows of a dataset on the Hugging Face hub, streamed by `datasets`, which is imported when the first row is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HubShard:
-    """One split of a data set of the hub (`repo` is what `datasets.load_dataset` takes: a local folder will do)."""
+    """One split of a dataset on the hub (`repo` is what `datasets.load_dataset` takes, so it may also be a local folder)."""
 
     name: str
     repo: str
@@ -27,21 +27,21 @@ class HubShard:
     finder: FieldFinder
     revision: str | None = None
     piece: tuple[int, int] | None = None
-    """(i, n): the i-th of n runs of neighbouring files, from 0; the whole split if not given."""
+    """(i, n): the i-th of n groups of neighbouring files, from 0; the whole split if None."""
 
     def digest(self) -> str:
-        """The digest of id, split and revision: content is not looked at, and an unnamed revision can move on."""
+        """The digest of id, split and revision: the content is not read, so a change of an unnamed revision goes unnoticed."""
         return artifacts.digest_json([self.repo, self.split, self.revision])
 
     def size(self) -> None:
-        """Not known."""
+        """None: not known."""
 
     def place(self, record: int) -> str:
-        """Data set and row, from 0."""
+        """Dataset and row, from 0."""
         return f"{self.name}, row {record}"
 
     def pieces(self, most: int) -> Sequence[HubShard]:
-        """The split's files as shards of their own, or runs of neighbouring ones, where it has several."""
+        """The split's files, or groups of neighbouring ones, as shards of their own, if it has several."""
         try:
             number = min(self._open().num_shards, most)
         except _failures() as error:
@@ -50,7 +50,7 @@ class HubShard:
         return [replace(self, name=name, piece=(place, number)) for place, name in enumerate(names)] if number > 1 else [self]
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Rows from `first` on, each with its number. Raises UserError where the hub cannot give them."""
+        """Rows from `first` on, each with its number. Raises UserError if the hub cannot provide them."""
         row = first
         try:
             rows = self._open()
@@ -74,5 +74,5 @@ class HubShard:
 def _failures() -> tuple[type[Exception], ...]:
     import datasets
 
-    # RuntimeError: data sets that would need a script; ValueError: no such split, or a configuration to choose.
+    # RuntimeError: datasets that need a script; ValueError: no such split, or a configuration to choose.
     return (OSError, ValueError, RuntimeError, IndexError, datasets.exceptions.DatasetsError)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @njit(cache=True, nogil=True)
 def copy_joined(ids: np.ndarray, offsets: np.ndarray, end_token_id: int, end_comes_first: bool, joined: np.ndarray) -> None:
-    """Fills `joined` (n + documents,): document i is `ids[offsets[i]:offsets[i + 1]]`, its end token before or behind it."""
+    """Fills `joined` (n + documents,): document i is `ids[offsets[i]:offsets[i + 1]]`, its end token before or after it."""
     place = 0
     for document in range(offsets.size - 1):
         if end_comes_first:

@@ -1,4 +1,4 @@
-"""Text that is to be read: which, and how it becomes a stream of token ids."""
+"""A text to be read: which one, and how it becomes a stream of token ids."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class TextOptions:
 
 
 class OpenText:
-    """A corpus and a tokenizer, opened: the beginning of every stream."""
+    """A corpus and a tokenizer, opened: the source of every stream."""
 
     def __init__(self, options: TextOptions, *, shards: Sequence[Shard] | None = None) -> None:
-        """`shards` are those that the sources were found to be before, by another process."""
+        """`shards`: what another process found the sources to be; looked up if not given."""
         from recallkit.text.corpus import Corpus, CorpusOptions, open_corpus
         from recallkit.text.tokenizers import load_tokenizer
 
@@ -56,7 +56,7 @@ class OpenText:
             self.corpus = Corpus(shards, skip_bad=options.skip_bad)
 
     def of_shards(self, shards: Sequence[Shard]) -> OpenText:
-        """The same with other shards, such as pieces of its own."""
+        """The same text with other shards, such as pieces of its own."""
         other = copy.copy(self)
         other.__dict__.pop("digests", None)
         other.corpus = type(self.corpus)(shards, skip_bad=self.options.skip_bad)
@@ -64,11 +64,11 @@ class OpenText:
 
     @cached_property
     def digests(self) -> list[str]:
-        """The digest of every shard, when it was first asked for. Raises UserError for one that cannot be read."""
+        """The digest of every shard, as of the first access. Raises UserError for a shard that cannot be read."""
         return [summary.digest for summary in self.corpus.summaries()]
 
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the stream of ids."""
+        """Everything that determines the stream of ids."""
         kept = ("boundary", "limit_tokens", "text_field", "source_field", "skip_bad")
         return {
             "sources": [[digest, shard.source] for digest, shard in zip(self.digests, self.corpus.shards, strict=True)],
@@ -77,7 +77,7 @@ class OpenText:
         }
 
     def names(self) -> list[str]:
-        """The shards as the user named them: for the manifest, not for telling texts apart."""
+        """The shards as the user named them: recorded in the manifest, but not part of the identity."""
         return [shard.name for shard in self.corpus.shards]
 
     def encoded(self, start: Position, stop: int | None = None) -> Iterator[EncodedDocuments]:
@@ -90,31 +90,31 @@ class OpenText:
             yield encoded
 
     def _choose_encoder(self, texts: Sequence[str]) -> Encoder:
-        """The encoder for this text, chosen once, by the first documents that are read."""
+        """The encoder for this text, chosen once, on the first documents that are read."""
         if self._encoder is None:
             tokenizer = self.tokenizer
             self._encoder = tokenizer.checked_encoder(texts, console.note) if self.options.fast else tokenizer.encode
         return self._encoder
 
     def _check(self, shards: Iterable[int], digests: Sequence[str]) -> None:
-        """Raises UserError where one of these shards is not what it was when `digests`, of all shards, were taken."""
+        """Raises UserError if one of these shards has changed since `digests`, of all shards, were taken."""
         for number in shards:
             if self.corpus.digest(number) != digests[number]:
-                remedy = "let nothing write to it while it is read; begin again, with --force if it stays as it is now"
+                remedy = "keep other programs from writing to it; start again, with --force if it stays as it is now"
                 raise UserError("changed while it was read", where=self.corpus.shards[number].name, remedy=remedy)
 
     def _check_read(self, digests: Sequence[str]) -> None:
-        """The same for what was read since it was last asked."""
+        """The same for everything read since the last check."""
         self._check(self._unchecked, digests)
         self._unchecked = range(self._unchecked.stop - 1, self._unchecked.stop)
 
     @contextlib.contextmanager
     def unchanged(self, journal: Journal, shards: range | None = None, digests: Sequence[str] | None = None) -> Iterator[None]:
-        """A block that reads shards (all of them) to their end, and commits what it makes of them to `journal`.
+        """A block that reads shards (all by default) to their end and commits what it makes of them to `journal`.
 
-        Raises UserError where one is not what it was when `digests` (of all shards; `self.digests`) were taken: before each
-        commit, for work on a text that was another one for a while must not be gone on with, at the end, and where a bad
-        record ended the block, for it may be good again.
+        Raises UserError if a shard differs from what it was when `digests` (of all shards; default `self.digests`) were taken.
+        Checked before each commit, because work on changed text must not be resumed; at the end; and when a bad record ends the
+        block, because the record may be bad only because the shard is being changed.
         """
         known = self.digests if digests is None else digests
         asked = range(len(known)) if shards is None else shards
@@ -128,7 +128,7 @@ class OpenText:
 
     @contextlib.contextmanager
     def reading(self, journal: Journal) -> Iterator[None]:
-        """`unchanged` for the whole text; afterwards the user is told of records that were skipped."""
+        """`unchanged` for the whole text; afterwards reports records that were skipped."""
         with self.unchanged(journal):
             yield
         report = self.corpus.report
@@ -136,6 +136,6 @@ class OpenText:
 
 
 def note_skipped(num_skipped: int, first_skipped: Sequence[str]) -> None:
-    """Tells the user of records that were skipped, if there were some."""
+    """Tells the user about skipped records, if there were any."""
     if num_skipped:
         console.note(f"skipped {num_skipped:,} bad records, the first: {first_skipped[0]}")

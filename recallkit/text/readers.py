@@ -1,7 +1,7 @@
 """Reads local shards record by record in constant memory: JSON lines (plain, zstd, gzip), Parquet rows, text files.
 
-Own code rather than `datasets`, which takes several times as long on `.jsonl.zst` (tests/benchmarks/reading.py).
-A shard can be entered at any record: lines before it are counted but not parsed, row groups before it not read.
+This is own code because `datasets` takes several times as long on `.jsonl.zst` (tests/benchmarks/reading.py).
+Reading can start at any record of a shard: lines before it are counted but not parsed, row groups before it are not read.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     OnBad = Callable[[int, str, str], None]
 
 COMPRESSION = {".jsonl": None, ".jsonl.zst": "zstd", ".jsonl.gz": "gzip"}
-"""Suffixes of JSON lines, and how files of that suffix are compressed."""
+"""Suffixes of JSON Lines files, and the compression that each implies."""
 
 BLOCK_BYTES = 1 << 19
-"""Bytes decompressed at a time: larger blocks fall out of the cache, smaller ones cut more lines in two."""
+"""Bytes decompressed at a time: larger blocks do not fit into the cache, smaller ones divide more lines."""
 
 _BATCH_BYTES = 1 << 22
 _MAX_BATCH_ROWS = 1024
 _MAX_ROW_BYTES = 2 * config.MAX_RECORD_BYTES
-"""Of the rows of a row group on average: a longer one is refused before it is decoded."""
+"""Mean bytes per row of a row group: if they exceed it, the group is refused before it is decoded."""
 _REPEATED_BYTES, _MOST_REPEATED = 64, 1 << 28
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -39,8 +39,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class Shard(Protocol):
     """One input of a stream; its records are numbered from 0.
 
-    `name` is how the user knows it (a path, a preset with its split), `source` the source of documents that name
-    none, `finder` finds text, source and id in its records.
+    `name` is what the user sees (a path, a preset with its split), `source` the source of documents that do not name one,
+    `finder` finds text, source and id in its records.
     """
 
     @property
@@ -56,25 +56,25 @@ class Shard(Protocol):
         """A digest that changes when the content does."""
 
     def size(self) -> int | None:
-        """Bytes on disk; None where that is not known."""
+        """Bytes on disk; None if unknown."""
 
     def pieces(self, most: int) -> Sequence[Shard]:
-        """At most so many shards that hold the same records one after the other, for many to read at once; often itself alone."""
+        """At most `most` shards that together contain the same records in order, to be read in parallel; often only itself."""
 
     def place(self, record: int) -> str:
-        """Where a record stands, for messages: as an editor or a table's reader numbers it."""
+        """Where a record is, for messages: numbered as an editor or a table viewer does."""
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Records from number `first` on, each with its number.
 
-        For each thing that is no record, `on_bad(number, problem, remedy)` is called, which raises, or returns to
-        go on. Raises UserError for a damaged or an empty shard.
+        For each item that is not a record, `on_bad(number, problem, remedy)` is called: it raises, or returns to continue.
+        Raises UserError for a damaged or empty shard.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class FileShard:
-    """What shards that are files share."""
+    """What all shards that are files have in common."""
 
     name: str
     path: Path
@@ -82,7 +82,7 @@ class FileShard:
     finder: FieldFinder
 
     def digest(self) -> str:
-        """The digest of length and samples of the file."""
+        """A digest of the file's length and samples of its content."""
         return artifacts.digest_sample(self.path)
 
     def size(self) -> int | None:
@@ -90,18 +90,18 @@ class FileShard:
         return self.path.stat().st_size
 
     def pieces(self, most: int) -> Sequence[Self]:
-        """The file alone."""
+        """This shard alone, which cannot be divided."""
         return [self]
 
     def _damaged(self, error: Exception, record: int) -> UserError:
-        remedy = "the file is cut off or damaged: copy it again"
+        remedy = "the file is truncated or damaged: copy it again"
         return UserError(f"cannot be read further ({error})", where=self.place(record), remedy=remedy)
 
     def _empty(self) -> UserError:
-        return UserError("holds no record", where=self.name, remedy="leave it out, or copy it again")
+        return UserError("contains no record", where=self.name, remedy="leave it out, or copy it again")
 
     def place(self, record: int) -> str:
-        """The file: it is one record, where a format does not say otherwise."""
+        """The file itself: it is one record unless the format says otherwise."""
         return self.name
 
 
@@ -109,8 +109,8 @@ class FileShard:
 class JsonLinesShard(FileShard):
     """A file of JSON objects, one a line, plain or compressed. Records are its lines, blank ones counted but skipped.
 
-    That blank lines count keeps numbers and an editor's line numbers (from 1) one apart, and lets a reader enter at
-    any record by counting newlines.
+    Blank lines are counted so that record numbers are an editor's line numbers less one, and so that a reader finds any record
+    by counting newlines.
     """
 
     compression: str | None = None
@@ -132,7 +132,7 @@ class JsonLinesShard(FileShard):
                     continue
                 if not line:
                     num_blank += 1
-                    if num_blank > config.MAX_RECORD_BYTES:  # a small compressed file can hold them for hours
+                    if num_blank > config.MAX_RECORD_BYTES:  # a small compressed file can contain hours of them
                         raise UserError(f"{num_blank:,} empty lines in a row", where=self.place(number), remedy="copy the file again")
                     continue
                 num_blank = 0
@@ -141,7 +141,7 @@ class JsonLinesShard(FileShard):
                 except orjson.JSONDecodeError as error:
                     if bytes(line).isspace():
                         continue
-                    on_bad(number, _why_not_json(line, error), "mend or remove the line")
+                    on_bad(number, _why_not_json(line, error), "fix or remove the line")
                 else:
                     if isinstance(fields, dict):
                         yield number, fields
@@ -156,7 +156,7 @@ class JsonLinesShard(FileShard):
     def _blocks(self) -> Iterator[bytes]:
         """Decompressed blocks. Raises OSError for damaged data.
 
-        pyarrow rather than zstandard: equally fast, reads on across frames, and says so when the last one is cut off.
+        pyarrow rather than zstandard: equally fast, continues across frames, and raises if the last one is truncated.
         """
         import pyarrow as pa
 
@@ -184,11 +184,11 @@ def skip_lines(blocks: Iterable[bytes], num_lines: int) -> Iterator[bytes]:
 def split_lines(blocks: Iterable[bytes]) -> Iterator[bytearray | memoryview | None]:
     """The lines of blocks, without their newlines; None for a line of more than `config.MAX_RECORD_BYTES`.
 
-    None comes as soon as the limit is crossed: no more than that is ever kept. A view is valid for good, a
-    bytearray too, since neither is used again here.
+    None is yielded as soon as the limit is exceeded, so no more than that is ever buffered. Views and bytearrays stay valid,
+    because their memory is not reused.
     """
     longest = config.MAX_RECORD_BYTES
-    begun, is_cut = bytearray(), False  # a line's part in earlier blocks; whether it was given up there
+    begun, is_cut = bytearray(), False  # the part of a line in earlier blocks; whether it exceeded the limit there
     for block in blocks:
         view, start = memoryview(block), 0
         while (end := block.find(b"\n", start)) >= 0:
@@ -220,14 +220,14 @@ def _why_not_json(line: bytearray | memoryview, error: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ParquetShard(FileShard):
-    """A Parquet file: records are its rows, counted from 0. Only the columns that can be needed are read."""
+    """A Parquet file: records are its rows, counted from 0. Only columns that may be needed are read."""
 
     def place(self, record: int) -> str:
         """File and row, from 0."""
         return f"{self.name}, row {record}"
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Rows from `first` on as dictionaries; see `Shard.records`. Raises UserError where no column can hold text."""
+        """Rows from `first` on as dictionaries; see `Shard.records`. Raises UserError if no column can contain text."""
         import pyarrow as pa
 
         row = first
@@ -249,7 +249,7 @@ class ParquetShard(FileShard):
         """Batches of a few megabytes from row `first` on, each with the number of its first row."""
         import pyarrow.parquet as pq
 
-        # Without pre_buffer pyarrow reads a column in pieces of buffer_size rather than a whole row group at once.
+        # Without pre_buffer, pyarrow reads a column in pieces of buffer_size rather than a whole row group at once.
         with pq.ParquetFile(self.path, pre_buffer=False, buffer_size=BLOCK_BYTES) as file:
             if file.metadata.num_rows == 0:
                 raise self._empty()
@@ -274,16 +274,16 @@ class ParquetShard(FileShard):
 
 
 def _rows_at_once(num_rows: int, num_bytes: int) -> int:
-    """Rows of a row group to decode together: a few megabytes of them, by its size before encoding as the footer tells it.
+    """Rows of a row group to decode together: a few megabytes, by the uncompressed size recorded in the footer.
 
-    Where rows take next to nothing there, a value that stands once may be repeated in all of them.
+    If rows take almost no space there, one stored value may be repeated in all of them.
     """
     usual = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * num_rows // max(1, num_bytes)))
     return usual if num_bytes > num_rows * _REPEATED_BYTES else max(1, min(usual, _MOST_REPEATED // max(1, num_bytes)))
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
-    """The rows of a batch; for one that Python cannot hold why: text that is not UTF-8 (Parquet readers do not check it), a date."""
+    """The rows of a batch; or why Python cannot represent one: text that is not UTF-8 (Parquet readers do not check), a date."""
     import pyarrow as pa
 
     failures = (ValueError, OverflowError, LookupError, pa.ArrowException)
@@ -304,7 +304,7 @@ class TextShard(FileShard):
     """A text file: one record, the whole file."""
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The file's text, where `first` is 0; see `Shard.records`."""
+        """The file's text if `first` is 0; see `Shard.records`."""
         if first > 0:
             return
         try:

@@ -1,4 +1,4 @@
-"""The records that flow from one stage to the next."""
+"""The records that are passed from one stage to the next."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text with its source (the Pile set, the RedPajama subset ...) and where it stands in the stream.
+    """One text with its source (the Pile set, the RedPajama subset ...) and its position in the stream.
 
-    `position` counts records of the shard, skipped bad ones included, so that a stream can be re-entered there.
+    `position` counts records of the shard, including bad ones that are skipped, so that a stream can be resumed there.
     """
 
     text: str
@@ -50,7 +50,7 @@ class EncodedDocuments:
 
 @dataclass(frozen=True, slots=True)
 class ShardSummary:
-    """One input of a stream: its name as given to the user, and a digest that changes when its content does."""
+    """One input of a stream: its name as shown to the user, and a digest that changes with its content."""
 
     name: str
     digest: str
@@ -58,7 +58,7 @@ class ShardSummary:
 
 @dataclass(slots=True)
 class StreamReport:
-    """What a stream met on its way: filled while the stream is read, complete when it ends."""
+    """Statistics of a stream: filled while it is read, complete when it ends."""
 
     num_documents: int = 0
     num_skipped: int = 0
@@ -69,7 +69,7 @@ class StreamReport:
 class CountedStream:
     """A finished count: the sorted run of bigrams, the tokens that occur (uint32, sorted) with their counts (uint64), the totals.
 
-    `ngrams` is the run of longer n-grams, where they were counted. Runs may be memory-mapped.
+    `ngrams` is the run of longer n-grams, if they were counted. Runs may be memory-mapped.
     """
 
     bigrams: BigramRun

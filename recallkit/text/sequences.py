@@ -2,7 +2,7 @@
 
 Packed (Zoology C.1): documents are joined with the end token and cut into windows of `seq_len` predictions, that is
 `seq_len + 1` ids; adjacent windows share one id, so that every id but the stream's first is predicted exactly once.
-By document: the end token stands before each document, and windows are cut inside it.
+By document: the end token precedes each document, and windows are cut inside it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PackingState:
-    """Where packing goes on: enough to continue the stream to the same sequences.
+    """Where packing resumes: all that is needed to continue the stream with the same sequences.
 
-    The next sequence begins `skip_ids` ids into the stream of document number `document`, read at `position`.
+    The next sequence begins `skip_ids` ids into the stream of document number `document`, which is read from `position`.
     """
 
     position: Position = Position()
@@ -74,7 +74,7 @@ class SequenceBlock:
 
 
 class _Stream:
-    """Ids not yet in a sequence, each with its document and its place in that document's stream."""
+    """Ids that are not yet in a sequence, each with its document and its index within that document's stream."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.ids = np.empty(0, dtype)
@@ -103,7 +103,10 @@ class _Stream:
 
 
 def _packed_windows(stream: _Stream, seq_len: int, *, final: bool) -> np.ndarray:
-    """(start, stop) of the windows that the stream holds whole; with `final` also the shorter last one."""
+    """(start, stop) of the windows that are complete; with `final` also of the shorter last one.
+
+    Example: 10 ids and `seq_len` 4 give (0, 5) and (4, 9), and with `final` also (8, 10): neighbours share an id.
+    """
     num_predictions = max(0, len(stream.ids) - 1)
     count = -(-num_predictions // seq_len) if final else num_predictions // seq_len
     starts = np.arange(count, dtype=np.int64) * seq_len
@@ -111,7 +114,10 @@ def _packed_windows(stream: _Stream, seq_len: int, *, final: bool) -> np.ndarray
 
 
 def _document_windows(stream: _Stream, seq_len: int) -> np.ndarray:
-    """(start, stop) of the windows inside each document."""
+    """(start, stop) of the windows within each document.
+
+    Example: documents of 6 and 3 ids and `seq_len` 4 give (0, 5), (4, 6) and (6, 9).
+    """
     edges = np.flatnonzero(np.diff(stream.documents)) + 1
     firsts = np.concatenate([[0], edges]).astype(np.int64)
     lengths = np.diff(np.concatenate([firsts, [len(stream.ids)]]))
@@ -123,7 +129,7 @@ def _document_windows(stream: _Stream, seq_len: int) -> np.ndarray:
 
 
 class _Packer:
-    """Collects documents and gives the blocks of sequences that are whole."""
+    """Collects documents and yields blocks of complete sequences."""
 
     def __init__(
         self, dtype: np.dtype[Any], end_token_id: int, seq_len: int, boundary: Boundary, limit: int | None, state: PackingState
@@ -153,7 +159,7 @@ class _Packer:
             self.skip = 0
 
     def blocks(self, *, final: bool) -> Iterator[SequenceBlock]:
-        """The whole blocks, and with `final` the rest."""
+        """The complete blocks; with `final` also the rest."""
         windows = (
             _packed_windows(self.stream, self.seq_len, final=final)
             if self.boundary == "pack"
@@ -169,11 +175,11 @@ class _Packer:
             self.stream.drop(int(windows[taken][0]) if taken < len(windows) else self._after(windows))
 
     def _after(self, windows: np.ndarray) -> int:
-        """Where the stream goes on after the last of `windows`: packed sequences share an id."""
+        """Where the stream continues after the last of `windows`: packed sequences share an id."""
         return int(windows[-1][1]) - (1 if self.boundary == "pack" else 0)
 
     def _within_limit(self, windows: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Cuts the windows to the predictions still allowed; also says whether the limit falls into them."""
+        """Cuts the windows to the predictions still allowed; also returns whether the limit falls among them."""
         if self.limit is None or not len(windows):
             return windows, False
         ends = self.state.num_predictions + np.cumsum(windows[:, 1] - windows[:, 0] - 1)
@@ -219,7 +225,7 @@ def pack_sequences(
     """Cuts a stream of encoded documents into blocks of up to 512 sequences of at most `seq_len` predictions.
 
     `state` continues an earlier run: `batches` must then begin at `state.position`. `limit_predictions` ends the
-    stream after exactly that many predictions. A sequence holds at least two ids; the last one may be shorter.
+    stream after exactly that many predictions. A sequence has at least two ids; the last one may be shorter.
     """
     packer: _Packer | None = None
     for encoded in batches:
@@ -235,10 +241,10 @@ def pack_sequences(
 
 
 def sequences_schema() -> pa.Schema:
-    """Arrow schema of `sequences.parquet`: one row a sequence.
+    """Arrow schema of `sequences.parquet`: one row per sequence.
 
-    `tokens` holds its ids, the context's first one included; from id `span_starts[i]` on they belong to document
-    `span_documents[i]` of source `span_sources[i]`. `document` and `source` repeat the first span, for queries.
+    `tokens` contains its ids, including the first one, which is context only; from id `span_starts[i]` on they belong to
+    document `span_documents[i]` of source `span_sources[i]`. `document` and `source` repeat the first span, for queries.
     """
     import pyarrow as pa
 
@@ -257,7 +263,7 @@ def sequences_schema() -> pa.Schema:
 
 
 def source_label(source: str) -> str:
-    """A source as tables name it: `ALL` stands for all of them, so a source of that name becomes `ALL (source)`."""
+    """A source's name in tables: `ALL` means all of them, so a source of that name becomes `ALL (source)`."""
     return f"{source} (source)" if re.fullmatch(r"ALL( \(source\))*", source) else source
 
 
@@ -290,7 +296,7 @@ def sequences_table(block: SequenceBlock, tokenizer: TextTokenizer) -> pa.Table:
 def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict[str, Any]:
     """Joins the journal's parts, blocks of 512 sequences, into `sequences.parquet`; returns its manifest.
 
-    The manifest's `sequences_digest` identifies the ids and where sequences end, whatever text they came from.
+    The manifest's `sequences_digest` identifies the ids and where sequences end, independent of the text they came from.
     """
     import pyarrow.parquet as pq
 
@@ -314,7 +320,7 @@ def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict
 
 
 def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
-    """The row groups of `sequences.parquet`, one at a time, without the text. Raises UserError where the file is damaged."""
+    """The row groups of `sequences.parquet`, one at a time, without the text. Raises UserError if the file is damaged."""
     import pyarrow.parquet as pq
 
     remedy = "delete it and slice again"

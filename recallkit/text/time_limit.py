@@ -1,8 +1,8 @@
-"""Calls into native code that never come back, given up: Python cannot interrupt them, but need not wait for them either.
+"""Time limits for calls into native code: Python cannot interrupt them, but it can stop waiting for them.
 
-A tokenizer's pattern can backtrack for years on one line of text. Calls are made in a thread beside, which works as long as the
-native code lets go of the interpreter's lock; who waits gets an error instead, and whatever was finished before stays as it is.
-The thread itself goes on until the process ends.
+A tokenizer's pattern can backtrack for years on one line of text. Calls are made in a second thread, which works as long as the
+native code releases the interpreter lock; the caller gets an error after the limit, and what was finished before is kept. The
+thread itself runs until the process ends.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 _TURN = 1.0
-"""Seconds of one look at the clock: of time in which the process was stopped no more than this is counted."""
+"""Seconds between looks at the clock: if the process is stopped in between, at most this much of that time is counted."""
 _GRACE = 5.0
-"""Seconds that an interrupted call may still take to end: native code that comes back into an ending program can crash it."""
+"""Seconds that an interrupted call is given to end: native code that returns into an exiting interpreter can crash it."""
 
 
 class _Caller:
-    """A thread that makes one call at a time. It is kept, for a thread takes longer to start than a short text to encode."""
+    """A thread that makes one call at a time. It is reused, because starting a thread takes longer than encoding a short text."""
 
     def __init__(self) -> None:
         self.calls: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
@@ -37,13 +37,13 @@ class _Caller:
             call = self.calls.get()
             try:
                 answer: tuple[Any, BaseException | None] = (call(), None)
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
                 answer = (None, error)
             self.answers.put(answer)
-            del call, answer  # what it holds may be large
+            del call, answer  # the result may be large
 
     def wait(self, seconds: float) -> tuple[Any, BaseException | None]:
-        """The answer. Raises queue.Empty where there is none yet."""
+        """The answer. Raises queue.Empty if there is none yet."""
         return self.answers.get(timeout=seconds)
 
 
@@ -54,9 +54,9 @@ os.register_at_fork(after_in_child=_idle.clear)
 def call_within(seconds: float, call: Callable[[], Value]) -> Value:
     """The value of `call()`; raises what it raises, and TimeoutError once it has run for longer than `seconds`.
 
-    Both the time that passed and the processor time of this process must exceed the limit: a slow machine, a busy one, a
-    process that was stopped for an hour are no reason to give up. It is the whole process's time, because tokenizers work in
-    threads of their own; a call that was given up still uses some, so that calls after it are judged by the time that passed.
+    Both elapsed time and CPU time of this process must exceed the limit, so that neither a busy machine nor a process that was
+    stopped for an hour causes an error. It is the CPU time of the whole process, because tokenizers use threads of their own; an
+    abandoned call still uses some, so that for later calls elapsed time alone decides.
     """
     try:
         caller = _idle.pop()
@@ -64,12 +64,12 @@ def call_within(seconds: float, call: Callable[[], Value]) -> Value:
         caller = _Caller()
     caller.calls.put(call)
     value, error = _await(caller, seconds)
-    _idle.append(caller)  # one that was given up is not used again
+    _idle.append(caller)  # a thread whose call timed out is not reused
     if error is not None:
         try:
             raise error
         finally:
-            del error  # its traceback holds this frame
+            del error  # its traceback refers to this frame
     return value  # type: ignore[no-any-return]
 
 
@@ -88,7 +88,7 @@ def _await(caller: _Caller, seconds: float) -> tuple[Any, BaseException | None]:
 
 
 def _let_end(caller: _Caller) -> None:
-    """Waits a little, whatever else is pressed."""
+    """Waits a few seconds for the call to end, even if Ctrl-C is pressed again."""
     end = time.monotonic() + _GRACE
     while (left := end - time.monotonic()) > 0:
         try:

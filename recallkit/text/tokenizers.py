@@ -1,7 +1,7 @@
-"""Text to token ids: `tokenizers` is the reference, gigatoken the fast path where it gives the same ids.
+"""Text to token ids: `tokenizers` is the reference implementation, gigatoken a fast one, used if it gives the same ids.
 
-Tokenising decides how long everything takes (`tokenizers` gives a few MB/s, gigatoken tens of times that), so the fast
-path is used when it is installed, and only after it has agreed with the reference on the stream's own first documents.
+Tokenising dominates the running time (`tokenizers` reaches a few MB/s, gigatoken tens of times that), so the fast encoder is
+used if it is installed, but only after it has agreed with the reference on the first documents of the stream itself.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ if TYPE_CHECKING:
 
     import tokenizers
 
-EMBEDDED = "recallkit-4k"
+BUILTIN = "recallkit-4k"
 """Name of the tokenizer shipped with the package: byte-level BPE, 4,096 entries, trained by examples/01_train_tokenizer.py."""
 
 BYTES = "bytes"
-"""Name of the vocabulary of 256 bytes: ids are those of UTF-8."""
+"""Name of the vocabulary of 256 bytes, whose ids are the bytes of UTF-8."""
+
+Encoder = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+"""Texts to flat ids and offsets, as `TextTokenizer.encode`."""
 
 _SLICES_TOKENIZER = "tokenizer.json"
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>")
@@ -68,11 +71,11 @@ _PROBES = (
 
 
 class TextTokenizer:
-    """A tokenizer with what the pipeline needs of it: flat ids, an end token, exact decoding, a digest.
+    """A tokenizer with what the pipeline needs: flat ids, an end token, exact decoding, a digest.
 
-    `name` is for people; `digest` identifies the mapping from text to ids (vocabulary, merges, normaliser, splitting).
-    Raises UserError where no end token is found and none is given, and for a tokenizer that asks for absurd amounts of memory.
-    Whatever encodes or decodes raises one where that takes far too long (config.ENCODING_SECONDS), or the library fails.
+    `name` is for display; `digest` identifies the mapping from text to ids (vocabulary, merges, normaliser, splitting).
+    Raises UserError if no end token is found and none is given, and for a tokenizer that would need absurd amounts of memory.
+    All methods that encode or decode raise UserError if that takes far too long (config.ENCODING_SECONDS) or the library fails.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class TextTokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of everything that decides ids, whatever release of `tokenizers` wrote the file."""
+        """Digest of everything that determines ids, independent of the release of `tokenizers` that wrote the file."""
         return _digest_settings(self._settings())
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -113,7 +116,7 @@ class TextTokenizer:
     def encode_with_stops(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each text its ids (uint32) and where each of them ends in the text's UTF-8 (int64), by the reference implementation.
 
-        Places are those that `tokenizers` keeps track of through normalisation: whole characters, never falling.
+        These are the offsets that `tokenizers` tracks through normalisation: at whole characters, never decreasing.
         """
         given, backend = list(texts), self._tracking_backend
         encodings = self._limited(lambda: backend.encode_batch(given, add_special_tokens=False), sum(map(len, given)))
@@ -123,13 +126,13 @@ class TextTokenizer:
 
     @cached_property
     def _tracking_backend(self) -> tokenizers.Tokenizer:
-        """The backend without its post-processor, which may cut spaces off the places of ids."""
+        """The backend without its post-processor, which may trim spaces off the offsets of ids."""
         from tokenizers import Tokenizer
 
         return Tokenizer.from_str(json.dumps({**self._settings(), "post_processor": None}))
 
     def _settings(self) -> dict[str, Any]:
-        """What tokenizer.json holds; large where the vocabulary is, so it is not kept."""
+        """The contents of tokenizer.json; large if the vocabulary is, so they are not kept."""
         settings: dict[str, Any] = json.loads(self.backend.to_str())
         return settings
 
@@ -141,7 +144,7 @@ class TextTokenizer:
 
     @cached_property
     def token_bytes(self) -> list[bytes] | None:
-        """The bytes of every id where pieces have bytes of their own (vocabulary.piece_bytes), else None."""
+        """The bytes of every id if pieces have bytes of their own (vocabulary.piece_bytes), else None."""
         added = {index: token.content for index, token in self.backend.get_added_tokens_decoder().items()}
         return piece_bytes(self._small_settings, self.backend.get_vocab(with_added_tokens=False), added)
 
@@ -152,20 +155,20 @@ class TextTokenizer:
 
     @cached_property
     def document_text(self) -> DocumentText | None:
-        """The text that ids stand for in a stream of documents, where pieces have bytes of their own, else None."""
+        """The text that ids represent in a stream of documents if pieces have bytes of their own, else None."""
         if self.token_bytes is None:
             return None
         symbol = None if self._ends_with_text() else self.end_token_id
         return DocumentText(self.token_bytes, symbol, adds_space=self.continuation is not self)
 
     def _ends_with_text(self) -> bool:
-        """Whether the end token is a piece that ordinary text is encoded with, too."""
+        """Whether the end token is also a piece that ordinary text is encoded with."""
         added = self.backend.get_added_tokens_decoder()
         return self.end_token_id not in added and self.encode([self.end_token])[0].tolist() == [self.end_token_id]
 
     @cached_property
     def continuation(self) -> TextTokenizer:
-        """The tokenizer for text that goes on inside a document: this one, unless it puts a space before a first word."""
+        """The tokenizer for text that continues a document: this one, unless it puts a space before the first word."""
         from tokenizers import Tokenizer
 
         if without_first_space(self._small_settings) == self._small_settings:
@@ -175,32 +178,32 @@ class TextTokenizer:
 
     @cached_property
     def prefix_ids(self) -> list[int]:
-        """Ids that this tokenizer puts before every text that is read alone, such as a beginning-of-text token; often none."""
+        """Ids that this tokenizer puts before every separate text, such as a beginning-of-text token; often none."""
         encoding = self._limited(lambda: self.backend.encode("a", add_special_tokens=True), 1)
         marks: list[int] = encoding.special_tokens_mask
         return list(encoding.ids[: marks.index(0)])
 
     @cached_property
     def begin_id(self) -> int:
-        """What a text that is predicted from its beginning follows: the beginning-of-text token, else the end token."""
+        """The context of the first token of a text that is predicted from its start: the beginning-of-text token, else the end token."""
         configured = None if self._begin_token is None else self.backend.token_to_id(self._begin_token)
         return next(iter(self.prefix_ids), self.end_token_id if configured is None else configured)
 
     @cached_property
     def stop_ids(self) -> frozenset[int]:
-        """Ids after which a generated text has ended: end tokens that are no text themselves."""
+        """Ids that end a generated text: end tokens that are not text themselves."""
         added = self.backend.get_added_tokens_decoder()
         stops = {index for index, token in added.items() if token.special and token.content in _END_TOKENS}
         return frozenset(stops if self._ends_with_text() else {*stops, self.end_token_id})
 
     def generated_text(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """The text of generated ids, as other evaluations decode it; special tokens are left out unless `special`."""
+        """The text of generated ids, decoded as other evaluations do; without special tokens unless `special`."""
         given = list(ids)
         text: str = self._limited(lambda: self.backend.decode(given, skip_special_tokens=not special), len(given))
         return text
 
     def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
-        """Text of each id array; bytes of a character cut in two at an end of a sequence become U+FFFD."""
+        """Text of each id array; bytes of a character that is cut at an end of a sequence become U+FFFD."""
         if self.piece_table is None or not is_byte_level(self._small_settings):
             given = [sequence.tolist() for sequence in sequences]
             return list(self._limited(lambda: self.backend.decode_batch(given, skip_special_tokens=False), sum(map(len, given))))
@@ -211,17 +214,15 @@ class TextTokenizer:
         return [str(whole[start:stop], "utf-8", "replace") for start, stop in itertools.pairwise(at)]
 
     def _limited(self, call: Callable[[], Any], size: int) -> Any:
-        """What `call` gives, made of `size` characters or ids."""
+        """The value of `call`, which processes `size` characters or ids."""
         return _limited(call, size, self.name)
 
-    def checked_encoder(
-        self, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None
-    ) -> Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]:
-        """gigatoken's encoder where it agrees with `encode` on probes and the first of `texts`, else `encode`."""
+    def checked_encoder(self, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
+        """gigatoken's encoder if it agrees with `encode` on probes and the first of `texts`, else `encode`."""
         return _checked_fast_encoder(self, texts, notify) or self.encode
 
     def describe(self) -> dict[str, Any]:
-        """What a manifest keeps."""
+        """What a manifest records about this tokenizer."""
         return {
             "name": self.name,
             "digest": self.digest,
@@ -232,10 +233,10 @@ class TextTokenizer:
 
 
 class ByteTokenizer(TextTokenizer):
-    """The vocabulary of byte models: 256 entries, ids are the bytes of UTF-8.
+    """The vocabulary of byte-level models: 256 entries, ids are the bytes of UTF-8.
 
-    It has no entry that only ends documents: a newline does, or `end_token`, one ASCII character or `<0xNN>`. That byte
-    is text all the same. Raises UserError where it is anything else.
+    It has no entry that only ends documents: a newline does, or `end_token`, one ASCII character or `<0xNN>`, though that byte
+    is ordinary text, too. Raises UserError if `end_token` is anything else.
     """
 
     def __init__(self, *, end_token: str | None = None) -> None:
@@ -264,17 +265,17 @@ def _single_byte(end_token: str) -> int:
 
 
 def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTokenizer:
-    """Opens a tokenizer: None for the embedded one, "bytes", a tokenizer.json, a model directory, a GGUF file or a hub id.
+    """Opens a tokenizer: None for the built-in one, "bytes", a tokenizer.json, a model directory, a GGUF file or a hub id.
 
-    Raises UserError where there is none, or it cannot be read.
+    Raises UserError if there is none, or if it cannot be read.
     """
     from tokenizers import Tokenizer
 
     if spec == BYTES:
         return ByteTokenizer(end_token=end_token)
-    if spec is None or spec == EMBEDDED:
+    if spec is None or spec == BUILTIN:
         text = (files("recallkit") / "data" / "tokenizer.json").read_text(encoding="utf-8")
-        return TextTokenizer(Tokenizer.from_str(text), EMBEDDED, end_token=end_token)
+        return TextTokenizer(Tokenizer.from_str(text), BUILTIN, end_token=end_token)
     path = Path(spec)
     if path.is_file() and path.suffix != ".gguf":
         return TextTokenizer(_read_tokenizer_file(path), path.name, end_token=end_token)
@@ -288,20 +289,20 @@ def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTok
 
 
 def load_slices_tokenizer(slices: Path, described: Mapping[str, Any]) -> TextTokenizer:
-    """The tokenizer that a slice directory was made with, as its manifest describes it (`describe`): from the directory alone.
+    """The tokenizer that a slice directory was made with, as its manifest describes it (`describe`), read from the directory itself.
 
-    Raises UserError where it does not stand there, or is another one.
+    Raises UserError if it is missing or another one.
     """
     path, end_token = slices / _SLICES_TOKENIZER, described["end_token"]
     if described["name"] == BYTES:
         tokenizer: TextTokenizer = ByteTokenizer(end_token=end_token)
     elif path.is_file():
         tokenizer = _read_kept_tokenizer(path, described)
-    elif described["name"] == EMBEDDED:
-        tokenizer = load_tokenizer(EMBEDDED, end_token=end_token)
+    elif described["name"] == BUILTIN:
+        tokenizer = load_tokenizer(BUILTIN, end_token=end_token)
     else:
         raise UserError(
-            "the tokenizer of these slices is not there", where=path, remedy="run the same `recallkit slice` again, which adds it"
+            "the tokenizer of these slices is missing", where=path, remedy="run the same `recallkit slice` again, which adds it"
         )
     if tokenizer.digest != described["digest"]:
         raise _not_that_of_the_slices(path, described)
@@ -313,7 +314,7 @@ def _read_kept_tokenizer(path: Path, described: Mapping[str, Any]) -> TextTokeni
     if backend.token_to_id(described["end_token"]) is None:
         raise _not_that_of_the_slices(path, described)
     tokenizer = TextTokenizer(backend, described["name"], end_token=described["end_token"])
-    # `tokenizers` does not read every score of a Unigram model back to the bit: the file itself is what was kept.
+    # `tokenizers` does not restore every score of a Unigram model to the bit, so the digest of the file itself counts.
     if _digest_settings(json.loads(path.read_text(encoding="utf-8"))) == described["digest"]:
         tokenizer.digest = described["digest"]
     return tokenizer
@@ -321,22 +322,22 @@ def _read_kept_tokenizer(path: Path, described: Mapping[str, Any]) -> TextTokeni
 
 def _not_that_of_the_slices(path: Path, described: Mapping[str, Any]) -> UserError:
     remedy = "run the same `recallkit slice` again, which writes the right one"
-    return UserError(f"not {described['name']}, with which the slices were made", where=path, remedy=remedy)
+    return UserError(f"not {described['name']}, the tokenizer of these slices", where=path, remedy=remedy)
 
 
 def check_tokenizer_file(slices: Path, tokenizer: TextTokenizer) -> None:
-    """Raises UserError where `keep_tokenizer` would replace a file that is not a slice directory's own."""
+    """Raises UserError if `keep_tokenizer` would replace a file that is not a slice directory's own."""
     path = slices / _SLICES_TOKENIZER
     check_replaceable(path, b"{")
     is_ours = any((slices / name).exists() for name in ("sequences.parquet", "tokens.parquet"))
     if path.exists() and not is_ours and not _holds(path, tokenizer):
         raise UserError(
-            "a tokenizer that recallkit did not write, and will not replace", where=path, remedy="give another directory with -o"
+            "a tokenizer that recallkit did not write and will not replace", where=path, remedy="give another directory with -o"
         )
 
 
 def keep_tokenizer(slices: Path, tokenizer: TextTokenizer) -> None:
-    """Writes the tokenizer beside the slices that it made, whole or not at all, unless it stands there already."""
+    """Writes the tokenizer into the slice directory, atomically, unless it is there already."""
     path = slices / _SLICES_TOKENIZER
     if not (path.exists() and _holds(path, tokenizer)):
         with replacing(path) as temporary:
@@ -372,19 +373,19 @@ def _read_tokenizer_file(path: Path) -> tokenizers.Tokenizer:
 def _limited(call: Callable[[], Any], size: int, where: object) -> Any:
     """The value of a call into a tokenizer's native code.
 
-    Raises UserError where it takes far too long for `size` characters, bytes or ids, and where the library gives up on a text.
+    Raises UserError if it takes far too long for `size` characters, bytes or ids, and if the library fails on a text.
     """
-    seconds = config.ENCODING_SECONDS + size / config.ENCODING_CHARACTERS_A_SECOND
+    seconds = config.ENCODING_SECONDS + size / config.ENCODING_CHARACTERS_PER_SECOND
     try:
         return call_within(seconds, call)
     except TimeoutError as error:
         raise UserError(
-            f"the tokenizer takes more than {seconds:,.0f} s for {size:,} characters; a pattern of it may backtrack without end",
+            f"the tokenizer takes more than {seconds:,.0f} s for {size:,} characters; its pattern may backtrack without end",
             where=where,
             remedy="use another tokenizer",
         ) from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # what Rust's panics become: no Exception, and of no module to import
+        if type(error).__name__ != "PanicException":  # raised for Rust's panics: no subclass of Exception, and not importable
             raise
         raise UserError(
             f"the tokenizer fails ({next(iter(str(error).splitlines()), 'no reason given')})", where=where, remedy="use another tokenizer"
@@ -392,7 +393,7 @@ def _limited(call: Callable[[], Any], size: int, where: object) -> Any:
 
 
 def _check_sizes(backend: tokenizers.Tokenizer, name: str, vocab_size: int) -> None:
-    """Raises UserError for a tokenizer whose ids or replacements would fill the memory."""
+    """Raises UserError for a tokenizer whose ids or replacements would exhaust the memory."""
     if vocab_size > config.MAX_VOCABULARY:
         raise UserError(
             f"ids up to {vocab_size - 1:,}, more than the {config.MAX_VOCABULARY:,} entries that a vocabulary may have",
@@ -407,14 +408,14 @@ def _check_sizes(backend: tokenizers.Tokenizer, name: str, vocab_size: int) -> N
 
 
 def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
-    """GGUF files, and directories that hold a tokenizer in another format."""
+    """A tokenizer from a GGUF file, or from a directory with a tokenizer in another format."""
     from transformers import AutoTokenizer
 
     from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
 
     source, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
     try:
-        # Without `trust_remote_code` transformers would ask on the terminal whether to run the repository's code.
+        # Without `trust_remote_code=False` transformers would ask on the terminal whether to run the repository's code.
         with quiet_transformers():
             loaded = AutoTokenizer.from_pretrained(str(source), trust_remote_code=False, **options)
         backend = loaded.backend_tokenizer
@@ -436,7 +437,7 @@ def _load_from_hub(spec: str, end_token: str | None) -> TextTokenizer:
         path = hf_hub_download(spec, "tokenizer.json")
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise UserError(
-            f"neither a file nor a tokenizer that the hub gives ({type(error).__name__})",
+            f"neither a file nor a tokenizer on the hub ({type(error).__name__})",
             where=spec,
             remedy="check the spelling and the network, or give a local tokenizer.json",
         ) from error
@@ -444,7 +445,7 @@ def _load_from_hub(spec: str, end_token: str | None) -> TextTokenizer:
 
 
 def _configured_token(folder: Path, name: str) -> str | None:
-    """`bos_token` or `eos_token` of tokenizer_config.json, a string or a record with its content."""
+    """`bos_token` or `eos_token` of tokenizer_config.json, which is a string or an object with its content."""
     try:
         value = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get(name)
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -465,7 +466,7 @@ def _find_end_token(backend: tokenizers.Tokenizer, name: str, given: str | None,
         if backend.token_to_id(given) is None:
             raise UserError(f"no token {given!r} in this vocabulary", where=name, remedy="give another --end-token")
         return given
-    # <|endoftext|> separates documents in training wherever it exists; a chat model's own eos ends a turn instead.
+    # <|endoftext|> separates documents in training if it exists; a chat model's own eos ends a turn instead.
     for candidate in (_END_TOKENS[0], default, *_END_TOKENS[1:]):
         if candidate is not None and backend.token_to_id(candidate) is not None:
             return candidate
@@ -473,7 +474,7 @@ def _find_end_token(backend: tokenizers.Tokenizer, name: str, given: str | None,
 
 
 def _stops_in_bytes(text: str, stops: list[int]) -> np.ndarray:
-    """Places counted in characters of `text` as places in its UTF-8, int64, the largest so far where they fall."""
+    """Offsets in characters of `text` as offsets in its UTF-8, int64; made non-decreasing by the running maximum."""
     code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     widths = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000).astype(np.int64)
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
@@ -495,16 +496,12 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _ahead(batches: Iterator[list[Document]]) -> Iterator[list[Document]]:
-    """The batches in order; while one is used, another thread reads the next."""
+    """The batches in order; while one is used, another thread prepares the next."""
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(next, batches, None)
         while (batch := waiting.result()) is not None:
             waiting = pool.submit(next, batches, None)
             yield batch
-
-
-Encoder = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
-"""Texts to flat ids and offsets, as `TextTokenizer.encode`."""
 
 
 def encode_documents(
@@ -514,11 +511,11 @@ def encode_documents(
     notify: Callable[[str], None] = lambda _: None,
     choose: Callable[[Sequence[str]], Encoder] | None = None,
 ) -> Iterator[EncodedDocuments]:
-    """Encodes a stream a few megabytes at a time, in order.
+    """Encodes a stream in order, a few megabytes at a time.
 
-    gigatoken encodes where it is installed, supports the tokenizer and agrees with `tokenizers` on probe strings and the
+    gigatoken encodes if it is installed, supports the tokenizer and agrees with `tokenizers` on probe strings and the
     stream's first documents; otherwise `notify` is told why, once, and `tokenizers` encodes. `choose`, given the first
-    documents' texts, names another encoder.
+    documents' texts, returns another encoder.
     """
     encode: Encoder | None = None
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
@@ -530,10 +527,8 @@ def encode_documents(
         yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], [d.position for d in batch])
 
 
-def _checked_fast_encoder(
-    tokenizer: TextTokenizer, texts: Sequence[str], notify: Callable[[str], None]
-) -> Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]] | None:
-    """gigatoken's encoder, if it agrees with the reference on probes and a sample of `texts`; else None."""
+def _checked_fast_encoder(tokenizer: TextTokenizer, texts: Sequence[str], notify: Callable[[str], None]) -> Encoder | None:
+    """gigatoken's encoder if it agrees with the reference on probes and a sample of `texts`, else None."""
     encode = fast_encoder(tokenizer, notify)
     if encode is None:
         return None
@@ -545,33 +540,27 @@ def _checked_fast_encoder(
             break
     if same_ids(encode, tokenizer.encode, sample):
         return encode
-    notify("gigatoken gives other ids than tokenizers on this text: using tokenizers")
+    notify("gigatoken and tokenizers give different ids for this text: using tokenizers")
     return None
 
 
-def same_ids(
-    one: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]],
-    other: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]],
-    texts: Sequence[str],
-) -> bool:
+def same_ids(one: Encoder, other: Encoder, texts: Sequence[str]) -> bool:
     """Whether two encoders give the same ids for every text."""
     return all(np.array_equal(a, b) for a, b in zip(one(texts), other(texts), strict=True))
 
 
-def fast_encoder(
-    tokenizer: TextTokenizer, notify: Callable[[str], None] = lambda _: None
-) -> Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]] | None:
-    """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None where it is absent or refuses."""
+def fast_encoder(tokenizer: TextTokenizer, notify: Callable[[str], None] = lambda _: None) -> Encoder | None:
+    """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None if it is not installed or refuses the tokenizer."""
     if isinstance(tokenizer, ByteTokenizer):
-        return None  # nothing is faster than to copy the bytes
+        return None  # nothing is faster than copying the bytes
     try:
         import gigatoken
     except ImportError:
         return None
     try:
         engine = gigatoken.Tokenizer.from_json(tokenizer.backend.to_str())
-    except Exception as error:  # noqa: BLE001 - a foreign library's refusal, of whatever kind, only costs speed
-        notify(f"gigatoken does not read this tokenizer ({str(error).splitlines()[0]}): using tokenizers")
+    except Exception as error:  # noqa: BLE001 - whatever a foreign library raises here only costs speed
+        notify(f"gigatoken does not support this tokenizer ({str(error).splitlines()[0]}): using tokenizers")
         return None
 
     def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
-"""What the entries of a vocabulary stand for: the bytes of every id, joined into text, and the vocabulary of bytes itself.
+"""What the entries of a vocabulary mean: the bytes of every id, joined into text; and the vocabulary of bytes itself.
 
-Two tokenizers have no ids in common, but their texts have the same bytes: lengths and places in bytes are what they are
-compared by. Works on the settings of a tokenizer.json (`settings` below), whatever wrote it.
+Two tokenizers share no ids, but their texts consist of the same bytes, so lengths and positions are compared in bytes.
+Works on the settings of a tokenizer.json (`settings` below), whatever program wrote it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SPACE_PIECE = "▁"
 
 
 def byte_level_alphabet() -> dict[str, int]:
-    """Character -> byte of byte-level BPE: printable bytes stand for themselves, the others for code points from 256."""
+    """Character -> byte of byte-level BPE: printable bytes represent themselves, the others are code points from 256."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [b for b in range(256) if b not in set(printable)]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
@@ -44,10 +44,10 @@ def is_byte_level(settings: Mapping[str, Any]) -> bool:
 
 
 def piece_bytes(settings: Mapping[str, Any], vocab: Mapping[str, int], added: Mapping[int, str]) -> list[bytes] | None:
-    """The bytes of every id; None where pieces have no bytes of their own (WordPiece, whole words ...).
+    """The bytes of every id; None if pieces have no bytes of their own (WordPiece, whole words ...).
 
-    `vocab` maps pieces to ids, `added` the ids of added tokens to their text. Read are byte-level vocabularies, and those
-    that write a space as "▁" as SentencePiece does, with or without `<0xNN>` for single bytes. An id without a piece has
+    `vocab` maps pieces to ids, `added` the ids of added tokens to their text. Supported are byte-level vocabularies, and those
+    that write a space as "▁" like SentencePiece, with or without `<0xNN>` for single bytes. An id without a piece has
     no bytes.
     """
     if is_byte_level(settings):
@@ -86,7 +86,7 @@ def _has_byte_pieces(settings: Mapping[str, Any]) -> bool:
 
 
 def _parts(setting: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str, Any]]:
-    """A normaliser, pre-tokenizer or decoder, or the members (under `name`) of a sequence of them."""
+    """A normaliser, pre-tokenizer or decoder as a list: itself, or the members (under `name`) of a sequence of them."""
     if setting is not None and setting["type"] == "Sequence":
         for part in setting[name]:
             yield from _parts(part, name)
@@ -95,7 +95,7 @@ def _parts(setting: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str
 
 
 def longest_growth(setting: Mapping[str, Any]) -> int:
-    """How many times longer the replacements of a normaliser or decoder can make a text, at most."""
+    """The largest factor by which the replacements of a normaliser or decoder can lengthen a text."""
     growth = 1
     for part in (*_parts(setting, "normalizers" if "normalizers" in setting else "decoders"),):
         added = part.get("content") if part["type"] == "Replace" else part.get("prepend")
@@ -104,7 +104,7 @@ def longest_growth(setting: Mapping[str, Any]) -> int:
 
 
 def without_first_space(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the same tokenizer that puts no space before a text's first word: what continues a text."""
+    """The settings of the same tokenizer without the space before a text's first word, for text that continues a document."""
     changed: dict[str, Any] = copy.deepcopy({name: value for name, value in settings.items() if name != "model"})
     changed["normalizer"] = _without_prepend(changed.get("normalizer"))
     for part in _parts(changed.get("pre_tokenizer"), "pretokenizers"):
@@ -122,7 +122,7 @@ def _without_prepend(normalizer: Any) -> Any:
 
 
 def _change_part(part: Any) -> None:
-    """Switches off the first space of a pre-tokenizer, in place."""
+    """Switches off the leading space of a pre-tokenizer, in place."""
     if part["type"] == "Metaspace":
         part["prepend_scheme"] = "never"
     if part["type"] == "ByteLevel":
@@ -140,7 +140,7 @@ class PieceTable:
         """Bytes of each id, int64 (vocab,)."""
 
     def join(self, ids: np.ndarray) -> tuple[memoryview, np.ndarray]:
-        """The bytes of `ids` (n,) one after the other, and where each begins and the last one ends: int64 (n + 1,)."""
+        """The bytes of `ids` (n,) joined, and where each begins, then where the last one ends: int64 (n + 1,)."""
         import pyarrow as pa
 
         if not len(ids):
@@ -150,10 +150,10 @@ class PieceTable:
 
 
 class DocumentText:
-    """The bytes of text that ids stand for in a stream of documents.
+    """The bytes of text that ids represent in a stream of documents.
 
-    Two things are no text there: the end token between documents (`end_symbol`; None where it is a piece of text as any
-    other), and, with `adds_space`, the space that the tokenizer puts before a document's first word.
+    Two things are not text there: the end token between documents (`end_symbol`; None if it is an ordinary piece of text),
+    and, with `adds_space`, the space that the tokenizer puts before a document's first word.
     """
 
     def __init__(self, pieces: Sequence[bytes], end_symbol: int | None, *, adds_space: bool) -> None:
@@ -162,17 +162,17 @@ class DocumentText:
         self._begins_with_space = np.array([piece.startswith(b" ") for piece in pieces]) if adds_space else None
 
     def is_end(self, ids: np.ndarray) -> np.ndarray:
-        """Which of `ids` end a document and are no text."""
+        """Which of `ids` are end tokens that are not text."""
         return np.zeros(len(ids), bool) if self._end_symbol is None else ids == self._end_symbol
 
     def lengths(self, ids: np.ndarray, previous: np.ndarray) -> np.ndarray:
-        """Bytes of text of each id, int64 (n,); `previous` holds the id before each."""
+        """Bytes of text of each id, int64 (n,); `previous` is the id before each."""
         lengths: np.ndarray = self._table.lengths[ids]
         added = self._has_added_space(ids, previous)
         return lengths if added is None else lengths - added
 
     def join(self, ids: np.ndarray, previous: np.ndarray) -> bytes:
-        """The text of `ids`, as bytes; `previous` holds the id before each."""
+        """The text of `ids`, as bytes; `previous` is the id before each."""
         joined, bounds = self._table.join(ids)
         added = self._has_added_space(ids, previous)
         if added is None or not added.any():

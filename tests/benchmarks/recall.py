@@ -1,10 +1,10 @@
-"""Runs the embedded recall task with recallkit and with lm-eval's own transformers model, in turn: prompts a second, and their ratio.
+"""Runs the built-in recall task with recallkit and with lm-eval's own transformers model, in turn: prompts a second, and their ratio.
 
     python tests/benchmarks/recall.py
     python tests/benchmarks/recall.py --models mamba --limit 64 --batches 16 --device cuda --dtype bfloat16
 
 Both answer the same requests of the same lm-eval task: a greedy generation of 48 tokens and the likelihood of the answer.
-Models have random weights, and the embedded tokenizer; real models stop at the first newline, these nearly never do. Ratios
+Models have random weights, and the built-in tokenizer; real models stop at the first newline, these nearly never do. Ratios
 are those within a round, their median and range. "same" counts prompts with the same generation on both sides.
 """
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.scoring import SUBJECTS, embedded_tokenizer, machine, write_random_model
+from tests.benchmarks.scoring import SUBJECTS, builtin_tokenizer, machine, write_random_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,13 +75,13 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     documents = [{"prompt": row.text, "value": row.value} for row in load_rows("metadata", limit=given.limit).rows]
     print(machine(given))
-    print(f"\n{len(documents)} prompts of the embedded task, {given.dtype} on {given.device}.\n")
+    print(f"\n{len(documents)} prompts of the built-in task, {given.dtype} on {given.device}.\n")
     print("| model | batch | recallkit, prompts/s | lm-eval, prompts/s | ratio | range | same |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         for name in given.models:
             path = write_random_model(SUBJECTS[name], Path(folder) / name, given.device, getattr(torch, given.dtype))
-            embedded_tokenizer().save_pretrained(path)
+            builtin_tokenizer().save_pretrained(path)
             for batch in given.batches:
                 sides = ours(path, batch, given), theirs(path, batch, given)
                 generations = [evaluate(side, documents)[1] for side in sides]

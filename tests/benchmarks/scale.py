@@ -38,7 +38,7 @@ from recallkit.config import parse_amount
 from recallkit.text.records import EncodedDocuments, Position
 from tests.benchmarks.counting import memory_kb, read_corpus, verdict
 
-REPEATS_A_SHIFT = 8
+REPEATS_PER_SHIFT = 8
 BATCH_TOKENS = 2_000_000
 DOCUMENT_TOKENS = 1000
 VOCAB, END = 50257, 50256
@@ -55,8 +55,8 @@ def stream(base: np.ndarray, num_tokens: int, spent: list[float]) -> Iterator[En
     """Batches of the base repeated, up to a number of tokens, end tokens left out; the seconds of making them go to `spent`."""
     begun, record, repetition, made = time.perf_counter(), 0, 0, 0
     while made < num_tokens:
-        if repetition % REPEATS_A_SHIFT == 0:
-            shifted = ((base.astype(np.uint32) + repetition // REPEATS_A_SHIFT) % END).astype(np.uint16)
+        if repetition % REPEATS_PER_SHIFT == 0:
+            shifted = ((base.astype(np.uint32) + repetition // REPEATS_PER_SHIFT) % END).astype(np.uint16)
         repetition += 1
         for start in range(0, base.size, BATCH_TOKENS):
             ids = shifted[start : start + min(BATCH_TOKENS, num_tokens - made)]
@@ -73,7 +73,7 @@ def stream(base: np.ndarray, num_tokens: int, spent: list[float]) -> Iterator[En
 
 def count_tokens(folder: Path, num_tokens: int) -> dict[str, Any]:
     """Seconds and extra memory of counting."""
-    from recallkit.counting.bigrams import Counting, count_stretch, join_stretches
+    from recallkit.counting.bigrams import Counting, count_shard_range, join_shard_ranges
     from recallkit.counting.make_table import write_counts
     from recallkit.storage.journal import Journal
 
@@ -84,14 +84,14 @@ def count_tokens(folder: Path, num_tokens: int) -> dict[str, Any]:
         spent = [0.0]
         begin = time.perf_counter()
         with Journal(folder / name / "part-0", {}) as journal:
-            words = count_stretch(stream(base, size, spent), journal, counting)
+            words = count_shard_range(stream(base, size, spent), journal, counting)
             while True:
                 try:
                     next(words)
                 except StopIteration as end:
                     counted = end.value
                     break
-        meta = write_counts(folder / f"{name}.duckdb", join_stretches([counted], folder / name, counting), {})
+        meta = write_counts(folder / f"{name}.duckdb", join_shard_ranges([counted], folder / name, counting), {})
         return meta, time.perf_counter() - begin - spent[0]
 
     run("warm", 3_000_000)
@@ -161,7 +161,7 @@ def whole_command(folder: Path, workers: int) -> dict[str, Any]:
     from recallkit.counting.run import CountingOptions
     from recallkit.text.open_text import TextOptions
 
-    bigrams.STRETCH_BYTES = 1
+    bigrams.SHARD_RANGE_BYTES = 1
     with tempfile.TemporaryDirectory(dir=folder) as name:
         out = Path(name)
         (out / "small.jsonl").write_text('{"text": "' + "a few words " * 1000 + '"}\n')

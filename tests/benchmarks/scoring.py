@@ -133,7 +133,7 @@ def write_random_model(subject: Subject, folder: Path, device: str, dtype: torch
     return folder
 
 
-def embedded_tokenizer() -> Any:
+def builtin_tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     file = Path(__file__).parents[2] / "recallkit" / "data" / "tokenizer.json"
@@ -614,7 +614,7 @@ def measure_named(name: str, given: argparse.Namespace, folder: Path) -> dict[st
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
         tokens, seq_len = SMOLLM2_TOKENS, 512
     else:
-        subject, tokenizer = SUBJECTS[name], embedded_tokenizer()
+        subject, tokenizer = SUBJECTS[name], builtin_tokenizer()
         path = write_random_model(subject, folder, given.device, getattr(torch, given.dtype))
         tokens, seq_len = subject.tokens, subject.seq_len
     tokens, seq_len = given.tokens or tokens, given.seq_len or seq_len

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: every mistake one line with its remedy, results the same in every form."""
+"""The command line as a user meets it: errors are one line, with what to do about it, results the same in every form."""
 
 from __future__ import annotations
 
@@ -453,7 +453,7 @@ def test_printed_perplexities_are_attributed(invoke, tmp_path):
     assert f"{100 * share:.1f} %" in invoke("gap", "--table", table)[1]
 
 
-# ----------------------------------------------------------------------------------------------------- embedded default
+# ----------------------------------------------------------------------------------------------------- built-in default
 
 
 @pytest.fixture(scope="module")
@@ -464,7 +464,7 @@ def brief_home(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def briefly(invoke, brief_home, monkeypatch) -> None:
-    """All models of the zoo are compared on a sixteenth of the embedded text."""
+    """All models of the zoo are compared on a sixteenth of the built-in text."""
     monkeypatch.setenv("RECALLKIT_HOME", str(brief_home))
     monkeypatch.setattr(builtin, "VALIDATION_TEXT", replace(builtin.VALIDATION_TEXT, limit_tokens=6_400))
 
@@ -481,7 +481,7 @@ def without_timings(out: str) -> dict:
     return {name: value for name, value in json.loads(out).items() if name != "timings"}
 
 
-def test_other_options_never_change_the_embedded_default(invoke, briefly, tmp_path, monkeypatch):
+def test_other_options_never_change_the_builtin_default(invoke, briefly, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = without_timings(invoke("gap", "--json")[1])
     assert json.loads(invoke("slice", "--limit-tokens", 1000, "--seq-len", 64, "--json")[1])["path"] == "slices"

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.counting import bigrams
-from recallkit.counting.bigrams import CountedStretch, Counting, count_stretch, counting_state, ended, join_stretches, plan_stretches
+from recallkit.counting.bigrams import (
+    CountedShardRange,
+    Counting,
+    count_shard_range,
+    counting_state,
+    ended,
+    join_shard_ranges,
+    plan_shard_ranges,
+)
 from recallkit.counting.make_table import export_counts, read_foreign_counts, write_counts
 from recallkit.counting.ngram_kernels import unpack_ngrams
 from recallkit.counting.table import open_counts
@@ -43,14 +51,16 @@ def as_counters(counted) -> tuple[Counter, Counter]:
     return Counter(pairs), Counter({int(i): int(c) for i, c in zip(counted.tokens, counted.token_counts, strict=True)})
 
 
-def counted_by(documents: list[list[int]], parts: Path, number: int, counting: Counting, limit: int | None, chunk: int) -> CountedStretch:
+def counted_by(
+    documents: list[list[int]], parts: Path, number: int, counting: Counting, limit: int | None, chunk: int
+) -> CountedShardRange:
     with Journal(parts / f"part-{number}", {}) as journal:
-        return ended(count_stretch(batches(documents, [2, 1]), journal, counting, limit_tokens=limit, chunk_tokens=chunk))
+        return ended(count_shard_range(batches(documents, [2, 1]), journal, counting, limit_tokens=limit, chunk_tokens=chunk))
 
 
 def counted_in(
     folder: Path,
-    stretches: list[list[list[int]]],
+    shard_ranges: list[list[list[int]]],
     *,
     boundary: str = "pack",
     order: int = 2,
@@ -58,14 +68,14 @@ def counted_in(
     limit: int | None = None,
     chunk: int = 1000,
 ) -> CountedStream:
-    """The count of documents, given stretch by stretch."""
+    """The count of documents, given shard range by shard range."""
     counting = Counting(END, VOCAB, boundary, order, only)
     counted = []
-    for number, documents in enumerate(stretches):
-        left = None if limit is None else limit - sum(stretch.num_tokens for stretch in counted)
+    for number, documents in enumerate(shard_ranges):
+        left = None if limit is None else limit - sum(shard_range.num_tokens for shard_range in counted)
         if left != 0:
             counted.append(counted_by(documents, folder, number, counting, left, chunk))
-    return join_stretches(counted, folder, counting)
+    return join_shard_ranges(counted, folder, counting)
 
 
 def ngrams_of(counted: CountedStream, order: int) -> Counter:
@@ -84,10 +94,10 @@ def ngrams_of(counted: CountedStream, order: int) -> Counter:
     limit=st.none() | st.integers(1, 60),
     order=st.integers(2, 5),
 )
-def test_counts_equal_a_counter_wherever_stretches_and_chunks_are_cut(tmp_path_factory, boundary, documents, cuts, chunk, limit, order):
+def test_counts_equal_a_counter_wherever_shard_ranges_and_chunks_are_cut(tmp_path_factory, boundary, documents, cuts, chunk, limit, order):
     places = [0, *sorted(cut for cut in cuts if cut < len(documents)), len(documents)]
-    stretches = [documents[start:stop] for start, stop in itertools.pairwise(places)]
-    counted = counted_in(tmp_path_factory.mktemp("count"), stretches, boundary=boundary, order=order, limit=limit, chunk=chunk)
+    shard_ranges = [documents[start:stop] for start, stop in itertools.pairwise(places)]
+    counted = counted_in(tmp_path_factory.mktemp("count"), shard_ranges, boundary=boundary, order=order, limit=limit, chunk=chunk)
     assert as_counters(counted) == expected(documents, boundary, limit)
     assert counted.num_tokens == counted.token_counts.sum()
     if order > 2:
@@ -118,12 +128,12 @@ def test_an_interrupted_count_goes_on(tmp_path, boundary, order):
     target = tmp_path / "part-0"
     for stop in (3, 17, 18, 40):
         with Journal(target, {}) as journal, pytest.raises(Interrupted):
-            ended(count_stretch(until(stop, place(journal)), journal, counting, chunk_tokens=50))
+            ended(count_shard_range(until(stop, place(journal)), journal, counting, chunk_tokens=50))
     with Journal(target, {}) as journal:
         start = place(journal)
         assert start > 20, "the journal kept nothing"
-        counted = ended(count_stretch(batches(documents, [1], start), journal, counting, chunk_tokens=50))
-    joined = join_stretches([counted], tmp_path, counting)
+        counted = ended(count_shard_range(batches(documents, [1], start), journal, counting, chunk_tokens=50))
+    joined = join_shard_ranges([counted], tmp_path, counting)
     assert as_counters(joined) == expected(documents, boundary)
     if order > 2:
         assert ngrams_of(joined, order) == expected(documents, boundary, None, order)[0]
@@ -133,21 +143,21 @@ def test_a_journal_whose_runs_are_gone_begins_again(tmp_path):
     documents = [[1, 2, 3]] * 30
     counting = Counting(END, VOCAB, "pack")
     with Journal(tmp_path / "part-0", {}) as journal:
-        stretch = count_stretch(batches(documents, [1]), journal, counting, chunk_tokens=10)
+        shard_range = count_shard_range(batches(documents, [1]), journal, counting, chunk_tokens=10)
         for _ in range(20):
-            next(stretch)
-        stretch.close()
+            next(shard_range)
+        shard_range.close()
         next(journal.folder.glob("bigrams-*.keys")).unlink()
         assert counting_state(journal) is None
-        counted = ended(count_stretch(batches(documents, [1]), journal, counting, chunk_tokens=10))
-    assert as_counters(join_stretches([counted], tmp_path, counting)) == expected(documents, "pack")
+        counted = ended(count_shard_range(batches(documents, [1]), journal, counting, chunk_tokens=10))
+    assert as_counters(join_shard_ranges([counted], tmp_path, counting)) == expected(documents, "pack")
 
 
 def test_few_runs_stay_on_disk(tmp_path):
     documents = [[int(i)] * 3 for i in np.random.default_rng(0).integers(0, 50, 400)]
     with Journal(tmp_path / "part-0", {}) as journal:
         most = 0
-        for _ in count_stretch(batches(documents, [4]), journal, Counting(END, VOCAB, "pack"), chunk_tokens=16):
+        for _ in count_shard_range(batches(documents, [4]), journal, Counting(END, VOCAB, "pack"), chunk_tokens=16):
             most = max(most, len(list(journal.folder.glob("bigrams-*.keys"))))
         assert 1 < most < 10  # of a hundred chunks
 
@@ -163,11 +173,11 @@ def test_a_part_is_done_when_all_of_it_is_there(tmp_path):
     counted = counted_by([[1, 2, 3]], tmp_path, 0, counting, None, 10)
     path = tmp_path / "part-0"
     counted.save(path)
-    assert CountedStretch.load(path) == counted
+    assert CountedShardRange.load(path) == counted
     [keys] = tmp_path.glob("bigrams-*.keys")
     keys.write_bytes(keys.read_bytes()[:-8])
-    assert CountedStretch.load(path) is None
-    assert CountedStretch.load(tmp_path / "part-1") is None
+    assert CountedShardRange.load(path) is None
+    assert CountedShardRange.load(tmp_path / "part-1") is None
 
 
 @pytest.mark.parametrize(
@@ -182,13 +192,13 @@ def test_a_part_is_done_when_all_of_it_is_there(tmp_path):
         (9, 5, 7, True),
     ],
 )
-def test_a_stretch_counted_under_another_limit(counted_with, num_tokens, asked, fits):
-    assert CountedStretch({}, num_tokens, 1, (), (), counted_with).fits(asked) is fits
+def test_a_shard_range_counted_under_another_limit(counted_with, num_tokens, asked, fits):
+    assert CountedShardRange({}, num_tokens, 1, (), (), counted_with).fits(asked) is fits
 
 
-def test_stretches_follow_sizes(monkeypatch):
-    monkeypatch.setattr(bigrams, "STRETCH_BYTES", 100)
-    assert plan_stretches([60, 30, 20, 80, 300, 10, None, 5, 5]) == [
+def test_shard_ranges_follow_sizes(monkeypatch):
+    monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 100)
+    assert plan_shard_ranges([60, 30, 20, 80, 300, 10, None, 5, 5]) == [
         range(2),
         range(2, 4),
         range(4, 5),
@@ -196,8 +206,8 @@ def test_stretches_follow_sizes(monkeypatch):
         range(6, 7),
         range(7, 9),
     ]
-    assert len(plan_stretches([10**9] * 10_000)) <= 2 * bigrams.MOST_STRETCHES
-    assert plan_stretches([]) == []
+    assert len(plan_shard_ranges([10**9] * 10_000)) <= 2 * bigrams.MAX_SHARD_RANGES
+    assert plan_shard_ranges([]) == []
 
 
 def test_the_table_holds_what_was_counted(tmp_path):
@@ -254,10 +264,10 @@ def test_a_bad_table_is_one_line(tmp_path, content):
 
 
 def test_a_slow_stream_commits_by_the_clock(tmp_path, monkeypatch):
-    monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
+    monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)
     with Journal(tmp_path / "part-0", {}) as journal:
         stream = batches([[1, 2]] * 5, [1])
-        ended(count_stretch((next(stream) for _ in range(3)), journal, Counting(END, VOCAB, "pack")))
+        ended(count_shard_range((next(stream) for _ in range(3)), journal, Counting(END, VOCAB, "pack")))
         assert counting_state(journal).position == Position(0, 3)
         assert journal.num_parts >= 3
 

@@ -78,7 +78,7 @@ def test_a_package_that_fails_is_a_reason(tmp_path, package, opening):
 
 def test_a_slow_package_is_not_waited_for(tmp_path, package):
     package(opening="time.sleep(60)")
-    assert check(tmp_path, seconds=0.5) == index_check.Checked(0, "tokengrams needs more than 0.5 seconds for it")
+    assert check(tmp_path, seconds=0.5) == index_check.Checked(0, "tokengrams takes more than 0.5 seconds")
 
 
 def test_a_package_that_is_not_there_is_a_reason(tmp_path):

@@ -67,7 +67,7 @@ def test_the_table_is_that_of_our_own_count(tmp_path, tokenizer, kind, boundary,
         place = write_infini_gram(tmp_path / "index", [stored[::2], stored[1::2]])
     meta = imported(place, tmp_path, tokenizer, boundary)
     check_same(counted(tmp_path, tokenizer, boundary), meta)
-    assert meta["index"]["reversed"] == ("reversed" in kind) == ("stand in reverse" in capsys.readouterr().err)
+    assert meta["index"]["reversed"] == ("reversed" in kind) == ("documents are reversed" in capsys.readouterr().err)
     assert meta["index"]["token_bytes"] == width
 
 
@@ -77,7 +77,7 @@ def test_text_without_end_tokens_is_counted_as_it_stands(tmp_path, tokenizer, ca
     table = open_counts(tmp_path / "imported.duckdb")
     assert (meta["num_tokens"], meta["num_documents"], int(table.counts.sum())) == (len(ids), 0, len(ids) - 1)
     assert table.token_counts.sum() == len(ids)
-    assert "run from each document into the next" in capsys.readouterr().err
+    assert "cross from each document into the next" in capsys.readouterr().err
 
 
 def test_a_wrong_tokenizer_is_told(tmp_path, tokenizer, capsys):
@@ -114,7 +114,7 @@ def test_an_interrupted_import_goes_on(tmp_path, tokenizer, monkeypatch):
     from recallkit.counting import bigrams
 
     monkeypatch.setattr(indexes, "BLOCK_IDS", 100)
-    monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
+    monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)
     place = write_infini_gram(tmp_path / "index", [documents(tokenizer)[::2], documents(tokenizer)[1::2]])
     read, calls = indexes._read_ids, iter(range(10**6))
 

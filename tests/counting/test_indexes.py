@@ -42,7 +42,7 @@ def check_restarts(stream: indexes.IndexStream) -> None:
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(indexes, "BLOCK_IDS", 5)
-    monkeypatch.setattr(indexes, "_OFFSETS_A_BATCH", 2)
+    monkeypatch.setattr(indexes, "_OFFSETS_PER_BATCH", 2)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -85,10 +85,10 @@ def test_text_without_end_tokens_is_packed_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(indexes, "BLOCK_IDS", 4)
     index = indexes.open_index(write_tokengrams(tmp_path / "a.bin", [1, 2, 3] * 20), VOCAB)
     assert len(documents_of(index.stream("pack", END))) > 5
-    with pytest.raises(UserError, match=r"token 9 that ends documents.*--boundary pack"):
+    with pytest.raises(UserError, match=r"end token 9 is not among its ids.*--boundary pack"):
         documents_of(index.stream("document", END))
     monkeypatch.setattr(indexes, "LONGEST_DOCUMENT", 16)
-    with pytest.raises(UserError, match="not for 16 ids"):
+    with pytest.raises(UserError, match="not within 16 of them"):
         documents_of(index.stream("document", END))
 
 
@@ -135,18 +135,18 @@ BROKEN_INFINI_GRAM = {
     "no table of one": (lambda f: (f / "table.1").unlink(), r"table\.1.*missing"),
     "a shard missing": (lambda f: (f / "tokenized.0").unlink(), r"tokenized\.0 is not there"),
     "a strange file": (lambda f: (f / "tokenized.x").touch(), r"tokenized\.2 is not there"),
-    "ids cut in an id": (lambda f: cut(f / "tokenized.0", 1), "do not fit each other"),
-    "ids cut": (lambda f: cut(f / "tokenized.0", 2), "do not fit each other"),
-    "table cut": (lambda f: cut(f / "table.0", 1), "do not fit each other"),
-    "offsets cut in a place": (lambda f: cut(f / "offset.0", 3), "does not fit offset"),
-    "offsets empty": (lambda f: (f / "offset.0").write_bytes(b""), "does not fit offset"),
+    "ids cut in an id": (lambda f: cut(f / "tokenized.0", 1), "do not match each other"),
+    "ids cut": (lambda f: cut(f / "tokenized.0", 2), "do not match each other"),
+    "table cut": (lambda f: cut(f / "table.0", 1), "do not match each other"),
+    "offsets cut in a place": (lambda f: cut(f / "offset.0", 3), "does not match offset"),
+    "offsets empty": (lambda f: (f / "offset.0").write_bytes(b""), "does not match offset"),
     "offsets cut": (lambda f: cut(f / "offset.0", 8), r"id 65535 .*300 entries"),
-    "places beyond the end": (lambda f: damage_offsets(f, [0, 800]), r"offset\.0.*do not fit tokenized\.0"),
-    "places beyond 2^63": (lambda f: damage_offsets(f, [0, 2**64 - 2]), r"offset\.0.*do not fit"),
-    "places that fall": (lambda f: damage_offsets(f, [0, 12, 6]), r"offset\.0.*do not fit"),
-    "places off ids": (lambda f: damage_offsets(f, [0, 7]), r"offset\.0.*do not fit"),
-    "a text before the first": (lambda f: damage_offsets(f, [2, 6]), r"offset\.0.*do not fit"),
-    "places not of separators": (lambda f: damage_offsets(f, [0, 2]), "not those of separators"),
+    "places beyond the end": (lambda f: damage_offsets(f, [0, 800]), r"offset\.0.*do not match tokenized\.0"),
+    "places beyond 2^63": (lambda f: damage_offsets(f, [0, 2**64 - 2]), r"offset\.0.*do not match"),
+    "places that fall": (lambda f: damage_offsets(f, [0, 12, 6]), r"offset\.0.*do not match"),
+    "places off ids": (lambda f: damage_offsets(f, [0, 7]), r"offset\.0.*do not match"),
+    "a text before the first": (lambda f: damage_offsets(f, [2, 6]), r"offset\.0.*do not match"),
+    "places not of separators": (lambda f: damage_offsets(f, [0, 2]), "do not point at separators"),
     "an id too large": (lambda f: write_infini_gram(f, [[[1, 2], [300]], [[7]]]), r"id 300 .*300 entries.*--tokenizer"),
 }
 
@@ -163,12 +163,12 @@ def test_a_broken_infini_gram_index_is_one_line(tmp_path, name):
 BROKEN_TOKENGRAMS = {
     "no places": (lambda f: f.with_suffix(".idx").unlink(), r"a\.idx.*missing"),
     "no ids": (lambda f: f.unlink(), r"a\.bin.*missing"),
-    "ids cut": (lambda f: cut(f, 2), r"a\.bin: 8 bytes do not fit the 5 places"),
+    "ids cut": (lambda f: cut(f, 2), r"a\.bin: 8 bytes do not match the 5 entries"),
     "places cut in a place": (lambda f: cut(f.with_suffix(".idx"), 3), r"a\.idx: 37 bytes are no whole"),
-    "places cut": (lambda f: cut(f.with_suffix(".idx"), 8), r"10 bytes do not fit the 4 places"),
-    "empty": (lambda f: (f.write_bytes(b""), f.with_suffix(".idx").write_bytes(b"")), "0 bytes do not fit"),
+    "places cut": (lambda f: cut(f.with_suffix(".idx"), 8), r"10 bytes do not match the 4 entries"),
+    "empty": (lambda f: (f.write_bytes(b""), f.with_suffix(".idx").write_bytes(b"")), "0 bytes do not match"),
     "of Megatron": (lambda f: f.with_suffix(".idx").write_bytes(b"MMIDIDX\x00\x00" + bytes(31)), "Megatron"),
-    "an id too large": (lambda f: write_tokengrams(f, [1, 2, 300]), r"id 300 \(about place 2\).*300 entries.*--tokenizer"),
+    "an id too large": (lambda f: write_tokengrams(f, [1, 2, 300]), r"id 300 \(near position 2\).*300 entries.*--tokenizer"),
 }
 
 
@@ -202,7 +202,7 @@ def test_a_file_cut_while_it_is_read_is_told(tmp_path):
     index = indexes.open_index(write_tokengrams(tmp_path / "a.bin", [1, 2, END, 3, END]), VOCAB)
     stream = index.stream("document", END)
     cut(tmp_path / "a.bin", 2)
-    with pytest.raises(UserError, match=r"a\.bin: ends before its end"):
+    with pytest.raises(UserError, match=r"a\.bin: ended too early"):
         documents_of(stream)
 
 

@@ -1,4 +1,4 @@
-"""Counting in stretches: the same table for any stretches, workers and limits, however often tasks are killed or given out twice."""
+"""Counting in shard ranges: the same table for any shard ranges, workers and limits, however often tasks are killed or given out twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 
 from recallkit.counting import bigrams, make_table, sorted_runs
 from recallkit.counting import run as counting
-from recallkit.counting.bigrams import CountedStretch
+from recallkit.counting.bigrams import CountedShardRange
 from recallkit.counting.run import CountingOptions
 from recallkit.counting.table import read_meta
 from recallkit.errors import UsageError, UserError
@@ -42,8 +42,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> TextOptions:
 
 
 @pytest.fixture(autouse=True)
-def a_stretch_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1)
+def one_shard_per_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1)
 
 
 @pytest.fixture
@@ -65,14 +65,14 @@ def count(text: TextOptions, out: Path, **options: object) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def whole(text, tmp_path_factory) -> dict[str, object]:
-    """What one process makes of the text in one stretch."""
+    """What one process makes of the text in one shard range."""
     out = tmp_path_factory.mktemp("whole") / "counts.duckdb"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(bigrams, "STRETCH_BYTES", 1 << 30)
+        patched.setattr(bigrams, "SHARD_RANGE_BYTES", 1 << 30)
         return count(text, out)
 
 
-def test_a_stretch_a_shard_gives_the_same_table(text, whole, tmp_path):
+def test_one_shard_per_range_gives_the_same_table(text, whole, tmp_path):
     assert count(text, tmp_path / "counts.duckdb") == whole
 
 
@@ -87,7 +87,7 @@ def test_several_processes_give_the_same_table(text, whole, tmp_path, workers, r
 def test_longer_ngrams_too(text, tmp_path, boundary, warm_workers, monkeypatch):
     text = replace(text, boundary=boundary)
     several = count(text, tmp_path / "several.duckdb", order=4, workers=3)
-    monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1 << 30)
+    monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1 << 30)
     assert count(text, tmp_path / "one.duckdb", order=4) == several
     assert several["num_ngrams"] > several["num_bigrams"]
 
@@ -96,7 +96,7 @@ def test_longer_ngrams_too(text, tmp_path, boundary, warm_workers, monkeypatch):
 def test_a_limit_ends_the_text_at_the_same_token(text, tmp_path, limit, warm_workers, monkeypatch):
     text = replace(text, limit_tokens=limit)
     tables = [count(text, tmp_path / f"{workers}.duckdb", workers=workers) for workers in (1, 3)]
-    monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1 << 30)
+    monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1 << 30)
     tables.append(count(text, tmp_path / "one.duckdb"))
     assert all(table == tables[0] for table in tables)
     assert tables[0]["num_tokens"] == min(limit, tables[-1]["num_tokens"])
@@ -110,16 +110,16 @@ def test_what_lies_behind_the_limit_is_not_read(tmp_path):
     assert count(limited, tmp_path / "out" / "counts.duckdb")["num_tokens"] == 500
 
 
-def test_only_is_the_same_in_stretches(text, tmp_path, small_slices, warm_workers, monkeypatch):
+def test_only_is_the_same_in_shard_ranges(text, tmp_path, small_slices, warm_workers, monkeypatch):
     options = CountingOptions(workers=2)
     counting.count(text, tmp_path / "several.duckdb", only=small_slices, options=options)
-    monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1 << 30)
+    monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1 << 30)
     counting.count(text, tmp_path / "one.duckdb", only=small_slices)
     assert facts(tmp_path / "one.duckdb") == facts(tmp_path / "several.duckdb")
 
 
 def test_a_killed_process_is_replaced(text, whole, tmp_path, warm_workers, monkeypatch, capfd):
-    """Its stretch is counted by another one."""
+    """Its shard range is counted by another one."""
     killed: list[int] = []
     given = processes._Worker.give
 
@@ -137,17 +137,17 @@ def test_a_killed_process_is_replaced(text, whole, tmp_path, warm_workers, monke
 
 def test_an_interrupted_count_goes_on_with_other_workers(text, whole, tmp_path, warm_workers, monkeypatch, capsys):
     out = tmp_path / "counts.duckdb"
-    saved = CountedStretch.save
+    saved = CountedShardRange.save
 
     def save(self, path):
         saved(self, path)
         if path.name.endswith("2"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(CountedStretch, "save", save)
+    monkeypatch.setattr(CountedShardRange, "save", save)
     with pytest.raises(KeyboardInterrupt):
         counting.count(text, out)
-    monkeypatch.setattr(CountedStretch, "save", saved)
+    monkeypatch.setattr(CountedShardRange, "save", saved)
     assert not out.exists()
     assert count(text, out, workers=2) == whole
     told = re.search(r"going on after ([\d,]+) tokens", capsys.readouterr().err)
@@ -157,11 +157,11 @@ def test_an_interrupted_count_goes_on_with_other_workers(text, whole, tmp_path, 
     assert (stage["tokens"], stage["resumed"]) == (whole["num_tokens"] - before, True)
 
 
-def test_unfinished_stretches_are_not_lost_to_other_options(text, tmp_path, monkeypatch):
-    """The journal of a stretch is work, though no stretch is done."""
-    monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
+def test_unfinished_shard_ranges_are_not_lost_to_other_options(text, tmp_path, monkeypatch):
+    """The journal of a shard range is work, though no shard range is done."""
+    monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)
     monkeypatch.setattr(tokenizers, "_BATCH_CHARACTERS", 1000)
-    monkeypatch.setattr(CountedStretch, "save", _interrupt)
+    monkeypatch.setattr(CountedShardRange, "save", _interrupt)
     out = tmp_path / "counts.duckdb"
     with pytest.raises(KeyboardInterrupt):
         counting.count(text, out)
@@ -176,7 +176,7 @@ def _interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_stretch_given_out_twice_is_counted_once(text, whole, tmp_path):
+def test_a_shard_range_given_out_twice_is_counted_once(text, whole, tmp_path):
     """Two that have the same task: the second waits for the first, and finds it done."""
     opened = OpenText(text)
     identity = {**opened.identity(), "only": None}
@@ -195,18 +195,18 @@ def test_a_stretch_given_out_twice_is_counted_once(text, whole, tmp_path):
 
 def test_a_part_that_lost_a_file_is_counted_again(text, whole, tmp_path, monkeypatch):
     out = tmp_path / "counts.duckdb"
-    monkeypatch.setattr(bigrams, "join_stretches", _interrupt)
+    monkeypatch.setattr(bigrams, "join_shard_ranges", _interrupt)
     with pytest.raises(KeyboardInterrupt):
         counting.count(text, out)
     monkeypatch.undo()
     next((tmp_path / ".counts.duckdb.partial").glob("tokens-*.counts")).unlink()
-    monkeypatch.setattr(bigrams, "STRETCH_BYTES", 1)
+    monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1)
     assert count(text, out) == whole
 
 
 @pytest.mark.parametrize("kind", ["bigrams", "ngrams"])
 def test_runs_merged_by_ranges_of_keys_are_sorted_and_whole(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(sorted_runs, "_ROWS_A_RANGE", 50)
+    monkeypatch.setattr(sorted_runs, "ROWS_PER_RANGE", 50)
     rng, expected, made = np.random.default_rng(0), Counter(), []
     for _ in range(5):
         keys = np.unique(rng.integers(0, 2000, 300)).astype(np.uint64)
@@ -224,8 +224,8 @@ def test_runs_merged_by_ranges_of_keys_are_sorted_and_whole(tmp_path, monkeypatc
 def test_orphans_are_removed(text, whole, tmp_path, monkeypatch):
     """Runs that a process linked before it was killed, and never named in a part."""
     out = tmp_path / "counts.duckdb"
-    monkeypatch.setattr(CountedStretch, "save", _interrupt)
-    monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
+    monkeypatch.setattr(CountedShardRange, "save", _interrupt)
+    monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)
     with pytest.raises(KeyboardInterrupt):
         counting.count(text, out)
     monkeypatch.undo()
@@ -246,14 +246,14 @@ def test_a_shard_that_changes_is_noticed(text, tmp_path, workers, warm_workers, 
     opened = OpenText(TextOptions([str(folder)], "train"))
     identity = opened.identity()
     before = shards[1].read_bytes()
-    monkeypatch.setattr(bigrams, "SECONDS_A_CHUNK", 0.0)
+    monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)
     monkeypatch.setattr(tokenizers, "_BATCH_CHARACTERS", 1000)
     write_jsonl(shards[1], made_up_texts(20, 100, seed=9))
     with PartsJournal(tmp_path / "counts.duckdb", identity) as journal:
         with pytest.raises(UserError, match=r"1\.jsonl: changed while it was read") as caught:
             counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())
         assert "--force" in caught.value.line()
-        assert not CountedStretch.load(journal.parts.path(1))
+        assert not CountedShardRange.load(journal.parts.path(1))
         assert not journal.parts.begun_state(1), "what was read of another file would be gone on with"
         shards[1].write_bytes(before)
         counted = counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())
@@ -326,7 +326,7 @@ def test_a_killed_actor_is_replaced(text, tmp_path, capfd):
     stopped, killed = threading.Event(), []
 
     def kill_one() -> None:
-        """Kills an actor's process as soon as stretches are done."""
+        """Kills an actor's process as soon as shard ranges are done."""
         while not stopped.is_set() and not killed:
             if list(tmp_path.glob(".ray.duckdb.partial/part-*")):
                 found = subprocess.run(["pgrep", "-f", r"^ray::_Actor"], capture_output=True, text=True, check=False).stdout.split()

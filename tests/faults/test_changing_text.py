@@ -43,7 +43,10 @@ def append(path: Path) -> None:
 
 
 CHANGES = [Path.unlink, replace, write_over, cut, cut_after_a_line, append]
-CHANGED, GONE = "changed while it was read; let nothing write to it", "cannot be read (No such file or directory); check that it is"
+CHANGED, GONE = (
+    "changed while it was read; keep other programs from writing to it",
+    "cannot be read (No such file or directory); check that it is",
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
         patch.setattr(readers, "BLOCK_BYTES", 1 << 12)
         patch.setattr(tokenizers, "_BATCH_CHARACTERS", 4_000)
         patch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", 16)
-        patch.setattr(profiling, "SECONDS_A_COMMIT", 0.0)
+        patch.setattr(profiling, "SECONDS_PER_COMMIT", 0.0)
         yield [write_jsonl(folder / f"{name}.jsonl", made_up_texts(40, 120, seed=number)) for number, name in enumerate("ab")]
 
 

@@ -25,7 +25,7 @@ def commit_often() -> None:
     from recallkit.scoring import scores
     from recallkit.text import sequences, tokenizers
 
-    bigrams.SECONDS_A_CHUNK = 0.0
+    bigrams.SECONDS_PER_CHUNK = 0.0
     tokenizers._BATCH_CHARACTERS = 20_000
     scores.SEQUENCES_PER_PART = 2
     sequences.SEQUENCES_PER_ROW_GROUP = scores.SEQUENCES_PER_ROW_GROUP = 16

@@ -100,7 +100,7 @@ def test_a_batch_that_does_not_fit_is_scored_in_halves(score, tmp_path):
     assert score("whole") == (0, [])
     status, said = score("cut", LittleMemory(15))
     assert status == 0, said
-    assert out_of_memory(said)[0] == f"out of memory with 32 x {SEQUENCE} tokens, going on with half of it"
+    assert out_of_memory(said)[0] == f"out of memory with 32 x {SEQUENCE} tokens, retrying with half of them"
     one, other = (pl.read_parquet(scores_of(tmp_path / name)) for name in ("whole", "cut"))
     assert one.drop("nll", "argmax", "rank").equals(other.drop("nll", "argmax", "rank"))
     np.testing.assert_allclose(one["nll"], other["nll"], rtol=1e-5, atol=1e-5)

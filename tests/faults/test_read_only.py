@@ -103,10 +103,10 @@ def ended(folder: Path, warm: ForkServerContext) -> dict[str, tuple[int, list[st
         "report": [folder / "scored", "-o", shut / "r.html"],
         "eval-recall": [*evaluation, "-o", shut / "e"],
         "mqar": [*synthetic, "-o", shut / "m"],
-        "count embedded": [],
-        "slice embedded": [],
-        "score embedded": [],
-        "gap embedded": [],
+        "count built-in": [],
+        "slice built-in": [],
+        "score built-in": [],
+        "gap built-in": [],
         "count elsewhere": [text, "-o", scratch / "c.duckdb"],
         "slice elsewhere": [text, "-o", scratch / "s", "--seq-len", 64],
         "mqar elsewhere": [*synthetic, "-o", scratch / "m"],
@@ -131,7 +131,7 @@ def ended(folder: Path, warm: ForkServerContext) -> dict[str, tuple[int, list[st
         ("report", "shut"),
         ("eval-recall", "shut"),
         ("mqar", "shut"),
-        *((f"{command} embedded", "home") for command in ("count", "slice", "score", "gap")),
+        *((f"{command} built-in", "home") for command in ("count", "slice", "score", "gap")),
     ],
 )
 def test_a_folder_that_may_not_be_written_is_one_line(ended, folder, name, where):

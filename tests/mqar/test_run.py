@@ -272,7 +272,7 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
         (["control:unigram", "control:nothing"], [4], SMALL, "no such control model"),
         (["control:unigram", "control:unigram"], [4], SMALL, "a model is named twice"),
         (["control:unigram"], [4, 4], SMALL, "a number of pairs is named twice"),
-        (["control:unigram"], [4, 17], SMALL, "17 pairs and their queries take 68 ids, a sequence has 64"),
+        (["control:unigram"], [4, 17], SMALL, "17 pairs and their queries take 68 ids, but a sequence has 64"),
         (["control:unigram"], [4], MqarOptions(length=64, samples=40, power=-1.0), "--power -1.0"),
         (["control:unigram", "zoo:hyena"], [4], long, "zoo:hyena: its context holds 256 ids.* give --length 257 or less"),
         (["control:unigram", short], [4], long, "its context holds 256 ids.* give --length 257 or less"),
@@ -282,7 +282,7 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
         assert "\n" not in caught.value.line()
         assert not list((tmp_path / "out").rglob("*.parquet"))
     bytes_ = MqarOptions(length=1024, samples=2, tokenizer="bytes")
-    with pytest.raises(UserError, match="127 keys and 127 values, 128 pairs are asked for; give --pairs of 127 at most"):
+    with pytest.raises(UserError, match="127 keys and 127 values, too few for 128 pairs; give --pairs of 127 at most"):
         plan_mqar([str(tiny_model("llama"))], [128], tmp_path / "out", bytes_)
     evaluate_mqar([short], [4], tmp_path / "out", MqarOptions(length=257, samples=2))
 
@@ -372,7 +372,7 @@ def test_the_command(run, home, tmp_path):
     for arguments, status, message in [
         (["--pairs", "4,x"], 2, "give whole numbers from 1 on"),
         (["control:copy"], 1, "it reads text"),
-        (["control:recall", "--length", 15, "--pairs", 4], 1, "take 16 ids, a sequence has 15"),
+        (["control:recall", "--length", 15, "--pairs", 4], 1, "take 16 ids, but a sequence has 15"),
     ]:
         refused = run("mqar", *arguments, "-o", tmp_path / "other")
         assert refused.returncode == status

@@ -195,11 +195,11 @@ def test_what_stands_before_every_text_is_neither_key_nor_value():
 
 
 def test_too_small_a_vocabulary_and_too_short_a_sequence():
-    with pytest.raises(UserError, match="50 keys and 60 values, 51 pairs are asked for; give --pairs of 50"):
+    with pytest.raises(UserError, match="50 keys and 60 values, too few for 51 pairs; give --pairs of 50"):
         SMALL.check_room(51, "m")
     SMALL.check_room(50, "m")
     for task, message in [
-        (MqarTask(63, 16, 0.01, 0), "take 64 ids, a sequence has 63; give 1 to 15 pairs"),
+        (MqarTask(63, 16, 0.01, 0), "take 64 ids, but a sequence has 63; give 1 to 15 pairs"),
         (MqarTask(64, 0, 0.01, 0), "give 1 to 16 pairs"),
         (MqarTask(64, 16, 0.0, 0), "--power 0.0"),
         (MqarTask(64, 16, math.nan, 0), "--power nan"),

@@ -69,6 +69,6 @@ def test_without_ray_the_remedy_is_named(monkeypatch):
 def test_a_cluster_that_is_not_there_is_told(small_slices, tiny_model, tmp_path):
     pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit[ray]'")
     options = replace(OPTIONS, address="127.0.0.1:1")
-    with pytest.raises(UserError, match="no Ray cluster answers"):
+    with pytest.raises(UserError, match="cannot reach a Ray cluster"):
         scoring.score(str(tiny_model("gpt_neox")), copy_of(small_slices, tmp_path), options)
     assert not list((tmp_path / "slices" / "scores").glob("*.parquet"))

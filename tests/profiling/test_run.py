@@ -120,7 +120,7 @@ def test_tables_of_two_runs_are_not_taken_for_one(text, tmp_path):
 def commit_often() -> None:
     from recallkit.text import sequences, tokenizers
 
-    profiling.SECONDS_A_COMMIT = 0.0
+    profiling.SECONDS_PER_COMMIT = 0.0
     tokenizers._BATCH_CHARACTERS = 20_000
     sequences.SEQUENCES_PER_ROW_GROUP = 16
 
@@ -192,7 +192,7 @@ def test_a_run_that_fails_goes_on_from_its_last_commit(text, tmp_path, monkeypat
 def commit_often_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from recallkit.text import sequences, tokenizers
 
-    monkeypatch.setattr(profiling, "SECONDS_A_COMMIT", 0.0)
+    monkeypatch.setattr(profiling, "SECONDS_PER_COMMIT", 0.0)
     monkeypatch.setattr(tokenizers, "_BATCH_CHARACTERS", 20_000)
     monkeypatch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", 16)
 

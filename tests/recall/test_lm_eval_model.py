@@ -200,10 +200,10 @@ def test_what_does_not_fit_is_one_line(ours):
     with pytest.raises(UserError, match="no room for a prompt and 48 generated ones"):
         samples(lm, RecallTask("t", [{"prompt": "a", "value": "b"}], 1, {}))
     for options, asked in [({"do_sample": True, "temperature": 1.0}, "sampling"), ({"num_beams": 3}, "num_beams")]:
-        with pytest.raises(UserError, match=f"it asks for {asked}, and generation is greedy here"):
+        with pytest.raises(UserError, match=f"it asks for {asked}, but generation is greedy here"):
             lm.generate_until(requests("generate_until", [("a", {"until": ["\n"], "max_gen_toks": 2, **options})]))
     for continuation in ("", " the" * 50):
-        with pytest.raises(UserError, match="of which a context holds 1 to 40"):
+        with pytest.raises(UserError, match="but the context has room for 1 to 40"):
             lm.loglikelihood(requests("loglikelihood", [("of", " a"), ("of", continuation)]))
 
 

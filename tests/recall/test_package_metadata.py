@@ -1,4 +1,4 @@
-"""The embedded recall task: which headers are asked for, the cut, the mixture, and this installation."""
+"""The built-in recall task: which headers are asked for, the cut, the mixture, and this installation."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_controls_on_real_documents(home, test_data, tmp_path, task):
     assert nll["control:recall"] < nll["control:unigram"]
 
 
-def test_the_embedded_default(run_afresh, run):
+def test_the_builtin_default(run_afresh, run):
     done = run_afresh("eval-recall", "--limit", 30, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -120,7 +120,7 @@ def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, t
     assert table.filter("answer_cut")["answer_distance"].null_count() == sum(number > 4 for number in cut)
     truncated, lost = sum(number > 0 for number in cut), sum(number > 4 for number in cut)
     assert 0 < lost < 12
-    line = f"of 12 prompts {truncated} cut on the left to fit its context, {lost} whose answer stood only in what was cut"
+    line = f"of 12 prompts {truncated} cut on the left to fit its context, {lost} whose answer was only in what was cut"
     assert line in " ".join(done.stdout.split()), "on as many lines as it takes"
 
 

@@ -109,8 +109,8 @@ def test_other_answers_are_kept_once(answers: object, kept: tuple[str, ...], tmp
         ({"text": "a", "value": "b", "doc_id": True}, "doc_id is true or false, not text"),
         ({"text": "a", "value": "b", "question": {}}, "question is an object, not text"),
         ({"text": " \n", "value": "b"}, "the text is empty"),
-        ({"text": "a", "value": "b", "answers": "b"}, "answers are no list of strings"),
-        ({"text": "a", "value": "b", "answers": {"text": [3]}}, "answers are no list of strings"),
+        ({"text": "a", "value": "b", "answers": "b"}, "answers are not a list of strings"),
+        ({"text": "a", "value": "b", "answers": {"text": [3]}}, "answers are not a list of strings"),
     ],
 )
 def test_a_bad_row_is_one_line_with_place_and_remedy(record: dict[str, Any], message: str, tmp_path: Path) -> None:

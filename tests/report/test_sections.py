@@ -71,7 +71,7 @@ def test_without_a_comparison_there_is_a_page_of_the_rest(evaluations):
     page = Page.read(written.page)
     assert written.page.parent == folder / "mqar"
     assert page.texts("h2") == ["Recall of made-up pairs (MQAR)"]
-    with pytest.raises(UserError, match="no comparison here, so there is no text to show"):
+    with pytest.raises(UserError, match="there is no comparison here, hence no text to show"):
         write_report(folder / "mqar", options=ReportOptions(sequences=[1]))
 
 

@@ -159,11 +159,11 @@ def doubtful(words, comparison, tmp_path_factory) -> Page:
 
 def test_a_share_without_meaning_is_said_so(doubtful):
     notes = dict(line.split(": ", 1) for line in doubtful.texts("li"))
-    assert notes["same"] == f"the share means nothing: {NO_GAP}"
-    assert notes["noise"].startswith(f"the share means nothing: {NOT_TOLD_FROM_ZERO}")
+    assert notes["same"] == f"the share is meaningless: {NO_GAP}"
+    assert notes["noise"].startswith(f"the share is meaningless: {NOT_TOLD_FROM_ZERO}")
     assert notes["better"] == "model is better than the reference overall: shares are of its lead"
     ppl = doubtful.tables()[TABLE][1][1]
-    assert f"same (perplexity {ppl} against {ppl}): a share of this gap means nothing" in doubtful.texts("p")[0]
+    assert f"same (perplexity {ppl} against {ppl}): a share of this gap is meaningless" in doubtful.texts("p")[0]
     assert re.search(r"better \(perplexity .*\): [\d.]+ % \(95 % interval [^)]*\) of this lead is recall\.", doubtful.texts("p")[0])
     assert len(doubtful.texts("s")) == 3, "the share of `noise`, its interval and the clipped one are struck out; `same` has none"
 
@@ -175,14 +175,14 @@ def test_a_share_without_meaning_is_said_so(doubtful):
             0.3,
             -0.007,
             (-0.02, 0.006),
-            "none of this gap is recall; on AR hits it cannot be told to be worse (share -0.7 %, 95 % interval -2.0",
+            "none of this gap is recall; on AR hits it is not clearly worse (share -0.7 %, 95 % interval -2.0",
         ),
         (0.3, -0.2, (-0.3, -0.1), "none of this gap is recall; on AR hits it is better than the reference (share -20.0 %, 95 % interval"),
         (0.3, 1.2, (1.1, 1.3), "all of this gap is recall; on the other tokens it is better than the reference (share 120.0 %, 95 %"),
-        (0.3, 1.01, (0.9, 1.1), "all of this gap is recall; on the other tokens it cannot be told to be worse (share 101.0 %"),
+        (0.3, 1.01, (0.9, 1.1), "all of this gap is recall; on the other tokens it is not clearly worse (share 101.0 %"),
         (-0.3, 0.25, (0.2, 0.3), "25.0 % (95 % interval 20.0 to 30.0 %) of this lead is recall."),
         (-0.3, -0.2, (-0.3, -0.1), "none of this lead is recall; on AR hits it is worse than the reference (share -20.0 %"),
-        (-0.3, 1.5, (0.8, 1.9), "all of this lead is recall; on the other tokens it cannot be told to be better (share 150.0 %"),
+        (-0.3, 1.5, (0.8, 1.9), "all of this lead is recall; on the other tokens it is not clearly better (share 150.0 %"),
         (0.3, 1.2, (None, None), "all of this gap is recall; on the other tokens it is better than the reference (share 120.0 %)."),
         (0.3, 0.5, (None, None), "perplexity 2.00 against 3.00): 50.0 % of this gap is recall."),
     ],
@@ -201,7 +201,7 @@ def test_a_comparison_without_ar_hits_has_a_page(comparison, tmp_path):
     put(attribute_gap(corpus.path, paths[0], paths[1:]), tmp_path / "a" / "b", comparison, models=["model"])
     page = Page.read(write_report(tmp_path / "a" / "b").page)
     assert page.texts("p")[0].startswith("model (perplexity ")
-    assert f"means nothing ({EMPTY_SLICE})" in page.texts("p")[0]
+    assert f"is meaningless ({EMPTY_SLICE})" in page.texts("p")[0]
     assert "excerpts" not in [attributes.get("id") for _, attributes, _, _ in page.elements]
 
 
@@ -241,7 +241,7 @@ def test_names_are_text(evil, page):
 def test_without_the_slices_there_is_a_page_that_says_how_to_see_the_text(evil):
     assert "excerpts" not in [attributes.get("id") for _, attributes, _, _ in evil.elements]
     assert any(
-        "the slices that were compared are not at hand" in text and "recallkit report DIR --slices DIR" in text for text in evil.texts("p")
+        "the slices of this comparison were not found" in text and "recallkit report DIR --slices DIR" in text for text in evil.texts("p")
     )
 
 
@@ -349,7 +349,7 @@ def test_mistakes_are_one_line_with_a_remedy(comparison, words, tmp_path):
     assert (folder / "report.html").read_text() == "<!doctype html><p>mine"
     (folder / "report.html").unlink()
     for options in (ReportOptions(sequences=[1]), ReportOptions(documents=[1])):
-        with pytest.raises(UserError, match="the slices that were compared are not at hand; give --slices DIR"):
+        with pytest.raises(UserError, match="the slices of this comparison were not found; give --slices DIR"):
             write_report(folder, options=options)
     with pytest.raises(UserError, match="no such sequence"):
         write_report(folder, options=ReportOptions(slices=words, sequences=[10**7]))

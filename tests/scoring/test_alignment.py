@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from recallkit.errors import UserError
-from recallkit.scoring.alignment import Translation, Translator, carry
+from recallkit.scoring.alignment import Translation, Translator, align
 from recallkit.text.tokenizers import TextTokenizer, load_tokenizer
 from tests.made_tokenizers import NAMES, WITH_BYTES, made
 
@@ -208,28 +208,28 @@ def own_scores(translation: Translation, seed: int = 0) -> OwnScores:
     return OwnScores(rng.integers(0, 50, num).astype(np.float32), rng.integers(0, 50, num).astype(np.int32))
 
 
-def check_sequence(slow: Slow, ids: list[int], nll: np.ndarray, rank: np.ndarray, carried: dict[str, np.ndarray]) -> None:
-    """One sequence of a translation, its own scores and the carried ones, against the slow computation."""
+def check_sequence(slow: Slow, ids: list[int], nll: np.ndarray, rank: np.ndarray, aligned: dict[str, np.ndarray]) -> None:
+    """One sequence of a translation, its own scores and the aligned ones, against the slow computation."""
     fills_up = len(slow.ids) == 1
     assert ids[: len(slow.ids)] == slow.ids
     assert len(ids) == len(slow.ids) + fills_up
     by_place = {place: n for n, place in enumerate(range(1, len(ids)))}
     for token, own in enumerate(slow.owned):
         numbers = [by_place[place] for place in own]
-        assert carried["nll"][token] == math.fsum(nll[numbers])
-        assert carried["rank"][token] == max((rank[n] for n in numbers), default=-1)
+        assert aligned["nll"][token] == math.fsum(nll[numbers])
+        assert aligned["rank"][token] == max((rank[n] for n in numbers), default=-1)
         seen = own[-1] if own else max(slow.covering[token], 1)
-        assert carried["context"][token] == seen, token
-    assert carried["exact"].tolist() == slow.exact
-    assert (carried["argmax"] == -1).all()
-    # What is not carried is the context's own, or fills up a sequence with nothing to predict.
-    assert math.fsum(carried["nll"]) == math.fsum(nll if fills_up else nll[slow.num_context - 1 :]) - fills_up * math.fsum(nll)
+        assert aligned["context"][token] == seen, token
+    assert aligned["exact"].tolist() == slow.exact
+    assert (aligned["argmax"] == -1).all()
+    # What is not aligned is the context's own, or fills up a sequence with nothing to predict.
+    assert math.fsum(aligned["nll"]) == math.fsum(nll if fills_up else nll[slow.num_context - 1 :]) - fills_up * math.fsum(nll)
 
 
 def check_translation(reference: TextTokenizer, other: TextTokenizer, parts: list[list[int]], translation: Translation) -> list[Slow]:
     scores = own_scores(translation)
-    carried = asdict(carry(translation, scores))
-    assert (carried["nll"].dtype, translation.ids.dtype) == (np.float32, np.uint32)
+    aligned = asdict(align(translation, scores))
+    assert (aligned["nll"].dtype, translation.ids.dtype) == (np.float32, np.uint32)
     owner = translation.owner[translation.owner >= 0]
     assert (np.diff(owner) >= 0).all()
     slow = [slowly(reference, other, part) for part in parts]
@@ -239,7 +239,7 @@ def check_translation(reference: TextTokenizer, other: TextTokenizer, parts: lis
     for n, expected in enumerate(slow):
         a, b, c, d = theirs[n], theirs[n + 1], ours[n], ours[n + 1]
         ids = translation.ids[translation.offsets[n] : translation.offsets[n + 1]].tolist()
-        check_sequence(expected, ids, scores.nll[a:b], scores.rank[a:b], {name: column[c:d] for name, column in carried.items()})
+        check_sequence(expected, ids, scores.nll[a:b], scores.rank[a:b], {name: column[c:d] for name, column in aligned.items()})
     counts = translation.counts
     assert counts.num_own_ids == len(owner) == sum(len(own) for s in slow for own in s.owned)
     assert counts.num_inexact == sum(not e for s in slow for e in s.exact)
@@ -259,8 +259,8 @@ def test_a_translation_is_what_a_slow_computation_finds(data):
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_both_read_the_same_bytes_after_the_context(data):
-    references = ["embedded", "byte-level", "byte-level with a first space", "sentencepiece", "unigram"]
-    names = data.draw(st.sampled_from(references)), data.draw(st.sampled_from(["embedded", "bytes"]))
+    references = ["built-in", "byte-level", "byte-level with a first space", "sentencepiece", "unigram"]
+    names = data.draw(st.sampled_from(references)), data.draw(st.sampled_from(["built-in", "bytes"]))
     reference, other = made(names[0]), made(names[1])
     parts = data.draw(sequences(reference))
     translation = translator(*names).translate(*flat(parts))
@@ -313,11 +313,11 @@ def test_scores_are_carried_as_counted_by_hand():
     translation = Translator(reference, other).translate(np.array(sequence, np.uint32), np.array([0, len(sequence)]))
     assert translation.ids.tolist() == [*ids_of(other, "x", " the"), other.token_bytes.index(b"\xc3")]
     assert translation.owner.tolist() == [3, 4]  # " the" ends in its last byte
-    carried = carry(translation, OwnScores(np.array([1.5, 2.0], np.float32), np.array([7, 0], np.int32)))
-    assert carried.nll.tolist() == [0, 0, 0, 1.5, 2.0]
-    assert carried.rank.tolist() == [-1, -1, -1, 7, 0]
-    assert carried.context.tolist() == [1, 1, 1, 1, 2]
-    assert carried.exact.tolist() == [False, False, False, False, True]
+    aligned = align(translation, OwnScores(np.array([1.5, 2.0], np.float32), np.array([7, 0], np.int32)))
+    assert aligned.nll.tolist() == [0, 0, 0, 1.5, 2.0]
+    assert aligned.rank.tolist() == [-1, -1, -1, 7, 0]
+    assert aligned.context.tolist() == [1, 1, 1, 1, 2]
+    assert aligned.exact.tolist() == [False, False, False, False, True]
     assert translation.facts() == {
         "num_own_ids": 2,
         "num_bytes": 5,
@@ -335,11 +335,11 @@ def test_the_worst_rank_counts_and_a_given_context_is_that_of_the_last_id():
     translation = Translator(reference, other).translate(np.array(sequence, np.uint32), np.array([0, 4]))
     assert bytes(translation.ids.tolist()) == b"\nThe the\n"
     own = OwnScores(np.arange(8, dtype=np.float32), np.array([0, 5, 2, 0, 0, 9, 1, 3], np.int32))
-    carried = carry(translation, own, np.arange(100, 108, dtype=np.int32))
-    assert carried.nll.tolist() == [0 + 1 + 2, 3 + 4 + 5 + 6, 7]
-    assert carried.rank.tolist() == [5, 9, 3]
-    assert carried.context.tolist() == [102, 106, 107]
-    assert carry(translation, own).context.tolist() == [3, 7, 8]
+    aligned = align(translation, own, np.arange(100, 108, dtype=np.int32))
+    assert aligned.nll.tolist() == [0 + 1 + 2, 3 + 4 + 5 + 6, 7]
+    assert aligned.rank.tolist() == [5, 9, 3]
+    assert aligned.context.tolist() == [102, 106, 107]
+    assert align(translation, own).context.tolist() == [3, 7, 8]
 
 
 def test_sums_are_rounded_once():
@@ -347,7 +347,7 @@ def test_sums_are_rounded_once():
     sequence = [reference.end_token_id, *ids_of(reference, " the")]
     translation = Translator(reference, other).translate(np.array(sequence, np.uint32), np.array([0, 2]))
     nll = np.array([2**24, 1, 1, 1], np.float32)
-    assert carry(translation, OwnScores(nll, np.zeros(4, np.int32))).nll.tolist() == [2**24 + 4]
+    assert align(translation, OwnScores(nll, np.zeros(4, np.int32))).nll.tolist() == [2**24 + 4]
 
 
 def test_ids_of_the_context_are_read_and_not_carried():
@@ -422,8 +422,8 @@ def test_a_sequence_that_the_other_cannot_see_is_filled_up_and_owns_nothing():
     assert first.tolist() == [other.end_token_id] * 2
     assert second.tolist() == [other.end_token_id, *other.encode(["the"])[0].tolist()]
     assert translation.owner.tolist() == [-1, *[1] * (len(second) - 1)]
-    carried = carry(translation, own_scores(translation))
-    assert (carried.nll[0], carried.rank[0], carried.context[0]) == (0, -1, 1)
+    aligned = align(translation, own_scores(translation))
+    assert (aligned.nll[0], aligned.rank[0], aligned.context[0]) == (0, -1, 1)
 
 
 def test_a_reference_without_bytes_is_one_line():
@@ -434,7 +434,7 @@ def test_a_reference_without_bytes_is_one_line():
 # --------------------------------------------------------------------------------------------------------- on real text
 
 
-@pytest.mark.parametrize("names", list(itertools.permutations(["gpt2.json", "gpt-neox-20b.json", "embedded", "bytes"], 2)), ids=" to ".join)
+@pytest.mark.parametrize("names", list(itertools.permutations(["gpt2.json", "gpt-neox-20b.json", "built-in", "bytes"], 2)), ids=" to ".join)
 def test_real_text_is_translated_as_slowly_computed_with_the_fast_encoder(test_data, names):
     from recallkit.text.corpus import open_corpus
 
@@ -454,4 +454,4 @@ def test_real_text_is_translated_as_slowly_computed_with_the_fast_encoder(test_d
 
 @cache
 def load_real(test_data, name: str) -> TextTokenizer:
-    return load_tokenizer(str(test_data / "tokenizers" / name) if name.endswith(".json") else None if name == "embedded" else name)
+    return load_tokenizer(str(test_data / "tokenizers" / name) if name.endswith(".json") else None if name == "built-in" else name)

@@ -221,7 +221,7 @@ def test_what_changes_while_it_is_scored_is_noticed(finely, small_slices, tiny_m
     scoring.score(str(model), slices, replace(SETTLED, share=(1, 2)))
     [first, *_] = (slices / "scores").glob(".*.partial/part-*")
     artifacts.write_parquet(first, [pq.read_table(first).slice(1)], scores.scores_schema(), {})
-    with pytest.raises(UserError, match="its parts hold"):
+    with pytest.raises(UserError, match="its parts have"):
         scoring.score(str(model), slices, SETTLED)
 
 

@@ -60,7 +60,7 @@ LENGTHS = [9, 8, 7, 30, 2, 9, 14, 31, 30]
 @pytest.mark.parametrize("batch_tokens", [1, 20, 64, 1000])
 def test_every_score_lands_on_its_token(batch_tokens):
     ids, offsets = ragged_ids(LENGTHS)
-    got = scores.score_sequences(Probe(), ids, offsets, scores.BatchLimit(batch_tokens), scores.Reading())
+    got = scores.score_sequences(Probe(), ids, offsets, scores.BatchLimit(batch_tokens), scores.ContextWindow())
     assert got.nll.tolist() == predicted(ids, offsets)
     assert got.context.tolist() == got.rank.tolist() == [k for n in LENGTHS for k in range(1, n)]
     assert got.exact.all()
@@ -77,7 +77,7 @@ def test_windows_predict_every_token_once_with_as_much_context_as_promised(lengt
     stride = min(stride, context)
     ids, offsets = ragged_ids(lengths)
     model = Probe(max_length=context)
-    got = scores.score_sequences(model, ids, offsets, scores.BatchLimit(batch), scores.Reading(stride=stride))
+    got = scores.score_sequences(model, ids, offsets, scores.BatchLimit(batch), scores.ContextWindow(stride=stride))
     assert got.nll.tolist() == predicted(ids, offsets)
     assert np.array_equal(got.context, got.rank), "the context column is not what the model saw"
     position = np.concatenate([np.arange(1, n) for n in lengths])
@@ -88,18 +88,18 @@ def test_windows_predict_every_token_once_with_as_much_context_as_promised(lengt
 
 def test_a_shorter_context_can_be_asked_for_and_a_longer_one_not():
     ids, offsets = ragged_ids([30])
-    got = scores.score_sequences(Probe(), ids, offsets, scores.BatchLimit(100), scores.Reading(context=5, stride=5))
+    got = scores.score_sequences(Probe(), ids, offsets, scores.BatchLimit(100), scores.ContextWindow(context=5, stride=5))
     assert got.context.tolist() == [1, 2, 3, 4, 5] * 5 + [2, 3, 4, 5], "the last window is full, and only its last predictions count"
     with pytest.raises(UserError, match="--context 7 or less"):
-        scores.score_sequences(Probe(max_length=7), ids, offsets, scores.BatchLimit(100), scores.Reading(context=8))
+        scores.score_sequences(Probe(max_length=7), ids, offsets, scores.BatchLimit(100), scores.ContextWindow(context=8))
     with pytest.raises(UserError, match=r"leave ids out.*--stride 5"):
-        scores.score_sequences(Probe(), ids, offsets, scores.BatchLimit(100), scores.Reading(context=5, stride=6))
+        scores.score_sequences(Probe(), ids, offsets, scores.BatchLimit(100), scores.ContextWindow(context=5, stride=6))
 
 
 def test_a_carried_state_makes_batches_of_what_is_read_at_once():
     ids, offsets = ragged_ids([30, 30, 30, 30])
     model = Probe(max_length=8)
-    got = scores.score_sequences(model, ids, offsets, scores.BatchLimit(16), scores.Reading(context=8, carry=True))
+    got = scores.score_sequences(model, ids, offsets, scores.BatchLimit(16), scores.ContextWindow(context=8, carry=True))
     assert got.nll.tolist() == predicted(ids, offsets)
     assert got.context.tolist() == [*range(1, 30)] * 4
     assert model.batches == [(2, 8), (2, 8)]
@@ -110,12 +110,12 @@ def test_out_of_memory_halves_the_batch_and_says_so():
     ids, offsets = ragged_ids([9] * 16)
     model = Probe(most_ids=20)
     limit = scores.BatchLimit(64, notes.append)
-    got = scores.score_sequences(model, ids, offsets, limit, scores.Reading())
+    got = scores.score_sequences(model, ids, offsets, limit, scores.ContextWindow())
     assert got.nll.tolist() == predicted(ids, offsets)
     assert model.batches == [(8, 8), (4, 8), (2, 8), (2, 8), (2, 8), (2, 8), (2, 8), (2, 8), (2, 8), (2, 8)]
     assert ["8 x 8" in notes[0], "4 x 8" in notes[1], len(notes)] == [True, True, 2]
     with pytest.raises(UserError, match="out of memory with one sequence of 8 ids"):
-        scores.score_sequences(Probe(most_ids=3), ids, offsets, limit, scores.Reading())
+        scores.score_sequences(Probe(most_ids=3), ids, offsets, limit, scores.ContextWindow())
 
 
 @given(st.lists(st.lists(st.integers(2, 40), min_size=1, max_size=12), min_size=2, max_size=5), st.integers(40, 200))
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_cut_alike_whatever_was_scored_before(parts, most_i
 
     def fitting(model: Probe, limit: scores.BatchLimit, lengths: list[int]) -> list[tuple[int, int]]:
         before = len(model.batches)
-        scores.score_sequences(model, *ragged_ids(lengths), limit, scores.Reading())
+        scores.score_sequences(model, *ragged_ids(lengths), limit, scores.ContextWindow())
         return [batch for batch in model.batches[before:] if batch[0] * batch[1] <= most_ids]
 
     experienced, limit = Probe(most_ids=most_ids), scores.BatchLimit(300)
@@ -143,6 +143,6 @@ def test_nan_is_named_by_sequence_and_position():
 
 def test_a_sequence_beyond_the_context_is_refused_with_the_number():
     ids, offsets = ragged_ids([9, 8])
-    scores.score_sequences(Probe(max_length=8), ids, offsets, scores.BatchLimit(100), scores.Reading())
+    scores.score_sequences(Probe(max_length=8), ids, offsets, scores.BatchLimit(100), scores.ContextWindow())
     with pytest.raises(UserError, match=r"holds 7 ids.*has 8.*--stride 3.*--seq-len 7"):
-        scores.score_sequences(Probe(max_length=7), ids, offsets, scores.BatchLimit(100), scores.Reading())
+        scores.score_sequences(Probe(max_length=7), ids, offsets, scores.BatchLimit(100), scores.ContextWindow())

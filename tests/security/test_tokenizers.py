@@ -48,13 +48,13 @@ def written(folder: Path, made: dict[str, Any]) -> Path:
 
 def short_limit() -> None:
     """For a process that is started."""
-    config.ENCODING_SECONDS, config.ENCODING_CHARACTERS_A_SECOND = 1.0, 1_000_000
+    config.ENCODING_SECONDS, config.ENCODING_CHARACTERS_PER_SECOND = 1.0, 1_000_000
     os.environ["RUST_BACKTRACE"] = "0"
 
 
 def test_a_pattern_without_end_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(config, "ENCODING_SECONDS", 1.0)
-    monkeypatch.setattr(config, "ENCODING_CHARACTERS_A_SECOND", 1_000_000)
+    monkeypatch.setattr(config, "ENCODING_CHARACTERS_PER_SECOND", 1_000_000)
     tokenizer = load_tokenizer(str(written(tmp_path, settings(pre_tokenizer=split(BACKTRACKING)))))
     begun = time.monotonic()
     with pytest.raises(UserError, match=r"tokenizer\.json: the tokenizer takes more than 1 s for 22,000 characters; a pattern of it"):
@@ -66,7 +66,7 @@ def test_a_pattern_without_end_is_given_up(tmp_path, monkeypatch):
 @pytest.mark.parametrize("way", ["encode", "encode_with_stops", "decode"])
 def test_every_way_into_native_code_is_watched(tmp_path, monkeypatch, way):
     monkeypatch.setattr(config, "ENCODING_SECONDS", 0.5)
-    monkeypatch.setattr(config, "ENCODING_CHARACTERS_A_SECOND", 1_000_000)
+    monkeypatch.setattr(config, "ENCODING_CHARACTERS_PER_SECOND", 1_000_000)
     replacing = {"type": "Replace", "pattern": {"Regex": BACKTRACKING}, "content": ""}
     changes = {"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, replacing]}} if way == "decode" else {"normalizer": replacing}
     tokenizer = load_tokenizer(str(written(tmp_path, settings(**changes))))

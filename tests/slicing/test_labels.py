@@ -237,11 +237,11 @@ def test_bytes_of_text_are_counted_by_hand(tmp_path):
     assert num_bytes_of(tmp_path / "slices") == {"ALL": [8, 2], "accents": [2, 0], "letters": [6, 2]}
 
 
-@pytest.mark.parametrize("name", ["embedded", "sentencepiece", "bytes"])
+@pytest.mark.parametrize("name", ["built-in", "sentencepiece", "bytes"])
 def test_bytes_are_those_of_the_texts(tmp_path, name):
     texts = {f"s{n}": [f"{'the model ' * n}é", "recalls"] for n in range(3)}
     shards = [str(write_jsonl(tmp_path / f"{source}.jsonl", texts[source], source)) for source in texts]
-    tokenizer = {"embedded": None, "bytes": "bytes"}.get(name, str(tmp_path / "t.json"))
+    tokenizer = {"built-in": None, "bytes": "bytes"}.get(name, str(tmp_path / "t.json"))
     made(name).backend.save(str(tmp_path / "t.json"))
     options = TextOptions(shards, "validation", tokenizer=tokenizer, boundary="document")
     manifest = slicing.slice_text(options, tmp_path / "slices", counts=None, seq_len=5)

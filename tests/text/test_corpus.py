@@ -204,11 +204,11 @@ def test_a_name_with_glob_characters_is_a_file_where_it_exists(tmp_path: Path) -
     [
         ("missing.jsonl", "missing.jsonl: no such file"),
         ("*.parquet", "matches no file"),
-        ("notes.md", "not a kind of file that is read; give .jsonl, .jsonl.zst, .jsonl.gz, .parquet, .txt"),
-        ("*.md", "not a kind of file"),
+        ("notes.md", "not a supported kind of file; give .jsonl, .jsonl.zst, .jsonl.gz, .parquet, .txt"),
+        ("*.md", "not a supported kind of file"),
         ("empty", "no .jsonl,"),
-        ("away.jsonl", "a link here leads nowhere"),
-        ("*.jsonl", "a link here leads nowhere"),
+        ("away.jsonl", "no such file; it is a broken link"),
+        ("*.jsonl", "no such file; it is a broken link"),
         ("piles", "did you mean pile?"),
         ("pile:dev", "choose pile:train or pile:validation or pile:test"),
         ("redpajama:test", "choose redpajama:train"),
@@ -421,7 +421,7 @@ def test_an_empty_shard_stops(tmp_path: Path, name: str) -> None:
         pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
     else:
         path.write_bytes(ENCODERS.get(name[1:], bytes)(b"" if name == "a.txt" else b"\n \n"))
-    assert "holds no record" in fails(path, SKIPPING)[1]
+    assert "contains no record" in fails(path, SKIPPING)[1]
     path.write_bytes(b"")
     assert str(path) in fails(path, SKIPPING)[1]
 

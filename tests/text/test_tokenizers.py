@@ -15,7 +15,7 @@ from recallkit.errors import UserError
 from recallkit.text import tokenizers
 from recallkit.text.records import Document, Position
 from recallkit.text.tokenizers import (
-    EMBEDDED,
+    BUILTIN,
     TextTokenizer,
     check_tokenizer_file,
     encode_documents,
@@ -33,16 +33,16 @@ def as_documents(texts: list[str]) -> list[Document]:
     return [Document(text, "s", str(n), Position(0, n)) for n, text in enumerate(texts)]
 
 
-def test_the_embedded_tokenizer_is_byte_level_with_4096_entries():
+def test_the_builtin_tokenizer_is_byte_level_with_4096_entries():
     tokenizer = load_tokenizer(None)
-    assert (tokenizer.name, tokenizer.vocab_size, tokenizer.end_token_id) == (EMBEDDED, 4096, 0)
+    assert (tokenizer.name, tokenizer.vocab_size, tokenizer.end_token_id) == (BUILTIN, 4096, 0)
     assert sum(len(b) == 1 for b in tokenizer.token_bytes) == 256
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text())
 def test_ids_decode_to_the_text(text):
-    tokenizer = made("embedded")
+    tokenizer = made("built-in")
     ids, _ = tokenizer.encode([text])
     assert tokenizer.decode([ids]) == [text]
     assert tokenizer.backend.decode(ids.tolist(), skip_special_tokens=False) == text
@@ -52,12 +52,12 @@ def test_ids_decode_to_the_text(text):
 @given(st.lists(st.text(), min_size=1, max_size=5))
 def test_the_fast_path_gives_the_same_ids(texts):
     pytest.importorskip("gigatoken", reason="the extra `fast` is not installed")
-    assert same_ids(embedded_fast_encoder(), made("embedded").encode, texts)
+    assert same_ids(builtin_fast_encoder(), made("built-in").encode, texts)
 
 
 @cache
-def embedded_fast_encoder():
-    return fast_encoder(made("embedded"))
+def builtin_fast_encoder():
+    return fast_encoder(made("built-in"))
 
 
 @pytest.mark.parametrize("name", ["gpt2.json", "gpt-neox-20b.json"])
@@ -143,7 +143,7 @@ def test_a_file_that_is_no_tokenizer_is_one_line(tmp_path):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.sampled_from(["embedded", "byte-level", "sentencepiece", "unigram", "bytes"]),
+    st.sampled_from(["built-in", "byte-level", "sentencepiece", "unigram", "bytes"]),
     st.text(alphabet=st.characters(codec="utf-8", exclude_characters="▁")),
 )
 def test_pieces_are_the_bytes_of_the_text_behind_the_first_space(name, text):
@@ -188,7 +188,7 @@ def test_a_continuation_begins_without_a_space(name):
 
 
 def test_a_continuation_of_most_tokenizers_is_themselves():
-    assert all(made(name).continuation is made(name) for name in ("embedded", "byte-level", "byte-level after NFC", "wordpiece", "bytes"))
+    assert all(made(name).continuation is made(name) for name in ("built-in", "byte-level", "byte-level after NFC", "wordpiece", "bytes"))
 
 
 def test_places_of_ids_are_whole_characters_of_the_text_as_it_was():
@@ -252,13 +252,13 @@ def test_a_kept_tokenizer_is_loaded_again(tmp_path, name):
     assert (tmp_path / "tokenizer.json").stat().st_mtime_ns == before
 
 
-def test_without_a_file_bytes_and_the_embedded_tokenizer_are_known_by_name(tmp_path):
-    for name in ("bytes", "embedded"):
+def test_without_a_file_bytes_and_the_builtin_tokenizer_are_known_by_name(tmp_path):
+    for name in ("bytes", "built-in"):
         assert load_slices_tokenizer(tmp_path, made(name).describe()).describe() == made(name).describe()
 
 
 def test_a_missing_or_another_tokenizer_is_one_line_with_its_remedy(tmp_path):
-    with pytest.raises(UserError, match=r"tokenizer\.json: .*not there; run the same `recallkit slice` again"):
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*is missing; run the same `recallkit slice` again"):
         load_slices_tokenizer(tmp_path, made("unigram").describe())
     made("sentencepiece").backend.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UserError, match=r"tokenizer\.json: not unigram, .*again"):
