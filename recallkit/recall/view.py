@@ -47,7 +47,7 @@ def accuracy_table(tables: RecallTables) -> Table:
     cells, models, tasks = _cells(tables)
     asked = [_what_was_asked(cells[models[0], task]) for task in tasks]
     return Table(
-        f"Recall: generations with the value in % (standard error); {_manner(cells[models[0], tasks[0]])}",
+        f"Recall: generations with the value in % (standard error); {_variation(cells[models[0], tasks[0]])}",
         ["model", *tasks],
         [[model, *(_accuracy(cells[model, task]) for task in tasks)] for model in models],
         caption="\n".join([*asked, "Greedy, 48 tokens, cut at the first newline."]),
@@ -111,7 +111,7 @@ def _cells(tables: RecallTables) -> tuple[dict[tuple[str, str], dict[str, Any]],
     return cells, models, tasks
 
 
-def _manner(row: Mapping[str, Any]) -> str:
+def _variation(row: Mapping[str, Any]) -> str:
     twice, cut = ", document read twice" * (row["prompt"] == "twice"), ", cut around the answer" * (row["cut"] == "answer")
     return f"task version {row['version']}{twice}{cut}"
 

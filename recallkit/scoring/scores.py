@@ -90,7 +90,7 @@ class SequenceReader:
             raise UserError("replaced while it was scored", where=path, remedy="score again what is there now")
         self._path, self._size = path, sequences_per_part
         self._manifest = artifacts.read_manifest(path)
-        with schemas.refusing_damage(path, _SLICE_AGAIN):
+        with schemas.arrow_errors_as_user_errors(path, _SLICE_AGAIN):
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             schemas.check_schema(self._file.schema_arrow, "sequences", path, remedy=_SLICE_AGAIN, columns=["tokens"])
         metadata = self._file.metadata
@@ -112,7 +112,7 @@ class SequenceReader:
 
     def _group(self, group: int) -> tuple[np.ndarray, np.ndarray]:
         if self._kept is None or self._kept[0] != group:
-            with schemas.refusing_damage(self._path, _SLICE_AGAIN):
+            with schemas.arrow_errors_as_user_errors(self._path, _SLICE_AGAIN):
                 table = self._file.read_row_group(group, columns=["tokens"])
                 table.validate(full=True)
             schemas.check_sequences(table, self._manifest, self._path, remedy=_SLICE_AGAIN)

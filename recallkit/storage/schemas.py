@@ -233,7 +233,7 @@ def read_table(path: Path, layout: str, *, schema: pa.Schema | None = None, reme
     """
     import pyarrow.parquet as pq
 
-    with refusing_damage(path, remedy), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with arrow_errors_as_user_errors(path, remedy), pq.ParquetFile(path, page_checksum_verification=True) as file:
         check_schema(file.schema_arrow, layout, path, remedy=remedy)
         table = file.read()
         table.validate(full=True)
@@ -251,7 +251,7 @@ def read_frame(path: Path, layout: str, *, schema: pa.Schema | None = None, reme
 
 
 @contextlib.contextmanager
-def refusing_damage(path: Path, remedy: str = _AGAIN) -> Iterator[None]:
+def arrow_errors_as_user_errors(path: Path, remedy: str = _AGAIN) -> Iterator[None]:
     """What Arrow raises in this block, reading `path`, as a UserError."""
     import pyarrow as pa
 
@@ -273,7 +273,7 @@ class Manifest(dict[str, Any]):
     path: Path | str = "a manifest"
 
     def __missing__(self, key: str) -> Any:
-        raise UserError(f"its manifest tells no {key}", where=self.path, remedy=_AGAIN)
+        raise UserError(f"the manifest has no field {key}", where=self.path, remedy=_AGAIN)
 
 
 def check_manifest(manifest: Mapping[str, Any], path: Path) -> Manifest:

@@ -16,7 +16,7 @@ import numpy as np
 from recallkit.config import SEQUENCES_PER_ROW_GROUP
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, write_parquet
-from recallkit.storage.schemas import LAYOUTS, check_schema, check_sequences, refusing_damage
+from recallkit.storage.schemas import LAYOUTS, arrow_errors_as_user_errors, check_schema, check_sequences
 from recallkit.text.joining import Boundary, join_documents
 from recallkit.text.records import Position
 
@@ -319,13 +319,13 @@ def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
 
     remedy = "delete it and slice again"
     manifest = read_manifest(sequences)
-    with refusing_damage(sequences, remedy):
+    with arrow_errors_as_user_errors(sequences, remedy):
         file = pq.ParquetFile(sequences, page_checksum_verification=True)
     with file:
         check_schema(file.schema_arrow, "sequences", sequences, remedy=remedy)
         columns = [name for name in LAYOUTS["sequences"] if name != "text"]
         for group in range(file.num_row_groups):
-            with refusing_damage(sequences, remedy):
+            with arrow_errors_as_user_errors(sequences, remedy):
                 table = file.read_row_group(group, columns=columns)
                 table.validate(full=True)
             check_sequences(table, manifest, sequences, remedy=remedy)

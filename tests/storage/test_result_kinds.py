@@ -87,7 +87,9 @@ def make_all(folder: Path) -> None:
     gap(MODELS[0], MODELS[1:], slices, options=ScoringOptions(counts=folder / "counts.duckdb"))
     profile(valid, folder / "profile", counts=folder / "counts.duckdb", seq_len=64)
     profile_slices(slices, folder / "profile of slices")
-    documents = [{"doc_id": f"d{i}", "key": "Name", "value": f" v{i}", "text": f"Name: v{i}\n{text}\nName:"} for i, text in enumerate(texts)]
+    documents = [
+        {"doc_id": f"d{i}", "key": "Name", "value": f" v{i}", "text": f"Name: v{i}\n{text}\nName:"} for i, text in enumerate(texts)
+    ]
     (folder / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
     evaluate_recall(["control:copy", MODELS[0]], ["fda"], folder / "evals", RecallOptions(data=folder / "fda.jsonl", limit=4))
     rows = [{"question": "the state of", "answer": 1}, {"question": "of the", "answer": 0}]
