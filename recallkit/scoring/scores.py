@@ -41,29 +41,6 @@ PARQUET_OPTIONS: dict[str, Any] = {
 }
 
 
-def scores_schema() -> pa.Schema:
-    """Arrow schema of a score file: one row a predicted token, in the order of `tokens.parquet`.
-
-    `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the number of vocabulary entries with a larger
-    logit; `context` the ids that the model had seen. A model with a tokenizer of its own has no argmax among the slices'
-    tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and `exact` says whether its
-    tokens begin and end where this one does.
-    """
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            pa.field("sequence", pa.int32(), nullable=False),
-            pa.field("position", pa.int32(), nullable=False),
-            pa.field("nll", pa.float32(), nullable=False),
-            pa.field("argmax", pa.int32(), nullable=False),
-            pa.field("rank", pa.int32(), nullable=False),
-            pa.field("context", pa.int32(), nullable=False),
-            pa.field("exact", pa.bool_(), nullable=False),
-        ]
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How a model reads a sequence that is longer than it takes at once.
@@ -305,7 +282,7 @@ def check_finite(name: str, nll: np.ndarray, first: int, offsets: np.ndarray) ->
 
 def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]) -> None:
     """Writes the scores of the sequences from number `first` on as a part, `facts` in its manifest."""
-    artifacts.write_parquet(path, [_scores_table(first, offsets, scores)], scores_schema(), facts, **PARQUET_OPTIONS)
+    artifacts.write_parquet(path, [_scores_table(first, offsets, scores)], schemas.arrow_schema("scores"), facts, **PARQUET_OPTIONS)
 
 
 def summarise_scores(path: Path) -> pl.DataFrame:
@@ -322,7 +299,7 @@ def _scores_table(first: int, offsets: np.ndarray, scores: SequenceScores) -> pa
     sequence = np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts)
     position = (positions_within(counts) + 1).astype(np.int32)
     columns = (sequence, position, scores.nll, scores.argmax, scores.rank, scores.context, scores.exact)
-    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=scores_schema())
+    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=schemas.arrow_schema("scores"))
 
 
 def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -353,14 +330,14 @@ def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manif
                 tables.append(_read_part(part))
             yield pa.concat_tables(tables).combine_chunks()
 
-    return artifacts.write_parquet(path, groups(), scores_schema(), lambda: {**manifest, **totals}, **PARQUET_OPTIONS)
+    return artifacts.write_parquet(path, groups(), schemas.arrow_schema("scores"), lambda: {**manifest, **totals}, **PARQUET_OPTIONS)
 
 
 def _read_part(part: Path) -> pa.Table:
     import pyarrow.parquet as pq
 
     with removing_damage(part):
-        return pq.read_table(part, schema=scores_schema(), page_checksum_verification=True)
+        return pq.read_table(part, schema=schemas.arrow_schema("scores"), page_checksum_verification=True)
 
 
 def part_rows(part: Path) -> int:

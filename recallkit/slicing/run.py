@@ -9,7 +9,7 @@ from recallkit import config
 from recallkit.counting.table import CountsTable, open_counts
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, schemas
 from recallkit.storage.result import MANIFEST, Result
 from recallkit.storage.timings import Timings, write_manifest
 from recallkit.text.open_text import OpenText, TextOptions
@@ -94,7 +94,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
             for block in blocks:
                 table = sequences.sequences_table(block, opened.tokenizer)
                 artifacts.write_parquet(
-                    journal.part(journal.num_parts), [table], sequences.sequences_schema(), {}, use_dictionary=False, compression="lz4"
+                    journal.part(journal.num_parts), [table], schemas.arrow_schema("sequences"), {}, use_dictionary=False, compression="lz4"
                 )
                 journal.commit(block.state.to_json())
                 show(block.state.num_predictions)
@@ -133,7 +133,7 @@ def _make_labels(
 
     with timings.stage("labelling") as stage, console.progress("labelling", total=sequences["num_rows"]) as show:
         tables = labels.label_sequences(out / "sequences.parquet", table, max_count, num_bytes=num_bytes, progress=show)
-        manifest = artifacts.write_parquet(result.path, tables, labels.tokens_schema(), manifest_at_end, **labels.PARQUET_OPTIONS)
+        manifest = artifacts.write_parquet(result.path, tables, schemas.arrow_schema("tokens"), manifest_at_end, **labels.PARQUET_OPTIONS)
         stage.amounts["tokens"] = sequences["num_rows"]
     write_manifest(out / MANIFEST, manifest, timings)
     return manifest

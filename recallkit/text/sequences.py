@@ -16,7 +16,7 @@ import numpy as np
 from recallkit.config import SEQUENCES_PER_ROW_GROUP
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, write_parquet
-from recallkit.storage.schemas import LAYOUTS, arrow_errors_as_user_errors, check_schema, check_sequences
+from recallkit.storage.schemas import LAYOUTS, arrow_errors_as_user_errors, arrow_schema, check_schema, check_sequences
 from recallkit.text.joining import Boundary, join_documents
 from recallkit.text.records import Position
 
@@ -234,28 +234,6 @@ def pack_sequences(
         yield from packer.blocks(final=True)
 
 
-def sequences_schema() -> pa.Schema:
-    """Arrow schema of `sequences.parquet`: one row a sequence.
-
-    `tokens` holds its ids, the context's first one included; from id `span_starts[i]` on they belong to document
-    `span_documents[i]` of source `span_sources[i]`. `document` and `source` repeat the first span, for queries.
-    """
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            pa.field("sequence", pa.int32(), nullable=False),
-            pa.field("source", pa.string(), nullable=False),
-            pa.field("document", pa.int32(), nullable=False),
-            pa.field("tokens", pa.list_(pa.uint32()), nullable=False),
-            pa.field("span_starts", pa.list_(pa.int32()), nullable=False),
-            pa.field("span_documents", pa.list_(pa.int32()), nullable=False),
-            pa.field("span_sources", pa.list_(pa.string()), nullable=False),
-            pa.field("text", pa.string(), nullable=False),
-        ]
-    )
-
-
 def source_label(source: str) -> str:
     """A source as tables name it: `ALL` stands for all of them, so a source of that name becomes `ALL (source)`."""
     return f"{source} (source)" if re.fullmatch(r"ALL( \(source\))*", source) else source
@@ -284,7 +262,7 @@ def sequences_table(block: SequenceBlock, tokenizer: TextTokenizer) -> pa.Table:
         pa.ListArray.from_arrays(span_offsets, pa.array(names, pa.string())),
         pa.array(tokenizer.decode(np.split(block.ids, block.offsets[1:-1])), pa.string()),
     ]
-    return pa.Table.from_arrays(columns, schema=sequences_schema())
+    return pa.Table.from_arrays(columns, schema=arrow_schema("sequences"))
 
 
 def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict[str, Any]:
@@ -299,7 +277,7 @@ def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict
 
     def groups() -> Iterator[pa.Table]:
         for number in range(journal.num_parts):
-            table = pq.read_table(journal.part(number), schema=sequences_schema())
+            table = pq.read_table(journal.part(number), schema=arrow_schema("sequences"))
             tokens = table["tokens"].combine_chunks()
             digests.append(digest_arrays(tokens.values.to_numpy(), tokens.offsets.to_numpy()))
             totals["num_sequences"] += table.num_rows
@@ -310,7 +288,7 @@ def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict
     def manifest() -> dict[str, Any]:
         return {**facts, **totals, "sequences_digest": digest_json(digests)}
 
-    return write_parquet(path, groups(), sequences_schema(), manifest, use_dictionary=False)
+    return write_parquet(path, groups(), arrow_schema("sequences"), manifest, use_dictionary=False)
 
 
 def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
