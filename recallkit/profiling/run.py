@@ -18,8 +18,8 @@ from recallkit.counting.table import CountsTable, open_counts
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.slicing.run import RareCount
-from recallkit.storage import artifacts, schemas
-from recallkit.storage.result import MANIFEST, Result
+from recallkit.storage import artifacts
+from recallkit.storage.result import MANIFEST, Result, read_tables
 from recallkit.storage.timings import Timings, write_manifest
 from recallkit.text.open_text import OpenText, TextOptions
 
@@ -170,11 +170,7 @@ def read_profile(folder: Path) -> ProfileTables:
     """The tables that `recallkit profile` wrote to a directory. Raises UserError where they are missing or damaged."""
     from recallkit.profiling.tables import ProfileTables
 
-    tables = {}
-    for field in fields(ProfileTables):
-        artifacts.read_manifest(folder / f"{field.name}.parquet")
-        tables[field.name] = schemas.read_frame(folder / f"{field.name}.parquet", f"profile/{field.name}")
-    return ProfileTables(**tables)
+    return read_tables(ProfileTables, folder)
 
 
 def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal: Journal) -> int:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.display.console import sparkline
+from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.slicing.view import powers_of_two
+from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
@@ -34,6 +36,15 @@ def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
         console.print_line(line)
     for what, where in (("Tables (Parquet)", folder), ("a row a prompt", out / "documents"), ("lm-eval's files", out / "lm-eval")):
         console.print_line(f"{what}: {where}", is_path=True)
+
+
+def look(folder: Path) -> Look:
+    """A comparison as a page, an export and pictures show it."""
+    from recallkit.recall.charts import figures
+    from recallkit.recall.tables import RecallTables
+
+    tables = read_tables(RecallTables, folder)
+    return Look(tables, recall_tables(tables), figures(tables))
 
 
 def recall_tables(tables: RecallTables) -> dict[str, Table]:

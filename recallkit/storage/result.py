@@ -11,19 +11,21 @@ with result.parts(batch_tokens=...) as journal:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from recallkit import __version__, events
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, schemas
 from recallkit.storage.journal import Journal, PartsJournal, forget_finished
 from recallkit.storage.timings import Timings, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+_T = TypeVar("_T")
 
 REPLACE = "choose another output with -o, or replace it with --force"
 
@@ -98,3 +100,37 @@ class Result:
 
 MANIFEST = "manifest.json"
 """The manifest again, beside the tables, with how long they took."""
+
+
+def read_tables(tables: type[_T], folder: Path) -> _T:
+    """The frames of a dataclass such as MqarTables, each from `folder`/NAME.parquet.
+
+    Raises UserError where one is damaged or they are not of one result.
+    """
+    result = tables.__name__.removesuffix("Tables").lower()
+    files = {field.name: folder / f"{field.name}.parquet" for field in fields(tables)}  # type: ignore[arg-type]
+    with artifacts.holding(folder):
+        manifests = [{**artifacts.read_manifest(path), "kind": ""} for path in files.values()]
+        if any(manifest != manifests[0] for manifest in manifests):
+            raise UserError("tables of different results", where=folder, remedy="make them again with --force")
+        return tables(**{name: schemas.read_frame(path, f"{result}/{name}") for name, path in files.items()})
+
+
+class Kind(NamedTuple):
+    """A kind of result that people look at: what several are called, its heading on a page, and what shows it.
+
+    `look` is the "module:function" that makes a `display.exports.Look` of its folder. A comparison of scores has sections of its own.
+    """
+
+    called: str
+    title: str = ""
+    look: str = ""
+
+
+KINDS: Mapping[str, Kind] = {
+    "gap": Kind("comparisons"),
+    "recall": Kind("recall evaluations", "Recall in real documents", "recallkit.recall.view:look"),
+    "mqar": Kind("MQAR evaluations", "Recall of made-up pairs (MQAR)", "recallkit.mqar.view:look"),
+    "profile": Kind("profiles", "What the text repeats", "recallkit.profiling.view:look"),
+}
+"""The name of a result's main file, which is the kind in its manifest -> what it is."""

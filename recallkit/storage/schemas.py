@@ -49,7 +49,7 @@ _FAMILIES = {
 
 
 def _columns(*groups: tuple[str, str]) -> dict[str, Column]:
-    """Columns in the order of the file: names and their type, with `?` where values may be null and `-` where -1 is for what is not there."""
+    """Columns in the order of the file: names and their type, `?` where values may be null, `-` where -1 is for what is not there."""
     columns = {names: Column(given.rstrip("?-"), given.endswith("?"), -1 if "-" in given else 0) for names, given in groups}
     return {name: column for names, column in columns.items() for name in names.split()}
 
