@@ -48,120 +48,74 @@ _FAMILIES = {
 }
 
 
-def _columns(*groups: tuple[str, str]) -> dict[str, Column]:
-    """Columns in the order of the file: names and their type, `?` where values may be null, `-` where -1 is for what is not there."""
-    columns = {names: Column(given.rstrip("?-"), given.endswith("?"), -1 if "-" in given else 0) for names, given in groups}
-    return {name: column for names, column in columns.items() for name in names.split()}
+def _columns(declared: str) -> dict[str, Column]:
+    """`a b int32, c int64?`: names and their type, in the order of the file; `?`: may be null, `-`: is -1 where there is no such thing."""
+    groups = [group.split() for group in declared.split(",")]
+    return {name: Column(of.rstrip("?-"), of.endswith("?"), -1 if "-" in of else 0) for *names, of in groups for name in names}
 
 
-_NLLS = "nll_reference nll_model ppl_reference ppl_model delta_nll gap_share"
-_BUCKETS = (("low high tokens", "whole"), ("share_of_tokens", "real"), (_NLLS, "real?"))
-_RECALL_BUCKETS = _columns(("model task", "text"), ("low high num_rows", "whole"), ("accuracy", "real"), ("answer_nll", "real?"))
+def _with_ends(names: str, *ends: str) -> str:
+    return " ".join(f"{name}{end}" for name in names.split() for end in ends)
+
+
+_PAIR = "reference model"
+_NLLS = _with_ends("nll ppl", "_reference", "_model") + " delta_nll gap_share"
+_BUCKETS = f"low high tokens whole, share_of_tokens real, {_NLLS} real?"
+_RECALL_BUCKETS = _columns("model task text, low high num_rows whole, accuracy real, answer_nll real?")
 _SPREAD = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high")
-_FIGURES = ("repeated_bigrams", "distinct_bigrams", "repeated_share", "ar_hit_share")
-_PROFILE_FIGURES = " ".join(f"{name}{end}" for name in _FIGURES for end in ("", "_ci_low", "_ci_high"))
+_FIGURES = _with_ends("repeated_bigrams distinct_bigrams repeated_share ar_hit_share", "", "_ci_low", "_ci_high")
 _ERRORS = "standard_error ci_low ci_high difference_error difference_low difference_high"
-
-
-def _spread(name: str) -> str:
-    return " ".join(f"{name}{end}" for end in _SPREAD)
-
 
 LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # One row a sequence: its ids, the context's first one included. From id `span_starts[i]` on they belong to document
     # `span_documents[i]` of source `span_sources[i]`; `document` and `source` repeat the first span, for queries.
     "sequences": _columns(
-        ("sequence", "int32"),
-        ("source", "string"),
-        ("document", "int32"),
-        ("tokens", "list<uint32>"),
-        ("span_starts span_documents", "list<int32>"),
-        ("span_sources", "list<string>"),
-        ("text", "string"),
+        "sequence int32, source string, document int32, tokens list<uint32>, span_starts span_documents list<int32>, "
+        "span_sources list<string>, text string"
     ),
     # One row a predicted token, sorted by (sequence, position).
     "tokens": _columns(
-        ("sequence position document", "int32"),
-        ("source", "dictionary<string>"),
-        ("prev_token token", "int32"),
-        ("repeated", "bool"),
-        ("distance", "int32?"),
-        ("occurrences match_length", "int32"),
-        ("train_count", "int64?"),
-        ("ar_hit", "bool?"),
+        "sequence position document int32, source dictionary<string>, prev_token token int32, repeated bool, distance int32?, "
+        "occurrences match_length int32, train_count int64?, ar_hit bool?"
     ),
     # One row a predicted token, in the order of `tokens`. `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the
     # number of vocabulary entries with a larger logit; `context` the ids that the model had seen. A model with a tokenizer of its own
     # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and
     # `exact` says whether its tokens begin and end where this one does.
-    "scores": _columns(
-        ("sequence position", "int32"), ("nll", "float32"), ("argmax rank", "int32-"), ("context", "int32"), ("exact", "bool")
-    ),
+    "scores": _columns("sequence position int32, nll float32, argmax rank int32-, context int32, exact bool"),
     "gap/gap": _columns(
-        ("reference model source slice", "text"),
-        ("tokens", "whole"),
-        ("bytes", "whole?"),
-        ("share_of_tokens", "real"),
-        (f"{_NLLS} bpb_reference bpb_model delta_ci_low delta_ci_high gap_share_clipped ci_low ci_high", "real?"),
-        ("note", "text"),
+        f"{_PAIR} source slice text, tokens whole, bytes whole?, share_of_tokens real, "
+        f"{_NLLS} bpb_reference bpb_model delta_ci_low delta_ci_high gap_share_clipped ci_low ci_high real?, note text"
     ),
-    "gap/by_count": _columns(("reference model", "text"), ("repeated", "flag"), *_BUCKETS),
-    "gap/by_distance": _columns(("reference model", "text"), ("ar_hit", "flag"), *_BUCKETS),
-    "gap/by_match": _columns(("reference model", "text"), ("ar_hit", "flag"), *_BUCKETS),
-    "gap/by_position": _columns(("reference model slice", "text"), *_BUCKETS),
+    "gap/by_count": _columns(f"{_PAIR} text, repeated flag, {_BUCKETS}"),
+    "gap/by_distance": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
+    "gap/by_match": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
+    "gap/by_position": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
     "gap/by_threshold": _columns(
-        ("reference model note", "text"),
-        ("threshold tokens", "whole"),
-        ("share_of_tokens", "real"),
-        (f"{_NLLS} gap_share_clipped ci_low ci_high", "real?"),
+        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped ci_low ci_high real?"
     ),
     "profile/profile": _columns(
-        ("source note", "text"),
-        ("tokens groups content_tokens content_repeated repeated", "whole"),
-        ("ar_hits", "whole?"),
-        (_PROFILE_FIGURES, "real?"),
+        f"source note text, tokens groups content_tokens content_repeated repeated whole, ar_hits whole?, {_FIGURES} real?"
     ),
-    "profile/distances": _columns(("source", "text"), ("distance repeated content", "whole"), ("ar_hits", "whole?")),
+    "profile/distances": _columns("source text, distance repeated content whole, ar_hits whole?"),
     "profile/positions": _columns(
-        ("source", "text"),
-        ("low high tokens content_tokens repeated content_repeated", "whole"),
-        ("ar_hits", "whole?"),
-        ("repeated_share content_repeated_share ar_hit_share", "real?"),
+        "source text, low high tokens content_tokens repeated content_repeated whole, ar_hits whole?, "
+        "repeated_share content_repeated_share ar_hit_share real?"
     ),
     "profile/fits": _columns(
-        ("source kind", "string"),
-        ("distances", "int64"),
-        ("median_distance", "int64?"),
-        ("alpha alpha_ci_low alpha_ci_high", "float64?"),
-        ("x_min x_max tail_tokens", "int64?"),
-        ("tail_share ks gain_geometric gain_lognormal gain_exposed alpha_exposed", "float64?"),
-        ("note", "string"),
+        "source kind string, distances int64, median_distance int64?, alpha alpha_ci_low alpha_ci_high float64?, "
+        "x_min x_max tail_tokens int64?, tail_share ks gain_geometric gain_lognormal gain_exposed alpha_exposed float64?, note string"
     ),
-    # One row a prompt. `answer_nll`: nats per token; `answer_distance`: tokens, -1 where the value is not in the prompt.
+    # One row a prompt. `answer_nll`: nats per token; `answer_distance`: tokens from the value's latest occurrence to the prompt's end.
     "recall documents": _columns(
-        ("model task", "string"),
-        ("version", "int8"),
-        ("prompt cut", "string"),
-        ("row", "int32"),
-        ("doc_id", "string"),
-        ("key", "string?"),
-        ("value", "string"),
-        ("prompt_tokens tokens_cut", "int32"),
-        ("truncated answer_cut", "bool"),
-        ("generation", "string"),
-        ("contains", "bool"),
-        ("contains_any", "bool?"),
-        ("answer_nll", "float64?"),
-        ("answer_tokens", "int32?"),
-        ("answer_distance", "int32-?"),
-        ("occurrences", "int32?"),
+        "model task string, version int8, prompt cut string, row int32, doc_id string, key string?, value string, "
+        "prompt_tokens tokens_cut int32, truncated answer_cut bool, generation string, contains bool, contains_any bool?, "
+        "answer_nll float64?, answer_tokens int32?, answer_distance int32-?, occurrences int32?"
     ),
     "recall/recall": _columns(
-        ("reference model task prompt cut tokenizer", "text"),
-        ("version num_rows num_documents truncated answer_cut absent multiline empty dropped", "whole"),
-        ("comparable", "flag"),
-        ("accuracy difference", "real"),
-        (f"accuracy_any answer_nll answer_nats {_ERRORS}", "real?"),
+        f"{_PAIR} task prompt cut tokenizer text, comparable flag, accuracy difference real, "
+        "version num_rows num_documents truncated answer_cut absent multiline empty dropped whole, "
+        f"accuracy_any answer_nll answer_nats {_ERRORS} real?"
     ),
     "recall/by_distance": _RECALL_BUCKETS,
     "recall/by_occurrences": _RECALL_BUCKETS,
@@ -169,19 +123,14 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # One row a value that is asked for. `pair`: its number among the sequence's pairs, from 0; `place`: of the query's key among the
     # sequence's ids, from 0, without what is put before it; `distance`: ids from the pair's key to the query's; `nll`: nats; `rank`: 0
     # is best; `right`: whether the value is the model's argmax.
-    "mqar queries": _columns(("pairs sample pair place distance", "int32"), ("nll", "float32"), ("rank", "int32"), ("right", "bool")),
+    "mqar queries": _columns("pairs sample pair place distance int32, nll float32, rank int32, right bool"),
     # One row a sequence: filler ids in the tail, how many are the argmax, their summed NLL (nats).
-    "mqar fillers": _columns(("pairs sample filler_tokens filler_right", "int32"), ("filler_nll", "float64")),
+    "mqar fillers": _columns("pairs sample filler_tokens filler_right int32, filler_nll float64"),
     "mqar/mqar": _columns(
-        ("reference model", "text"),
-        ("pairs length", "whole"),
-        ("power", "real"),
-        ("seed", "whole"),
-        ("tokenizer", "text"),
-        ("num_samples ar_tokens filler_tokens", "whole"),
-        (f"{_spread('accuracy')} {_spread('ar_nll')} ar_ppl {_spread('filler_accuracy')} {_spread('filler_nll')} filler_ppl", "real?"),
+        f"{_PAIR} text, pairs length whole, power real, seed whole, tokenizer text, num_samples ar_tokens filler_tokens whole, "
+        f"{_with_ends('accuracy ar_nll', *_SPREAD)} ar_ppl {_with_ends('filler_accuracy filler_nll', *_SPREAD)} filler_ppl real?"
     ),
-    "mqar/by_distance": _columns(("model", "text"), ("pairs low high num_queries", "whole"), ("accuracy ar_nll ar_ppl", "real?")),
+    "mqar/by_distance": _columns("model text, pairs low high num_queries whole, accuracy ar_nll ar_ppl real?"),
 }
 """Columns of every table. A comparison's tables are named RESULT/TABLE, others by the kind in their manifests. More columns are no harm."""
 
