@@ -125,7 +125,7 @@ class MqarPlan:
 
     def run(self) -> tuple[MqarTables, Path]:
         """Makes what is missing, and the comparison; its folder is returned with it. Raises UserError for what a user can mend."""
-        from recallkit.mqar.tables import compare_mqar
+        from recallkit.mqar.tables import MqarFiles, compare_mqar
 
         missing = {model: [pairs for pairs in self.pairs if not self.queries[model, pairs].is_complete()] for model in self.models}
         with report_completed(list(self.queries.values())):
@@ -138,7 +138,7 @@ class MqarPlan:
         for (model, pairs), queries in self.queries.items():
             timings.keep(f"{model}, {pairs} pairs", queries.path.with_suffix(".json"), "asking")
         with timings.stage("comparing"):
-            tables = compare_mqar({(model, n): files_of(self.out, model, self.options.length, n) for model, n in self.queries})
+            tables = compare_mqar({asked: MqarFiles(queries.path, *queries.others) for asked, queries in self.queries.items()})
         models = list(self.models)
         question = {"reference": models[0], "models": models, "pairs": list(self.pairs), **_asked(self.options)}
         folder = comparison_path(self.out, models, self.pairs, self.options.length)
