@@ -85,6 +85,15 @@ def emit(event: str, message: str, *, level: str = "info", **fields: Any) -> Non
     _write(_line(event, message, level, fields))
 
 
+def note(message: str, *, event: str = "note", level: str = "info", **fields: Any) -> None:
+    """A line for the user on stderr; where stderr is for events one of this kind and level, with these fields."""
+    if are_on():
+        emit(event, message, level=level, **fields)
+        return
+    sys.stderr.write(f"recallkit: {printable(message)}\n")
+    sys.stderr.flush()
+
+
 def emit_error(problem: str, *, where: object = None, remedy: str | None = None, **fields: Any) -> None:
     """The event with which a command fails: the last one, after everything that was written to stderr before."""
     if _pump is not None:

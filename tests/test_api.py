@@ -289,10 +289,10 @@ def test_the_command_line_finds_what_a_function_made(corpus, command_line, tmp_p
     assert counted["path"].to_list() == ["counts.duckdb"]
     recallkit.slice([str(valid)], counts="counts.duckdb", tokenizer="bytes", seq_len=64, max_count=9)
     recallkit.profile(valid, tokenizer="bytes", seq_len=64)
-    assert "nothing to do" in command_line("count", train, "--tokenizer", "bytes", "--limit-tokens", "5k")
+    assert "is complete: reused" in command_line("count", train, "--tokenizer", "bytes", "--limit-tokens", "5k")
     given = ("--counts", "counts.duckdb", "--tokenizer", "bytes", "--seq-len", 64, "--max-count", 9)
-    assert "nothing to do" in command_line("slice", valid, *given)
-    assert "nothing to do" in command_line("profile", valid, "--tokenizer", "bytes", "--seq-len", 64)
+    assert "is complete: reused" in command_line("slice", valid, *given)
+    assert "is complete: reused" in command_line("profile", valid, "--tokenizer", "bytes", "--seq-len", 64)
 
 
 @pytest.mark.parametrize("name", ["count", "slice", "profile"])
@@ -300,7 +300,7 @@ def test_the_embedded_text_is_the_command_lines(name, command_line, capsys):
     """Without arguments both mean the same text, counts and threshold, and the same place in the cache."""
     command_line(name)
     getattr(recallkit, name)()
-    assert "nothing to do" in capsys.readouterr().err
+    assert "is complete: reused" in capsys.readouterr().err
 
 
 def test_counts_are_those_of_the_table(small_slices):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.config import LONGEST, MOST
 from recallkit.errors import UserError
 from recallkit.storage.artifacts import read_manifest
-from recallkit.storage.schemas import check_schema, check_values, refusing_damage
+from recallkit.storage.schemas import arrow_errors_as_user_errors, check_schema, check_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -85,7 +85,7 @@ def check_labels(path: Path, manifest: Mapping[str, Any], *, columns: Iterable[s
     """
     import pyarrow.parquet as pq
 
-    with refusing_damage(path, _SLICE_AGAIN):
+    with arrow_errors_as_user_errors(path, _SLICE_AGAIN):
         check_schema(pq.read_schema(path), "tokens", path, remedy=_SLICE_AGAIN, columns=columns)
     _check_rows(path, manifest, _SLICE_AGAIN)
 
@@ -94,7 +94,7 @@ def _check_rows(path: Path, manifest: Mapping[str, Any], remedy: str) -> None:
     """Raises UserError where a table has not the rows that its manifest tells of."""
     import pyarrow.parquet as pq
 
-    with refusing_damage(path, remedy):
+    with arrow_errors_as_user_errors(path, remedy):
         num_rows = pq.read_metadata(path).num_rows
     if num_rows != manifest["num_rows"]:
         raise UserError(f"damaged ({num_rows:,} rows, not {manifest['num_rows']:,})", where=path, remedy=remedy)
@@ -169,7 +169,7 @@ class RowReader:
         most = {"sequence": int(manifest.get("num_sequences") or MOST) - 1, "position": int(manifest.get("seq_len") or LONGEST)}
         vocab_size = int((manifest.get("tokenizer") or {}).get("vocab_size", MOST)) if self._layout == "tokens" else MOST
         self._most = {**most, "distance": most["position"], "token": vocab_size - 1, "prev_token": vocab_size - 1}
-        with refusing_damage(path, remedy):
+        with arrow_errors_as_user_errors(path, remedy):
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             check_schema(self._file.schema_arrow, self._layout, path, remedy=remedy, columns=columns)
         self._columns = list(columns)
@@ -192,7 +192,7 @@ class RowReader:
         if self._kept is not None and self._kept[0] == group:
             return self._kept[1]
         self._kept = None
-        with refusing_damage(self._path, self._remedy):
+        with arrow_errors_as_user_errors(self._path, self._remedy):
             table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
             table.validate(full=True)  # what decodes may still hold codes without a name, or names that are no text
         if self._checks_values:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, config
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models.kinds import kind_of
 from recallkit.scoring.run import ScoringOptions, count_inexact, score, score_path
 from recallkit.storage import artifacts
-from recallkit.storage.journal import is_finished
-from recallkit.storage.timings import Timings, write_manifest
+from recallkit.storage.result import Result
+from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,8 +40,9 @@ def gap(
         raise UserError("a model is named twice", where=" ".join(names), remedy="compare different models")
     out = out or gap_path(slices, reference, models)
     question = {"reference": reference, "models": list(models)}
-    artifacts.check_replaceable(out / "gap.parquet", artifacts.PARQUET_MAGIC)
-    is_finished(artifacts.manifest_options(out / "gap.parquet", force=options.force), question, out, force=options.force)
+    result = Result(out / "gap.parquet", "gap", question, force=options.force)
+    artifacts.check_replaceable(result.path, artifacts.PARQUET_MAGIC)
+    result.finished()  # a comparison of other models is not replaced; one of these takes seconds, and is made anew
     open_tokens(slices / "tokens.parquet")  # labels without AR hits are told before hours of scoring
     # --force is about the tables here: scores may have taken days, and are made again by `score --force` alone.
     manifests = {name: score(name, slices, replace(options, force=False)) for name in names}
@@ -54,17 +54,12 @@ def gap(
     tokens = artifacts.read_manifest(slices / "tokens.parquet")
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
     facts = {
-        "recallkit_version": __version__,
-        "schema_version": config.SCHEMA_VERSION,
-        "kind": "gap",
-        "options": question,
         **question,
         "slices": {key: tokens[key] for key in kept},
         "scores": {name: manifests[name]["options"] for name in names},
         "inexact": {name: share for name in names if (share := count_inexact(name, slices)) is not None},
     }
-    artifacts.write_frames(tables, out, facts)
-    write_manifest(out / "manifest.json", facts, timings)
+    result.write_tables(tables, facts, timings)
     return tables
 
 

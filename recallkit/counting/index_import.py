@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__
-from recallkit.counting.table import read_meta
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.storage import artifacts
-from recallkit.storage.journal import Journal, PartsJournal, is_finished
+from recallkit.storage.journal import Journal
 from recallkit.storage.timings import Timings
 from recallkit.text.records import Position
 
@@ -22,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.counting.indexes import TokenIndex
+    from recallkit.storage.journal import PartsJournal
     from recallkit.text.joining import Boundary
     from recallkit.text.records import CountedStream
     from recallkit.text.tokenizers import TextTokenizer
@@ -46,6 +44,7 @@ def import_index(
 ) -> dict[str, Any]:
     """Counts the ids of the index at `place` into `out`; returns the table's meta. Raises UserError for everything a user can correct."""
     from recallkit.counting import indexes, make_table
+    from recallkit.counting.run import counts_result
     from recallkit.text.tokenizers import load_tokenizer
 
     if tokenizer is None:
@@ -60,17 +59,16 @@ def import_index(
         "boundary": boundary,
         "given_num_tokens": None,
     }
-    artifacts.check_replaceable(out, b"DUCK", at=8)
-    if is_finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
-        console.note(f"{out} is complete, nothing to do (--force counts again)")
-        return read_meta(out)
-    with PartsJournal(out, options, force=force) as journal:
+    result = counts_result(out, options, force=force)
+    if (finished := result.reused()) is not None:
+        return finished
+    with result.parts() as journal:
         timings = Timings()
         with timings.stage("counting", resumed=journal.parts.begun()) as stage:
             counted = _count(this, journal)
             stage.amounts["tokens"] = counted.num_tokens
-        kept = {"options": options, "tokenizer": options["tokenizer"], "boundary": boundary, "only": None, "index": _check(this, counted)}
-        meta = make_table.write_counts(out, counted, {"recallkit_version": __version__, **kept}, timings)
+        kept = {"tokenizer": options["tokenizer"], "boundary": boundary, "only": None, "index": _check(this, counted)}
+        meta = make_table.write_counts(out, counted, {**result.stamp(), **kept}, timings)
         journal.finish()
     return meta
 
@@ -84,7 +82,7 @@ def _count(this: _Import, parts: PartsJournal) -> CountedStream:
     with Journal(parts.parts.path(0), {}, force=True) as journal, console.progress("counting", total=this.index.num_ids) as show:
         state = bigrams.counting_state(journal)
         if state is not None:
-            console.note(f"{parts.target}: going on after {state.num_tokens:,} tokens of an interrupted run")
+            parts.note_resumed(state.num_tokens, "tokens")
         batches = stream.batches(Position() if state is None else state.position)
         shard_range = bigrams.ended(bigrams.count_shard_range(batches, journal, counting, limit_tokens=stream.limit_tokens), show)
         counted = bigrams.join_shard_ranges([shard_range], parts.folder, counting)

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__
 from recallkit.counting.table import open_counts, read_meta
 from recallkit.display import console
 from recallkit.errors import UsageError, UserError
 from recallkit.parallel.engines import work
 from recallkit.storage import artifacts
-from recallkit.storage.journal import PartsJournal, is_finished
+from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, note_skipped
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from recallkit.counting.bigrams import CountedShardRange
     from recallkit.counting.worker import CountingJob, ShardRange
-    from recallkit.storage.journal import Parts
+    from recallkit.storage.journal import Parts, PartsJournal
     from recallkit.text.joining import Boundary
     from recallkit.text.open_text import TextOptions
     from recallkit.text.readers import Shard
@@ -75,28 +74,26 @@ def count(
     identity = {**opened.identity(), "only": _sequences_digest(only) if only else None}
     if options.order > 2:
         identity["order"] = options.order
-    _check_output(out, opened)
-    if is_finished(read_meta(out).get("options") if out.exists() and not force else None, identity, out, force=force):
-        console.note(f"{out} is complete, nothing to do (--force counts again)")
-        return read_meta(out)
+    if any(Path(name).exists() and Path(name).resolve() == out.resolve() for name in opened.names()):
+        raise UserError("the output is one of the inputs", where=out, remedy="give another name with -o")
+    result = counts_result(out, identity, force=force)
+    if (meta := result.reused()) is not None:
+        return meta
     needed = bigrams.needed_bigrams(only / "sequences.parquet") if only else None
-    with PartsJournal(out, identity, force=force) as journal:
+    with result.parts() as journal:
         timings = Timings()
         counted = count_text(opened, journal, options, timings, only=needed)
         if not counted.num_tokens:
             raise UserError("no text to count", where=", ".join(text.sources))
-        meta = make_table.write_counts(
-            out, counted, {"recallkit_version": __version__, "options": identity, **identity, "names": opened.names()}, timings
-        )
+        meta = make_table.write_counts(out, counted, {**result.stamp(), **identity, "names": opened.names()}, timings)
         journal.finish()
     return meta
 
 
-def _check_output(out: Path, opened: OpenText) -> None:
-    """Raises UserError where writing `out` would replace the text itself, or a file that is no counts table."""
-    if any(Path(name).exists() and Path(name).resolve() == out.resolve() for name in opened.names()):
-        raise UserError("the output is one of the inputs", where=out, remedy="give another name with -o")
+def counts_result(out: Path, options: dict[str, Any], *, force: bool) -> Result:
+    """A counts table as a result. Raises UserError where another file would be replaced."""
     artifacts.check_replaceable(out, b"DUCK", at=8)
+    return Result(out, None, options, force=force, read=read_meta)
 
 
 def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
@@ -135,15 +132,13 @@ def import_counts(
         "boundary": boundary,
         "given_num_tokens": num_tokens,
     }
-    artifacts.check_replaceable(out, b"DUCK", at=8)
-    if is_finished(read_meta(out).get("options") if out.exists() and not force else None, options, out, force=force):
-        return read_meta(out)
+    result = counts_result(out, options, force=force)
+    if (meta := result.finished()) is not None:
+        return meta
     counted = tables.read_foreign_counts(file)
     if num_tokens is not None:
         counted = replace(counted, num_tokens=num_tokens)
-    return tables.write_counts(
-        out, counted, {"recallkit_version": __version__, "options": options, "tokenizer": described, "boundary": boundary, "only": None}
-    )
+    return tables.write_counts(out, counted, {**result.stamp(), "tokenizer": described, "boundary": boundary, "only": None})
 
 
 def _sequences_digest(slices: Path) -> str:
@@ -153,7 +148,7 @@ def _sequences_digest(slices: Path) -> str:
 def count_text(
     opened: OpenText, journal: PartsJournal, options: CountingOptions, timings: Timings, *, only: np.ndarray | None = None
 ) -> CountedStream:
-    """Counts what is not counted yet and merges it; runs stay in the journal's folder, where the result's arrays are mapped.
+    """Counts what is not counted yet and merges it; runs stay in the journal's folder, where the counted arrays are mapped.
 
     `only`, sorted bigram keys, keeps these bigrams alone. Raises UserError for everything a user can mend.
     """
@@ -167,7 +162,7 @@ def count_text(
         console.note(
             f"{len(stretches)} of {options.workers} workers have something to do: a file is never cut, small ones are counted together"
         )
-    counted = _count_shard_ranges(job, stretches, options, timings)
+    counted = _count_shard_ranges(job, stretches, journal, options, timings)
     note_skipped(sum(s.num_skipped for s in counted), [line for s in counted for line in s.first_skipped])
     with timings.stage("merging"):
         return bigrams.join_shard_ranges(counted, journal.folder, job.counting, num_threads=num_cores())
@@ -227,13 +222,12 @@ def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:
 
 
 def _count_shard_ranges(
-    job: CountingJob, stretches: Sequence[range], options: CountingOptions, timings: Timings
+    job: CountingJob, stretches: Sequence[range], journal: PartsJournal, options: CountingOptions, timings: Timings
 ) -> list[CountedShardRange]:
     """Every stretch, counted; with a limit on tokens those that it reaches, the last cut at it."""
     limit = job.text.limit_tokens
     before = done = sum(_tokens_there(job.parts, number) for number in range(len(stretches)))
-    if before:
-        console.note(f"going on after {before:,} tokens of an interrupted run", event="resumed", done=before, unit="tokens")
+    journal.note_resumed(before, "tokens")
     job = job if options.engine == "local" and options.workers == 1 else job.for_others()
     progress = console.progress("counting", total=limit)
     with timings.stage("counting", resumed=bool(before)) as stage, progress as show:

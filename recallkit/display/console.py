@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import events
 from recallkit.errors import printable
+from recallkit.events import note as note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,15 +46,6 @@ def stderr() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, emoji=False)
-
-
-def note(message: str, *, event: str = "note", level: str = "info", **fields: Any) -> None:
-    """A line for the user on stderr; if stderr carries events, an event of this kind and level with these fields."""
-    if events.are_on():
-        events.emit(event, message, level=level, **fields)
-        return
-    sys.stderr.write(f"recallkit: {printable(message)}\n")
-    sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:

@@ -22,7 +22,18 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from recallkit.display.chart_theme import Figure
     from recallkit.display.tables import Table
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """A result as people see it: a dataclass of its frames, the tables that are printed, its pictures."""
+
+    tables: Any
+    shown: Mapping[str, Table]
+    figures: Sequence[Figure]
+
 
 FORMATS = ("csv", "json", "md", "tex")
 

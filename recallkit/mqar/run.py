@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, config
 from recallkit.display import console
 from recallkit.errors import UsageError, UserError
-from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
+from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, report_completed
 from recallkit.storage import artifacts
-from recallkit.storage.journal import PartsJournal, is_finished
-from recallkit.storage.timings import Timings, read_timings, write_manifest
+from recallkit.storage.result import Result
+from recallkit.storage.timings import Timings, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import ScoringModel
     from recallkit.mqar.sequences import MqarTask, MqarVocabulary
     from recallkit.mqar.tables import MqarFiles, MqarTables
-    from recallkit.storage.journal import Parts
+    from recallkit.storage.journal import PartsJournal
 
 SAMPLES_PER_PART = 32
 """Sequences that are kept at once: a kill costs at most this much work."""
@@ -76,7 +75,7 @@ class MqarOptions(EvaluationOptions):
         return MqarTask(self.length, pairs, self.power, self.seed)
 
 
-class AskedModel(EvaluatedModel):
+class MqarModel(EvaluatedModel):
     """A model that is asked for values, with the vocabulary of its sequences. Raises UserError for one that reads text alone."""
 
     def __init__(self, spec: str, options: MqarOptions) -> None:
@@ -117,38 +116,35 @@ def comparison_path(out: Path, models: Sequence[str], pairs: Sequence[int], leng
 class MqarPlan:
     """MQAR of models of which everything was checked that can be before one is loaded."""
 
-    models: dict[str, AskedModel]
+    models: dict[str, MqarModel]
     pairs: tuple[int, ...]
-    files: dict[tuple[str, int], MqarFiles]
-    """Of each model and number of pairs."""
+    queries: dict[tuple[str, int], Result]
+    """The tables of each model and number of pairs."""
     out: Path
     options: MqarOptions
 
     def run(self) -> tuple[MqarTables, Path]:
         """Makes what is missing, and the comparison; its folder is returned with it. Raises UserError for what a user can mend."""
-        from recallkit.mqar.tables import compare_mqar
+        from recallkit.mqar.tables import MqarFiles, compare_mqar
 
-        missing = {model: [pairs for pairs in self.pairs if not self._is_there(model, pairs)] for model in self.models}
-        with telling_what_is_kept([files.queries for files in self.files.values()]):
+        missing = {model: [pairs for pairs in self.pairs if not self.queries[model, pairs].is_complete()] for model in self.models}
+        with report_completed(list(self.queries.values())):
             self._check_lengths([model for model, pairs in missing.items() if pairs])
             for model, of_model in missing.items():
                 for pairs in of_model:
-                    _make(self.models[model], pairs, self.files[model, pairs], self.options)
+                    _make(self.models[model], pairs, self.queries[model, pairs], self.options)
                 self.models[model].unload()
         timings = Timings()
-        for (model, pairs), files in self.files.items():
-            known = read_timings(files.queries.with_suffix(".json"))
-            timings.keep(f"{model}, {pairs} pairs", None if known is None else known["stages"].get("asking"))
+        for (model, pairs), queries in self.queries.items():
+            timings.keep(f"{model}, {pairs} pairs", queries.path.with_suffix(".json"), "asking")
         with timings.stage("comparing"):
-            tables = compare_mqar(self.files)
-        folder = comparison_path(self.out, list(self.models), self.pairs, self.options.length)
-        manifest = self._manifest()
-        artifacts.write_frames(tables, folder, manifest)
-        write_manifest(folder / "manifest.json", {"kind": "mqar", **manifest}, timings)
+            tables = compare_mqar({asked: MqarFiles(queries.path, *queries.others) for asked, queries in self.queries.items()})
+        models = list(self.models)
+        question = {"reference": models[0], "models": models, "pairs": list(self.pairs), **_asked(self.options)}
+        folder = comparison_path(self.out, models, self.pairs, self.options.length)
+        facts = {**question, "of_models": self._ids_of_models()}
+        Result(folder / "mqar.parquet", "mqar", question).write_tables(tables, facts, timings)
         return tables, folder
-
-    def _is_there(self, model: str, pairs: int) -> bool:
-        return _is_there(self.models[model], pairs, self.files[model, pairs], self.options)
 
     def _check_lengths(self, models: Sequence[str]) -> None:
         """Loads each model once before hours of work with the first: the last may have a shorter context."""
@@ -157,12 +153,10 @@ class MqarPlan:
             if len(models) > 1:
                 self.models[model].unload()
 
-    def _manifest(self) -> dict[str, Any]:
-        models = list(self.models)
-        question = {"reference": models[0], "models": models, "pairs": list(self.pairs), **_asked(self.options)}
-        manifests = {model: artifacts.read_manifest(self.files[model, self.pairs[0]].queries) for model in models}
-        of_models = {model: {"tokenizer": m["tokenizer"], "vocabulary": m["vocabulary"]} for model, m in manifests.items()}
-        return {**_stamp(), "options": question, **question, "of_models": of_models}
+    def _ids_of_models(self) -> dict[str, Any]:
+        """What ids each model was asked in."""
+        manifests = {model: artifacts.read_manifest(self.queries[model, self.pairs[0]].path) for model in self.models}
+        return {model: {"tokenizer": m["tokenizer"], "vocabulary": m["vocabulary"]} for model, m in manifests.items()}
 
 
 def plan_mqar(models: Sequence[str], pairs: Sequence[int], out: Path, options: MqarOptions) -> MqarPlan:
@@ -173,12 +167,12 @@ def plan_mqar(models: Sequence[str], pairs: Sequence[int], out: Path, options: M
     check_named_once(model=models, **{"number of pairs": [str(number) for number in pairs]})
     for number in pairs:
         options.task(number).check()
-    asked = {model: AskedModel(model, options) for model in models}
-    files = {(model, number): files_of(out, model, options.length, number) for model in models for number in pairs}
-    for (model, number), paths in files.items():
-        if not _is_there(asked[model], number, paths, options):
+    asked = {model: MqarModel(model, options) for model in models}
+    queries = {(model, number): _result(asked[model], number, out, options) for model in models for number in pairs}
+    for (model, number), result in queries.items():
+        if not result.is_complete():
             asked[model].vocabulary.check_room(number, model)
-    return MqarPlan(asked, tuple(pairs), files, out, options)
+    return MqarPlan(asked, tuple(pairs), queries, out, options)
 
 
 def evaluate_mqar(models: Sequence[str], pairs: Sequence[int], out: Path, options: MqarOptions) -> tuple[MqarTables, Path]:
@@ -186,55 +180,43 @@ def evaluate_mqar(models: Sequence[str], pairs: Sequence[int], out: Path, option
     return plan_mqar(models, pairs, out, options).run()
 
 
-def _stamp() -> dict[str, Any]:
-    return {"recallkit_version": __version__, "schema_version": config.SCHEMA_VERSION}
-
-
 def _asked(options: MqarOptions) -> dict[str, Any]:
     return {"length": options.length, "num_samples": options.samples, "power": options.power, "seed": options.seed}
 
 
-def _identity(asked: AskedModel, pairs: int, options: MqarOptions) -> dict[str, Any]:
-    """Everything that decides the numbers of a table of queries."""
-    return {**asked.identity, **_asked(options), "pairs": pairs}
+def _result(asked: MqarModel, pairs: int, out: Path, options: MqarOptions) -> Result:
+    """The two tables of one model and one number of pairs as a result: everything that decides their numbers."""
+    files = files_of(out, asked.spec, options.length, pairs)
+    identity = {**asked.identity, **_asked(options), "pairs": pairs}
+    return Result(files.queries, "mqar queries", identity, force=options.force, others=[files.fillers])
 
 
-def _is_there(asked: AskedModel, pairs: int, files: MqarFiles, options: MqarOptions) -> bool:
-    """Whether both tables are whole. Raises UserError where one is of other options."""
-    identity = _identity(asked, pairs, options)
-    found = {path: artifacts.manifest_options(path, force=options.force) for path in (files.queries, files.fillers)}
-    finished = [is_finished(made, identity, path, force=options.force) for path, made in found.items()]
-    return all(finished)
-
-
-def _make(asked: AskedModel, pairs: int, files: MqarFiles, options: MqarOptions) -> None:
+def _make(asked: MqarModel, pairs: int, result: Result, options: MqarOptions) -> None:
     """Makes the two tables of one model and one number of pairs."""
-    from recallkit.mqar.tables import join_parts
+    from recallkit.mqar.tables import MqarFiles, join_parts
 
-    identity = _identity(asked, pairs, options)
-    with PartsJournal(files.queries, {**identity, "batch_tokens": options.batch_tokens}, force=options.force) as journal:
+    with result.parts(batch_tokens=options.batch_tokens) as journal:
         num_parts = -(-options.samples // SAMPLES_PER_PART)
         batch_tokens = journal.parts.settle("batch_tokens", lambda: options.batch_tokens or _choose_batch(asked.model, options.length))
         timings = Timings()
-        _make_parts(asked, options.task(pairs), journal.parts, num_parts, int(batch_tokens), options.samples, timings)
+        _make_parts(asked, options.task(pairs), journal, num_parts, int(batch_tokens), options.samples, timings)
         facts = {**_asked(options), "pairs": pairs, "batch_tokens": batch_tokens, **_facts(asked)}
-        manifest = {**_stamp(), "options": identity, **facts}
+        manifest = {**result.stamp(), **facts}
+        files = MqarFiles(result.path, *result.others)
         join_parts([journal.parts.path(number) for number in range(num_parts)], pairs, files, manifest)
-        write_manifest(files.queries.with_suffix(".json"), {"kind": "mqar queries", **manifest}, timings)
+        write_manifest(result.path.with_suffix(".json"), manifest, timings)
         journal.finish()
 
 
 def _make_parts(
-    asked: AskedModel, task: MqarTask, parts: Parts, num_parts: int, batch_tokens: int, num_samples: int, timings: Timings
+    asked: MqarModel, task: MqarTask, journal: PartsJournal, num_parts: int, batch_tokens: int, num_samples: int, timings: Timings
 ) -> None:
     """Asks for what is not there yet, a part after the other."""
     from recallkit.mqar.sequences import ask, make_sequences
     from recallkit.mqar.tables import write_part
 
-    there = parts.done()
-    if there:
-        message = f"{asked.spec}, {task.pairs} pairs: going on after {len(there):,} parts that are there"
-        console.note(message, event="resumed", done=len(there), unit="parts")
+    parts, there = journal.parts, journal.parts.done()
+    journal.note_resumed(len(there), "parts")
     progress = console.progress(f"{asked.spec}, {task.pairs} pairs", total=num_samples, unit="sequences")
     with timings.stage("asking", of=f"{asked.spec}, {task.pairs} pairs", resumed=bool(there)) as stage, progress as show:
         for number in range(num_parts):
@@ -253,7 +235,7 @@ def _choose_batch(model: ScoringModel, length: int) -> int:
     return model.batch_tokens(length)
 
 
-def _facts(asked: AskedModel) -> dict[str, Any]:
+def _facts(asked: MqarModel) -> dict[str, Any]:
     """What a manifest tells of a model and the ids that its sequences are made of."""
     vocabulary, tokenizer = asked.vocabulary, asked.tokenizer
     ids = {

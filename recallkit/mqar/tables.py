@@ -47,31 +47,6 @@ class MqarFiles:
 # ------------------------------------------------------------------------------------------------------------ the files
 
 
-def queries_schema() -> pa.Schema:
-    """Columns of a table of queries, one row per query.
-
-    `pair`: its number among the sequence's pairs, from 0; `place`: index of the query's key in the sequence, from 0, not counting
-    ids put before the sequence; `distance`: ids from the pair's key to the query's; `nll`: nats; `rank`: 0 is best; `right`: whether
-    the value is the model's argmax.
-    """
-    import pyarrow as pa
-
-    return pa.schema(
-        [*((name, pa.int32()) for name in _QUERY_INTEGERS), ("nll", pa.float32()), ("rank", pa.int32()), ("right", pa.bool_())]
-    )
-
-
-_QUERY_INTEGERS = ("pairs", "sample", "pair", "place", "distance")
-
-
-def fillers_schema() -> pa.Schema:
-    """Columns of a table of fillers, one row per sequence: filler ids in the tail, how many are the argmax, their summed NLL (nats)."""
-    import pyarrow as pa
-
-    integers = [(name, pa.int32()) for name in ("pairs", "sample", "filler_tokens", "filler_right")]
-    return pa.schema([*integers, ("filler_nll", pa.float64())])
-
-
 def write_part(path: Path, samples: Sequence[int], places: np.ndarray, answers: MqarAnswers) -> None:
     """Writes a model's answers to some sequences, `places` (n, pairs) as in `MqarSequences`, one row per sequence."""
     import numpy as np
@@ -101,9 +76,9 @@ def join_parts(parts: Sequence[Path], pairs: int, files: MqarFiles, manifest: di
     pair = pl.int_ranges(pl.lit(0, pl.Int32), pl.lit(pairs, pl.Int32), dtype=pl.Int32)
     asked = rows.with_columns(pair=pair).explode("pair", "place", "nll", "rank", "right")
     asked = asked.with_columns(distance=pl.col("place") - 2 * pl.col("pair"))
-    for path, table, schema in ((files.fillers, rows, fillers_schema()), (files.queries, asked, queries_schema())):
-        written = table.select(schema.names).to_arrow().cast(schema)
-        artifacts.write_parquet(path, [written], schema, {**manifest, "kind": f"mqar {path.parent.parent.name}"})
+    for path, table, kind in ((files.fillers, rows, "mqar fillers"), (files.queries, asked, "mqar queries")):
+        schema = schemas.arrow_schema(kind)
+        artifacts.write_parquet(path, [table.select(schema.names).to_arrow().cast(schema)], schema, {**manifest, "kind": kind})
 
 
 # ------------------------------------------------------------------------------------------------------- models compared
@@ -131,8 +106,8 @@ def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
     import polars as pl
 
     models = list(dict.fromkeys(model for model, _ in files))
-    queries = _read_together({key: file.queries for key, file in files.items()}, "mqar queries", queries_schema())
-    fillers = _read_together({key: file.fillers for key, file in files.items()}, "mqar fillers", fillers_schema())
+    queries = _read_together({key: file.queries for key, file in files.items()}, "mqar queries")
+    fillers = _read_together({key: file.fillers for key, file in files.items()}, "mqar fillers")
     _check_same_places(queries, models)
     with db.connect(threads=1) as connection:
         connection.register("queries", queries.to_arrow())
@@ -148,16 +123,16 @@ def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
     mqar = summary.join(pl.DataFrame(facts), on=["model", "pairs"], validate="1:1").join(
         pl.DataFrame(intervals, infer_schema_length=None), on=["model", "pairs"], validate="1:1"
     )
-    return MqarTables(_sorted(mqar.select(_columns()), models), _sorted(by_distance, models))
+    return MqarTables(_sorted(mqar.select(list(schemas.LAYOUTS["mqar/mqar"])), models), _sorted(by_distance, models))
 
 
-def _read_together(paths: Mapping[tuple[str, int], Path], layout: str, schema: pa.Schema) -> pl.DataFrame:
+def _read_together(paths: Mapping[tuple[str, int], Path], layout: str) -> pl.DataFrame:
     import polars as pl
 
     frames: list[pl.DataFrame] = []
     for (model, pairs), path in paths.items():
-        frame = schemas.read_frame(path, layout, schema=schema)
-        if not len(frame) or len(frame) % (pairs if "pair" in schema.names else 1):
+        frame = schemas.read_frame(path, layout, exact=True)
+        if not len(frame) or len(frame) % (pairs if "pair" in frame.columns else 1):
             raise UserError(f"damaged ({len(frame):,} rows)", where=path, remedy="make it again with --force")
         frames.append(frame.select(pl.lit(model).alias("model"), pl.all()))
     return pl.concat(frames)
@@ -229,17 +204,6 @@ def _put(rows: Sequence[dict[str, Any]], name: str, values: np.ndarray | None, b
 
 def _number(value: float) -> float | None:
     return float(value) if value == value else None
-
-
-def _columns() -> list[str]:
-    """The columns of the comparison in the order of its file."""
-    first = ["reference", "model", "pairs", "length", "power", "seed", "tokenizer", "num_samples", "ar_tokens", "filler_tokens"]
-    spread = {
-        name: [name, *(f"{name}{end}" for end in ("_low", "_high", "_difference", "_difference_low", "_difference_high"))]
-        for name in _SHARES
-    }
-    ppl = {"ar_nll": ["ar_ppl"], "filler_nll": ["filler_ppl"]}
-    return [*first, *(column for name in _SHARES for column in (*spread[name], *ppl.get(name, [])))]
 
 
 def _sorted(frame: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:

@@ -7,8 +7,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
+from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.storage import artifacts
+from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
@@ -35,6 +37,15 @@ def mqar_json(tables: MqarTables, folder: Path) -> dict[str, Any]:
     """Both tables of the comparison, row by row."""
     rows = {field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}
     return {"path": str(folder), **rows, "timings": read_timings(folder / "manifest.json", kind="mqar")}
+
+
+def look(folder: Path) -> Look:
+    """A comparison as a page, an export and pictures show it."""
+    from recallkit.mqar.charts import mqar_figures
+    from recallkit.mqar.tables import MqarTables
+
+    tables = read_tables(MqarTables, folder)
+    return Look(tables, shown_mqar(tables), mqar_figures(tables.mqar, tables.by_distance))
 
 
 def shown_mqar(tables: MqarTables) -> dict[str, Table]:

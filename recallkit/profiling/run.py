@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, config
+from recallkit import config
 from recallkit.counting.table import CountsTable, open_counts
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.slicing.run import RareCount
-from recallkit.storage import artifacts, schemas
-from recallkit.storage.journal import Journal, is_finished
+from recallkit.storage import artifacts
+from recallkit.storage.result import MANIFEST, Result, read_tables
 from recallkit.storage.timings import Timings, write_manifest
 from recallkit.text.open_text import OpenText, TextOptions
 
@@ -27,15 +27,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     from recallkit.profiling.tables import Labeller, ProfileSums, ProfileTables
+    from recallkit.storage.journal import Journal
     from recallkit.text.tokenizers import TextTokenizer
 
 SECONDS_PER_COMMIT = 5.0
 """Work that a kill may cost. A commit writes the histograms anew, some megabytes."""
 
 OUR_STOP_WORDS, NLTK_STOP_WORDS, NO_STOP_WORDS = "ours", "nltk", "none"
-_LAST = "profile.parquet"
-MANIFEST = "manifest.json"
-"""The manifest again, beside the tables, with how long it took."""
 _RARE = RareCount()
 
 
@@ -79,11 +77,12 @@ def profile(
         **({"counts_id": table.meta["id"], "max_count": max_count} if table else {"counts_id": None, "max_count": None}),
         **_wanted(words, options),
     }
-    if (finished := _finished(out, key, force=options.force)) is not None:
-        return finished
+    result = _result(out, key, force=options.force)
+    if result.reused() is not None:
+        return read_profile(out)
     sums = ProfileSums(seq_len, options.x_min)
     labeller = Labeller(token_mask(opened.tokenizer, words), table, max_count)
-    with Journal(out / _LAST, key, force=options.force) as journal:
+    with result.journal() as journal:
         timings = Timings()
         with opened.reading(journal), timings.stage("profiling", before=journal.seconds_before) as stage:
             num_sequences = _count_text(opened, labeller, sums, journal)
@@ -97,7 +96,7 @@ def profile(
             "max_count": max_count,
             "num_sequences": num_sequences,
         }
-        tables = _write(out, sums, key, facts, options, timings)
+        tables = _write(result, sums, facts, options, timings)
         journal.finish()
     return tables
 
@@ -114,8 +113,9 @@ def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS)
     _check_lengths(manifest["seq_len"], options.x_min)
     words = stop_words(options.stop_words)
     key = {**{name: manifest["options"][name] for name in ("sequences_digest", "counts_id", "max_count")}, **_wanted(words, options)}
-    if (finished := _finished(out, key, force=options.force)) is not None:
-        return finished
+    result = _result(out, key, force=options.force)
+    if result.reused() is not None:
+        return read_profile(out)
     sums = ProfileSums(manifest["seq_len"], options.x_min)
     mask = token_mask(load_slices_tokenizer(slices, manifest["tokenizer"]), words)
     timings = Timings()
@@ -127,7 +127,7 @@ def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS)
                 raise UserError(f"damaged ({error})", where=path, remedy="slice again with --force") from error
         stage.amounts["tokens"] = manifest["num_rows"]
     kept = ("boundary", "tokenizer", "sources", "limit_tokens", "seq_len", "names", "counts", "max_count", "num_sequences")
-    return _write(out, sums, key, {name: manifest[name] for name in kept}, options, timings)
+    return _write(result, sums, {name: manifest[name] for name in kept}, options, timings)
 
 
 def _check_lengths(seq_len: int, x_min: int | None) -> None:
@@ -156,32 +156,21 @@ def _wanted(words: list[str], options: ProfileOptions) -> dict[str, Any]:
     return {"stop_words": {"digest": artifacts.digest_json(words), "num_words": len(words)}, "x_min": options.x_min}
 
 
-def _finished(out: Path, key: dict[str, Any], *, force: bool) -> ProfileTables | None:
-    """The tables of finished work with these options, if it stands there. Raises UserError where other work does."""
+def _result(out: Path, key: dict[str, Any], *, force: bool) -> Result:
+    """The tables in `out` as a result. Raises UserError where a file of somebody else would be replaced."""
     from recallkit.profiling.tables import ProfileTables
 
-    found = {}
-    for field in fields(ProfileTables):
-        path = out / f"{field.name}.parquet"
+    *others, last = (out / f"{field.name}.parquet" for field in fields(ProfileTables))
+    for path in (*others, last):
         artifacts.check_replaceable(path, artifacts.PARQUET_MAGIC)
-        found[path.name] = artifacts.manifest_options(path, force=force)
-    if not is_finished(found[_LAST], key, out / _LAST, force=force):
-        return None
-    if any(options != key for options in found.values()):
-        return None  # a table was removed, or a run with --force and other options was killed while it wrote
-    console.note(f"{out} is complete, nothing to do (--force profiles again)")
-    return read_profile(out)
+    return Result(last, "profile", key, force=force, others=others)
 
 
 def read_profile(folder: Path) -> ProfileTables:
     """The tables that `recallkit profile` wrote to a directory. Raises UserError where they are missing or damaged."""
     from recallkit.profiling.tables import ProfileTables
 
-    tables = {}
-    for field in fields(ProfileTables):
-        artifacts.read_manifest(folder / f"{field.name}.parquet")
-        tables[field.name] = schemas.read_frame(folder / f"{field.name}.parquet", f"profile/{field.name}")
-    return ProfileTables(**tables)
+    return read_tables(ProfileTables, folder)
 
 
 def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal: Journal) -> int:
@@ -192,8 +181,7 @@ def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal
     if journal.resumed:
         state = PackingState.from_json(journal.state["packing"])
         sums.restore(journal.part(journal.num_parts - 1), journal.state["sums"])
-        message = f"{journal.target.parent}: going on after {sums.num_tokens:,} tokens of an interrupted run"
-        console.note(message, event="resumed", done=sums.num_tokens, unit="tokens", seconds_before=journal.seconds_before)
+        journal.note_resumed(sums.num_tokens, "tokens")
     with console.progress("profiling", total=opened.options.limit_tokens) as show:
         blocks = pack_sequences(
             opened.encoded(state.position),
@@ -223,9 +211,7 @@ def _commit(journal: Journal, packing: dict[str, Any], sums: ProfileSums) -> Non
         artifacts.remove(journal.part(journal.num_parts - 2))
 
 
-def _write(
-    out: Path, sums: ProfileSums, key: dict[str, Any], facts: dict[str, Any], options: ProfileOptions, timings: Timings
-) -> ProfileTables:
+def _write(result: Result, sums: ProfileSums, facts: dict[str, Any], options: ProfileOptions, timings: Timings) -> ProfileTables:
     from recallkit.profiling.tables import NUM_GROUPS, OTHER_SOURCES, make_tables
 
     if sums.has_others:
@@ -233,20 +219,20 @@ def _write(
     with timings.stage("fitting"):
         tables = make_tables(sums, knows_hits=facts["counts"] is not None, x_min=options.x_min)
     words = {
-        **key["stop_words"],
+        **result.options["stop_words"],
         "name": options.stop_words if options.stop_words in (OUR_STOP_WORDS, NLTK_STOP_WORDS, NO_STOP_WORDS) else "file",
     }
     manifest = {
-        "recallkit_version": __version__,
-        "options": key,
+        **result.stamp(),
         **facts,
         "num_tokens": sums.num_tokens,
         "num_groups": NUM_GROUPS,
         "stop_words": words,
         "x_min": options.x_min,
     }
-    artifacts.write_frames(tables, out, manifest)
-    write_manifest(out / MANIFEST, {"kind": "profile", **manifest}, timings)
+    artifacts.write_frames(tables, result.path.parent, manifest)
+    del manifest["schema_version"]  # in the tables alone
+    write_manifest(result.path.with_name(MANIFEST), manifest, timings)
     return tables
 
 

@@ -30,6 +30,7 @@ from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, cut_points, fit_po
 from recallkit.ragged import positions_within
 from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 from recallkit.storage.artifacts import read_manifest, replacing
+from recallkit.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -382,7 +383,7 @@ def _fits(
                 continue
             low, high = (_float(value) for value in bounds[kind][:, place])
             rows.append({"source": source, "kind": name, **_fit_row(found.distances[place, kind], fits[place][kind], low, high)})
-    return pl.DataFrame(rows, schema=_fit_schema())
+    return pl.DataFrame(rows, schema=pl.DataFrame(arrow_schema("profile/fits").empty_table()).schema)
 
 
 def _float(value: float) -> float | None:
@@ -405,17 +406,6 @@ def _fit_row(distances: np.ndarray, fit: PowerLaw | None, mean_log_low: float | 
     interval = {"alpha_ci_low": exponent(mean_log_high), "alpha_ci_high": exponent(mean_log_low)}
     tail = {"tail_tokens": fit.num_tail, "tail_share": fit.num_tail / total}
     return {**row, **{name: getattr(fit, name) for name in copied}, **interval, **tail}
-
-
-def _fit_schema() -> dict[str, Any]:
-    import polars as pl
-
-    names = dict.fromkeys(("source", "kind"), pl.String)
-    counts = dict.fromkeys(("distances", "median_distance"), pl.Int64)
-    exponent = dict.fromkeys(("alpha", "alpha_ci_low", "alpha_ci_high"), pl.Float64)
-    tail = {**dict.fromkeys(("x_min", "x_max", "tail_tokens"), pl.Int64), "tail_share": pl.Float64}
-    judged = dict.fromkeys(("ks", "gain_geometric", "gain_lognormal", "gain_exposed", "alpha_exposed"), pl.Float64)
-    return {**names, **counts, **exponent, **tail, **judged, "note": pl.String}
 
 
 def _distances(sources: list[str], found: Histograms, *, knows_hits: bool) -> pl.DataFrame:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from recallkit.display import console
 from recallkit.display.console import percent, sparkline
 from recallkit.display.durations import print_timings
+from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.slicing.view import what_is_rare
+from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
@@ -44,6 +46,15 @@ def print_profile(tables: ProfileTables, manifest: Mapping[str, Any], out: Path)
     console.print_table(distances_table(tables))
     print_timings(profile_timings(out))
     console.stdout().print(f"Tables (Parquet): {out}", markup=False, soft_wrap=True)
+
+
+def look(folder: Path) -> Look:
+    """A profile as a page, an export and pictures show it."""
+    from recallkit.profiling.charts import profile_figures
+    from recallkit.profiling.run import read_profile
+
+    tables, manifest = read_profile(folder), read_manifest(folder / "profile.parquet")
+    return Look(tables, profile_tables(tables, manifest), profile_figures(tables, manifest["seq_len"]))
 
 
 def profile_tables(tables: ProfileTables, manifest: Mapping[str, Any]) -> dict[str, Table]:

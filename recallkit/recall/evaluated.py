@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from recallkit.models.protocol import ScoringModel
     from recallkit.storage.journal import Parts
+    from recallkit.storage.result import Result
     from recallkit.text.tokenizers import TextTokenizer
 
 
@@ -49,14 +50,14 @@ class EvaluationOptions:
 
 
 @contextlib.contextmanager
-def telling_what_is_kept(tables: Sequence[Path]) -> Iterator[None]:
-    """A block that makes tables; where it ends with a UserError, the user is told which of them are whole."""
+def report_completed(results: Sequence[Result]) -> Iterator[None]:
+    """A block that makes results; where it ends with a UserError, the user is told how many of them are complete."""
     try:
         yield
     except UserError:
-        done = sum(path.exists() for path in tables)
+        done = sum(result.path.exists() for result in results)
         if done:
-            console.note(f"{done} of {len(tables)} tables are whole, and are found again when the rest is mended")
+            console.note(f"{done} of {len(results)} tables are complete, and are reused once the rest is mended")
         raise
 
 
@@ -172,7 +173,7 @@ class EvaluatedModel:
         """Gives its memory back, for the next model."""
         self.__dict__.pop("model", None)
 
-    def behind_lm_eval(self, parts: Parts, show: Callable[[int], None]) -> LM:
+    def as_lm_eval_model(self, parts: Parts, show: Callable[[int], None]) -> LM:
         """The model as lm-eval sees it; `parts` keeps what it has answered."""
         from recallkit.recall.lm_eval_model import CopyLM, ModelLM
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from recallkit import __version__, config
 from recallkit.display import console
-from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
+from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, report_completed
 from recallkit.recall.tasks import OWN, TASKS, load_rows
 from recallkit.storage import artifacts
-from recallkit.storage.journal import PartsJournal, is_finished
-from recallkit.storage.timings import Timings, read_timings, write_manifest
+from recallkit.storage.result import Result
+from recallkit.storage.timings import Timings, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,14 +46,14 @@ class RecallOptions(EvaluationOptions):
     data: Path | None = None
 
     @property
-    def manner(self) -> str:
+    def variation(self) -> str:
         """What is asked otherwise than usual, if anything: `-twice-answer-cut`."""
         return "-twice" * (self.prompt == "twice") + "-answer-cut" * (self.cut == "answer")
 
     def variant(self, task: str) -> str:
-        """A task's name, and the file's of rows of one's own, with version and manner: `swde-v0-twice`."""
+        """A task's name, and the file's of rows of one's own, with version and variation: `swde-v0-twice`."""
         own = f"-{artifacts.file_slug(self.data.name.partition('.')[0])}" if task == OWN and self.data is not None else ""
-        return f"{task}{own}-v{self.version}{self.manner}"
+        return f"{task}{own}-v{self.version}{self.variation}"
 
 
 def documents_path(out: Path, model: str, variant: str) -> Path:
@@ -74,7 +73,7 @@ class RecallPlan:
     models: dict[str, EvaluatedModel]
     rows: dict[str, RecallRows]
     """By task."""
-    files: dict[tuple[str, str], Path]
+    documents: dict[tuple[str, str], Result]
     """The documents table of each model and task."""
     out: Path
     options: RecallOptions
@@ -83,26 +82,22 @@ class RecallPlan:
         """Makes what is missing of the documents tables and lm-eval's files, and the comparison; its folder is returned with it."""
         from recallkit.recall.tables import compare_recall
 
-        with telling_what_is_kept(list(self.files.values())):
+        with report_completed(list(self.documents.values())):
             for model, evaluated in self.models.items():
                 for task, rows in self.rows.items():
-                    path = self.files[model, task]
-                    if not _is_there(evaluated, task, rows, path, self.options):
-                        _evaluate(evaluated, task, rows, path, self.out / "lm-eval", self.options)
+                    if not self.documents[model, task].is_complete():
+                        _evaluate(evaluated, task, rows, self.documents[model, task], self.out / "lm-eval", self.options)
                 evaluated.unload()
         timings = Timings()
-        for (model, task), path in self.files.items():
-            known = read_timings(path.with_suffix(".json"))
-            timings.keep(f"{model}, {task}", None if known is None else known["stages"].get("evaluating"))
+        for (model, task), documents in self.documents.items():
+            timings.keep(f"{model}, {task}", documents.path.with_suffix(".json"), "evaluating")
         with timings.stage("comparing"):
-            tables = compare_recall(self.files)
+            tables = compare_recall({asked: documents.path for asked, documents in self.documents.items()})
         models, variants = list(self.models), [self.options.variant(task) for task in self.rows]
         question = {"reference": models[0], "models": models, "tasks": variants}
         origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
-        facts = {**_stamp(), "kind": "recall", "options": question, **question, "rows": origins}
         folder = comparison_path(self.out, models, variants)
-        artifacts.write_frames(tables, folder, facts)
-        write_manifest(folder / "manifest.json", facts, timings)
+        Result(folder / "recall.parquet", "recall", question).write_tables(tables, {**question, "rows": origins}, timings)
         return tables, folder
 
 
@@ -114,11 +109,11 @@ def plan_recall(models: Sequence[str], tasks: Sequence[str], out: Path, options:
     check_named_once(model=models, task=tasks)
     rows = {task: load_rows(task, options.data, options.limit) for task in tasks}
     evaluated = {model: EvaluatedModel(model, options) for model in models}
-    files = {(model, task): documents_path(out, model, options.variant(task)) for model in models for task in tasks}
-    for (model, task), path in files.items():
-        if not _is_there(evaluated[model], task, rows[task], path, options):
+    documents = {(model, task): _result(evaluated[model], task, rows[task], out, options) for model in models for task in tasks}
+    for (model, _task), result in documents.items():
+        if not result.is_complete():
             _ = evaluated[model].tokenizer
-    return RecallPlan(evaluated, rows, files, out, options)
+    return RecallPlan(evaluated, rows, documents, out, options)
 
 
 def evaluate_recall(
@@ -135,10 +130,6 @@ def describe_tasks() -> list[tuple[str, str]]:
     return [*((task.name, task.description) for task in TASKS.values()), ("commonsense", f"lm-eval's {', '.join(COMMONSENSE)}, unchanged")]
 
 
-def _stamp() -> dict[str, Any]:
-    return {"recallkit_version": __version__, "schema_version": config.SCHEMA_VERSION}
-
-
 # ---------------------------------------------------------------------------------------------------------- recall tasks
 
 
@@ -146,33 +137,26 @@ def _asked(task: str, options: RecallOptions) -> dict[str, Any]:
     return {"task": task, "version": options.version, "prompt": options.prompt, "cut": options.cut}
 
 
-def _identity(evaluated: EvaluatedModel, task: str, rows: RecallRows, options: RecallOptions) -> dict[str, Any]:
-    """Everything that decides the numbers of a documents table."""
-    return {**evaluated.identity, **_asked(task, options), "rows": rows.digest, "num_rows": len(rows.rows)}
+def _result(evaluated: EvaluatedModel, task: str, rows: RecallRows, out: Path, options: RecallOptions) -> Result:
+    """A documents table as a result."""
+    identity = {**evaluated.identity, **_asked(task, options), "rows": rows.digest, "num_rows": len(rows.rows)}
+    return Result(documents_path(out, evaluated.spec, options.variant(task)), "recall documents", identity, force=options.force)
 
 
-def _is_there(evaluated: EvaluatedModel, task: str, rows: RecallRows, path: Path, options: RecallOptions) -> bool:
-    """Whether a documents table is whole. Raises UserError where it is of other options."""
-    found = artifacts.manifest_options(path, force=options.force)
-    return is_finished(found, _identity(evaluated, task, rows, options), path, force=options.force)
-
-
-def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, path: Path, lm_eval_folder: Path, options: RecallOptions) -> None:
+def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Result, lm_eval_folder: Path, options: RecallOptions) -> None:
     """Makes one documents table, with lm-eval's files."""
-    identity = _identity(evaluated, task, rows, options)
     documents = list(_documents(rows.rows, evaluated.tokenizer, options))
-    with PartsJournal(path, {**identity, "batch_size": options.batch_size}, force=options.force) as journal:
+    with result.parts(batch_size=options.batch_size) as journal:
         there = len(journal.parts.done())
-        if there:
-            console.note(f"{path}: going on after {there:,} batches that are there", event="resumed", done=there, unit="batches")
+        journal.note_resumed(there, "batches")
         timings, progress = Timings(), console.progress(f"{task}: {evaluated.spec}", total=len(documents), unit="prompts")
         with timings.stage("evaluating", of=f"{evaluated.spec}, {task}", resumed=bool(there)) as stage, progress as show:
-            recalls = _run(evaluated.behind_lm_eval(journal.parts, show), documents, evaluated.spec, lm_eval_folder, options, task)
+            recalls = _run(evaluated.as_lm_eval_model(journal.parts, show), documents, evaluated.spec, lm_eval_folder, options, task)
             if not there:
                 stage.amounts["prompts"] = len(documents)
-        facts = {**_stamp(), "options": identity, **_asked(task, options)}
-        _write(path, documents, recalls, rows, evaluated, facts)
-        write_manifest(path.with_suffix(".json"), {"kind": "recall documents", **facts}, timings)
+        facts = {**result.stamp(), **_asked(task, options)}
+        _write(result.path, documents, recalls, rows, evaluated, facts)
+        write_manifest(result.path.with_suffix(".json"), facts, timings)
         journal.finish()
 
 
@@ -198,7 +182,7 @@ def _run(
     from recallkit.recall.lm_eval_run import load_tasks, run_tasks, write_results
     from recallkit.recall.lm_eval_task import RecallTask
 
-    name = (TASKS[task].lm_eval_name or task) + options.manner.replace("-", "_")
+    name = (TASKS[task].lm_eval_name or task) + options.variation.replace("-", "_")
     metadata = {"prompt": options.prompt, "cut": options.cut}
     loaded = load_tasks([RecallTask(name, documents, options.version, metadata)])
     write_results(run_tasks(lm, loaded, model=model, limit=None), folder, model)
@@ -225,7 +209,7 @@ def _write(
         }
         for document in documents
     ]
-    more = {"kind": "recall documents", "model": evaluated.spec, "num_rows": len(table), "num_dropped": rows.num_dropped}
+    more = {"model": evaluated.spec, "num_rows": len(table), "num_dropped": rows.num_dropped}
     more["comparable"] = rows.is_comparable
     write_documents(path, table, {**facts, **more, "origin": rows.origin, "tokenizer": evaluated.tokenizer.describe()})
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, config
 from recallkit.display import console
 from recallkit.errors import UsageError, UserError
-from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, telling_what_is_kept
+from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, report_completed
 from recallkit.storage import artifacts
-from recallkit.storage.journal import PartsJournal, is_finished
+from recallkit.storage.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,9 +47,8 @@ class StockPlan:
     models: dict[str, EvaluatedModel]
     tasks: dict[str, dict[str, Any]]
     """What lm-eval loaded, by the name that was asked for."""
-    asked: dict[str, dict[str, Any]]
-    """What each task asks: it decides the numbers."""
-    files: dict[tuple[str, str], Path]
+    metrics: dict[tuple[str, str], Result]
+    """The metrics table of each model and task."""
     out: Path
     options: EvaluationOptions
 
@@ -58,36 +56,25 @@ class StockPlan:
         """Makes what is missing of the metrics tables and lm-eval's files: a row a model, task and metric."""
         import polars as pl
 
-        with telling_what_is_kept(list(self.files.values())):
+        with report_completed(list(self.metrics.values())):
             for model, evaluated in self.models.items():
                 for task in self.tasks:
-                    if not self.is_there(model, task):
-                        self._evaluate(model, task, self.files[model, task])
+                    if not self.metrics[model, task].is_complete():
+                        self._evaluate(model, task, self.metrics[model, task])
                 evaluated.unload()
-        return pl.concat([pl.read_parquet(path, glob=False) for path in self.files.values()])
+        return pl.concat([pl.read_parquet(result.path, glob=False) for result in self.metrics.values()])
 
-    def is_there(self, model: str, task: str) -> bool:
-        """Whether a metrics table is whole. Raises UserError where it is of other options."""
-        path, force = self.files[model, task], self.options.force
-        return is_finished(artifacts.manifest_options(path, force=force), self._identity(model, task), path, force=force)
-
-    def _identity(self, model: str, task: str) -> dict[str, Any]:
-        return {**self.models[model].identity, **self.asked[task]}
-
-    def _evaluate(self, model: str, task: str, path: Path) -> None:
+    def _evaluate(self, model: str, task: str, result: Result) -> None:
         import polars as pl
 
         from recallkit.recall.lm_eval_run import run_tasks, write_results
 
-        identity, force = self._identity(model, task), self.options.force
-        key = {**identity, "batch_size": self.options.batch_size}
-        with PartsJournal(path, key, force=force) as journal, console.progress(f"{task}: {model}", unit="requests") as show:
-            lm = self.models[model].behind_lm_eval(journal.parts, show)
+        with result.parts(batch_size=self.options.batch_size) as journal, console.progress(f"{task}: {model}", unit="requests") as show:
+            lm = self.models[model].as_lm_eval_model(journal.parts, show)
             results = run_tasks(lm, self.tasks[task], model=model, limit=self.options.limit)
             write_results(results, self.out / "lm-eval", model)
             table = pl.DataFrame(list(_metrics(model, results)), infer_schema_length=None).to_arrow()
-            facts = {"recallkit_version": __version__, "schema_version": config.SCHEMA_VERSION, "kind": "metrics", "options": identity}
-            artifacts.write_parquet(path, [table], table.schema, {**facts, "model": model})
+            artifacts.write_parquet(result.path, [table], table.schema, {**result.stamp(), "model": model})
             journal.finish()
 
 
@@ -107,12 +94,15 @@ def plan_stock(models: Sequence[str], tasks: Sequence[str], out: Path, options: 
     asked = {
         task: {"task": task, "requests": digest_requests(of, options.limit), "lm_eval": version("lm_eval")} for task, of in loaded.items()
     }
-    files = {(model, task): metrics_path(out, model, task) for model in models for task in tasks}
-    plan = StockPlan(evaluated, loaded, asked, files, out, options)
-    for model, task in files:
-        if not plan.is_there(model, task):
+    metrics = {
+        (model, task): Result(metrics_path(out, model, task), "metrics", {**each.identity, **asked[task]}, force=options.force)
+        for model, each in evaluated.items()
+        for task in tasks
+    }
+    for (model, _task), result in metrics.items():
+        if not result.is_complete():
             _ = evaluated[model].tokenizer
-    return plan
+    return StockPlan(evaluated, loaded, metrics, out, options)
 
 
 def _metrics(model: str, results: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

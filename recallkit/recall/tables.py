@@ -17,37 +17,15 @@ if TYPE_CHECKING:
 
     import duckdb
     import polars as pl
-    import pyarrow as pa
 
 _BUCKETED = {"by_distance": "answer_distance", "by_occurrences": "occurrences", "by_length": "prompt_tokens"}
-
-
-def documents_schema() -> pa.Schema:
-    """Columns of a documents table, one row per prompt. `answer_nll`: nats per token; `answer_distance`: tokens."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            *((name, pa.string()) for name in ("model", "task")),
-            ("version", pa.int8()),
-            *((name, pa.string()) for name in ("prompt", "cut")),
-            ("row", pa.int32()),
-            *((name, pa.string()) for name in ("doc_id", "key", "value")),
-            *((name, pa.int32()) for name in ("prompt_tokens", "tokens_cut")),
-            *((name, pa.bool_()) for name in ("truncated", "answer_cut")),
-            ("generation", pa.string()),
-            *((name, pa.bool_()) for name in ("contains", "contains_any")),
-            ("answer_nll", pa.float64()),
-            *((name, pa.int32()) for name in ("answer_tokens", "answer_distance", "occurrences")),
-        ]
-    )
 
 
 def write_documents(path: Path, documents: Sequence[Mapping[str, Any]], manifest: dict[str, Any]) -> dict[str, Any]:
     """Writes a documents table atomically; returns its manifest."""
     import pyarrow as pa
 
-    schema = documents_schema()
+    schema = schemas.arrow_schema("recall documents")
     return write_parquet(path, [pa.Table.from_pylist([dict(document) for document in documents], schema=schema)], schema, manifest)
 
 
@@ -78,7 +56,7 @@ def compare_recall(files: Mapping[tuple[str, str], Path]) -> RecallTables:
     models = list(dict.fromkeys(model for model, _ in files))
     tasks = list(dict.fromkeys(task for _, task in files))
     manifests = {pair: read_manifest(path) for pair, path in files.items()}
-    documents = {pair: schemas.read_frame(path, "recall documents", schema=documents_schema()) for pair, path in files.items()}
+    documents = {pair: schemas.read_frame(path, "recall documents", exact=True) for pair, path in files.items()}
     for pair, table in documents.items():
         if not 0 < len(table) == manifests[pair].get("num_rows", len(table)):
             raise UserError(f"damaged ({len(table):,} rows)", where=files[pair], remedy="make it again with --force")

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.display.console import sparkline
+from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.slicing.view import powers_of_two
+from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
@@ -36,6 +38,15 @@ def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
         console.print_line(f"{what}: {where}", is_path=True)
 
 
+def look(folder: Path) -> Look:
+    """A comparison as a page, an export and pictures show it."""
+    from recallkit.recall.charts import figures
+    from recallkit.recall.tables import RecallTables
+
+    tables = read_tables(RecallTables, folder)
+    return Look(tables, recall_tables(tables), figures(tables))
+
+
 def recall_tables(tables: RecallTables) -> dict[str, Table]:
     """The printed tables, by the names of their files in an export."""
     found = {"recall": accuracy_table(tables), "differences": differences_table(tables), "answer_nll": answers_table(tables)}
@@ -47,7 +58,7 @@ def accuracy_table(tables: RecallTables) -> Table:
     cells, models, tasks = _cells(tables)
     asked = [_what_was_asked(cells[models[0], task]) for task in tasks]
     return Table(
-        f"Recall: generations with the value in % (standard error); {_manner(cells[models[0], tasks[0]])}",
+        f"Recall: generations with the value in % (standard error); {_variation(cells[models[0], tasks[0]])}",
         ["model", *tasks],
         [[model, *(_accuracy(cells[model, task]) for task in tasks)] for model in models],
         caption="\n".join([*asked, "Greedy, 48 tokens, cut at the first newline."]),
@@ -111,7 +122,7 @@ def _cells(tables: RecallTables) -> tuple[dict[tuple[str, str], dict[str, Any]],
     return cells, models, tasks
 
 
-def _manner(row: Mapping[str, Any]) -> str:
+def _variation(row: Mapping[str, Any]) -> str:
     twice, cut = ", document read twice" * (row["prompt"] == "twice"), ", cut around the answer" * (row["cut"] == "answer")
     return f"task version {row['version']}{twice}{cut}"
 

@@ -1,4 +1,4 @@
-"""Which results lie in a folder: a comparison, recall evaluations, MQAR, a profile, each known by its file's name and manifest."""
+"""Which results are in a folder: a comparison, recall evaluations, MQAR, a profile, each known by its file's name and manifest."""
 
 from __future__ import annotations
 
@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
+from recallkit.storage.result import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-KINDS: Mapping[str, str] = {
-    "gap": "comparisons",
-    "recall": "recall evaluations",
-    "mqar": "MQAR evaluations",
-    "profile": "profiles",
-}
-"""What a page is made of: the name of a file and its manifest's kind -> what such results are called."""
+    from collections.abc import Iterator, Sequence
 
 _DEEPEST = 3
 _MOST_NAMED = 5
@@ -27,9 +20,9 @@ _MOST_NAMED = 5
 def find_results(folder: Path, more: Sequence[Path] = ()) -> dict[str, Path]:
     """Kind -> the folder of its results, in `folder` and in up to three levels of folders in it; kinds that are not there are left out.
 
-    What one of the folders `more` holds is taken in place of what `folder` does. Folders that are hidden, hold unfinished work, or are
-    links are not looked into. Raises UserError where a folder is none, where there is no result at all, and where there are several of
-    a kind to choose from.
+    What one of the folders `more` contains is taken in place of what `folder` does. Folders that are hidden, contain unfinished
+    work, or are links are not looked into. Raises UserError where a folder is none, where there is no result at all, and where there
+    are several of a kind to choose from.
     """
     for place in (folder, *more):
         if not place.is_dir():
@@ -53,7 +46,7 @@ def _results(folders: Sequence[Path]) -> dict[str, list[Path]]:
     for top in folders:
         for folder in _within(top):
             for kind in KINDS:
-                if _holds(folder, kind):
+                if _contains(folder, kind):
                     found.setdefault(kind, {}).setdefault(folder.resolve(), folder)
     return {kind: list(places.values()) for kind, places in found.items()}
 
@@ -69,8 +62,8 @@ def _within(top: Path) -> Iterator[Path]:
         yield folder
 
 
-def _holds(folder: Path, kind: str) -> bool:
-    """Whether a result of this kind lies right here. A file of the name that is no table of ours is not one."""
+def _contains(folder: Path, kind: str) -> bool:
+    """Whether a result of this kind is right here. A file of the name that is no table of ours is not one."""
     path = folder / f"{kind}.parquet"
     try:
         return path.is_file() and bool(artifacts.read_manifest(path).get("kind") == kind)
@@ -83,5 +76,5 @@ def _only(kind: str, folders: Sequence[Path], top: Path) -> Path:
     if len(folders) > 1:
         names = [str(folder.relative_to(top)) if folder.is_relative_to(top) else str(folder) for folder in folders]
         named = ", ".join(names[:_MOST_NAMED]) + (" ..." if len(names) > _MOST_NAMED else "")
-        raise UserError(f"{len(folders)} {KINDS[kind]} here ({named})", where=top, remedy="name one of them, or add it with --with")
+        raise UserError(f"{len(folders)} {KINDS[kind].called} here ({named})", where=top, remedy="name one of them, or add it with --with")
     return folders[0]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import is_void
 from recallkit.attribution.view import by_source_table, interval, ppl
 from recallkit.display import chart_theme
 from recallkit.display.console import percent
-from recallkit.errors import UserError
+from recallkit.registry import resolve
 from recallkit.report import markup, words
 from recallkit.report.markup import tag, text
-from recallkit.storage import artifacts, schemas
+from recallkit.storage.result import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 _KINDS = ("all", "ar_hit", "other")
 _NUM_OWN_COLUMNS, _MOST_COLUMNS = 3, 8
 """In the table by source: columns before those of models, and models per part."""
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,55 +185,12 @@ def _view_notes(view: TokenView, folder: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- other results
 
 
-def read_tables(kind: type[_T], folder: Path) -> _T:
-    """The frames of a dataclass of tables, each from `folder`/NAME.parquet.
-
-    Raises UserError if one is damaged or they are of different results.
-    """
-    result = kind.__name__.removesuffix("Tables").lower()
-    files = {field.name: folder / f"{field.name}.parquet" for field in fields(kind)}  # type: ignore[arg-type]
-    with artifacts.holding(folder):
-        manifests = [{**artifacts.read_manifest(path), "kind": ""} for path in files.values()]
-        if any(manifest != manifests[0] for manifest in manifests):
-            raise UserError("tables of different results", where=folder, remedy="make them again with --force")
-        return kind(**{name: schemas.read_frame(path, f"{result}/{name}") for name, path in files.items()})
+def section_of(kind: str, folder: Path) -> tuple[Section, list[Figure]]:
+    """The section of a result of this kind: the tables that are printed of it, and its pictures."""
+    look = resolve({name: of.look for name, of in KINDS.items()}, kind, "kind of result")(folder)
+    shown = [markup.shown_table(table) for table in look.shown.values()]
+    return Section(kind, KINDS[kind].title, "\n".join([*shown, pictures(look.figures)])), list(look.figures)
 
 
-def recall_section(folder: Path) -> tuple[Section, list[Figure]]:
-    """Recall evaluations: accuracies, differences, answers, and their charts."""
-    from recallkit.recall.charts import figures as draw
-    from recallkit.recall.tables import RecallTables
-    from recallkit.recall.view import recall_tables
-
-    tables = read_tables(RecallTables, folder)
-    figures = draw(tables)
-    shown = [markup.shown_table(table) for table in recall_tables(tables).values()]
-    return Section("recall", "Recall in real documents", "\n".join([*shown, pictures(figures)])), figures
-
-
-def mqar_section(folder: Path) -> tuple[Section, list[Figure]]:
-    """Multi-query associative recall."""
-    from recallkit.mqar.charts import mqar_figures
-    from recallkit.mqar.tables import MqarTables
-    from recallkit.mqar.view import shown_mqar
-
-    tables = read_tables(MqarTables, folder)
-    figures = mqar_figures(tables.mqar, tables.by_distance)
-    shown = [markup.shown_table(table) for table in shown_mqar(tables).values()]
-    return Section("mqar", "Recall of made-up pairs (MQAR)", "\n".join([*shown, pictures(figures)])), figures
-
-
-def profile_section(folder: Path) -> tuple[Section, list[Figure]]:
-    """What the text repeats."""
-    from recallkit.profiling.charts import profile_figures
-    from recallkit.profiling.tables import ProfileTables
-    from recallkit.profiling.view import profile_tables
-
-    tables, manifest = read_tables(ProfileTables, folder), artifacts.read_manifest(folder / "profile.parquet")
-    figures = profile_figures(tables, manifest["seq_len"])
-    shown = [markup.shown_table(table) for table in profile_tables(tables, manifest).values()]
-    return Section("profile", "What the text repeats", "\n".join([*shown, pictures(figures)])), figures
-
-
-OTHERS = {"recall": recall_section, "mqar": mqar_section, "profile": profile_section}
+OTHERS = {kind: partial(section_of, kind) for kind in KINDS if kind != "gap"}
 """Kind of result -> its section."""

@@ -12,7 +12,7 @@ from recallkit.attribution.aligned import LabelledTokens, RowReader, batch_range
 from recallkit.errors import UserError
 from recallkit.scoring.run import score_path
 from recallkit.storage import artifacts
-from recallkit.storage.schemas import check_schema, check_values, refusing_damage
+from recallkit.storage.schemas import arrow_errors_as_user_errors, check_schema, check_values
 from recallkit.text.tokenizers import load_slices_tokenizer
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _rows(path: Path, layout: str, columns: Sequence[str], sequence: int, remedy
     import pyarrow.dataset as ds
 
     verified = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
-    with refusing_damage(path, remedy):
+    with arrow_errors_as_user_errors(path, remedy):
         table: pa.Table = ds.dataset(path, format=verified).to_table(columns=list(columns), filter=ds.field("sequence") == sequence)
         table.validate(full=True)
     check_schema(table.schema, layout, path, remedy=remedy, columns=columns)

@@ -74,7 +74,7 @@ def _check_told(manifest: Mapping[str, Any], facts: Mapping[str, type], where: P
         for key in path.split("."):
             value = value.get(key) if isinstance(value, dict) else None
         if not isinstance(value, kind):
-            raise UserError(f"its manifest tells no {path}", where=where, remedy=_REMEDY)
+            raise UserError(f"the manifest has no field {path}", where=where, remedy=_REMEDY)
 
 
 def question(comparison: Comparison) -> str:

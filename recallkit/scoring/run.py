@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__
 from recallkit.display import console
 from recallkit.errors import UsageError, UserError
 from recallkit.models.protocol import ModelRequest
 from recallkit.scoring.model_tokenizer import identify_tokenizer, own_tokenizer
 from recallkit.storage import artifacts
-from recallkit.storage.journal import Parts, PartsJournal, is_finished
+from recallkit.storage.journal import Parts, PartsJournal
+from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings, read_timings, write_manifest
 
 if TYPE_CHECKING:
@@ -88,22 +88,22 @@ def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOption
     remedy = f"score it again: recallkit score {model_spec}{_as_typed(options)} --slices {slices} --force"
     from recallkit.scoring.scores import SEQUENCES_PER_PART
 
-    if is_finished(found, identity, path, force=options.force, remedy=remedy):
-        manifest = artifacts.read_manifest(path)
+    result = Result(path, "scores", identity, force=options.force, remedy=remedy)
+    if (manifest := result.finished()) is not None:
         beside = path.with_suffix(".json")
         if not beside.exists():  # a full disk, or a kill, came between the two files
             write_manifest(beside, manifest, Timings())
         num_parts = -(-sequences["num_sequences"] // SEQUENCES_PER_PART)
         return manifest if options.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
-    key = {**identity, "batch_tokens": options.batch_tokens, "sequences_per_part": SEQUENCES_PER_PART}
-    with PartsJournal(path, key, force=options.force, shared=options.share is not None) as journal:
+    cut = {"batch_tokens": options.batch_tokens, "sequences_per_part": SEQUENCES_PER_PART}
+    with result.parts(shared=options.share is not None, **cut) as journal:
         job = _job(request, slices, sequences, options, journal.parts)
         num_parts = job.reader().num_parts()
         timings = Timings()
         _score_parts(job, _wanted(num_parts, options), journal, sequences["num_rows"], options, timings)
         if options.share is not None:
             return {**identity, "parts_done": len(journal.parts.done()), "num_parts": num_parts, "joined": False}
-        manifest = _join(job, num_parts, path, identity, sequences, timings)
+        manifest = _join(job, num_parts, result, sequences, timings)
         journal.finish()
     return manifest
 
@@ -291,9 +291,8 @@ def _score_parts(
 
     there = journal.parts.done()
     missing = [number for number in wanted if number not in there]
-    if there and missing:
-        message = f"{journal.target}: going on after {len(there):,} parts that are there"
-        console.note(message, event="resumed", done=len(there), unit="parts")
+    if missing:
+        journal.note_resumed(len(there), "parts")
     before = done = sum(part_rows(journal.parts.path(number)) for number in there)
     progress = console.progress(f"scoring {job.request.spec}", total=num_rows)
     with timings.stage("scoring", of=job.request.spec, resumed=bool(there)) as stage, progress as show:
@@ -304,26 +303,22 @@ def _score_parts(
         stage.amounts["tokens"] = done - before
 
 
-def _join(
-    job: ScoringJob, num_parts: int, path: Path, identity: Mapping[str, Any], sequences: Mapping[str, Any], timings: Timings
-) -> dict[str, Any]:
+def _join(job: ScoringJob, num_parts: int, result: Result, sequences: Mapping[str, Any], timings: Timings) -> dict[str, Any]:
     from recallkit.scoring import scores
 
     facts = {
-        "recallkit_version": __version__,
-        "kind": "scores",
+        **result.stamp(),
         "model": job.request.spec,
-        "options": dict(identity),
-        **identity,
+        **result.options,
         "num_rows": sequences["num_rows"],
         "batch_tokens": job.parts.settle("batch_tokens", lambda: job.batch_tokens),
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,
     }
     files = [job.parts.path(number) for number in range(num_parts)]
     with timings.stage("joining", of=job.request.spec) as stage:
-        manifest = scores.join_parts(files, job.sequences_per_part, path, facts)
+        manifest = scores.join_parts(files, job.sequences_per_part, result.path, facts)
         stage.amounts["tokens"] = sequences["num_rows"]
-    write_manifest(path.with_suffix(".json"), manifest, timings)
+    write_manifest(result.path.with_suffix(".json"), manifest, timings)
     return manifest
 
 

@@ -41,29 +41,6 @@ PARQUET_OPTIONS: dict[str, Any] = {
 }
 
 
-def scores_schema() -> pa.Schema:
-    """Arrow schema of a score file: one row per predicted token, in the order of `tokens.parquet`.
-
-    `nll` in nats; `argmax` the id with the largest logit; `rank` the number of vocabulary entries with a larger logit, 0 is best;
-    `context` the number of ids that the model had seen. For a model with a tokenizer of its own, `argmax` is -1 (its ids are not
-    the slices'), `rank` is the worst of its tokens that end in this one (-1 if none does), and `exact` says whether its token
-    boundaries include those of this token.
-    """
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            pa.field("sequence", pa.int32(), nullable=False),
-            pa.field("position", pa.int32(), nullable=False),
-            pa.field("nll", pa.float32(), nullable=False),
-            pa.field("argmax", pa.int32(), nullable=False),
-            pa.field("rank", pa.int32(), nullable=False),
-            pa.field("context", pa.int32(), nullable=False),
-            pa.field("exact", pa.bool_(), nullable=False),
-        ]
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class ContextWindow:
     """How a model reads a sequence that is longer than its context.
@@ -90,7 +67,7 @@ class SequenceReader:
             raise UserError("replaced while it was scored", where=path, remedy="score the new file again")
         self._path, self._size = path, sequences_per_part
         self._manifest = artifacts.read_manifest(path)
-        with schemas.refusing_damage(path, _SLICE_AGAIN):
+        with schemas.arrow_errors_as_user_errors(path, _SLICE_AGAIN):
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             schemas.check_schema(self._file.schema_arrow, "sequences", path, remedy=_SLICE_AGAIN, columns=["tokens"])
         metadata = self._file.metadata
@@ -112,7 +89,7 @@ class SequenceReader:
 
     def _group(self, group: int) -> tuple[np.ndarray, np.ndarray]:
         if self._kept is None or self._kept[0] != group:
-            with schemas.refusing_damage(self._path, _SLICE_AGAIN):
+            with schemas.arrow_errors_as_user_errors(self._path, _SLICE_AGAIN):
                 table = self._file.read_row_group(group, columns=["tokens"])
                 table.validate(full=True)
             schemas.check_sequences(table, self._manifest, self._path, remedy=_SLICE_AGAIN)
@@ -307,8 +284,8 @@ def check_finite(name: str, nll: np.ndarray, first: int, offsets: np.ndarray) ->
 
 
 def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]) -> None:
-    """Writes the scores of the sequences from number `first` on as a part, with `facts` in its manifest."""
-    artifacts.write_parquet(path, [_scores_table(first, offsets, scores)], scores_schema(), facts, **PARQUET_OPTIONS)
+    """Writes the scores of the sequences from number `first` on as a part, `facts` in its manifest."""
+    artifacts.write_parquet(path, [_scores_table(first, offsets, scores)], schemas.arrow_schema("scores"), facts, **PARQUET_OPTIONS)
 
 
 def summarise_scores(path: Path) -> pl.DataFrame:
@@ -325,7 +302,7 @@ def _scores_table(first: int, offsets: np.ndarray, scores: SequenceScores) -> pa
     sequence = np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts)
     position = (positions_within(counts) + 1).astype(np.int32)
     columns = (sequence, position, scores.nll, scores.argmax, scores.rank, scores.context, scores.exact)
-    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=scores_schema())
+    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=schemas.arrow_schema("scores"))
 
 
 def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -356,14 +333,14 @@ def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manif
                 tables.append(_read_part(part))
             yield pa.concat_tables(tables).combine_chunks()
 
-    return artifacts.write_parquet(path, groups(), scores_schema(), lambda: {**manifest, **totals}, **PARQUET_OPTIONS)
+    return artifacts.write_parquet(path, groups(), schemas.arrow_schema("scores"), lambda: {**manifest, **totals}, **PARQUET_OPTIONS)
 
 
 def _read_part(part: Path) -> pa.Table:
     import pyarrow.parquet as pq
 
     with removing_damage(part):
-        return pq.read_table(part, schema=scores_schema(), page_checksum_verification=True)
+        return pq.read_table(part, schema=schemas.arrow_schema("scores"), page_checksum_verification=True)
 
 
 def part_rows(part: Path) -> int:

@@ -16,6 +16,7 @@ from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.ragged import positions_within
 from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 from recallkit.slicing.match_kernels import longest_matches
+from recallkit.storage.schemas import arrow_schema
 from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:
@@ -27,28 +28,6 @@ if TYPE_CHECKING:
 
     from recallkit.counting.table import CountsTable
     from recallkit.text.vocabulary import DocumentText
-
-
-def tokens_schema() -> pa.Schema:
-    """Arrow schema of `tokens.parquet`: one row a predicted token, sorted by (sequence, position)."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            pa.field("sequence", pa.int32(), nullable=False),
-            pa.field("position", pa.int32(), nullable=False),
-            pa.field("document", pa.int32(), nullable=False),
-            pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-            pa.field("prev_token", pa.int32(), nullable=False),
-            pa.field("token", pa.int32(), nullable=False),
-            pa.field("repeated", pa.bool_(), nullable=False),
-            pa.field("distance", pa.int32()),
-            pa.field("occurrences", pa.int32(), nullable=False),
-            pa.field("match_length", pa.int32(), nullable=False),
-            pa.field("train_count", pa.int64()),
-            pa.field("ar_hit", pa.bool_()),
-        ]
-    )
 
 
 _SPLIT = ("position", "prev_token", "token", "distance", "occurrences", "match_length")
@@ -91,7 +70,7 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int) -> 
         pa.nulls(len(token), pa.int64()) if train_count is None else pa.array(train_count),
         pa.nulls(len(token), pa.bool_()) if train_count is None else pa.array(repeated & (train_count <= max_count)),
     ]
-    return pa.Table.from_arrays(columns, schema=tokens_schema())
+    return pa.Table.from_arrays(columns, schema=arrow_schema("tokens"))
 
 
 def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:

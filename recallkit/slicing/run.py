@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__, config
+from recallkit import config
 from recallkit.counting.table import CountsTable, open_counts
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.storage import artifacts
-from recallkit.storage.journal import Journal, is_finished
-from recallkit.storage.timings import Timings, read_timings, write_manifest
+from recallkit.storage import artifacts, schemas
+from recallkit.storage.result import MANIFEST, Result
+from recallkit.storage.timings import Timings, write_manifest
 from recallkit.text.open_text import OpenText, TextOptions
 
 if TYPE_CHECKING:
@@ -73,14 +73,15 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
     from recallkit.text import sequences
 
     options = {**opened.identity(), "seq_len": seq_len}
-    found = artifacts.manifest_options(path, force=force)
-    if is_finished(found, options, path, force=force and found != options):
-        manifest = artifacts.read_manifest(path)
-        timings.keep("tokenising", _seconds_of_tokenising(path.parent, manifest))
-        return manifest
-    with Journal(path, options, force=force) as journal, timings.stage("tokenising", before=journal.seconds_before) as stage:
+    is_other = artifacts.manifest_options(path, force=force) != options  # --force makes labels again, and these only where they differ
+    result = Result(path, "sequences", options, force=force and is_other)
+    if (finished := result.finished()) is not None:
+        known = {"sequences_digest": finished["sequences_digest"]}  # or the manifest is of other sequences
+        timings.keep("tokenising", path.with_name(MANIFEST), "tokenising", **known)
+        return finished
+    with result.journal() as journal, timings.stage("tokenising", before=journal.seconds_before) as stage:
         state = sequences.PackingState.from_json(journal.state) if journal.resumed else sequences.PackingState()
-        _note_resumed(journal, state.num_predictions)
+        journal.note_resumed(state.num_predictions, "tokens")
         with opened.reading(journal), console.progress("tokenising", total=opened.options.limit_tokens) as show:
             blocks = sequences.pack_sequences(
                 opened.encoded(state.position),
@@ -93,23 +94,16 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
             for block in blocks:
                 table = sequences.sequences_table(block, opened.tokenizer)
                 artifacts.write_parquet(
-                    journal.part(journal.num_parts), [table], sequences.sequences_schema(), {}, use_dictionary=False, compression="lz4"
+                    journal.part(journal.num_parts), [table], schemas.arrow_schema("sequences"), {}, use_dictionary=False, compression="lz4"
                 )
                 journal.commit(block.state.to_json())
                 show(block.state.num_predictions)
         if not journal.num_parts:
             raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
-        facts = {"recallkit_version": __version__, "kind": "sequences", "options": options, **options, "names": opened.names()}
-        manifest = sequences.write_sequences(path, journal, facts)
+        manifest = sequences.write_sequences(path, journal, {**result.stamp(), **options, "names": opened.names()})
         stage.amounts["tokens"] = manifest["num_rows"]
         journal.finish()
     return manifest
-
-
-def _seconds_of_tokenising(out: Path, sequences: dict[str, Any]) -> dict[str, Any] | None:
-    """What the manifest beside finished sequences says of how they were made; None where it is of others."""
-    known = read_timings(out / "manifest.json", sequences_digest=sequences["sequences_digest"])
-    return None if known is None else known["stages"].get("tokenising")
 
 
 def _make_labels(
@@ -124,22 +118,14 @@ def _make_labels(
 ) -> dict[str, Any]:
     from recallkit.slicing import labels
 
-    path = out / "tokens.parquet"
     max_count = rare.resolve(table)
     counts = table.describe() if table is not None else None
     options = {"sequences_digest": sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": max_count}
-    if is_finished(artifacts.manifest_options(path, force=force), options, path, force=force):
-        console.note(f"{out} is complete, nothing to do (--force labels again)")
-        return artifacts.read_manifest(path)
+    result = Result(out / "tokens.parquet", "tokens", options, force=force)
+    if (finished := result.reused()) is not None:
+        return finished
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")
-    facts = {
-        "recallkit_version": __version__,
-        "kind": "tokens",
-        "options": options,
-        "counts": counts,
-        "max_count": max_count,
-        **{k: sequences[k] for k in kept},
-    }
+    facts = {**result.stamp(), "counts": counts, "max_count": max_count, **{k: sequences[k] for k in kept}}
     num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
 
     def manifest_at_end() -> dict[str, Any]:
@@ -147,13 +133,7 @@ def _make_labels(
 
     with timings.stage("labelling") as stage, console.progress("labelling", total=sequences["num_rows"]) as show:
         tables = labels.label_sequences(out / "sequences.parquet", table, max_count, num_bytes=num_bytes, progress=show)
-        manifest = artifacts.write_parquet(path, tables, labels.tokens_schema(), manifest_at_end, **labels.PARQUET_OPTIONS)
+        manifest = artifacts.write_parquet(result.path, tables, schemas.arrow_schema("tokens"), manifest_at_end, **labels.PARQUET_OPTIONS)
         stage.amounts["tokens"] = sequences["num_rows"]
-    write_manifest(out / "manifest.json", manifest, timings)
+    write_manifest(out / MANIFEST, manifest, timings)
     return manifest
-
-
-def _note_resumed(journal: Journal, num_tokens: int) -> None:
-    if journal.resumed:
-        message = f"{journal.target}: going on after {num_tokens:,} tokens of an interrupted run"
-        console.note(message, event="resumed", done=num_tokens, unit="tokens", seconds_before=journal.seconds_before)

@@ -209,7 +209,7 @@ def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | Non
 
     Raises UserError for a damaged table, and where there can be none, before work for it begins.
     """
-    _check_folders(path)
+    check_folders(path)
     try:
         return read_manifest(path)["options"] if path.exists() else None
     except UserError:
@@ -225,7 +225,7 @@ def check_replaceable(path: Path, magic: bytes, *, at: int = 0) -> None:
     """
     if path.is_dir():
         raise UserError("a directory, where a file is to be written", where=path, remedy="give another name with -o")
-    _check_folders(path)
+    check_folders(path)
     if path.exists() and path.stat().st_size:
         with path.open("rb") as handle:
             handle.seek(at)
@@ -247,7 +247,7 @@ def _is_foreign_parquet(path: Path) -> bool:
         return False
 
 
-def _check_folders(path: Path) -> None:
+def check_folders(path: Path) -> None:
     """Raises UserError where a file lies in the place of a folder that `path` is in."""
     in_the_way = next((folder for folder in path.parents if folder.exists() and not folder.is_dir()), None)
     if in_the_way is not None:

@@ -17,6 +17,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from recallkit import events
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts
 
@@ -128,6 +129,13 @@ class Journal:
                 where=self.target,
                 remedy="repeat its options to finish it, or discard it with --force",
             )
+
+    def note_resumed(self, done: int, unit: str) -> None:
+        """Tells the user how much an interrupted run had done, where it had done anything."""
+        if done:
+            seconds: dict[str, Any] = {"seconds_before": self.seconds_before} if self.seconds_before else {}
+            message = f"{self.target}: resuming after {done:,} {unit} of an interrupted run"
+            events.note(message, event="resumed", done=done, unit=unit, **seconds)
 
     def part(self, index: int) -> Path:
         """The path of part `index`."""
@@ -285,17 +293,3 @@ def forget_finished(target: Path, key: dict[str, Any]) -> None:
         return
     if all(saved.get(name) == value for name, value in key.items()):
         journal.finish()
-
-
-REPLACE = "choose another output with -o, or replace it with --force"
-
-
-def is_finished(found: dict[str, Any] | None, options: dict[str, Any], path: Path, *, force: bool, remedy: str = REPLACE) -> bool:
-    """Whether finished work with these options stands at `path`. Raises UserError where it has other ones."""
-    if found is None or force:
-        return False
-    if found == options:
-        forget_finished(path, options)
-        return True
-    changed = sorted(key for key in {*found, *options} if found.get(key) != options.get(key))
-    raise UserError(f"already made with other options (differs in {', '.join(changed)})", where=path, remedy=remedy)

@@ -26,113 +26,131 @@ _AGAIN = "make it again with --force"
 
 
 class Column(NamedTuple):
-    """What a column holds: `text`, `whole` or `real` numbers, `flag`s, or a `list<TYPE>`; the smallest whole number."""
+    """A column: an Arrow type, or where a query decides that `text`, `whole`, `real` or `flag`; the least that a whole number may be."""
 
-    values: str
+    type: str
     nullable: bool = False
     least: int = 0
 
+    @property
+    def family(self) -> str:
+        """What a reader relies on: `text`, `whole` and `real` numbers, `small` ones of any width, `flag`s, `list<TYPE>`."""
+        return _FAMILIES.get(self.type, self.type)
 
-def _layout(*, some: str = "", marked: str = "", **names: str) -> dict[str, Column]:
-    """Names of columns by what they hold; those in `some` may be null, those in `marked` hold -1 for what is not there."""
-    nullable, below = some.split(), marked.split()
-    return {name: Column(values, name in nullable, -1 if name in below else 0) for values, of in names.items() for name in of.split()}
 
-
-_NLLS = "nll_reference nll_model ppl_reference ppl_model delta_nll gap_share"
-_BUCKETS = {
-    "whole": "low high tokens",
-    "real": f"share_of_tokens {_NLLS}",
-    "some": "nll_reference nll_model ppl_reference ppl_model delta_nll gap_share",
+_FAMILIES = {
+    "string": "text",
+    "dictionary<string>": "text",
+    "bool": "flag",
+    "int8": "small",
+    **dict.fromkeys(("int32", "int64"), "whole"),
+    **dict.fromkeys(("float32", "float64"), "real"),
 }
-_RECALL_BUCKETS = _layout(text="model task", whole="low high num_rows", real="accuracy answer_nll", some="answer_nll")
-_SPREAD = ("_low", "_high", "_difference", "_difference_low", "_difference_high")
-_MQAR_SHARES = " ".join(f"{name}{end}" for name in ("accuracy", "ar_nll", "filler_accuracy", "filler_nll") for end in ("", *_SPREAD))
-_FIGURES = ("repeated_bigrams", "distinct_bigrams", "repeated_share", "ar_hit_share")
-_PROFILE_FIGURES = " ".join(f"{name}{end}" for name in _FIGURES for end in ("", "_ci_low", "_ci_high"))
-_FITTED = "alpha alpha_ci_low alpha_ci_high tail_share ks gain_geometric gain_lognormal gain_exposed alpha_exposed"
+
+
+def _columns(declared: str) -> dict[str, Column]:
+    """`a b int32, c int64?`: names and their type, in the order of the file; `?`: may be null, `-`: is -1 where there is no such thing."""
+    groups = [group.split() for group in declared.split(",")]
+    return {name: Column(of.rstrip("?-"), of.endswith("?"), -1 if "-" in of else 0) for *names, of in groups for name in names}
+
+
+def _with_ends(names: str, *ends: str) -> str:
+    return " ".join(f"{name}{end}" for name in names.split() for end in ends)
+
+
+_PAIR = "reference model"
+_NLLS = _with_ends("nll ppl", "_reference", "_model") + " delta_nll gap_share"
+_BUCKETS = f"low high tokens whole, share_of_tokens real, {_NLLS} real?"
+_RECALL_BUCKETS = _columns("model task text, low high num_rows whole, accuracy real, answer_nll real?")
+_SPREAD = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high")
+_FIGURES = _with_ends("repeated_bigrams distinct_bigrams repeated_share ar_hit_share", "", "_ci_low", "_ci_high")
 _ERRORS = "standard_error ci_low ci_high difference_error difference_low difference_high"
 
 LAYOUTS: Mapping[str, Mapping[str, Column]] = {
-    "sequences": _layout(
-        text="source text",
-        whole="sequence document",
-        **{"list<uint32>": "tokens", "list<int32>": "span_starts span_documents", "list<string>": "span_sources"},
+    # One row a sequence: its ids, the context's first one included. From id `span_starts[i]` on they belong to document
+    # `span_documents[i]` of source `span_sources[i]`; `document` and `source` repeat the first span, for queries.
+    "sequences": _columns(
+        "sequence int32, source string, document int32, tokens list<uint32>, span_starts span_documents list<int32>, "
+        "span_sources list<string>, text string"
     ),
-    "tokens": _layout(
-        text="source",
-        whole="sequence position document prev_token token distance occurrences match_length train_count",
-        flag="repeated ar_hit",
-        some="distance train_count ar_hit",
+    # One row a predicted token, sorted by (sequence, position).
+    "tokens": _columns(
+        "sequence position document int32, source dictionary<string>, prev_token token int32, repeated bool, distance int32?, "
+        "occurrences match_length int32, train_count int64?, ar_hit bool?"
     ),
-    "scores": _layout(whole="sequence position argmax rank context", real="nll", flag="exact", marked="argmax rank"),
-    "gap/gap": _layout(
-        text="reference model source slice note",
-        whole="tokens bytes",
-        real=f"share_of_tokens {_NLLS} bpb_reference bpb_model delta_ci_low delta_ci_high gap_share_clipped ci_low ci_high",
-        some=f"bytes {_NLLS} bpb_reference bpb_model delta_ci_low delta_ci_high gap_share_clipped ci_low ci_high",
+    # One row a predicted token, in the order of `tokens`. `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the
+    # number of vocabulary entries with a larger logit; `context` the ids that the model had seen. A model with a tokenizer of its own
+    # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and
+    # `exact` says whether its tokens begin and end where this one does.
+    "scores": _columns("sequence position int32, nll float32, argmax rank int32-, context int32, exact bool"),
+    "gap/gap": _columns(
+        f"{_PAIR} source slice text, tokens whole, bytes whole?, share_of_tokens real, "
+        f"{_NLLS} bpb_reference bpb_model delta_ci_low delta_ci_high gap_share_clipped ci_low ci_high real?, note text"
     ),
-    "gap/by_count": _layout(text="reference model", flag="repeated", **_BUCKETS),
-    "gap/by_distance": _layout(text="reference model", flag="ar_hit", **_BUCKETS),
-    "gap/by_match": _layout(text="reference model", flag="ar_hit", **_BUCKETS),
-    "gap/by_position": _layout(text="reference model slice", **_BUCKETS),
-    "gap/by_threshold": _layout(
-        text="reference model note",
-        whole="threshold tokens",
-        real=f"share_of_tokens {_NLLS} gap_share_clipped ci_low ci_high",
-        some=f"{_NLLS} gap_share_clipped ci_low ci_high",
+    "gap/by_count": _columns(f"{_PAIR} text, repeated flag, {_BUCKETS}"),
+    "gap/by_distance": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
+    "gap/by_match": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
+    "gap/by_position": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
+    "gap/by_threshold": _columns(
+        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped ci_low ci_high real?"
     ),
-    "profile/profile": _layout(
-        text="source note",
-        whole="tokens groups content_tokens content_repeated repeated ar_hits",
-        real=_PROFILE_FIGURES,
-        some=f"ar_hits {_PROFILE_FIGURES}",
+    "profile/profile": _columns(
+        f"source note text, tokens groups content_tokens content_repeated repeated whole, ar_hits whole?, {_FIGURES} real?"
     ),
-    "profile/distances": _layout(text="source", whole="distance repeated content ar_hits", some="ar_hits"),
-    "profile/positions": _layout(
-        text="source",
-        whole="low high tokens content_tokens repeated content_repeated ar_hits",
-        real="repeated_share content_repeated_share ar_hit_share",
-        some="ar_hits repeated_share content_repeated_share ar_hit_share",
+    "profile/distances": _columns("source text, distance repeated content whole, ar_hits whole?"),
+    "profile/positions": _columns(
+        "source text, low high tokens content_tokens repeated content_repeated whole, ar_hits whole?, "
+        "repeated_share content_repeated_share ar_hit_share real?"
     ),
-    "profile/fits": _layout(
-        text="source kind note",
-        whole="distances median_distance x_min x_max tail_tokens",
-        real=_FITTED,
-        some=f"median_distance x_min x_max tail_tokens {_FITTED}",
+    "profile/fits": _columns(
+        "source kind string, distances int64, median_distance int64?, alpha alpha_ci_low alpha_ci_high float64?, "
+        "x_min x_max tail_tokens int64?, tail_share ks gain_geometric gain_lognormal gain_exposed alpha_exposed float64?, note string"
     ),
-    "recall documents": _layout(
-        text="model task prompt cut doc_id key value generation",
-        small="version",
-        whole="row prompt_tokens tokens_cut answer_tokens answer_distance occurrences",
-        flag="truncated answer_cut contains contains_any",
-        real="answer_nll",
-        some="key contains_any answer_nll answer_tokens answer_distance occurrences",
-        marked="answer_distance",
+    # One row a prompt. `answer_nll`: nats per token; `answer_distance`: tokens from the value's latest occurrence to the prompt's end.
+    "recall documents": _columns(
+        "model task string, version int8, prompt cut string, row int32, doc_id string, key string?, value string, "
+        "prompt_tokens tokens_cut int32, truncated answer_cut bool, generation string, contains bool, contains_any bool?, "
+        "answer_nll float64?, answer_tokens int32?, answer_distance int32-?, occurrences int32?"
     ),
-    "recall/recall": _layout(
-        text="reference model task prompt cut tokenizer",
-        whole="version num_rows num_documents truncated answer_cut absent multiline empty dropped",
-        flag="comparable",
-        real=f"accuracy accuracy_any answer_nll answer_nats difference {_ERRORS}",
-        some=f"accuracy_any answer_nll answer_nats {_ERRORS}",
+    "recall/recall": _columns(
+        f"{_PAIR} task prompt cut tokenizer text, comparable flag, accuracy difference real, "
+        "version num_rows num_documents truncated answer_cut absent multiline empty dropped whole, "
+        f"accuracy_any answer_nll answer_nats {_ERRORS} real?"
     ),
     "recall/by_distance": _RECALL_BUCKETS,
     "recall/by_occurrences": _RECALL_BUCKETS,
     "recall/by_length": _RECALL_BUCKETS,
-    "mqar queries": _layout(whole="pairs sample pair place distance rank", real="nll", flag="right"),
-    "mqar fillers": _layout(whole="pairs sample filler_tokens filler_right", real="filler_nll"),
-    "mqar/mqar": _layout(
-        text="reference model tokenizer",
-        whole="pairs length seed num_samples ar_tokens filler_tokens",
-        real=f"power ar_ppl filler_ppl {_MQAR_SHARES}",
-        some=f"ar_ppl filler_ppl {_MQAR_SHARES}",
+    # One row a value that is asked for. `pair`: its number among the sequence's pairs, from 0; `place`: of the query's key among the
+    # sequence's ids, from 0, without what is put before it; `distance`: ids from the pair's key to the query's; `nll`: nats; `rank`: 0
+    # is best; `right`: whether the value is the model's argmax.
+    "mqar queries": _columns("pairs sample pair place distance int32, nll float32, rank int32, right bool"),
+    # One row a sequence: filler ids in the tail, how many are the argmax, their summed NLL (nats).
+    "mqar fillers": _columns("pairs sample filler_tokens filler_right int32, filler_nll float64"),
+    "mqar/mqar": _columns(
+        f"{_PAIR} text, pairs length whole, power real, seed whole, tokenizer text, num_samples ar_tokens filler_tokens whole, "
+        f"{_with_ends('accuracy ar_nll', *_SPREAD)} ar_ppl {_with_ends('filler_accuracy filler_nll', *_SPREAD)} filler_ppl real?"
     ),
-    "mqar/by_distance": _layout(
-        text="model", whole="pairs low high num_queries", real="accuracy ar_nll ar_ppl", some="accuracy ar_nll ar_ppl"
-    ),
+    "mqar/by_distance": _columns("model text, pairs low high num_queries whole, accuracy ar_nll ar_ppl real?"),
 }
 """Columns of every table. A comparison's tables are named RESULT/TABLE, others by the kind in their manifests. More columns are no harm."""
+
+_DECLARED_NULLABLE = ("recall documents", "mqar queries", "mqar fillers")
+"""Tables whose files have always said of every column that it may be null, so that their bytes stay as they are."""
+
+
+def arrow_schema(layout: str) -> pa.Schema:
+    """The schema that a table is written with, for layouts of Arrow types alone."""
+    import pyarrow as pa
+
+    def arrow_type(name: str) -> pa.DataType:
+        outer, _, inner = name.rstrip(">").partition("<")
+        nested = {"list": pa.list_, "dictionary": lambda of: pa.dictionary(pa.int32(), of)}
+        return nested[outer](pa.type_for_alias(inner)) if inner else pa.type_for_alias(name)
+
+    any_null = layout in _DECLARED_NULLABLE
+    columns = LAYOUTS[layout].items()
+    return pa.schema([pa.field(name, arrow_type(column.type), nullable=column.nullable or any_null) for name, column in columns])
+
 
 _ADDED = {("tokens", "match_length"): "sliced before match_length existed"}
 """Columns that came later: what is said of tables without them."""
@@ -150,7 +168,7 @@ def check_schema(schema: pa.Schema, layout: str, path: Path, *, remedy: str = _A
             number = f"{len(places)} columns" if places else "no column"
             raise UserError(_ADDED.get((layout, name), f"damaged ({number} {name})"), where=path, remedy=remedy)
         if not _is_of(schema.field(places[0]).type, column):
-            kind, wanted = schema.field(places[0]).type, _WORDS.get(column.values, column.values)
+            kind, wanted = schema.field(places[0]).type, _WORDS.get(column.family, column.family)
             raise UserError(f"damaged (column {name} holds {kind}, not {wanted})", where=path, remedy=remedy)
 
 
@@ -159,13 +177,13 @@ def _is_of(kind: pa.DataType, column: Column) -> bool:
 
     if pa.types.is_null(kind):
         return column.nullable
-    if column.values.startswith("list"):
-        return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and f"list<{kind.value_type}>" == column.values
-    if column.values in ("whole", "small"):  # sums of narrower numbers would overflow where they are added up
-        return bool(pa.types.is_integer(kind)) and (column.values == "small" or kind.bit_width >= 32)
-    if column.values == "real":
+    if column.family.startswith("list"):
+        return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and f"list<{kind.value_type}>" == column.family
+    if column.family in ("whole", "small"):  # sums of narrower numbers would overflow where they are added up
+        return bool(pa.types.is_integer(kind)) and (column.family == "small" or kind.bit_width >= 32)
+    if column.family == "real":
         return bool(pa.types.is_floating(kind)) and kind.bit_width >= 32
-    if column.values == "flag":
+    if column.family == "flag":
         return bool(pa.types.is_boolean(kind))
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner))
@@ -182,7 +200,7 @@ def check_values(table: pa.Table, layout: str, path: Path, *, remedy: str = _AGA
         values = table[name]
         if values.null_count and not column.nullable:
             raise UserError(f"column {name} misses values", where=path, remedy=remedy)
-        if column.values in ("whole", "small") and values.null_count < len(values):
+        if column.family in ("whole", "small") and values.null_count < len(values):
             found, largest = pc.min_max(values).as_py(), (most or {}).get(name, config.MOST * 2 - 1)
             if found["min"] < column.least or found["max"] > largest:
                 raise UserError(f"damaged (column {name} is not within {column.least}..{largest})", where=path, remedy=remedy)
@@ -226,32 +244,33 @@ def _flat(group: pa.Table, name: str, path: Path, remedy: str) -> tuple[Any, Any
     return elements if name == "span_sources" else elements.to_numpy(), (offsets - offsets[0]).astype("int64")
 
 
-def read_table(path: Path, layout: str, *, schema: pa.Schema | None = None, remedy: str = _AGAIN) -> pa.Table:
-    """A small table of ours as its layout says, every page of it checked; with `schema` just its columns, of just its types.
+def read_table(path: Path, layout: str, *, exact: bool = False, remedy: str = _AGAIN) -> pa.Table:
+    """A small table of ours as its layout says, every page of it checked; with `exact` just the layout's columns, of just its types.
 
     Raises UserError where it is damaged or another one.
     """
     import pyarrow.parquet as pq
 
-    with refusing_damage(path, remedy), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with arrow_errors_as_user_errors(path, remedy), pq.ParquetFile(path, page_checksum_verification=True) as file:
         check_schema(file.schema_arrow, layout, path, remedy=remedy)
         table = file.read()
         table.validate(full=True)
-        if schema is not None:
+        if exact:
+            schema = arrow_schema(layout)
             table = table.select(schema.names).cast(schema)
     check_values(table, layout, path, remedy=remedy)
     return table
 
 
-def read_frame(path: Path, layout: str, *, schema: pa.Schema | None = None, remedy: str = _AGAIN) -> pl.DataFrame:
+def read_frame(path: Path, layout: str, *, exact: bool = False, remedy: str = _AGAIN) -> pl.DataFrame:
     """`read_table` as a polars frame."""
     import polars as pl
 
-    return pl.DataFrame(read_table(path, layout, schema=schema, remedy=remedy))
+    return pl.DataFrame(read_table(path, layout, exact=exact, remedy=remedy))
 
 
 @contextlib.contextmanager
-def refusing_damage(path: Path, remedy: str = _AGAIN) -> Iterator[None]:
+def arrow_errors_as_user_errors(path: Path, remedy: str = _AGAIN) -> Iterator[None]:
     """What Arrow raises in this block, reading `path`, as a UserError."""
     import pyarrow as pa
 
@@ -273,7 +292,7 @@ class Manifest(dict[str, Any]):
     path: Path | str = "a manifest"
 
     def __missing__(self, key: str) -> Any:
-        raise UserError(f"its manifest tells no {key}", where=self.path, remedy=_AGAIN)
+        raise UserError(f"the manifest has no field {key}", where=self.path, remedy=_AGAIN)
 
 
 def check_manifest(manifest: Mapping[str, Any], path: Path) -> Manifest:

@@ -49,10 +49,6 @@ class Timings:
         self._stages: dict[str, dict[str, Any]] = {name: dict(stage) for name, stage in _stages_of(known).items()}
         self._resumed = False
 
-    def mark_resumed(self) -> None:
-        """Says that an earlier run did a part of the work whose seconds are not known."""
-        self._resumed = True
-
     @contextlib.contextmanager
     def stage(self, name: str, *, of: str | None = None, before: float = 0.0, resumed: bool = False) -> Iterator[Stage]:
         """Times a block; tells its begin, and its end where it ends well.
@@ -71,12 +67,16 @@ class Timings:
         """Keeps a stage that has ended; one of the same name goes."""
         self._stages[stage.name] = stage.to_json()
 
-    def keep(self, name: str, stage: Mapping[str, Any] | None) -> None:
-        """Takes over a stage that an earlier run finished; None: it did, but how long it took is not known."""
-        if stage is None:
+    def keep(self, name: str, manifest: Path, stage: str, **facts: Any) -> None:
+        """Takes over, as `name`, a stage that an earlier run finished, from its manifest file if that says these `facts`.
+
+        Where it does not tell, how long this took is not known.
+        """
+        known = read_timings(manifest, **facts)
+        if known is None or stage not in known["stages"]:
             self._resumed = True
         else:
-            self._stages[name] = dict(stage)
+            self._stages[name] = dict(known["stages"][stage])
 
     def to_json(self) -> dict[str, Any]:
         """`seconds` of all stages together, `resumed` if what an earlier run did is not in them, `stages` by name."""

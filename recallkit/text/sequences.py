@@ -16,7 +16,7 @@ import numpy as np
 from recallkit.config import SEQUENCES_PER_ROW_GROUP
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, write_parquet
-from recallkit.storage.schemas import LAYOUTS, check_schema, check_sequences, refusing_damage
+from recallkit.storage.schemas import LAYOUTS, arrow_errors_as_user_errors, arrow_schema, check_schema, check_sequences
 from recallkit.text.joining import Boundary, join_documents
 from recallkit.text.records import Position
 
@@ -240,28 +240,6 @@ def pack_sequences(
         yield from packer.blocks(final=True)
 
 
-def sequences_schema() -> pa.Schema:
-    """Arrow schema of `sequences.parquet`: one row per sequence.
-
-    `tokens` contains its ids, including the first one, which is context only; from id `span_starts[i]` on they belong to
-    document `span_documents[i]` of source `span_sources[i]`. `document` and `source` repeat the first span, for queries.
-    """
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            pa.field("sequence", pa.int32(), nullable=False),
-            pa.field("source", pa.string(), nullable=False),
-            pa.field("document", pa.int32(), nullable=False),
-            pa.field("tokens", pa.list_(pa.uint32()), nullable=False),
-            pa.field("span_starts", pa.list_(pa.int32()), nullable=False),
-            pa.field("span_documents", pa.list_(pa.int32()), nullable=False),
-            pa.field("span_sources", pa.list_(pa.string()), nullable=False),
-            pa.field("text", pa.string(), nullable=False),
-        ]
-    )
-
-
 def source_label(source: str) -> str:
     """A source's name in tables: `ALL` means all of them, so a source of that name becomes `ALL (source)`."""
     return f"{source} (source)" if re.fullmatch(r"ALL( \(source\))*", source) else source
@@ -290,7 +268,7 @@ def sequences_table(block: SequenceBlock, tokenizer: TextTokenizer) -> pa.Table:
         pa.ListArray.from_arrays(span_offsets, pa.array(names, pa.string())),
         pa.array(tokenizer.decode(np.split(block.ids, block.offsets[1:-1])), pa.string()),
     ]
-    return pa.Table.from_arrays(columns, schema=sequences_schema())
+    return pa.Table.from_arrays(columns, schema=arrow_schema("sequences"))
 
 
 def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict[str, Any]:
@@ -305,7 +283,7 @@ def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict
 
     def groups() -> Iterator[pa.Table]:
         for number in range(journal.num_parts):
-            table = pq.read_table(journal.part(number), schema=sequences_schema())
+            table = pq.read_table(journal.part(number), schema=arrow_schema("sequences"))
             tokens = table["tokens"].combine_chunks()
             digests.append(digest_arrays(tokens.values.to_numpy(), tokens.offsets.to_numpy()))
             totals["num_sequences"] += table.num_rows
@@ -316,7 +294,7 @@ def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict
     def manifest() -> dict[str, Any]:
         return {**facts, **totals, "sequences_digest": digest_json(digests)}
 
-    return write_parquet(path, groups(), sequences_schema(), manifest, use_dictionary=False)
+    return write_parquet(path, groups(), arrow_schema("sequences"), manifest, use_dictionary=False)
 
 
 def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
@@ -325,13 +303,13 @@ def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
 
     remedy = "delete it and slice again"
     manifest = read_manifest(sequences)
-    with refusing_damage(sequences, remedy):
+    with arrow_errors_as_user_errors(sequences, remedy):
         file = pq.ParquetFile(sequences, page_checksum_verification=True)
     with file:
         check_schema(file.schema_arrow, "sequences", sequences, remedy=remedy)
         columns = [name for name in LAYOUTS["sequences"] if name != "text"]
         for group in range(file.num_row_groups):
-            with refusing_damage(sequences, remedy):
+            with arrow_errors_as_user_errors(sequences, remedy):
                 table = file.read_row_group(group, columns=columns)
                 table.validate(full=True)
             check_sequences(table, manifest, sequences, remedy=remedy)

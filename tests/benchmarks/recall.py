@@ -34,7 +34,7 @@ def ours(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Any]
 
     options = EvaluationOptions(batch_size=batch, context=given.context, device=given.device, dtype=given.dtype)
     evaluated = EvaluatedModel(str(path), options)
-    return lambda: evaluated.behind_lm_eval(Parts(Path(tempfile.mkdtemp(dir=path)), "benchmark"), lambda _: None)
+    return lambda: evaluated.as_lm_eval_model(Parts(Path(tempfile.mkdtemp(dir=path)), "benchmark"), lambda _: None)
 
 
 def theirs(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Any]:

@@ -215,7 +215,7 @@ def test_finished_work_is_found_again_and_never_replaced_unasked(invoke, tmp_pat
     before = out.read_bytes()
     status, _, err = invoke("count", shard, "-o", out)
     assert (status, out.read_bytes()) == (0, before)
-    assert "nothing to do" in err
+    assert "is complete: reused" in err
     assert_one_line(invoke("count", shard, "-o", out, "--limit-tokens", 20), "limit_tokens", "--force")
     assert out.read_bytes() == before
     assert invoke("count", shard, "-o", out, "--limit-tokens", 20, "--force", "--json")[0] == 0

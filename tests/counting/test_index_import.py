@@ -93,7 +93,7 @@ def test_a_finished_import_is_found_and_another_one_refused(tmp_path, tokenizer,
     meta = read_meta(tmp_path / "imported.duckdb")
     assert json.loads(done.stdout)["id"] == meta["id"]
     assert imported(place, tmp_path, tokenizer) == meta
-    assert "nothing to do" in capsys.readouterr().err
+    assert "is complete: reused" in capsys.readouterr().err
     with pytest.raises(UserError, match="differs in boundary"):
         imported(place, tmp_path, tokenizer, "document")
     write_infini_gram(place, [documents(tokenizer)[1:]])

@@ -150,7 +150,7 @@ def test_an_interrupted_count_goes_on_with_other_workers(text, whole, tmp_path, 
     monkeypatch.setattr(CountedShardRange, "save", saved)
     assert not out.exists()
     assert count(text, out, workers=2) == whole
-    told = re.search(r"going on after ([\d,]+) tokens", capsys.readouterr().err)
+    told = re.search(r"resuming after ([\d,]+) tokens", capsys.readouterr().err)
     assert told
     before, stage = int(told[1].replace(",", "")), read_meta(out)["timings"]["stages"]["counting"]
     assert 0 < before < whole["num_tokens"]

@@ -135,7 +135,7 @@ def test_work_on_a_shard_that_cannot_be_read_for_a_while_is_not_lost(command, sh
     assert has_committed(tmp_path / "cut")
     status, said = command(name, tmp_path / "cut")
     assert status == 0, said
-    assert "going on after" in said[0]
+    assert "resuming after" in said[0]
     assert tables(tmp_path / "cut") == expected[name]
 
 

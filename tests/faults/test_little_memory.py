@@ -117,7 +117,7 @@ def test_where_not_one_sequence_fits_a_line_says_so_and_what_was_scored_is_kept(
     assert not left_over(tmp_path / "cut")
     status, said = score("cut")
     assert status == 0
-    assert "going on after" in said[0]
+    assert "resuming after" in said[0]
     assert scores_of(tmp_path / "cut").read_bytes() == scores_of(tmp_path / "whole").read_bytes()
 
 

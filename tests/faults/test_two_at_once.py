@@ -14,9 +14,9 @@ from recallkit import attribution, scoring
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.tables import GapTables
 from recallkit.errors import UserError
-from recallkit.report.sections import read_tables
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.journal import Journal
+from recallkit.storage.result import read_tables
 from tests.faults.conftest import visible
 
 MODELS = ("control:recall", "control:bigram")

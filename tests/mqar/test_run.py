@@ -15,7 +15,7 @@ import pytest
 
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.mqar.run import AskedModel, MqarOptions, evaluate_mqar, files_of, plan_mqar
+from recallkit.mqar.run import MqarModel, MqarOptions, evaluate_mqar, files_of, plan_mqar
 from recallkit.mqar.sequences import ask, make_sequences, split_vocabulary
 from recallkit.mqar.view import mqar_json, print_mqar, shown_mqar
 from recallkit.storage import artifacts
@@ -204,7 +204,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(home, warm, tmp_path, capsys):
     assert not files.queries.exists()
     capsys.readouterr()
     work(str(killed), str(home))
-    assert "going on after" in capsys.readouterr().err
+    assert "resuming after" in capsys.readouterr().err
     assert contents(killed) == contents(whole)
     assert not [name for name in contents(killed) if "/." in name or name.startswith(".")], "nothing is left behind"
 
@@ -212,7 +212,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(home, warm, tmp_path, capsys):
 def test_finished_work_is_found_again(home, tmp_path, monkeypatch):
     tables, folder = evaluate_mqar(["control:recall", "control:unigram"], [4], tmp_path, SMALL)
     before = contents(tmp_path)
-    monkeypatch.setattr(AskedModel, "model", property(lambda self: pytest.fail("nothing is asked again")))
+    monkeypatch.setattr(MqarModel, "model", property(lambda self: pytest.fail("nothing is asked again")))
     again, same = evaluate_mqar(["control:recall", "control:unigram"], [4], tmp_path, SMALL)
     assert same == folder
     assert again.mqar.equals(tables.mqar)
@@ -311,7 +311,7 @@ def test_attention_recalls_more_than_hyena(home, tmp_path, monkeypatch, capsys):
 
 def test_low_figures_are_the_models_own(home):
     """The same pairs twice: attention completes them in the same order, less when shuffled, and hardly among filler (docs/mqar.md)."""
-    asked = AskedModel("zoo:attention", MqarOptions(length=256))
+    asked = MqarModel("zoo:attention", MqarOptions(length=256))
     task, vocabulary, rng = MqarOptions(length=256).task(16), asked.vocabulary, np.random.default_rng(0)
     made = make_sequences(task, vocabulary, range(50))
     pairs = made.ids[:, :32].reshape(50, 16, 2)

@@ -81,7 +81,7 @@ def test_work_is_found_again_and_not_replaced(text, tmp_path, capsys):
     first = profile(text, tmp_path / "out", seq_len=64)
     before = [(tmp_path / "out" / name).stat().st_mtime_ns for name in FILES]
     assert_same(profile(text, tmp_path / "out", seq_len=64), first)
-    assert "complete, nothing to do" in capsys.readouterr().err
+    assert "is complete: reused" in capsys.readouterr().err
     assert [(tmp_path / "out" / name).stat().st_mtime_ns for name in FILES] == before
     for changed in ({"seq_len": 32}, {"options": ProfileOptions("none")}, {"options": ProfileOptions(x_min=2)}):
         with pytest.raises(UserError, match="already made with other options"):
@@ -154,7 +154,7 @@ def test_a_killed_run_ends_in_the_same_bytes(start, tmp_path, boundary, kills):
         assert folder.exists(), "it was killed on its way"
     process = begin("cut")
     end(process)
-    assert "going on after" in process.err.read_text()
+    assert "resuming after" in process.err.read_text()
     for name in FILES:
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == sorted([*FILES, "manifest.json"])
@@ -184,7 +184,7 @@ def test_a_run_that_fails_goes_on_from_its_last_commit(text, tmp_path, monkeypat
         except RuntimeError:
             parts = list((tmp_path / "cut" / ".profile.parquet.partial").glob("part-*"))
             assert len(parts) == 1
-    assert capsys.readouterr().err.count("going on after") > 3
+    assert capsys.readouterr().err.count("resuming after") > 3
     assert_same(cut, whole)
     assert (tmp_path / "cut" / "profile.parquet").read_bytes() == (tmp_path / "whole" / "profile.parquet").read_bytes()
 

@@ -226,7 +226,7 @@ def test_a_failure_later_on_keeps_what_is_whole(run, home, rows, tiny_model, tmp
     done = run(*command, "-o", tmp_path / "out")
     assert done.returncode == 1
     assert "no tokenizer beside it, and its vocabulary of 8,192 entries is not that of recallkit-4k" in done.stderr
-    assert "1 of 2 tables are whole" in done.stderr
+    assert "1 of 2 tables are complete" in done.stderr
     assert len(documents(tmp_path / "out", "control:unigram")) == 12
 
 

@@ -16,9 +16,9 @@ from recallkit.profiling.run import profile_slices
 from recallkit.profiling.view import profile_tables
 from recallkit.recall.tables import RecallTables, compare_recall, write_documents
 from recallkit.recall.view import recall_tables
-from recallkit.report.sections import read_tables
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.storage import artifacts
+from recallkit.storage.result import read_tables
 from tests.recall.test_tables import documents, manifest
 from tests.report.conftest import MODELS, REFERENCE
 from tests.report.reading import Page

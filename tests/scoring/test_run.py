@@ -30,6 +30,7 @@ from recallkit.parallel import processes
 from recallkit.scoring import run as scoring
 from recallkit.scoring import scores
 from recallkit.storage import artifacts
+from recallkit.storage.schemas import arrow_schema
 from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import FAMILIES, made_up_texts, write_jsonl
@@ -220,7 +221,7 @@ def test_what_changes_while_it_is_scored_is_noticed(finely, small_slices, tiny_m
         scores.SequenceReader(slices / "sequences.parquet", 2, "another digest")
     scoring.score(str(model), slices, replace(SETTLED, share=(1, 2)))
     [first, *_] = (slices / "scores").glob(".*.partial/part-*")
-    artifacts.write_parquet(first, [pq.read_table(first).slice(1)], scores.scores_schema(), {})
+    artifacts.write_parquet(first, [pq.read_table(first).slice(1)], arrow_schema("scores"), {})
     with pytest.raises(UserError, match="its parts have"):
         scoring.score(str(model), slices, SETTLED)
 
@@ -304,8 +305,8 @@ def test_the_check_measures_the_distance_to_float64(small_slices, tiny_model, tm
     place = table.with_row_index().filter((pl.col("sequence") == 0) & (pl.col("position") == 17))["index"][0]
     nll[place] += 1
     manifest = artifacts.read_manifest(scoring.score_path(slices, path))
-    spoiled = table.with_columns(nll=pl.Series(nll)).to_arrow().cast(scores.scores_schema())
-    artifacts.write_parquet(scoring.score_path(slices, path), [spoiled], scores.scores_schema(), manifest)
+    spoiled = table.with_columns(nll=pl.Series(nll)).to_arrow().cast(arrow_schema("scores"))
+    artifacts.write_parquet(scoring.score_path(slices, path), [spoiled], arrow_schema("scores"), manifest)
     found = scoring.check_scores(path, slices)
     assert (found["sequence"], found["position"]) == (0, 17)
     assert found["largest"] == pytest.approx(1, abs=1e-4)

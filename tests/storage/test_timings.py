@@ -54,9 +54,9 @@ def test_a_stage_that_fails_is_not_kept():
     assert timings.to_json() == {"seconds": 0, "resumed": False, "stages": {}}
 
 
-def test_what_is_not_known_is_said():
+def test_what_is_not_known_is_said(tmp_path):
     timings = Timings()
-    timings.keep("tokenising", None)
+    timings.keep("tokenising", tmp_path / "no manifest.json", "tokenising")
     assert timings.to_json()["resumed"] is True
     timings = Timings()
     with timings.stage("scoring", resumed=True):

@@ -1,0 +1,141 @@
+"""A result is found when it is whole and of the same options, refused when of others, and resumed from its own journal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pyarrow as pa
+import pytest
+
+from recallkit import __version__
+from recallkit.config import SCHEMA_VERSION
+from recallkit.errors import UserError
+from recallkit.registry import resolve
+from recallkit.storage import artifacts
+from recallkit.storage.result import KINDS, MANIFEST, Result, read_tables
+from recallkit.storage.timings import Timings
+
+TABLE = pa.table({"a": [1]})
+
+
+def write(result: Result) -> None:
+    for path in (*result.others, result.path):
+        artifacts.write_parquet(path, [TABLE], TABLE.schema, result.stamp())
+
+
+@pytest.fixture
+def result(tmp_path) -> Result:
+    return Result(tmp_path / "out.parquet", "scores", {"seed": 1, "of": [1, 2]}, others=[tmp_path / "first.parquet"])
+
+
+def test_it_is_found_by_its_options(result, capsys):
+    assert result.finished() is None
+    assert not result.is_complete()
+    write(result)
+    assert result.is_complete()
+    assert capsys.readouterr().err == ""
+    assert result.reused() == result.stamp()
+    assert capsys.readouterr().err == f"recallkit: {result.path} is complete: reused (--force makes it again)\n"
+
+
+def test_one_of_other_options_is_refused_unless_forced(result):
+    write(result)
+    other = dataclasses.replace(result, options={"seed": 2, "of": [1, 2], "new": None}, remedy="take another")
+    with pytest.raises(UserError, match=r"already made with other options \(differs in seed\)") as caught:
+        other.finished()
+    assert (caught.value.where, caught.value.remedy) == (str(result.path), "take another")
+    assert dataclasses.replace(other, force=True).finished() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and nothing else"])
+def test_a_damaged_one_is_told_unless_forced(result, content):
+    write(result)
+    result.path.write_bytes(content)
+    with pytest.raises(UserError, match="not a readable Parquet file"):
+        result.finished()
+    assert dataclasses.replace(result, force=True).finished() is None
+
+
+def test_a_manifest_without_options_is_refused(result):
+    artifacts.write_parquet(result.path, [TABLE], TABLE.schema, {"kind": "scores"})
+    with pytest.raises(UserError, match="the manifest has no field options"):
+        result.finished()
+
+
+def test_it_is_made_again_where_one_of_its_files_is_missing_or_of_another_run(result):
+    write(result)
+    artifacts.write_parquet(result.others[0], [TABLE], TABLE.schema, {"options": {"seed": 2}})
+    assert result.finished() is None
+    result.others[0].unlink()
+    assert result.finished() is None
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_file_in_the_place_of_its_folder_is_told_before_work(tmp_path, force):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="a file, where a directory is to be"):
+        Result(tmp_path / "file" / "out.parquet", "scores", {}, force).finished()
+
+
+def test_an_interrupted_run_is_resumed_by_the_same_options_alone(result, capsys):
+    with pytest.raises(KeyboardInterrupt), result.parts(batch=8) as journal:
+        journal.note_resumed(len(journal.parts.done()), "parts")
+        journal.parts.path(0).write_text("done")
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "", "nothing was there"
+    with result.parts(batch=8) as journal:
+        journal.note_resumed(len(journal.parts.done()), "parts")
+        saved = json.loads((journal.folder / "state.json").read_text())
+    assert saved["key"] == {**result.options, "batch": 8}
+    assert capsys.readouterr().err == f"recallkit: {result.path}: resuming after 1 parts of an interrupted run\n"
+    for refused in (result.parts(batch=9), result.journal(), dataclasses.replace(result, options={"seed": 2}).parts(batch=8)):
+        with pytest.raises(UserError, match="an unfinished run with other options"), refused:
+            pass
+    write(result)
+    assert result.is_complete()
+    assert not journal.folder.exists(), "a run was killed between its last byte and tidying up"
+
+
+def test_every_manifest_is_stamped(result):
+    assert result.stamp() == {
+        "recallkit_version": __version__,
+        "schema_version": SCHEMA_VERSION,
+        "kind": "scores",
+        "options": result.options,
+    }
+    assert "kind" not in dataclasses.replace(result, kind=None).stamp()
+
+
+def test_tables_of_several_frames_are_whole_together(tmp_path, monkeypatch):
+    import polars as pl
+
+    from recallkit.storage import schemas
+
+    @dataclasses.dataclass
+    class OwnTables:
+        first: pl.DataFrame
+        last: pl.DataFrame
+
+    monkeypatch.setattr(schemas, "LAYOUTS", {"own/first": {}, "own/last": {}})
+    made = OwnTables(pl.DataFrame({"a": [1]}), pl.DataFrame({"a": [2]}))
+    result = Result(tmp_path / "last.parquet", "own", {"x": 1}, others=[tmp_path / "first.parquet"])
+    result.write_tables(made, {"x": 1}, Timings())
+    assert result.is_complete()
+    read = read_tables(OwnTables, tmp_path)
+    assert (read.first["a"].to_list(), read.last["a"].to_list()) == ([1], [2])
+    beside = json.loads((tmp_path / MANIFEST).read_text())
+    assert {name: beside[name] for name in ("kind", "x", "options")} == {"kind": "own", "x": 1, "options": {"x": 1}}
+    (tmp_path / "other").mkdir()
+    dataclasses.replace(result, path=tmp_path / "other" / "last.parquet").write_tables(
+        OwnTables(made.first, made.first), {"x": 1}, Timings()
+    )
+    (tmp_path / "other" / "first.parquet").replace(tmp_path / "first.parquet")
+    with pytest.raises(UserError, match="tables of different results"):
+        read_tables(OwnTables, tmp_path)
+
+
+def test_kinds_of_results_name_what_there_is():
+    looks = {kind: of.look for kind, of in KINDS.items() if of.look}
+    assert set(looks) == set(KINDS) - {"gap"}
+    assert all(callable(resolve(looks, kind, "kind")) for kind in looks)
