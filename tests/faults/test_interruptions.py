@@ -7,6 +7,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,6 +63,44 @@ def test_asked_to_end_a_command_keeps_its_work(listening, text, tmp_path, stage,
         assert process.exitcode == 0, process.err.read_text()
     assert made_of(tmp_path / "cut") == made_of(tmp_path / "whole")
     assert not list((tmp_path / "cut").rglob(".*"))
+
+
+INTERRUPTED_AGAIN = """
+import atexit, os, signal, sys
+from recallkit import cli
+
+number, again = signal.Signals(int(sys.argv[1])), sys.argv[2]
+
+def interrupt():
+    os.kill(os.getpid(), number)
+
+class Stderr:
+    def write(self, text):
+        sys.__stderr__.write(text)
+        interrupt()
+    def flush(self):
+        sys.__stderr__.flush()
+
+def app(**_):
+    if again == "line":
+        sys.stderr = Stderr()
+    else:
+        atexit.register(interrupt)
+    interrupt()
+
+cli.app = app
+cli.run(["gap"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("again", ["line", "exit"])
+def test_a_second_interrupt_changes_neither_line_nor_status(number, again):
+    """One that arrives when the command has ended: while the line is written, while the interpreter ends."""
+    command = [sys.executable, "-c", INTERRUPTED_AGAIN, str(int(number)), again]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    word, status = LINES[number]
+    assert (done.returncode, done.stderr) == (status, f"recallkit: {word}; {GOES_ON}\n")
 
 
 def test_workers_leave_the_end_to_their_parent(listening, tiny_model, small_slices, tmp_path):
