@@ -49,10 +49,6 @@ class Timings:
         self._stages: dict[str, dict[str, Any]] = {name: dict(stage) for name, stage in _stages_of(known).items()}
         self._resumed = False
 
-    def mark_resumed(self) -> None:
-        """Says that an earlier run did a part of the work whose seconds are not known."""
-        self._resumed = True
-
     @contextlib.contextmanager
     def stage(self, name: str, *, of: str | None = None, before: float = 0.0, resumed: bool = False) -> Iterator[Stage]:
         """Times a block; tells its begin, and its end where it ends well.
