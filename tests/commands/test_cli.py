@@ -461,9 +461,9 @@ def brief_home(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def briefly(invoke, brief_home, monkeypatch) -> None:
-    """All models of the zoo are compared on a sixteenth of the embedded text."""
+    """All models of the zoo are compared on a thirtieth of the built-in text."""
     monkeypatch.setenv("RECALLKIT_HOME", str(brief_home))
-    monkeypatch.setattr(builtin, "VALIDATION_TEXT", replace(builtin.VALIDATION_TEXT, limit_tokens=6_400))
+    monkeypatch.setattr(builtin, "VALIDATION_TEXT", replace(builtin.VALIDATION_TEXT, limit_tokens=3_200))
 
 
 def test_every_command_answers_without_arguments(invoke, briefly):
