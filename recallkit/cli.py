@@ -62,11 +62,15 @@ def _insistent_interrupts(heard: list[signal.Signals]) -> Iterator[None]:
 
     Python drops an exception that falls into a destructor. One that falls into an import can leave the import lock
     taken, and the program waits for ever, or is taken by a library for a missing package: there it waits for the end.
-    `heard` is empty as long as nobody asked for an end.
+    `heard` is empty as long as nobody asked for an end. Once the block has ended on such a request, further ones are
+    ignored: a repetition already under way, or a second Ctrl-C, would otherwise end the interpreter by the signal.
     """
     waiting: list[threading.Timer] = []
+    has_ended = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        if has_ended:
+            return
         importing = _is_importing(frame)
         again = threading.Timer(0.02 if importing else 1.0, os.kill, (os.getpid(), number))
         again.daemon = True
@@ -80,10 +84,11 @@ def _insistent_interrupts(heard: list[signal.Signals]) -> Iterator[None]:
     try:
         yield
     finally:
+        has_ended = True
         for timer in waiting:
             timer.cancel()
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if heard else handler)
 
 
 def _is_importing(frame: FrameType | None) -> bool:

@@ -13,7 +13,6 @@ a constant to the compiler, so that one source serves both cases.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -485,18 +484,6 @@ def _unpack(
                     lower <<= width
             row = row_begins[partition] + j
             out_high[row], out_low[row], out_counts[row] = high, low, counts[record]
-
-
-def merge_ngram_runs(runs: Sequence[NgramRun]) -> NgramRun:
-    """Merges any number of runs of one order in memory, always the two smallest."""
-    waiting = sorted(runs, key=lambda run: run.counts.size, reverse=True)
-    while len(waiting) > 1:
-        a, b = waiting.pop(), waiting.pop()
-        outputs = np.empty((3, a.counts.size + b.counts.size), np.uint64)
-        num_rows = merge_two_ngrams(a, b, *outputs)
-        # Views, not copies: pages that were never written to take no memory.
-        insort(waiting, NgramRun(*(column[:num_rows] for column in outputs)), key=lambda run: -run.counts.size)
-    return waiting[0] if waiting else _empty_run()
 
 
 def merge_two_ngrams(a: NgramRun, b: NgramRun, out_high: np.ndarray, out_low: np.ndarray, out_counts: np.ndarray) -> int:

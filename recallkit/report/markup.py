@@ -6,7 +6,6 @@ import base64
 import hashlib
 import html
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import printable
@@ -43,13 +42,6 @@ def shown_table(shown: Table) -> str:
     lines = (shown.caption or "").split("\n")
     caption = [tag("p", " ".join(text(line) for line in lines), class_="notes")] if shown.caption else []
     return "".join([tag("h3", text(shown.title)), table(shown.title, shown.headers, rows), *caption])
-
-
-def own_ids(drawing: str, name: str) -> str:
-    """A drawing whose ids begin with `name`, so that several fit on one page; HTML needs no namespace."""
-    drawing = re.sub(r' xmlns="[^"]*"', "", drawing)
-    drawing = re.sub(r'(?<=\sid=")([^"]+)(?=")', rf"{name}-\1", drawing)
-    return re.sub(r'(?<==")url\(#([^")]+)\)(?=")', rf"url(#{name}-\1)", drawing)
 
 
 def data(name: str, value: str) -> str:

@@ -153,11 +153,6 @@ def open_excerpts(slices: Path, models: Sequence[str] = ()) -> Excerpts:
     return Excerpts(slices, tuple(models), labelled, load_slices_tokenizer(slices, manifest["tokenizer"]))
 
 
-def read_sequence(slices: Path, sequence: int, models: Sequence[str] = ()) -> pl.DataFrame:
-    """One sequence of a slice directory, one row per predicted token; to read several, use `Excerpts.read`."""
-    return open_excerpts(slices, models).read(sequence)
-
-
 def scored_models(slices: Path) -> list[str]:
     """Names of the models with readable scores in a slice directory, in order."""
     names = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -229,19 +228,6 @@ def test_workers_tell_events_too(run, small_slices, tmp_path):
         assert {"printed by the model", "written past Python", "\\x1b[31m\\xff"} <= outputs
         assert any("of the model" in event["message"] for event in told)
         assert {event["command"] for event in told} == {"score"}
-
-
-def test_an_interrupted_command_says_so_in_an_event(start, tmp_path):
-    shard = write_jsonl(tmp_path / "t.jsonl", made_up_texts(20_000, 400))
-    process = start("--log-json", "slice", shard, "-o", tmp_path / "s")
-    deadline = time.monotonic() + 60
-    while "tokenising begins" not in process.err.read_text() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGINT)
-    process.join(60)
-    assert process.exitcode == 130
-    last = events_of(process.err.read_text())[-1]
-    assert (last["event"], last["level"], last["status"]) == ("interrupted", "warning", 130)
 
 
 def test_a_defect_is_one_event_with_its_traceback(monkeypatch, log):

@@ -13,7 +13,7 @@ import pytest
 from recallkit import attribution, cli, scoring, slicing
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.report.sequence import open_excerpts, read_sequence, scored_models
+from recallkit.report.sequence import open_excerpts, scored_models
 from recallkit.report.token_view import ShownSequence, Which, print_tokens, tokens_json
 from recallkit.storage import artifacts
 from recallkit.text.open_text import TextOptions
@@ -94,7 +94,7 @@ def test_a_sequence_is_its_rows_with_its_text(slices):
                 continue
             ids = [rows["prev_token"][0], *rows["token"]]
             assert (ids[row["earlier"] - 1], ids[row["earlier"]]) == (row["prev_token"], row["token"])
-    assert read_sequence(slices, 1, [MODEL])["nll_0"].to_list() == expected(slices, MODEL, 1)["nll"].to_list()
+    assert open_excerpts(slices, [MODEL]).read(1)["nll_0"].to_list() == expected(slices, MODEL, 1)["nll"].to_list()
 
 
 def test_bytes_that_are_no_character_are_written_out(slices):
@@ -135,7 +135,7 @@ def test_a_model_that_is_ahead_differs_too(slices, tmp_path):
     content[content.rindex(scores["nll"][0:1].to_numpy().tobytes())] ^= 1
     path.write_bytes(content)
     with pytest.raises(UserError, match="damaged"):
-        read_sequence(own, 0, [REFERENCE])
+        open_excerpts(own, [REFERENCE]).read(0)
 
 
 def shown_in(monkeypatch, capsys, shown, which=None, *, colours: bool) -> str:
@@ -360,14 +360,14 @@ def test_scores_that_do_not_fit_are_refused(slices, tmp_path):
     swapped = pl.read_parquet(path).with_columns(pl.col("position").shuffle(seed=1)).to_arrow()
     artifacts.write_parquet(path, [swapped], swapped.schema, manifest)
     with pytest.raises(UserError, match=r"not those of the labels.*recallkit score control:bigram"):
-        read_sequence(own, 0, [MODEL])
+        open_excerpts(own, [MODEL]).read(0)
     artifacts.write_parquet(path, [swapped], swapped.schema, {**manifest, "sequences_digest": "other"})
     with pytest.raises(UserError, match="other sequences"):
-        read_sequence(own, 0, [MODEL])
+        open_excerpts(own, [MODEL]).read(0)
     whole = (own / "tokens.parquet").read_bytes()
     (own / "tokens.parquet").write_bytes(whole[:100] + bytes(50) + whole[150:])
     with pytest.raises(UserError, match=r"tokens.parquet: damaged.*; slice again with --force"):
-        read_sequence(own, 0)
+        open_excerpts(own).read(0)
     assert scored_models(own) == ["control:bigram", "control:recall", "control:unigram"]
     path.write_bytes(b"no table")
     assert scored_models(own) == ["control:recall", "control:unigram"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from subprocess import Popen
 
 import pytest
 
+from recallkit import attribution
 from recallkit.counting.table import read_meta
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -87,3 +89,35 @@ def has_committed(folder: Path) -> bool:
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_jsonl(tmp_path_factory.mktemp("text") / "t.jsonl", made_up_texts(400, 300, seed=5))
+
+
+@pytest.fixture(scope="session")
+def compared(small_slices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compared")
+    attribution.gap("control:recall", ["control:bigram"], small_slices, folder)
+    return folder
+
+
+@pytest.fixture
+def command(text, small_slices, compared, tiny_model, tmp_path) -> Callable[[str, Path], list[object]]:
+    """A command that writes to a folder, which is made ready for it."""
+    rows = [{"doc_id": str(i), "key": "of", "value": "the", "text": f"{text} of:"} for i, text in enumerate(made_up_texts(40, 80, seed=7))]
+    (tmp_path / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def make(name: str, folder: Path) -> list[object]:
+        if name in ("score", "gap") and not (folder / "slices").exists():
+            shutil.copytree(small_slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+        evaluation = ["--device", "cpu", "--tasks", "fda", "--data", tmp_path, "--batch-size", 2]
+        commands: dict[str, list[object]] = {
+            "count": [text, "-o", folder / "c.duckdb", "--export", folder / "c.parquet"],
+            "slice": [text, "-o", folder / "s", "--seq-len", 64],
+            "profile": [text, "-o", folder / "p", "--seq-len", 64],
+            "score": [tiny_model("gpt_neox"), "--device", "cpu", "--batch-tokens", 512, "--slices", folder / "slices"],
+            "gap": ["control:recall", "control:bigram", "--slices", folder / "slices", "-o", folder / "gap"],
+            "report": [compared, "-o", folder / "r.html"],
+            "eval-recall": [tiny_model("rwkv"), *evaluation, "-o", folder / "e"],
+            "mqar": [tiny_model("rwkv"), "--device", "cpu", "--length", 32, "--pairs", 4, "--samples", 64, "-o", folder / "m"],
+        }
+        return [name, *commands[name]]
+
+    return make

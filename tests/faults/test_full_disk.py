@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from recallkit import attribution
-from tests.conftest import made_up_texts
 from tests.faults.conftest import left_over, made_of, visible
 
 
@@ -35,38 +31,6 @@ def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-@pytest.fixture(scope="session")
-def compared(small_slices: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("compared")
-    attribution.gap("control:recall", ["control:bigram"], small_slices, folder)
-    return folder
-
-
-@pytest.fixture
-def command(text, small_slices, compared, tiny_model, tmp_path) -> Callable[[str, Path], list[object]]:
-    """A command that writes to a folder, which is made ready for it."""
-    rows = [{"doc_id": str(i), "key": "of", "value": "the", "text": f"{text} of:"} for i, text in enumerate(made_up_texts(40, 80, seed=7))]
-    (tmp_path / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def make(name: str, folder: Path) -> list[object]:
-        if name in ("score", "gap") and not (folder / "slices").exists():
-            shutil.copytree(small_slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap", "lost+found"))
-        evaluation = ["--device", "cpu", "--tasks", "fda", "--data", tmp_path, "--batch-size", 2]
-        commands: dict[str, list[object]] = {
-            "count": [text, "-o", folder / "c.duckdb", "--export", folder / "c.parquet"],
-            "slice": [text, "-o", folder / "s", "--seq-len", 64],
-            "profile": [text, "-o", folder / "p", "--seq-len", 64],
-            "score": ["control:bigram", "--slices", folder / "slices"],
-            "gap": ["control:recall", "control:bigram", "--slices", folder / "slices", "-o", folder / "gap"],
-            "report": [compared, "-o", folder / "r.html"],
-            "eval-recall": [tiny_model("rwkv"), *evaluation, "-o", folder / "e"],
-            "mqar": [tiny_model("rwkv"), "--device", "cpu", "--length", 32, "--pairs", 4, "--samples", 64, "-o", folder / "m"],
-        }
-        return [name, *commands[name]]
-
-    return make
-
-
 def kilobytes_of(folder: Path) -> int:
     """Of a file system's pages."""
     return sum(-(-path.stat().st_size // 4096) * 4 for path in folder.rglob("*") if path.is_file())
@@ -76,7 +40,7 @@ _NAMES = ["count", "slice", "profile", "score", "gap", "report", "eval-recall", 
 _SLOW = [pytest.param(name, share, marks=pytest.mark.slow) for name in _NAMES for share in (0.05, 0.5)]
 
 
-@pytest.mark.parametrize(("name", "share"), [("slice", 0.6), ("gap", 0.6), *_SLOW])
+@pytest.mark.parametrize(("name", "share"), [("count", 0.6), ("slice", 0.6), *_SLOW])
 def test_a_full_disk_is_one_line_and_the_command_goes_on(run, disk, command, tmp_path, name, share):
     whole = tmp_path / "whole"
     whole.mkdir()

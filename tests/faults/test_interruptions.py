@@ -7,6 +7,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from recallkit import attribution
-from tests.conftest import made_up_texts
+from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import has_committed, left_over, listens, made_of, visible
 
 LINES = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
@@ -36,7 +38,7 @@ def check_stopped(process: BaseProcess, number: signal.Signals) -> None:
     ("stage", "number"),
     [
         ("slice", signal.SIGTERM),
-        pytest.param("count", signal.SIGTERM, marks=pytest.mark.slow),
+        ("count", signal.SIGINT),
         pytest.param("profile", signal.SIGINT, marks=pytest.mark.slow),
     ],
 )
@@ -61,6 +63,68 @@ def test_asked_to_end_a_command_keeps_its_work(listening, text, tmp_path, stage,
         assert process.exitcode == 0, process.err.read_text()
     assert made_of(tmp_path / "cut") == made_of(tmp_path / "whole")
     assert not list((tmp_path / "cut").rglob(".*"))
+
+
+INTERRUPTED_AGAIN = """
+import atexit, os, signal, sys
+from recallkit import cli
+
+number, again = signal.Signals(int(sys.argv[1])), sys.argv[2]
+
+def interrupt():
+    os.kill(os.getpid(), number)
+
+class Stderr:
+    def write(self, text):
+        sys.__stderr__.write(text)
+        interrupt()
+    def flush(self):
+        sys.__stderr__.flush()
+
+def app(**_):
+    if again == "line":
+        sys.stderr = Stderr()
+    else:
+        atexit.register(interrupt)
+    interrupt()
+
+cli.app = app
+cli.run(sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("again", ["line", "exit"])
+def test_a_second_interrupt_changes_neither_line_nor_status(number, again):
+    """One that arrives when the command has ended: while the line is written, while the interpreter ends."""
+    command = [sys.executable, "-c", INTERRUPTED_AGAIN, str(int(number)), again, "gap"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    word, status = LINES[number]
+    assert (done.returncode, done.stderr) == (status, f"recallkit: {word}; {GOES_ON}\n")
+
+
+def test_an_interrupted_command_says_so_in_an_event():
+    command = [sys.executable, "-c", INTERRUPTED_AGAIN, str(int(signal.SIGINT)), "exit", "gap", "--log-json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 130
+    last = json.loads(done.stderr.splitlines()[-1])
+    assert (last["event"], last["level"], last["status"]) == ("interrupted", "warning", 130)
+
+
+def test_ctrl_c_is_heard_at_any_moment(home, tmp_path):
+    """Also while modules are being imported, where an exception would be lost or leave the import lock taken."""
+    shard = write_jsonl(tmp_path / "long.jsonl", made_up_texts(400, 400) * 20)
+    command = [sys.executable, "-m", "recallkit", "count", str(shard), "-o", str(tmp_path / "c.duckdb"), "--force"]
+    for seconds in (0.0, 0.2, 0.4):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        while not listens(process) and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        # Python itself reports an interrupt that fell into an import before ours is heard.
+        assert err.splitlines()[-1] == f"recallkit: interrupted; {GOES_ON}"
 
 
 def test_workers_leave_the_end_to_their_parent(listening, tiny_model, small_slices, tmp_path):

@@ -1,130 +1,81 @@
-"""Killed for real: SIGKILL at random moments of count, slice, score and eval-recall, and the same bytes in the end.
+"""Killed for real: SIGKILL once a command has kept some of its work, again some time later, and the same bytes in the end.
 
-The commands run in processes of their own; only how often they commit is set, so that a run of seconds has many
-moments to be killed between. The processes are warm ones: few of the moments are spent on imports.
+The commands run in processes of their own; only how often they commit is set, so that a run of seconds has many moments to be
+killed between. The processes are warm ones: few of the moments are spent on imports.
 """
 
 from __future__ import annotations
 
 import json
-import random
+import signal
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from recallkit.counting.table import read_meta
-from recallkit.storage import artifacts
-from tests.conftest import made_up_texts, write_jsonl
+from tests.faults.conftest import commit_often, made_of
+
+COMMANDS = {
+    "count": ["--limit-tokens", 30_000],
+    "slice": [],
+    "profile": ["--boundary", "document"],
+    "score": [],
+    "eval-recall": [],
+    "mqar": [],
+}
+"""What keeps parts of its work, and options that are given too."""
 
 
-def commit_often() -> None:
-    from recallkit.counting import bigrams
-    from recallkit.scoring import scores
-    from recallkit.text import sequences, tokenizers
-
-    bigrams.SECONDS_PER_CHUNK = 0.0
-    tokenizers._BATCH_CHARACTERS = 20_000
-    scores.SEQUENCES_PER_PART = 2
-    sequences.SEQUENCES_PER_ROW_GROUP = scores.SEQUENCES_PER_ROW_GROUP = 16
-
-
-def without_timings(manifest: dict[str, Any]) -> dict[str, Any]:
-    """What is the same whenever it was made, and in however many runs."""
-    return {key: value for key, value in manifest.items() if key != "timings"}
+def kept(folder: Path) -> set[tuple[str, int]]:
+    """What is kept of unfinished work: parts, and the number of commits in a state."""
+    found = {(path.name, 0) for path in folder.rglob(".*.partial/part-*")}
+    for path in folder.rglob("state.json"):
+        try:
+            found.add((path.parent.name, json.loads(path.read_text())["num_parts"]))
+        except OSError:  # it has just ended
+            continue
+    return {(name, number) for name, number in found if number or name.startswith("part-")}
 
 
-@pytest.fixture
-def finish(start) -> Callable[..., float]:
-    def call(*arguments: object) -> float:
-        """Lets the command end; seconds it took."""
-        begun = time.monotonic()
-        process = start(*arguments, prepared=commit_often)
+def amounts(folder: Path) -> dict[str, int]:
+    """Tokens of the stages of every manifest whose timings are of the whole work."""
+    found = {}
+    for path in folder.rglob("manifest.json"):
+        for name, stage in json.loads(path.read_text()).get("timings", {"stages": {}})["stages"].items():
+            found[f"{path.relative_to(folder)}: {name}"] = stage.get("tokens")
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_killed_goes_on_to_the_same_bytes(
+    start: Callable[..., BaseProcess], command: Callable[[str, Path], list[object]], tmp_path: Path, name: str
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    arguments = {}
+    for folder in (whole, cut):
+        folder.mkdir()
+        arguments[folder] = [*command(name, folder), *COMMANDS[name]]
+
+    def end(folder: Path) -> str:
+        process = start(*arguments[folder], prepared=commit_often)
         process.join(120)
         assert process.exitcode == 0, process.err.read_text()
-        return time.monotonic() - begun
+        return process.err.read_text()
 
-    return call
-
-
-@pytest.fixture
-def kill_often(start) -> Callable[..., None]:
-    def call(arguments: list[object], seconds: float, outputs: list[Path], seed: int, *, times: int = 4) -> None:
-        """Kills the command at random moments of its `seconds`; one that was faster starts again from nothing."""
-        rng, killed = random.Random(seed), 0
-        while killed < times:
-            process, begun = start(*arguments, prepared=commit_often), time.monotonic()
-            process.join(rng.uniform(0.3, 1.0) * seconds)
-            if process.exitcode is None:
-                killed += 1
-                process.kill()
-                process.join()
-            else:
-                assert process.exitcode == 0, process.err.read_text()
-                seconds = time.monotonic() - begun
-                for path in outputs:
-                    artifacts.remove(path)
-
-    return call
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_jsonl(tmp_path_factory.mktemp("text") / "t.jsonl", made_up_texts(400, 400, seed=5))
-
-
-def test_count_survives(finish, kill_often, text, tmp_path):
-    def command(name: str) -> list[object]:
-        return ["count", text, "-o", tmp_path / f"{name}.duckdb", "--export", tmp_path / f"{name}.parquet"]
-
-    seconds = finish(*command("whole"))
-    kill_often(command("cut"), seconds, [tmp_path / "cut.duckdb"], seed=1)
-    finish(*command("cut"))
-    assert (tmp_path / "cut.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
-    assert without_timings(read_meta(tmp_path / "cut.duckdb")) == without_timings(read_meta(tmp_path / "whole.duckdb"))
-    assert not list(tmp_path.glob(".*"))
-
-
-@pytest.mark.parametrize("boundary", ["pack", "document"])
-def test_slice_survives(finish, kill_often, text, tmp_path, boundary):
-    def command(name: str) -> list[object]:
-        return ["slice", text, "-o", tmp_path / name, "--seq-len", 256, "--boundary", boundary]
-
-    seconds = finish(*command("whole"))
-    kill_often(command("cut"), seconds, [tmp_path / "cut"], seed=2)
-    finish(*command("cut"))
-    for name in ("tokens.parquet", "sequences.parquet"):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    cut, whole = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("cut", "whole"))
-    assert without_timings(cut) == without_timings(whole)
-    assert cut["timings"]["stages"]["labelling"]["tokens"] == whole["timings"]["stages"]["labelling"]["tokens"] == whole["num_rows"]
-
-
-def test_score_survives(finish, kill_often, tiny_model, tmp_path):
-    text = write_jsonl(tmp_path / "t.jsonl", made_up_texts(60, 300, seed=6))
-    for name in ("whole", "cut"):
-        finish("slice", text, "-o", tmp_path / name, "--seq-len", 64)
-    command = ["score", tiny_model("gpt_neox"), "--device", "cpu", "--batch-tokens", 512, "--slices"]
-    seconds = finish(*command, tmp_path / "whole")
-    kill_often([*command, tmp_path / "cut"], seconds, [tmp_path / "cut" / "scores"], seed=3)
-    finish(*command, tmp_path / "cut")
-    [whole] = (tmp_path / "whole" / "scores").glob("*.parquet")
-    assert (tmp_path / "cut" / "scores" / whole.name).read_bytes() == whole.read_bytes()
-    assert not list((tmp_path / "cut" / "scores").glob(".*"))
-    cut, told = (json.loads((tmp_path / name / "scores" / whole.name).with_suffix(".json").read_text()) for name in ("cut", "whole"))
-    assert without_timings(cut) == without_timings(told)
-
-
-def test_eval_recall_survives(finish, kill_often, tiny_model, tmp_path):
-    rows = [{"doc_id": str(i), "key": "of", "value": "the", "text": f"{text} of:"} for i, text in enumerate(made_up_texts(40, 150, seed=7))]
-    (tmp_path / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["eval-recall", tiny_model("rwkv"), "--device", "cpu", "--tasks", "fda", "--data", tmp_path, "--batch-size", 2, "-o"]
-    seconds = finish(*command, tmp_path / "whole")
-    kill_often([*command, tmp_path / "cut"], seconds, [tmp_path / "cut"], seed=4, times=5)
-    finish(*command, tmp_path / "cut")
-    [whole] = (tmp_path / "whole" / "documents").rglob("*.parquet")
-    [cut] = (tmp_path / "cut" / "documents").rglob("*.parquet")
-    assert cut.read_bytes() == whole.read_bytes()
-    assert not list((tmp_path / "cut").rglob(".*"))
+    end(whole)
+    for seconds in (0.0, 0.05):
+        before, process = kept(cut), start(*arguments[cut], prepared=commit_often)
+        deadline = time.monotonic() + 120
+        while kept(cut) <= before and process.exitcode is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        process.join(seconds)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, "it has ended before it was killed"
+        assert kept(cut)
+    assert "resuming after" in end(cut)
+    assert made_of(cut) == made_of(whole)
+    assert amounts(cut) == amounts(whole)
+    assert not list(cut.rglob(".*"))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +20,18 @@ of_the_compiler = pytest.mark.filterwarnings("ignore::DeprecationWarning", "igno
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 5e-3}
 """Largest relative error in the Euclidean norm against the exact result, by the type of the inputs."""
+
+
+def pairwise(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Combinations of one value of each axis, few, in which any two values of different axes meet: of 4 x 2 x 7 values 28, not 56."""
+    places = list(itertools.product(*(range(len(axis)) for axis in axes)))
+    missing = {pair for chosen in places for pair in itertools.combinations(enumerate(chosen), 2)}
+    found = []
+    while missing:
+        best = max(places, key=lambda chosen: sum(pair in missing for pair in itertools.combinations(enumerate(chosen), 2)))
+        missing.difference_update(itertools.combinations(enumerate(best), 2))
+        found.append(tuple(axis[place] for axis, place in zip(axes, best, strict=True)))
+    return found
 
 
 def relative_error(out: Tensor, exact: Tensor) -> float:

@@ -6,6 +6,8 @@ process of its own: `python -m tests.kernels.compilation` reads cases as JSON li
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib
 import json
 import os
@@ -58,14 +60,30 @@ class Resources:
 
 def compile_all(cases: list[Case]) -> list[Resources]:
     """Compiles the cases in one process without the interpreter. Raises RuntimeError with its words where one does not compile."""
-    lines = "".join(json.dumps(asdict(case)) + "\n" for case in cases)
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.compilation"], input=lines, capture_output=True, text=True, check=False, env=environment
+    found = []
+    for case in cases:
+        process = _compiler()
+        process.stdin.write(json.dumps(asdict(case)) + "\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        if not answer:
+            _compiler.cache_clear()
+            raise RuntimeError(process.communicate()[1][-4000:])
+        found.append(Resources(**json.loads(answer)))
+    return found
+
+
+@functools.cache
+def _compiler() -> Any:
+    """One process for all cases of a run: it takes longer to import torch than to compile most of them."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "tests.kernels.compilation"],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "0"},
     )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-4000:])
-    return [Resources(**json.loads(line)) for line in done.stdout.splitlines()]
+    atexit.register(process.communicate)  # at the end of its input it ends
+    return process
 
 
 def assert_compiles(cases: list[Case], *, matrix: str | None = "HGMMA", stack: int = 0) -> list[Resources]:

@@ -15,9 +15,17 @@ import torch
 from torch import Tensor
 
 from recallkit.kernels import choice, fla
-from tests.kernels.checks import assert_close, relative_error
+from tests.kernels.checks import assert_close, pairwise, relative_error
 
 Inputs = dict[str, Tensor]
+
+SIZES = [(1, 8, 60), (2, 16, 1), (15, 24, 100), (16, 16, 96), (17, 1, 16), (63, 8, 60), (64, 16, 96), (65, 24, 8), (130, 24, 100)]
+"""Tokens (around chunks of 16 and of 64) and widths of keys and of values."""
+
+of_all_sizes = pytest.mark.parametrize(
+    ("sizes", "dtype", "std"), pairwise(SIZES, [torch.float64, torch.float32, torch.float16, torch.bfloat16], [1.0, 3.0])
+)
+"""Every size in every type, and each of both with small and with large queries and keys."""
 
 
 @dataclass(frozen=True)

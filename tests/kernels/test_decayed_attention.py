@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from recallkit.kernels.decayed_attention.api import decayed_attention
 from tests.kernels.checks import assert_close, draw, relative_error
-from tests.kernels.recurrences import Inputs, Recurrence, stand_in_for_the_library
+from tests.kernels.recurrences import Inputs, Recurrence, of_all_sizes, stand_in_for_the_library
 
 
 def constant(b, h, t, k, v, dtype, *, std=1.0, strength=1.0) -> Inputs:
@@ -33,11 +33,9 @@ KINDS = pytest.mark.parametrize(
 
 
 @KINDS
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("std", [1.0, 3.0])
-@pytest.mark.parametrize(("t", "k", "v"), [(1, 8, 60), (2, 16, 1), (17, 8, 60), (63, 24, 100), (64, 16, 96), (65, 1, 16), (130, 24, 8)])
-def test_torch_equals_reference(kind, t, k, v, std, dtype):
-    kind.check(kind.draw(2, 2, t, k, v, dtype, std=std), scale=0.3)
+@of_all_sizes
+def test_torch_equals_reference(kind, sizes, dtype, std):
+    kind.check(kind.draw(2, 2, *sizes, dtype, std=std), scale=0.3)
 
 
 @KINDS

@@ -11,7 +11,7 @@ from torch.nn import functional
 from recallkit.kernels.decayed_attention.api import decayed_attention
 from recallkit.kernels.gated_linear_attention.api import gated_linear_attention
 from tests.kernels.checks import assert_close, draw
-from tests.kernels.recurrences import Inputs, Recurrence
+from tests.kernels.recurrences import Inputs, Recurrence, of_all_sizes
 
 
 def drawn(b, h, t, k, v, dtype, *, std=1.0, strength=1.0) -> Inputs:
@@ -23,11 +23,9 @@ def drawn(b, h, t, k, v, dtype, *, std=1.0, strength=1.0) -> Inputs:
 GLA = Recurrence(gated_linear_attention, drawn)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("std", [1.0, 3.0])
-@pytest.mark.parametrize(("t", "k", "v"), [(1, 8, 60), (2, 16, 1), (15, 24, 100), (16, 16, 96), (17, 1, 16), (65, 24, 8), (130, 8, 60)])
-def test_torch_equals_reference(t, k, v, std, dtype):
-    GLA.check(drawn(2, 2, t, k, v, dtype, std=std), scale=0.3)
+@of_all_sizes
+def test_torch_equals_reference(sizes, dtype, std):
+    GLA.check(drawn(2, 2, *sizes, dtype, std=std), scale=0.3)
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 16, 64, 1000])

@@ -16,7 +16,7 @@ from recallkit.models.mixers.h3 import H3
 from recallkit.models.mixers.hyena import Hyena
 from recallkit.models.mixers.long_conv import LongConv
 from recallkit.models.mixers.s4d import S4D
-from tests.kernels.checks import DEVICE, LENGTHS, assert_close, draw, relative_error
+from tests.kernels.checks import DEVICE, LENGTHS, assert_close, draw, pairwise, relative_error
 from tests.kernels.compilation import Case, assert_compiles
 
 KERNEL = "recallkit.kernels.long_conv.triton_impl"
@@ -57,9 +57,7 @@ def test_reference_is_the_sum():
     assert_close(long_conv(u, filters, impl="reference"), as_the_sum_is_written(u, filters))
 
 
-@pytest.mark.parametrize("t", [*LENGTHS, 2, 8, 9])
-@pytest.mark.parametrize("taps", [1, 8, 9, 20, 65, 300])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("t", "taps", "dtype"), pairwise([*LENGTHS, 2, 8, 9], [1, 8, 9, 20, 65, 300], [torch.float32, torch.float64]))
 def test_torch_equals_reference(t, taps, dtype):
     u, filters, added = draw(2, t, 5, dtype=dtype), draw(5, taps, dtype=dtype), given(2, t, 5, dtype=dtype)
     made = long_conv(u, filters, **added, impl="torch")

@@ -213,7 +213,7 @@ def test_queries_and_keys_that_do_not_fit_are_named(shapes, dtypes, message):
 
 
 @pytest.mark.parametrize("kind", ["none", "one", "some", "all", "ragged"])
-@pytest.mark.parametrize(("t", "heads", "width", "std"), [(1, 1, 16, 1), (17, 5, 64, 3), (20, 2, 24, 1), (9, 3, 100, 3)])
+@pytest.mark.parametrize(("t", "heads", "width", "std"), [(1, 1, 16, 1), (17, 3, 64, 3), (20, 1, 24, 1), (9, 2, 100, 3)])
 def test_triton_equals_reference(kind, t, heads, width, std):
     check("triton", *qkv(2, heads, t, width, std=std), *lists(counts_of(kind, 2, t), t), times=2)
 

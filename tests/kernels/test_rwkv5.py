@@ -11,7 +11,7 @@ from torch.nn import functional
 from recallkit.kernels.gated_linear_attention.api import gated_linear_attention
 from recallkit.kernels.rwkv5.api import rwkv5_attention
 from tests.kernels.checks import assert_close, draw
-from tests.kernels.recurrences import Inputs, Recurrence
+from tests.kernels.recurrences import Inputs, Recurrence, of_all_sizes
 
 
 def drawn(b, h, t, k, v, dtype, *, std=1.0, strength=1.0) -> Inputs:
@@ -24,11 +24,9 @@ def drawn(b, h, t, k, v, dtype, *, std=1.0, strength=1.0) -> Inputs:
 RWKV5 = Recurrence(rwkv5_attention, drawn)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("std", [1.0, 3.0])
-@pytest.mark.parametrize(("t", "k", "v"), [(1, 8, 60), (2, 16, 1), (17, 24, 100), (63, 8, 60), (64, 16, 96), (65, 1, 16), (130, 24, 8)])
-def test_torch_equals_reference(t, k, v, std, dtype):
-    RWKV5.check(drawn(2, 2, t, k, v, dtype, std=std))
+@of_all_sizes
+def test_torch_equals_reference(sizes, dtype, std):
+    RWKV5.check(drawn(2, 2, *sizes, dtype, std=std))
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.01, 30.0, 400.0, math.inf])

@@ -13,7 +13,7 @@ from recallkit.kernels.choice import preferring
 from recallkit.kernels.selective_scan import torch_impl
 from recallkit.kernels.selective_scan.api import selective_scan, selective_scan_step
 from recallkit.models.mixers.mamba import Mamba
-from tests.kernels.checks import DEVICE, assert_close, draw
+from tests.kernels.checks import DEVICE, TOLERANCES, assert_close, draw, pairwise
 from tests.kernels.compilation import Case, assert_compiles
 
 NARROW = ("x", "write", "read", "gate")
@@ -78,9 +78,10 @@ def test_a_scan_by_hand():
         assert y.flatten().tolist() == pytest.approx([200.0, 280.0, 160.0])
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (5, 2, 3, 8), (17, 1, 33, 24), (65, 2, 5, 16), (130, 1, 7, 3)])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("options", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "options"),
+    pairwise([(1, 1, 1, 1), (5, 2, 3, 8), (17, 1, 33, 24), (65, 2, 5, 16), (130, 1, 7, 3)], list(TOLERANCES), [False, True]),
+)
 def test_torch_equals_reference(sizes, dtype, options):
     check(given(*sizes, dtype, options=options), "torch")
 

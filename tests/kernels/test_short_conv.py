@@ -12,7 +12,7 @@ from torch.nn import functional
 from recallkit.kernels.choice import preferring
 from recallkit.kernels.short_conv.api import short_conv
 from recallkit.models.mixers.base_conv import BaseConv, GatedShortConv
-from tests.kernels.checks import DEVICE, assert_close, draw
+from tests.kernels.checks import DEVICE, TOLERANCES, assert_close, draw, pairwise
 from tests.kernels.compilation import Case, assert_compiles
 
 OPTIONS = ("bias", "history", "gate")
@@ -65,9 +65,7 @@ def test_it_is_the_convolution_of_torch(k):
         assert_close(short_conv(**tensors, impl=impl)[0], wanted)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 7, 12])
-@pytest.mark.parametrize("options", [(), ("bias",), ("history",), OPTIONS])
+@pytest.mark.parametrize(("k", "dtype", "options"), pairwise([1, 2, 3, 4, 7, 12], list(TOLERANCES), [(), ("bias",), ("history",), OPTIONS]))
 def test_torch_equals_reference(dtype, k, options):
     for t in (1, 2, 5, 40):
         check(given(2, t, 6, k, dtype, options=options), "torch", "silu" if options else None)
@@ -75,10 +73,11 @@ def test_torch_equals_reference(dtype, k, options):
             check(given(2, t, 6, k, dtype, options=options), "torch", "silu" if options else None)
 
 
-@pytest.mark.parametrize(("t", "k"), [(1, 3), (2, 4), (3, 3), (6, 2), (3, 1)])
-@pytest.mark.parametrize("options", [(), ("bias",), OPTIONS])
-@pytest.mark.parametrize("impl", ["torch", "reference"])
-def test_gradients_are_the_derivatives(t, k, options, impl):
+@pytest.mark.parametrize(
+    ("sizes", "options", "impl"), pairwise([(1, 3), (2, 4), (3, 3), (6, 2), (3, 1)], [(), ("bias",), OPTIONS], ["torch", "reference"])
+)
+def test_gradients_are_the_derivatives(sizes, options, impl):
+    t, k = sizes
     tensors = given(2, t, 3, k, options=options)
 
     def convolve(*values: Tensor) -> tuple[Tensor, Tensor]:

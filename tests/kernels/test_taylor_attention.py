@@ -14,7 +14,7 @@ from recallkit.kernels.taylor_attention.api import taylor_attention, taylor_atte
 from recallkit.kernels.taylor_attention.features import num_taylor_features, taylor_features, taylor_scores
 from recallkit.kernels.taylor_attention.state import TaylorState, zero_state
 from recallkit.models.mixers.linear_attention import LinearAttention
-from tests.kernels.checks import DEVICE, assert_close, draw, relative_error
+from tests.kernels.checks import DEVICE, assert_close, draw, pairwise, relative_error
 from tests.kernels.compilation import Case, assert_compiles
 
 KERNEL = "recallkit.kernels.taylor_attention.triton_impl"
@@ -82,11 +82,11 @@ def test_reference_is_the_normalised_sum_and_its_state_the_sum_of_products():
     torch.testing.assert_close((taylor_features(later) @ state.k[..., None])[..., 0], scores.sum(dim=-1))
 
 
-@pytest.mark.parametrize("std", [1, 3])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("t", "f", "v"), [(1, 16, 64), (17, 8, 60), (128, 24, 96), (129, 5, 3), (300, 16, 100)])
-def test_torch_equals_reference(t, f, v, dtype, std):
-    given = operands(2, 2, t, f, v, std=std, dtype=dtype)
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "std"), pairwise([(1, 16, 64), (17, 8, 60), (128, 24, 96), (129, 5, 3), (300, 16, 100)], DTYPES, [1, 3])
+)
+def test_torch_equals_reference(sizes, dtype, std):
+    given = operands(2, 2, *sizes, std=std, dtype=dtype)
     for state in (None, earlier(given[0], given[2])):
         assert_equal(taylor_attention(*given, state, impl="torch"), exactly(*given, state), dtype)
 

@@ -14,7 +14,7 @@ from recallkit.kernels.window_attention.api import window_attention, window_atte
 from recallkit.kernels.window_attention.ring import WindowState, empty_window, positions_in_ring, written_ring
 from recallkit.kernels.window_attention.rotation import rotate
 from recallkit.models.mixers.sliding_window import SlidingWindow
-from tests.kernels.checks import DEVICE, TOLERANCES, assert_close, draw, of_the_compiler
+from tests.kernels.checks import DEVICE, TOLERANCES, assert_close, draw, of_the_compiler, pairwise
 from tests.kernels.compilation import Case, assert_compiles
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -54,9 +54,7 @@ def assert_steps(made: tuple[Tensor, WindowState], exact: tuple[Tensor, WindowSt
 # A whole text.
 
 
-@pytest.mark.parametrize("window", [1, 2, 7, 64])
-@pytest.mark.parametrize("t", [1, 15, 17, 64, 130])
-@pytest.mark.parametrize("std", [1.0, 3.0])
+@pytest.mark.parametrize(("window", "t", "std"), pairwise([1, 2, 7, 64], [1, 15, 17, 64, 130], [1.0, 3.0]))
 def test_torch_equals_reference(window, t, std):
     for dtype in (torch.float32, torch.float64):
         q, k, v = tokens(2, 2, t, 24, std=std, dtype=dtype)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -172,12 +169,6 @@ def test_what_stands_before_every_text_stands_before_sequences(home, tiny_model,
 # ---------------------------------------------------------------------------------------------------- found again, gone on
 
 
-def work(out: str, home: str) -> None:
-    """What is killed on its way."""
-    os.environ["RECALLKIT_HOME"] = home
-    evaluate_mqar(["zoo:attention"], [8, 16], Path(out), MqarOptions(length=64, samples=150))
-
-
 def contents(out: Path) -> dict[str, bytes]:
     """All files; of manifests what does not depend on how long it took."""
     files = {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
@@ -186,27 +177,6 @@ def contents(out: Path) -> dict[str, bytes]:
         del manifest["timings"]
         files[name] = json.dumps(manifest).encode()
     return files
-
-
-def test_a_killed_run_goes_on_to_the_same_bytes(home, warm, tmp_path, capsys):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    work(str(whole), str(home))
-    process = warm.Process(target=work, args=(str(killed), str(home)))
-    process.start()
-    files = files_of(killed, "zoo:attention", 64, 8)
-    folder = files.queries.with_name(f".{files.queries.name}{artifacts.PARTIAL}")
-    deadline = time.monotonic() + 120
-    while len(list(folder.glob("part-*"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    assert folder.exists()
-    assert not files.queries.exists()
-    capsys.readouterr()
-    work(str(killed), str(home))
-    assert "resuming after" in capsys.readouterr().err
-    assert contents(killed) == contents(whole)
-    assert not [name for name in contents(killed) if "/." in name or name.startswith(".")], "nothing is left behind"
 
 
 def test_finished_work_is_found_again(home, tmp_path, monkeypatch):

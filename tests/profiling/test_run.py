@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -115,49 +114,6 @@ def test_tables_of_two_runs_are_not_taken_for_one(text, tmp_path):
     assert not other.distances.equals(first.distances)
     assert_same(profile(text, tmp_path / "out", seq_len=64), first)
     assert_same(read_profile(tmp_path / "out"), first)
-
-
-def commit_often() -> None:
-    from recallkit.text import sequences, tokenizers
-
-    profiling.SECONDS_PER_COMMIT = 0.0
-    tokenizers._BATCH_CHARACTERS = 20_000
-    sequences.SEQUENCES_PER_ROW_GROUP = 16
-
-
-def num_commits(folder: Path) -> int:
-    """How often unfinished work was committed."""
-    path = folder / "state.json"
-    return json.loads(path.read_text())["num_parts"] if path.exists() else 0
-
-
-@pytest.mark.parametrize(("boundary", "kills"), [("pack", 2), ("document", 1)])
-def test_a_killed_run_ends_in_the_same_bytes(start, tmp_path, boundary, kills):
-    source = write_jsonl(tmp_path / "t.jsonl", made_up_texts(300, 300, seed=5))
-    folder = tmp_path / "cut" / ".profile.parquet.partial"
-
-    def begin(name: str):
-        return start("profile", source, "-o", tmp_path / name, "--seq-len", 128, "--boundary", boundary, prepared=commit_often)
-
-    def end(process) -> None:
-        process.join(120)
-        assert process.exitcode == 0, process.err.read_text()
-
-    end(begin("whole"))
-    for number_of_kill in range(kills):
-        wanted, process = num_commits(folder) + 1 + number_of_kill, begin("cut")
-        deadline = time.monotonic() + 120
-        while num_commits(folder) < wanted and process.exitcode is None and time.monotonic() < deadline:
-            time.sleep(0.002)
-        process.kill()
-        process.join()
-        assert folder.exists(), "it was killed on its way"
-    process = begin("cut")
-    end(process)
-    assert "resuming after" in process.err.read_text()
-    for name in FILES:
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == sorted([*FILES, "manifest.json"])
 
 
 def test_a_run_that_fails_goes_on_from_its_last_commit(text, tmp_path, monkeypatch, capsys):

@@ -439,7 +439,7 @@ def test_real_text_is_translated_as_slowly_computed_with_the_fast_encoder(test_d
     from recallkit.text.corpus import open_corpus
 
     reference, other = (load_real(test_data, name) for name in names)
-    documents = [d.text[:3000] for d in open_corpus([str(test_data / "corpus" / "valid.jsonl.zst")]).documents()][::60]
+    documents = [d.text[:2000] for d in open_corpus([str(test_data / "corpus" / "valid.jsonl.zst")]).documents()][::120]
     ids, offsets = reference.encode(documents)
     stream = list(itertools.chain(*([*part.tolist(), reference.end_token_id] for part in np.split(ids, offsets[1:-1]))))
     parts = [stream[start : start + 513] for start in range(0, len(stream) - 1, 512)]

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from recallkit.models.loading import warn_remote_code
+from recallkit import cli
 from recallkit.models.protocol import ModelRequest
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -65,12 +65,15 @@ def slices(run, home, tmp_path_factory):
     ],
     ids=" ".join,
 )
-def test_no_command_prints_what_a_terminal_obeys(run, slices, command, tmp_path, monkeypatch):
+def test_no_command_prints_what_a_terminal_obeys(slices, command, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    done = run(*command, slices)
-    assert done.returncode == 0, done.stderr
-    assert not CONTROL.search(done.stdout), sorted(set(CONTROL.findall(done.stdout)))
-    assert not CONTROL.search(done.stderr)
+    with pytest.raises(SystemExit) as ended:
+        cli.run([*command, str(slices)])
+    out, err = capfd.readouterr()
+    assert ended.value.code == 0, err
+    assert out
+    assert not CONTROL.search(out), sorted(set(CONTROL.findall(out)))
+    assert not CONTROL.search(err)
 
 
 def test_nor_does_a_mistake(run, tmp_path):

@@ -481,14 +481,14 @@ def write_zst(path: Path, block: bytes, times: int) -> None:
 
 
 def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
-    write_zst(tmp_path / "a.jsonl.zst", lines(*({"text": f"document {i} " * 500} for i in range(160))), 200)
+    write_zst(tmp_path / "a.jsonl.zst", lines(*({"text": f"document {i} " * 500} for i in range(160))), 60)
     tracemalloc.start()
     try:
         num_bytes = sum(len(d.text) for d in open_corpus([str(tmp_path)]).documents())
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert num_bytes > 180_000_000
+    assert num_bytes > 50_000_000
     assert peak < 8_000_000
 
 

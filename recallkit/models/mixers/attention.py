@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.kernels.masked_attention.api import masked_attention
 from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
 from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
 from recallkit.models.mixers.short_conv import ShortConv
@@ -84,10 +83,6 @@ class Attention(Mixer):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The attention of a whole sequence from its first token on, all (b, h, t, k)."""
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    def attend_where_seen(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """As `attend`, with the mask of all pairs that `sees` gives."""
-        return masked_attention(q, k, v, self.sees)
 
     def merge(self, context: Tensor) -> Tensor:
         """context: (b, h, t, k) -> (b, t, d): the heads side by side, projected."""

@@ -58,12 +58,6 @@ def pattern_mask(pattern: str, t: int, *, part: int | None = None, stride: int =
     return sees_in_pattern(pattern, places[:, None], places[None, :], part=part, stride=stride, sparsity=sparsity, seed=seed)
 
 
-def sparsity_level(mask: Tensor) -> float:
-    """The share of the pairs j <= i of a (t, t) mask that are not seen."""
-    t = len(mask)
-    return 1 - float(mask.sum()) / (t * (t + 1) / 2)
-
-
 class SparseAttention(Attention):
     """Softmax attention over the keys of a sparse pattern, S(i) as in `sees_in_pattern`.
 
@@ -77,8 +71,8 @@ class SparseAttention(Attention):
     Star (Star-Transformer, arXiv 1902.09113) and random have one part, so `union` is their only configuration. Yun et al. write
     star for both directions: a token sees its neighbours and one relay, which sees all. A causal relay can only attend to what
     is before it, so there is one at the end of each `stride` tokens: it sees all before it, and the others see the last one.
-    Yun et al. name a pattern's sparsity level by the share of zeros in the mask; here it is that of the pairs j <= i
-    (`sparsity_level`): `stride` sets it for the first three patterns, `sparsity` for random. Every query sees itself. Other
+    Yun et al. name a pattern's sparsity level by the share of zeros in the mask; here it is the share of the pairs
+    j <= i that are not seen: `stride` sets it for the first three patterns, `sparsity` for random. Every query sees itself. Other
     options are those of `Attention`.
 
     Only the mask is sparse: on CPU and in training `forward` is dense attention under it, in time and memory of t^2 whatever the

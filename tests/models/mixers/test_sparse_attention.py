@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recallkit.models.mixers.attention import Attention
-from recallkit.models.mixers.sparse_attention import PATTERNS, SparseAttention, pattern_mask, sparsity_level
+from recallkit.models.mixers.sparse_attention import PATTERNS, SparseAttention, pattern_mask
 from tests.models.mixers.battery import check_mixer, difference, inputs
 
 D = 16
@@ -78,13 +78,6 @@ def test_random_pairs_are_as_many_as_asked_and_spread(sparsity):
         assert (lines - (1 - sparsity)).abs().max() <= 5 * (sparsity * (1 - sparsity) / (t - 60)) ** 0.5 + 1e-9
     other = pattern_mask("random", t, sparsity=sparsity, seed=6)
     assert torch.equal(mask, other) == (sparsity in (0.0, 1.0))
-
-
-def test_sparsity_levels_are_shares_of_the_causal_pairs():
-    # Of 28 pairs of seven tokens, the strided masks above show 22, 12 and 23.
-    levels = [sparsity_level(pattern_mask("strided", 7, part=part, stride=3)) for part in (0, 1, None)]
-    assert levels == pytest.approx([1 - 22 / 28, 1 - 12 / 28, 1 - 23 / 28])
-    assert sparsity_level(torch.ones(9, 9).tril().bool()) == 0
 
 
 @pytest.mark.parametrize(
