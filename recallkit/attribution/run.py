@@ -10,6 +10,7 @@ from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models.kinds import kind_of
 from recallkit.scoring.run import ScoringOptions, count_inexact, score, score_path
+from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
 from recallkit.storage.journal import is_finished
 from recallkit.storage.timings import Timings, write_manifest
@@ -21,17 +22,24 @@ if TYPE_CHECKING:
     from recallkit.attribution.tables import GapTables
 
 
-def gap_path(slices: Path, reference: str, models: Sequence[str]) -> Path:
-    """Where the gap between these models lies unless the user says otherwise: each question has a folder of its own."""
-    return slices / "gap" / artifacts.file_slug(" vs ".join([reference, *models]))
+def gap_path(slices: Path, reference: str, models: Sequence[str], slice: Sequence[str] = ()) -> Path:
+    """Where the gap between these models is unless the user says otherwise: each question has a folder of its own."""
+    by = "".join(f" by {slice_.given}" for slice_ in parse_slices(slice))
+    return slices / "gap" / artifacts.file_slug(" vs ".join([reference, *models]) + by)
 
 
 def gap(
-    reference: str, models: Sequence[str], slices: Path, out: Path | None = None, options: ScoringOptions = ScoringOptions()
+    reference: str,
+    models: Sequence[str],
+    slices: Path,
+    out: Path | None = None,
+    options: ScoringOptions = ScoringOptions(),
+    *,
+    slice: Sequence[str] = (),
 ) -> GapTables:
     """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
 
-    Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can mend.
+    `slice`: slices beside AR hits and other tokens, as `slicing.definitions.parse_slices` reads them. Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can mend.
     """
     from recallkit.attribution.aligned import open_tokens
     from recallkit.attribution.tables import attribute_gap
@@ -39,8 +47,9 @@ def gap(
     names = [reference, *models]
     if len(set(names)) < len(names):
         raise UserError("a model is named twice", where=" ".join(names), remedy="compare different models")
-    out = out or gap_path(slices, reference, models)
-    question = {"reference": reference, "models": list(models)}
+    given = parse_slices(slice)
+    out = out or gap_path(slices, reference, models, slice)
+    question = {"reference": reference, "models": list(models), **({"slice": [slice_.given for slice_ in given]} if given else {})}
     artifacts.check_replaceable(out / "gap.parquet", artifacts.PARQUET_MAGIC)
     is_finished(artifacts.manifest_options(out / "gap.parquet", force=options.force), question, out, force=options.force)
     open_tokens(slices / "tokens.parquet")  # labels without AR hits are told before hours of scoring
@@ -49,7 +58,8 @@ def gap(
     _note_other_readings(manifests)
     timings = Timings()
     with timings.stage("attributing") as stage:
-        tables = attribute_gap(slices / "tokens.parquet", score_path(slices, reference), [score_path(slices, name) for name in models])
+        scores = [score_path(slices, name) for name in names]
+        tables = attribute_gap(slices / "tokens.parquet", scores[0], scores[1:], slices=given)
         stage.amounts["tokens"] = manifests[reference]["num_rows"] * len(names)
     tokens = artifacts.read_manifest(slices / "tokens.parquet")
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")

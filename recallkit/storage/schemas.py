@@ -76,6 +76,12 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/by_distance": _layout(text="reference model", flag="ar_hit", **_BUCKETS),
     "gap/by_match": _layout(text="reference model", flag="ar_hit", **_BUCKETS),
     "gap/by_position": _layout(text="reference model slice", **_BUCKETS),
+    "gap/by_partition": _layout(
+        text="reference model slice",
+        whole="tokens",
+        real=f"share_of_tokens {_NLLS} ci_low ci_high",
+        some=f"{_NLLS} ci_low ci_high",
+    ),
     "gap/by_threshold": _layout(
         text="reference model note",
         whole="threshold tokens",
@@ -375,6 +381,7 @@ _ENTRIES: dict[str, Callable[[Any], bool]] = {
     "pairs": _either(_is_count, _list_of(_is_count)),
     "power": _is_real,
     "scores": _each(_OPTIONS),
+    "slice": _list_of(_is_text),
     "slices": lambda value: not isinstance(value, dict) or _with(**_SLICES)(value),  # what it should be a comparison says
     "stop_words": _with(name=_is_text, num_words=_is_count),
     "tasks": _list_of(_is_text),
