@@ -68,7 +68,7 @@ class GapTables:
     by_match: pl.DataFrame
     by_position: pl.DataFrame
     by_threshold: pl.DataFrame
-    by_partition: pl.DataFrame | None
+    by_partition: pl.DataFrame | None = None
 
 
 def attribute_gap(
@@ -219,9 +219,7 @@ def _with_bytes(gap: pl.DataFrame, num_bytes: dict[tuple[str, str], int]) -> pl.
     return gap.with_columns(**bits)
 
 
-def _annotate_gap(
-    gap: pl.DataFrame, intervals: GapIntervals, model: int, places: dict[str, int], order: Sequence[str]
-) -> pl.DataFrame:
+def _annotate_gap(gap: pl.DataFrame, intervals: GapIntervals, model: int, places: dict[str, int], order: Sequence[str]) -> pl.DataFrame:
     """Adds intervals, clipped shares and notes to the rows of one pair, source by source, slices in `order`."""
     added = []
     rows = list(gap.iter_rows(named=True))

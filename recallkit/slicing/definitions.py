@@ -85,7 +85,9 @@ STANDARD = (
 """Slices of every comparison."""
 
 _MORE = (
-    _define("repeated", "repeated", _repeated, "Tokens that complete a bigram which is in the context already, however often seen in training."),
+    _define(
+        "repeated", "repeated", _repeated, "Tokens that complete a bigram which is in the context already, however often seen in training."
+    ),
     _define(
         "first_rare",
         "repeated train_count",
@@ -136,7 +138,9 @@ _KEYWORDS = ("and", "or", "not", "in", "is", "null", "between", "like", "true", 
 _TEXT = r"'(?:[^'\x00-\x1f\x7f\ud800-\udfff]|'')*'"
 _NUMBER = r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])"
 _TOKEN = re.compile(rf" +|{_TEXT}|(?P<word>[A-Za-z_]\w*)|{_NUMBER}|<=|>=|<>|!=|-(?!-)|/(?!\*)|[<>=+*%(),]", re.ASCII)
-_LIST_OF_VALUES = re.compile(rf"\bin\s*(?!\s*\(\s*(?:-?{_NUMBER}|{_TEXT})(?:\s*,\s*(?:-?{_NUMBER}|{_TEXT}))*\s*\))", re.ASCII | re.IGNORECASE)
+_LIST_OF_VALUES = re.compile(
+    rf"\bin\s*(?!\s*\(\s*(?:-?{_NUMBER}|{_TEXT})(?:\s*,\s*(?:-?{_NUMBER}|{_TEXT}))*\s*\))", re.ASCII | re.IGNORECASE
+)
 
 
 def parse_slices(given: Sequence[str]) -> tuple[Slice, ...]:
@@ -176,9 +180,7 @@ def _copy_slice(name: str) -> Slice:
 
 def _own_slice(name: str, expression: str) -> Slice:
     if not _NAME.fullmatch(name):
-        raise UserError(
-            "no name for a slice", where=f"slice {name}"[:80], remedy="begin with a letter; up to 40 letters, digits, - and _"
-        )
+        raise UserError("no name for a slice", where=f"slice {name}"[:80], remedy="begin with a letter; up to 40 letters, digits, - and _")
     if name in SLICES:
         raise UserError("the name of a built-in slice", where=f"slice {name}", remedy="choose another one")
     columns = _check_words(name, expression)

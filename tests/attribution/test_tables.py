@@ -146,7 +146,10 @@ BEHIND_NLLS = [2.5, 2.0, 1.25, 1.25, 3.0, 1.5, 2.5, 2.75, 1.0, 1.75, 3.5]
 
 
 def figures(tables):
-    return {name: getattr(tables, name) for name in ("gap", "by_count", "by_distance", "by_match", "by_position", "by_threshold", "by_partition")}
+    return {
+        name: getattr(tables, name)
+        for name in ("gap", "by_count", "by_distance", "by_match", "by_position", "by_threshold", "by_partition")
+    }
 
 
 def check_against_loops(corpus, tables, model):
