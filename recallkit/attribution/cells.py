@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
 from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
+from recallkit.attribution.slice_sums import Runs, SliceSums, join_runs, sum_runs
 from recallkit.config import MAX_COUNT, MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
-from recallkit.attribution.slice_sums import Runs, SliceSums, join_runs, sum_runs
 from recallkit.slicing.definitions import NEW_TOKEN, PARTITION, members
 from recallkit.slicing.new_tokens import new_tokens
 from recallkit.storage import db

@@ -72,7 +72,7 @@ def by_partition(comparison: Comparison) -> Figure | None:
     """The share of the gap in each class of PARTITION. None where there is nothing to draw."""
     caption = (
         "Every token is in one class: by what of it is in the context already, and by how often training saw its bigram. The dots are "
-        "the classes' shares of the gap, with 95 % intervals, and the hollow squares their shares of tokens. The first class is the AR hits."
+        "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. The first class is the AR hits."
     )
     frame = comparison.tables.by_partition
     rows = [] if frame is None else frame.to_dicts()

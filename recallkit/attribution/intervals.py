@@ -85,7 +85,7 @@ def _apart(totals: np.ndarray, *like: np.ndarray) -> list[np.ndarray]:
 
 
 def _with_all(sums: np.ndarray, given: np.ndarray | None) -> np.ndarray:
-    """(..., s, 2) sums of other tokens and AR hits, and of further slices, to (..., 1 + s, k): all sources together first, STANDARD first."""
+    """(..., s, 2) sums of other tokens and AR hits, and of further slices, to (..., 1 + s, k): all sources first, STANDARD first."""
     import numpy as np
 
     other, hits = sums[..., 0], sums[..., 1]

@@ -10,7 +10,6 @@ from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models.kinds import kind_of
 from recallkit.scoring.run import ScoringOptions, count_inexact, score, score_path
-from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
 from recallkit.storage.journal import is_finished
 from recallkit.storage.timings import Timings, write_manifest
@@ -20,11 +19,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.attribution.tables import GapTables
+    from recallkit.slicing.definitions import Slice
 
 
-def gap_path(slices: Path, reference: str, models: Sequence[str], slice: Sequence[str] = ()) -> Path:
+def gap_path(slices: Path, reference: str, models: Sequence[str], given: Sequence[Slice] = ()) -> Path:
     """Where the gap between these models is unless the user says otherwise: each question has a folder of its own."""
-    by = "".join(f" by {slice_.given}" for slice_ in parse_slices(slice))
+    by = "".join(f" by {slice_.given}" for slice_ in given)
     return slices / "gap" / artifacts.file_slug(" vs ".join([reference, *models]) + by)
 
 
@@ -35,11 +35,12 @@ def gap(
     out: Path | None = None,
     options: ScoringOptions = ScoringOptions(),
     *,
-    slice: Sequence[str] = (),
+    given: Sequence[Slice] = (),
 ) -> GapTables:
     """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
 
-    `slice`: slices beside AR hits and other tokens, as `slicing.definitions.parse_slices` reads them. Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can mend.
+    `given`: slices beside AR hits and other tokens. Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises
+    UserError for everything a user can mend.
     """
     from recallkit.attribution.aligned import open_tokens
     from recallkit.attribution.tables import attribute_gap
@@ -47,8 +48,7 @@ def gap(
     names = [reference, *models]
     if len(set(names)) < len(names):
         raise UserError("a model is named twice", where=" ".join(names), remedy="compare different models")
-    given = parse_slices(slice)
-    out = out or gap_path(slices, reference, models, slice)
+    out = out or gap_path(slices, reference, models, given)
     question = {"reference": reference, "models": list(models), **({"slice": [slice_.given for slice_ in given]} if given else {})}
     artifacts.check_replaceable(out / "gap.parquet", artifacts.PARQUET_MAGIC)
     is_finished(artifacts.manifest_options(out / "gap.parquet", force=options.force), question, out, force=options.force)

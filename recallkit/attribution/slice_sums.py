@@ -1,4 +1,4 @@
-"""Tokens and NLLs summed by slice and sequence, for any slices at all: masks of a batch's rows, sums of their runs, and what these add up to."""
+"""Tokens and NLLs summed by slice and sequence, for any slices: masks of a batch's rows, sums of their runs, and what they add up to."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def sum_runs(masks: Sequence[np.ndarray], sequence: np.ndarray, source: np.ndarr
 
 
 def join_runs(batches: Sequence[Runs], sequences: np.ndarray, places: np.ndarray, num_slices: int) -> SliceSums:
-    """Runs of all batches added up, their sources by one numbering: `sequences` ascend, `places` (t,) is the place of each source among the s that are resampled."""
+    """Runs of all batches added up, their sources by one numbering: `sequences` ascend, as they occur in the labels.
+
+    `places` (t,) is the place of each source among the s that are resampled.
+    """
     import numpy as np
 
     runs = Runs(*(np.concatenate([getattr(batch, part.name) for batch in batches], axis=-1) for part in fields(Runs)))

@@ -53,7 +53,8 @@ _THRESHOLD_COLUMNS = tuple("threshold" if name == "source" else name for name in
 class GapTables:
     """The gap of each model to the reference. NLLs and differences in nats per token, shares are fractions.
 
-    gap: model x source (ALL first) x slice (all, ar_hit, other, then those that were asked for); `share_of_tokens` and `gap_share` are of the same source.
+    gap: model x source (ALL first) x slice (all, ar_hit, other, then those that were asked for); `share_of_tokens` and `gap_share`
+    are of the same source.
     `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL a byte, where the slices know them (null elsewhere).
     by_count, by_distance, by_match, by_position: model x bucket (`low`..`high`, both included); their shares are of all tokens.
     by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated, which by_distance leaves out.

@@ -156,7 +156,7 @@ def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: 
         "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram",
         ["in the context, bigram", "tokens", *models[:most_columns]],
         rows,
-        caption=f"Rare bigrams: seen at most {slices['max_count']:,} times. The first row is the AR hits; each column adds up to 100 %.{more}",
+        caption=f"Rare bigrams: seen at most {slices['max_count']:,} times. The first row is the AR hits; columns add up to 100 %.{more}",
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-NEW_TOKEN = "new_token"
+NEW_TOKEN = "new_token"  # noqa: S105 - a column
 """A column beside those of `tokens.parquet`, made where a slice needs it: true where the token is not in its context (`new_tokens`)."""
 
 COLUMNS = (

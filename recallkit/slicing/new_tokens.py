@@ -1,4 +1,4 @@
-"""Which predicted tokens are new: not in their sequence before, be it as a part of another bigram or as its first id, which is not predicted."""
+"""Which predicted tokens are new: not in their sequence before, its first id, which is not predicted, included."""
 
 from __future__ import annotations
 
