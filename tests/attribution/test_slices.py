@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -51,7 +52,7 @@ def class_of(corpus, token):
     """The class of a token, from the ids before it in its sequence."""
     own = [t for t in corpus.tokens if t["sequence"] == token["sequence"] and t["position"] < token["position"]]
     ids = [own[0]["prev_token"] if own else token["prev_token"], *(t["token"] for t in own)]
-    bigrams = list(zip(ids, ids[1:], strict=False))
+    bigrams = list(itertools.pairwise(ids))
     kind = "token new"
     if token["token"] in ids:
         kind = "bigram repeated" if (token["prev_token"], token["token"]) in bigrams else "token repeated"
@@ -137,8 +138,10 @@ def test_real_slices_are_those_of_a_filter_in_polars(small_slices, sliced):
         assert found[name]["ci_low"] < found[name]["gap_share"] < found[name]["ci_high"]
     for model in NAMES[1:]:
         classes = sliced[0].by_partition.filter(model=model)
-        assert math.isclose(classes["gap_share"].sum(), 1) and math.isclose(classes["share_of_tokens"].sum(), 1)
-        assert (classes["ci_low"] < classes["gap_share"]).all() and (classes["gap_share"] < classes["ci_high"]).all()
+        assert math.isclose(classes["gap_share"].sum(), 1)
+        assert math.isclose(classes["share_of_tokens"].sum(), 1)
+        assert (classes["ci_low"] <= classes["gap_share"]).all()
+        assert (classes["gap_share"] <= classes["ci_high"]).all()
     bigram = rows.filter(pl.col("repeated"))
     assert sliced[0].by_partition.filter(model=NAMES[1])["tokens"][:2].sum() == len(bigram)
 
@@ -174,7 +177,8 @@ def test_tables_json_and_exports_have_the_slices(small_slices, sliced):
     assert list(gap_tables(plain, labels)) == ["gap", "by_source", "by_partition"]
     assert gap_json(tables, folder / "with")["by_partition"] == tables.by_partition.to_dicts()
     fewer = partition_table(tables, labels, most_columns=1)
-    assert len(fewer.headers) == 3 and "1 more models" in fewer.caption
+    assert len(fewer.headers) == 3
+    assert "1 more models" in fewer.caption
 
 
 def test_a_comparison_of_before_there_was_a_partition_is_read_without_it(small_slices, tmp_path):
@@ -184,7 +188,8 @@ def test_a_comparison_of_before_there_was_a_partition_is_read_without_it(small_s
     assert old.tables.by_partition is None
     recallkit.write_report(tmp_path, slices=small_slices)
     page = (tmp_path / "report.html").read_text()
-    assert "run the same recallkit gap again" in page and "figure-by_partition" not in page
+    assert "run the same recallkit gap again" in page
+    assert "figure-by_partition" not in page
     attribution.gap(NAMES[0], NAMES[1:2], small_slices, tmp_path)
     assert read_comparison(tmp_path).tables.by_partition is not None
 
@@ -200,8 +205,10 @@ def test_the_page_shows_slices_and_partition(small_slices, sliced):
 def test_the_command_and_the_function_take_slices(run, small_slices, tmp_path):
     asked = ["--slice", "copy:k4", "--slice", "far=distance > 20"]
     result = run("gap", *NAMES[:2], "--slices", small_slices, "-o", tmp_path / "a", *asked)
-    assert "copy:k4" in result.stdout and "token repeated, rare" in result.stdout
+    assert "copy:k4" in result.stdout
+    assert "token repeated, rare" in result.stdout
     tables = recallkit.gap(*NAMES[:2], slices=small_slices, out=tmp_path / "b", slice=["copy:k4", "far=distance > 20"])
     assert tables.gap.equals(pl.read_parquet(tmp_path / "a" / "gap.parquet"))
     refused = run("gap", *NAMES[:2], "--slices", small_slices, "--slice", "far=dist > 20")
-    assert refused.returncode == 1 and "slice far: no column dist; did you mean distance?" in refused.stderr
+    assert refused.returncode == 1
+    assert "slice far: no column dist; did you mean distance?" in refused.stderr

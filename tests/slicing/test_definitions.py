@@ -77,11 +77,12 @@ def test_an_expression_is_true_or_false_of_each_token(expression, rows):
 
 HOSTILE = [
     "read_csv('x') > 1", "1; DROP TABLE tokens", "token > (SELECT 1)", "EXISTS (SELECT 1)", "SUM(token) > 3", "token > MAX(distance)",
-    "ROW_NUMBER() OVER (ORDER BY token) > 3", "COUNT(*) > 1", "token IN (position)", "token IN position", "token in (1, (2))", "UNNEST(token) = 1",
-    "COLUMNS('t.*') > 1", "token", "token + 1", "'a'", "true", "", "   ", "*", "source > 3", "token = 'a'", "token > " + "9" * 60, "token > 0x7f",
-    "(" * 60 + "repeated" + ")" * 60, "NOT " * 100 + "repeated", "- " * 120 + "token > 1", "token > 1 -- a", "token > 1 /* a */", "a.b > 1",
-    "token[1] > 3", "`token` > 1", '"token" > 1', "$1 > token", "token > 1\nOR repeated", "source = '\x1b[31m'", "source = '\ud800'", "token::int8 > 3",
-    "CAST(source AS INT) > 3", "repeated AND", "token > 1 repeated", "sequence(3) > 1", "repeated OR " * 60 + "repeated", "RANDOM() > 0.5", "\0",
+    "ROW_NUMBER() OVER (ORDER BY token) > 3", "COUNT(*) > 1", "token IN (position)", "token IN position", "token in (1, (2))",
+    "UNNEST(token) = 1", "COLUMNS('t.*') > 1", "token", "token + 1", "'a'", "true", "", "   ", "*", "source > 3", "token = 'a'",
+    "token > " + "9" * 60, "token > 0x7f", "(" * 60 + "repeated" + ")" * 60, "NOT " * 100 + "repeated", "- " * 120 + "token > 1",
+    "token > 1 -- a", "token > 1 /* a */", "a.b > 1", "token[1] > 3", "`token` > 1", '"token" > 1', "$1 > token",
+    "token > 1\nOR repeated", "source = '\x1b[31m'", "source = '\ud800'", "token::int8 > 3", "CAST(source AS INT) > 3", "repeated AND",
+    "token > 1 repeated", "sequence(3) > 1", "repeated OR " * 60 + "repeated", "RANDOM() > 0.5", "\0",
 ]  # fmt: skip
 
 
@@ -90,7 +91,9 @@ def test_what_is_no_condition_on_columns_is_one_line_that_names_the_slice(expres
     with pytest.raises(UserError) as caught:
         parse_slice(f"mine={expression}")
     line = caught.value.line()
-    assert "slice mine" in line and "\n" not in line and caught.value.remedy
+    assert "slice mine" in line
+    assert "\n" not in line
+    assert caught.value.remedy
 
 
 WORDS = [
@@ -181,5 +184,8 @@ def test_the_columns_of_labels_are_the_slices_of_their_names(small_slices):
     rows = pq.read_table(small_slices / "tokens.parquet")
     max_count = pl.read_parquet(small_slices / "tokens.parquet").filter("ar_hit")["train_count"].max()
     hits, other, repeated, gram = members([parse_slice(name) for name in ("ar_hit", "other", "repeated", "copy:k2")], rows, max_count)
-    assert hits.any() and (hits == rows["ar_hit"].to_numpy()).all() and (other == ~hits).all()
-    assert (repeated == rows["repeated"].to_numpy()).all() and (gram == repeated).all()
+    assert hits.any()
+    assert (hits == rows["ar_hit"].to_numpy()).all()
+    assert (other == ~hits).all()
+    assert (repeated == rows["repeated"].to_numpy()).all()
+    assert (gram == repeated).all()
