@@ -448,6 +448,7 @@ def gap(
     models: str | Sequence[str] | None = None,
     *,
     slices: File | None = None,
+    slice: str | Sequence[str] = (),  # noqa: A002 - the option's name
     out: File | None = None,
     counts: File | None = None,
     device: str = "auto",
@@ -460,13 +461,18 @@ def gap(
     """Splits the gap between `reference` and each model over AR hits and other tokens; `recallkit gap`. The zoo's if none is named.
 
     Scores what is not scored yet. The tables also go to `out`, by default a folder of their own in the slice directory
-    (`read_comparison` reads them). Columns: see `GapTables`; `by_count` is Figure 1 of Zoology.
+    (`read_comparison` reads them). `slice`: further slices, as `--slice` takes them ("copy:k4", "far=distance > 100").
+    Columns: see `GapTables`; `by_count` is Figure 1 of Zoology.
     """
+    from recallkit.slicing.definitions import parse_slices
+
     if (reference is None) != (models is None):
         raise UserError("a gap is between two models", where="gap", remedy="name the reference, and the models to compare with it")
     first, *others = builtin.MODELS if reference is None else (reference, *_named(models, ()))
     options = _scoring_options(counts, device, dtype, batch_tokens, trust_remote_code, workers, force)
-    return attribution.gap(first, others, _slices(slices), _optional(out), options)
+    return attribution.gap(
+        first, others, _slices(slices), _optional(out), options, given=parse_slices([slice] if isinstance(slice, str) else slice)
+    )
 
 
 def gap_of_table(table: File, *, reference: str | None = None, ar_share: float | None = None) -> PublishedGap:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     import numpy as np
@@ -22,23 +23,36 @@ def resample_totals(sums: np.ndarray, num_resamples: int, seed: int) -> np.ndarr
 
     Each resample draws num_sequences sequences with replacement (numpy's PCG64 from `seed`, resample after resample).
     """
+    return resample_blocks([sums], num_resamples, seed)[0]
+
+
+def resample_blocks(blocks: Sequence[np.ndarray], num_resamples: int, seed: int) -> list[np.ndarray]:
+    """The totals of each block of sums, (num_resamples, k) of (num_sequences, k), from the same resamples.
+
+    A block is multiplied by itself: what is added in another block changes no bit of its totals.
+    """
     import numpy as np
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    num_sequences = sums.shape[0]
-    totals = np.empty((num_resamples, sums.shape[1]))
+    num_sequences = blocks[0].shape[0]
+    totals = [np.empty((num_resamples, block.shape[1])) for block in blocks]
+
+    def multiply(weights: np.ndarray, start: int) -> None:
+        for block, total in zip(blocks, totals, strict=True):
+            np.matmul(weights, block, total[start : start + len(weights)])
+
     rng = np.random.Generator(np.random.PCG64(seed))
     step = max(1, _BLOCK_DRAWS // num_sequences)
     # One thread draws the next block while one multiplies the last. BLAS's own threads would wait for each other
     # at every block, which on a busy machine takes forty times as long as the work.
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(1) as multiplier:
-        pending: Future[np.ndarray] | None = None
+        pending: Future[None] | None = None
         for start in range(0, num_resamples, step):
             rows = min(step, num_resamples - start)
             weights = draw_weights(rng, rows, num_sequences)
             if pending is not None:
                 pending.result()
-            pending = multiplier.submit(np.matmul, weights, sums, totals[start : start + rows])
+            pending = multiplier.submit(multiply, weights, start)
         if pending is not None:
             pending.result()
     return totals

@@ -10,13 +10,16 @@ from __future__ import annotations
 import os
 import queue
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
 from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
+from recallkit.attribution.slice_sums import Runs, SliceSums, join_runs, sum_runs
 from recallkit.config import MAX_COUNT, MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
+from recallkit.slicing.definitions import NEW_TOKEN, PARTITION, members
+from recallkit.slicing.new_tokens import new_tokens
 from recallkit.storage import db
 
 if TYPE_CHECKING:
@@ -25,12 +28,16 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from recallkit.slicing.definitions import Slice
+
 NUM_POSITION_BUCKETS = 32
 LARGEST_THRESHOLD = (1 << 63) - 1
 """Training counts are 64-bit integers: no threshold need be larger."""
 _MAX_WORKERS = 4
 _SLICE_AGAIN = "slice again with --force"
 _LABELS = ("sequence", "position", "source", "repeated", "distance", "match_length", "train_count", "ar_hit")
+_IDS = ("prev_token", "token")
+"""Columns beside _LABELS that the partition asks for."""
 _PLACES = ("position_bucket", "distance_bucket", "match_bucket")
 
 
@@ -39,7 +46,8 @@ class SequenceSums:
     """Sums of each sequence, what the bootstrap resamples: n sequences, m models, s sources, c classes of counts.
 
     The last axis of `tokens` and `gaps` is the slice: 0 other tokens, 1 AR hits. Gaps are NLL sums in nats, model minus
-    reference. The classes are of repeated tokens only. Of more than MAX_RESAMPLED_SOURCES sources the smaller ones share
+    reference. The classes are of repeated tokens only. `given` are sums of the slices that were asked for, `partition` those of the
+    classes of PARTITION, whose one source is all of them. Of more than MAX_RESAMPLED_SOURCES sources the smaller ones share
     one last place, which has no name in `sources`.
     """
 
@@ -48,6 +56,8 @@ class SequenceSums:
     gaps: np.ndarray  # (n, m, s, 2)
     class_tokens: np.ndarray  # (n, c)
     class_gaps: np.ndarray  # (n, m, c)
+    given: SliceSums | None
+    partition: SliceSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +73,20 @@ class _BatchSums:
     gaps: np.ndarray  # (m, e)
     class_tokens: np.ndarray  # (n, c)
     class_gaps: np.ndarray  # (n, m, c)
+    given: Runs | None
+    partition: Runs
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """All cells: `totals` as queries/gap/total_cells.sql gives them, and the sums of each sequence."""
+    """All cells: `totals` as queries/gap/total_cells.sql gives them, and the sums of each sequence.
+
+    `sources` are all of them, in the order of `by_sequence.given`.
+    """
 
     totals: pa.Table
     by_sequence: SequenceSums
+    sources: list[str]
 
 
 def extra_thresholds(tokens: LabelledTokens) -> list[int]:
@@ -78,8 +94,10 @@ def extra_thresholds(tokens: LabelledTokens) -> list[int]:
     return [MAX_COUNT, min(tokens.max_count, LARGEST_THRESHOLD)]
 
 
-def collect_cells(tokens: LabelledTokens, scores: Sequence[Scores]) -> Cells:
+def collect_cells(tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice] = ()) -> Cells:
     """The cells of `tokens` under all `scores` (the reference first), read row-aligned, a row group of each at a time.
+
+    `slices` are summed beside AR hits, other tokens, and the classes of PARTITION.
 
     Raises UserError where a file is damaged, a column misses values or NLLs are not finite numbers.
     """
@@ -93,7 +111,7 @@ def collect_cells(tokens: LabelledTokens, scores: Sequence[Scores]) -> Cells:
         try:
             worker = idle.get_nowait()
         except queue.Empty:
-            worker = _Worker(tokens, scores)
+            worker = _Worker(tokens, scores, slices)
         try:
             return worker.reduce(*rows)
         finally:
@@ -102,16 +120,20 @@ def collect_cells(tokens: LabelledTokens, scores: Sequence[Scores]) -> Cells:
     with ThreadPoolExecutor(num_workers) as pool:
         batches = list(pool.map(reduce_batch, ranges))
     totals = idle.get().total_cells(pa.concat_tables([batch[0] for batch in batches]))
-    return Cells(totals, _join_sums([batch[1] for batch in batches]))
+    by_sequence, sources = _join_sums([batch[1] for batch in batches], len(slices))
+    return Cells(totals, by_sequence, sources)
 
 
 class _Worker:
     """One thread's file handles and database: neither is shared."""
 
-    def __init__(self, tokens: LabelledTokens, scores: Sequence[Scores]) -> None:
+    def __init__(self, tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice]) -> None:
         self._tokens = tokens
         self._scores = scores
-        self._labels = RowReader(tokens.path, _LABELS, remedy=_SLICE_AGAIN, checks_values=False)
+        self._slices = slices
+        needed = [column for slice_ in slices for column in slice_.columns if column != NEW_TOKEN]
+        self._columns = tuple(dict.fromkeys([*_LABELS, *_IDS, *needed]))
+        self._labels = RowReader(tokens.path, self._columns, remedy=_SLICE_AGAIN, checks_values=False)
         again = "score the model again with --force"
         self._nlls = [RowReader(score.path, ["nll"], remedy=again, checks_values=False) for score in scores]
         self._database = db.connect(threads=1)
@@ -120,15 +142,39 @@ class _Worker:
         """The cells of rows [start, stop): added up over sequences, and each sequence's sums."""
         import pyarrow as pa
 
-        aligned, sources = self._read(start, stop)
-        self._database.register("aligned", aligned)
+        labels, nlls = self._read(start, stop)
+        source = labels["source"].chunk(0)
+        label, place = self._codes(labels, source.indices.to_numpy())
+        aligned = {"sequence": labels["sequence"], "label": label, "place": place}
+        self._database.register("aligned", pa.table({**aligned, **{f"nll_{index}": nll for index, nll in enumerate(nlls)}}))
         cells = self._database.sql(db.query("gap/aggregate_cells")).to_arrow_table()
         self._database.unregister("aligned")
-        named = pa.DictionaryArray.from_arrays(cells["source"].combine_chunks(), sources)
+        named = pa.DictionaryArray.from_arrays(cells["source"].combine_chunks(), source.dictionary)
         named_cells = cells.set_column(cells.schema.get_field_index("source"), "source", named)
         totals = self.total_cells(named_cells)
         _require_finite(totals, self._scores)
-        return totals, _sum_sequences(cells, sources.to_pylist())
+        return totals, _sum_sequences(cells, source.dictionary.to_pylist(), *self._runs(labels, [_values(nll) for nll in nlls], start))
+
+    def _runs(self, labels: pa.Table, nlls: Sequence[np.ndarray], start: int) -> tuple[Runs | None, Runs]:
+        """The runs of the slices that were asked for, and of the partition."""
+        rows = labels.append_column(NEW_TOKEN, [self._new_tokens(labels, start)])
+        sequence, source = _values(labels["sequence"]), labels["source"].chunk(0).indices.to_numpy()
+        max_count = self._tokens.max_count
+        given = sum_runs(members(self._slices, rows, max_count), sequence, source, nlls) if self._slices else None
+        return given, sum_runs(members(PARTITION, rows, max_count), sequence, None, nlls)
+
+    def _new_tokens(self, labels: pa.Table, start: int) -> pa.Array:
+        """Which rows, from `start` on, have a token that is new in its context: a batch may begin within a sequence."""
+        import pyarrow as pa
+
+        inside = labels["position"][0].as_py() - 1
+        if inside > start:
+            raise UserError("damaged (sequences do not begin at position 1)", where=self._tokens.path, remedy=_SLICE_AGAIN)
+        names = ("sequence", "prev_token", "token", "repeated")
+        if inside:
+            labels = pa.concat_tables([self._labels.read(start - inside, start).select(names), labels.select(names)])
+        columns = (_one_array(labels[name]).to_numpy(zero_copy_only=False) for name in names)
+        return pa.array(new_tokens(*columns)[inside:])
 
     def total_cells(self, cells: pa.Table) -> pa.Table:
         """Cells added up over sequences and batches."""
@@ -137,24 +183,23 @@ class _Worker:
         self._database.unregister("cells")
         return totals
 
-    def _read(self, start: int, stop: int) -> tuple[pa.Table, pa.Array]:
-        """The columns that aggregate_cells reads, side by side without a copy, and the names behind the codes of `source`."""
+    def _read(self, start: int, stop: int) -> tuple[pa.Table, list[pa.ChunkedArray]]:
+        """The labels of rows [start, stop), `source` as one array of codes, and the NLLs under each model, without a copy."""
         import pyarrow as pa
 
         labels = self._labels.read(start, stop).unify_dictionaries()
-        for name in _LABELS:
+        for name in self._columns:
             if name != "distance" and labels[name].null_count:
                 raise UserError(f"column {name} misses values", where=self._tokens.path, remedy=_SLICE_AGAIN)
         source = _one_array(labels["source"])
         source = source if pa.types.is_dictionary(source.type) else source.dictionary_encode()
-        label, place = self._codes(labels, source.indices.to_numpy())
-        columns = {"sequence": labels["sequence"], "label": label, "place": place}
-        for index, (score, reader) in enumerate(zip(self._scores, self._nlls, strict=True)):
+        nlls = []
+        for score, reader in zip(self._scores, self._nlls, strict=True):
             nll = reader.read(start, stop)["nll"]
             if nll.null_count:
                 raise _not_finite(score)
-            columns[f"nll_{index}"] = nll
-        return pa.table(columns), source.dictionary
+            nlls.append(nll)
+        return labels.set_column(labels.schema.get_field_index("source"), "source", source), nlls
 
     def _codes(self, labels: pa.Table, source: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The two codes of each token that aggregate_cells groups by and takes apart again, both uint32 (n,)."""
@@ -204,7 +249,7 @@ def _require_finite(totals: pa.Table, scores: Sequence[Scores]) -> None:
             raise _not_finite(score)
 
 
-def _sum_sequences(cells: pa.Table, sources: list[str]) -> _BatchSums:
+def _sum_sequences(cells: pa.Table, sources: list[str], given: Runs | None, partition: Runs) -> _BatchSums:
     """Each sequence's sums of a batch's label cells; `cells.source` are codes of `sources`."""
     import numpy as np
     import pyarrow.compute as pc
@@ -233,54 +278,62 @@ def _sum_sequences(cells: pa.Table, sources: list[str]) -> _BatchSums:
         gaps=np.stack([np.bincount(entry, weights=gap) for gap in gaps]),
         class_tokens=scatter(column["tokens"] * repeated),
         class_gaps=np.stack([scatter(gap * repeated) for gap in gaps], axis=1),
+        given=given,
+        partition=partition,
     )
 
 
-def _join_sums(parts: Sequence[_BatchSums]) -> SequenceSums:
-    """One table of sums over all batches: sources by name, a sequence that two batches share added up."""
+def _join_sums(parts: Sequence[_BatchSums], num_slices: int) -> tuple[SequenceSums, list[str]]:
+    """One table of sums over all batches, a sequence that two batches share added up; and the names of all sources.
+
+    Of more than MAX_RESAMPLED_SOURCES the smaller ones get one place after the largest: the sums over all stay whole.
+    """
     import numpy as np
 
     sequences, row = np.unique(np.concatenate([part.sequences for part in parts]), return_inverse=True)
     rows = np.split(row, np.cumsum([part.sequences.size for part in parts])[:-1])
-    sources, place, num_places = _place_sources(parts)
+    names = sorted({source for part in parts for source in part.sources})
+    index = {name: i for i, name in enumerate(names)}
+    codes = [np.array([index[name] for name in part.sources]) for part in parts]
+    source = np.concatenate([own[part.source] for part, own in zip(parts, codes, strict=True)])
+    largest, places = _place_sources(source, np.concatenate([part.tokens for part in parts]), len(names))
+    num_places = int(places.max()) + 1
     entry_rows = np.concatenate([own[part.row] for part, own in zip(parts, rows, strict=True)])
-    entry = (entry_rows * num_places + place) * 2 + np.concatenate([part.ar_hit for part in parts])
+    entry = (entry_rows * num_places + places[source]) * 2 + np.concatenate([part.ar_hit for part in parts])
 
     def scatter(values: Sequence[np.ndarray]) -> np.ndarray:
         sums = np.bincount(entry, weights=np.concatenate(values), minlength=sequences.size * num_places * 2)
         return sums.reshape(-1, num_places, 2)
 
     num_models, num_classes = parts[0].gaps.shape[0], max(part.class_tokens.shape[1] for part in parts)
+    given = [replace(part.given, source=own[part.given.source]) for part, own in zip(parts, codes, strict=True) if part.given is not None]
+    everything = np.zeros(1, np.int64)
     joined = SequenceSums(
-        sources=sources,
+        sources=[names[i] for i in largest],
         tokens=scatter([part.tokens for part in parts]),
         gaps=np.stack([scatter([part.gaps[model] for part in parts]) for model in range(num_models)], axis=1),
         class_tokens=np.zeros((sequences.size, num_classes)),
         class_gaps=np.zeros((sequences.size, num_models, num_classes)),
+        given=join_runs(given, sequences, places, num_slices) if given else None,
+        partition=join_runs([part.partition for part in parts], sequences, everything, len(PARTITION)),
     )
     for part, own in zip(parts, rows, strict=True):
         # The sequences of one part are distinct, so that each row is added to once by the assignments below.
         width = part.class_tokens.shape[1]
         joined.class_tokens[own, :width] += part.class_tokens
         joined.class_gaps[own, :, :width] += part.class_gaps
-    return joined
+    return joined, names
 
 
-def _place_sources(parts: Sequence[_BatchSums]) -> tuple[list[str], np.ndarray, int]:
-    """The largest sources in the order of their names, the place of every part's entries among them, and how many places.
-
-    Of more than MAX_RESAMPLED_SOURCES the smaller ones get one place after the largest: the sums over all stay whole.
-    """
+def _place_sources(source: np.ndarray, tokens: np.ndarray, num_sources: int) -> tuple[np.ndarray, np.ndarray]:
+    """The largest sources in the order of their names, and the place of each source among them, from entries of `tokens`."""
     import numpy as np
 
-    names = sorted({source for part in parts for source in part.sources})
-    index = {name: i for i, name in enumerate(names)}
-    source = np.concatenate([np.array([index[name] for name in part.sources])[part.source] for part in parts])
-    tokens = np.bincount(source, weights=np.concatenate([part.tokens for part in parts]), minlength=len(names))
-    largest = np.sort(np.argsort(-tokens, kind="stable")[:MAX_RESAMPLED_SOURCES])
-    places = np.full(len(names), largest.size)
+    sizes = np.bincount(source, weights=tokens, minlength=num_sources)
+    largest = np.sort(np.argsort(-sizes, kind="stable")[:MAX_RESAMPLED_SOURCES])
+    places = np.full(num_sources, largest.size)
     places[largest] = np.arange(largest.size)
-    return [names[i] for i in largest], places[source], min(len(names), largest.size + 1)
+    return largest, places
 
 
 def _not_finite(score: Scores) -> UserError:

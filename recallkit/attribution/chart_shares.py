@@ -1,4 +1,4 @@
-"""Pictures of a comparison with a small plot a model: the AR hits' share of the gap by source and by threshold."""
+"""Pictures of a comparison with a small plot a model: shares of the gap by source, by threshold, by class of the partition, by slice."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from recallkit.display.chart_parts import (
     values,
 )
 from recallkit.display.chart_theme import WIDTH, Figure
+from recallkit.slicing.definitions import PARTITION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]
 
 _HITS, _OTHER = "ar_hit", "other"
-_MOST_SOURCES = 12
+_MOST_SOURCES, _SLICE_NAME = 12, 25
 _LEAST_SHARE, _LARGEST_SHARE = -1.0, 2.0
 """Shares beyond are drawn at the edge: where the gap of a source is next to nothing they can be of any size."""
 
@@ -63,8 +64,38 @@ def by_source(comparison: Comparison) -> Figure | None:
         "A share that means nothing, because the gap cannot be told from zero, is left out."
     )
     whole = {model: comparison.totals[model, _HITS] for model in shown}
-    draw = partial(_draw_sources, comparison, shown, sources, shares, whole)
+    draw = partial(_draw_rows, comparison, shown, sources, shares, whole)
     return Figure("by_source", "By source", caption, draw)
+
+
+def by_partition(comparison: Comparison) -> Figure | None:
+    """The share of the gap in each class of PARTITION. None where there is nothing to draw."""
+    caption = (
+        "Every token is in one class: by what of it is in the context already, and by how often training saw its bigram. The dots are "
+        "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. The first class is the AR hits."
+    )
+    frame = comparison.tables.by_partition
+    rows = [] if frame is None else frame.to_dicts()
+    return _share_figure(comparison, rows, [class_.name for class_ in PARTITION], ("by_partition", "By what is in the context", caption))
+
+
+def by_slice(comparison: Comparison) -> Figure | None:
+    """The share of the gap in each slice that was asked for. None where there is nothing to draw."""
+    caption = (
+        "The slices' shares of the gap, with 95 % intervals; the hollow squares are their shares of tokens. Slices may overlap. "
+        + " ".join(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given)
+    )
+    rows = [comparison.totals[model, slice_.name] for model in comparison.models for slice_ in comparison.given]
+    return _share_figure(comparison, rows, [slice_.name for slice_ in comparison.given], ("by_slice", "By slice", caption))
+
+
+def _share_figure(comparison: Comparison, rows: Sequence[Row], names: Sequence[str], told: tuple[str, str, str]) -> Figure | None:
+    """A figure, `told` by name, title and caption, of rows that are each of a model and a slice."""
+    shown = [model for model in comparison.models if _has_share(comparison, model)]
+    shares = {model: {row["slice"]: row for row in rows if row["model"] == model and row["gap_share"] is not None} for model in shown}
+    if not any(shares.values()):
+        return None
+    return Figure(*told, partial(_draw_rows, comparison, shown, names, shares, {}))
 
 
 def _source_rows(comparison: Comparison, model: str) -> dict[str, list[Row]]:
@@ -73,7 +104,7 @@ def _source_rows(comparison: Comparison, model: str) -> dict[str, list[Row]]:
     return {kind: [row for row in rows if row["slice"] == kind] for kind in ("all", _HITS)}
 
 
-def _draw_sources(
+def _draw_rows(
     comparison: Comparison,
     models: Sequence[str],
     sources: Sequence[str],
@@ -81,17 +112,18 @@ def _draw_sources(
     whole: Mapping[str, Row],
     palette: Palette,
 ) -> Chart:
+    """A line a source, with `whole` the share of all of them; or without it a line a slice, with its share of tokens."""
     import altair as alt
 
     looks = {look.name: look for look in series(comparison.models, palette, comparison.reference)}
-    names = labels(sources, 16)
-    columns, left = (1 if len(models) == 1 else 2), min(110, 10 + CHARACTER * max(len(name) for name in names.values()))
+    names = labels(sources, 16 if whole else _SLICE_NAME)
+    columns, left = (1 if len(models) == 1 else 2), min(110 if whole else 150, 10 + CHARACTER * max(len(name) for name in names.values()))
     width, height = (FULL - left - 18 * (columns - 1)) / columns, 18 * len(sources)
     ends = [
         end
         for rows in shares.values()
         for row in rows.values()
-        for end in (row["gap_share"], row["ci_low"], row["ci_high"])
+        for end in (row["gap_share"], row["ci_low"], row["ci_high"], *(() if whole else (row["share_of_tokens"],)))
         if end is not None
     ]
     domain = _share_domain([*ends, *(row["gap_share"] for row in whole.values() if not is_void(row))])
@@ -100,9 +132,12 @@ def _draw_sources(
     for index, model in enumerate(models):
         rows = _source_axis(names, sources, height, left, is_named=index % columns == 0)
         plots.append(
-            _source_plot(looks[model], names, sources, shares[model], whole[model], (axis, rows, domain), (width, height), palette)
+            _row_plot(looks[model], names, sources, shares[model], whole.get(model), (axis, rows, domain), (width, height), palette)
         )
-    return _grid(plots, columns, palette, [Key("all sources", palette.soft, [4, 3], None, 1)], left)
+    key = (
+        Key("all sources", palette.soft, [4, 3], None, 1) if whole else Key("share of tokens", palette.soft, None, "square", is_hollow=True)
+    )
+    return _grid(plots, columns, palette, [key], left)
 
 
 def _source_axis(names: Mapping[str, str], sources: Sequence[str], height: float, left: float, *, is_named: bool) -> alt.Y:
@@ -115,12 +150,12 @@ def _source_axis(names: Mapping[str, str], sources: Sequence[str], height: float
     return alt.Y("source:N", scale=scale, axis=axis, sort=None)
 
 
-def _source_plot(
+def _row_plot(
     look: Series,
     names: Mapping[str, str],
     sources: Sequence[str],
     shares: Mapping[str, Row],
-    whole: Row,
+    whole: Row | None,
     axes: tuple[alt.X, alt.Y, tuple[float, float]],
     size: tuple[float, float],
     palette: Palette,
@@ -131,13 +166,17 @@ def _source_plot(
     rows = []
     for source in (source for source in sources if source in shares):
         row = shares[source]
-        told = f"{shorten(look.name, 60)}, {shorten(source, 60)}: {_share_told(row)}"
+        told = f"{shorten(look.name, 60)}, {shorten(source, 60)}: {_share_told(row, 'AR hit' if whole else 'token')}"
         ends = (row["ci_low"], row["ci_high"]) if row["ci_low"] is not None else (row["gap_share"],) * 2
         cut = [min(max(value, low), high) for value in (row["gap_share"], *ends)]
-        rows.append({"source": names[source], "x": cut[0], "low": cut[1], "high": cut[2], "text": told})
+        rows.append({"source": names[source], "x": cut[0], "low": cut[1], "high": cut[2], "text": told, "of": row["share_of_tokens"]})
     lines = alt.Chart(values(rows)).mark_rule(color=look.colour, strokeWidth=1.6, aria=False).encode(x=_other(x, "low"), x2="high:Q", y=y)
     dots = alt.Chart(values(rows)).mark_point(shape=look.shape, size=40, fill=look.colour, stroke=look.colour, strokeWidth=1, opacity=1)
-    marks = [] if is_void(whole) else [upright(palette, whole["gap_share"], x, size[1], [4, 3])]
+    if whole is None:
+        squares = alt.Chart(values(rows)).mark_point(shape="square", size=40, stroke=palette.soft, strokeWidth=1.2, opacity=1, aria=False)
+        marks = [squares.encode(x=_other(x, "of"), y=y)]
+    else:
+        marks = [] if is_void(whole) else [upright(palette, whole["gap_share"], x, size[1], [4, 3])]
     zero = upright(palette, 0.0, x, size[1], [1, 0], palette.rule)
     layers = [
         zero,
@@ -149,9 +188,9 @@ def _source_plot(
     return alt.layer(*layers, width=size[0], height=size[1])
 
 
-def _share_told(row: Row) -> str:
+def _share_told(row: Row, noun: str = "AR hit") -> str:
     interval = "" if row["ci_low"] is None else f" ({share(row['ci_low'])} to {share(row['ci_high'])})"
-    return f"{share(row['gap_share'])}{interval} of the gap, {counted(row['tokens'], 'AR hit')}"
+    return f"{share(row['gap_share'])}{interval} of the gap, {counted(row['tokens'], noun)}"
 
 
 def _other(axis: alt.X, field: str) -> alt.X:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from recallkit.attribution.chart_lines import by_count, by_distance, by_match, by_position
 from recallkit.attribution.chart_rows import gap_parts, perplexities
-from recallkit.attribution.chart_shares import by_source, by_threshold
+from recallkit.attribution.chart_shares import by_partition, by_slice, by_source, by_threshold
 
 if TYPE_CHECKING:
     from recallkit.attribution.comparison import Comparison
     from recallkit.display.chart_theme import Figure
 
-_MAKERS = (perplexities, gap_parts, by_count, by_distance, by_match, by_position, by_source, by_threshold)
+_MAKERS = (perplexities, gap_parts, by_partition, by_slice, by_count, by_distance, by_match, by_position, by_source, by_threshold)
 
 
 def figures(comparison: Comparison) -> list[Figure]:

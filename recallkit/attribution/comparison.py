@@ -7,19 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.tables import GapTables
 from recallkit.errors import UserError
+from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts, schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from recallkit.slicing.definitions import Slice
 
 _REMEDY = "make the tables with `recallkit gap REFERENCE MODEL... --slices DIR`"
 _MOST_NAMED = 5
+_LATER = "by_partition"
+"""A table that comparisons made before there was one lack: they are read without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Models beside a reference, as `recallkit gap` left them. `models` are sorted by overall perplexity, the best first.
+
+    `given` are the slices that were asked for beside those of every comparison.
 
     `slices` is the slice directory that was compared on, where it is at hand: it holds labels, text and scores.
     """
@@ -30,6 +37,7 @@ class Comparison:
     tables: GapTables
     manifest: Mapping[str, Any]
     slices: Path | None = None
+    given: Sequence[Slice] = ()
 
     @property
     def totals(self) -> dict[tuple[str, str], dict[str, Any]]:
@@ -67,8 +75,11 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     files = {field.name: folder / f"{field.name}.parquet" for field in fields(GapTables)}
     again = "run the same `recallkit gap` again with --force"
     with artifacts.holding(folder):
+        if not files[_LATER].is_file():
+            del files[_LATER]
         manifest = _common_manifest(folder, files)
-        tables = GapTables(**{name: schemas.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()})
+        frames = {name: schemas.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()}
+        tables = GapTables(**{_LATER: None, **frames})
     totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
     return Comparison(
         folder=folder,
@@ -77,6 +88,7 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
         tables=tables,
         manifest=manifest,
         slices=_slices_of(folder, manifest, slices),
+        given=parse_slices(manifest.get("slice", ())),
     )
 
 

@@ -8,27 +8,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recallkit.attribution.bootstrap import percentile_interval, resample_totals
+from recallkit.attribution.bootstrap import percentile_interval, resample_blocks
 
 if TYPE_CHECKING:
     import numpy as np
 
     from recallkit.attribution.cells import SequenceSums
 
-SLICES = ("all", "ar_hit", "other")
-
 
 @dataclass(frozen=True, slots=True)
 class GapIntervals:
-    """95 % percentile intervals, (2, ...) low and high: m models, 1 + s places (all sources first), 3 SLICES, c classes.
+    """95 % percentile intervals, (2, ...) low and high: m models, 1 + s places (all sources first), c classes of counts, p of PARTITION.
 
-    NaN where fewer than two sequences hold tokens of the slice, or no resample gives a number.
+    k slices: those of STANDARD, then the ones that were asked for. NaN where fewer than two sequences have tokens of the slice, or no
+    resample gives a number.
     """
 
-    delta_nll: np.ndarray  # (2, m, 1 + s, 3), nats a token
-    share: np.ndarray  # (2, m, 1 + s, 3), of the gap of the same source
+    delta_nll: np.ndarray  # (2, m, 1 + s, k), nats per token
+    share: np.ndarray  # (2, m, 1 + s, k), of the gap of the same source
     class_share: np.ndarray  # (2, m, c), share of repeated tokens in count classes 0..c of the overall gap
-    num_sequences: np.ndarray  # (1 + s, 3), sequences that hold tokens of the slice
+    partition_share: np.ndarray  # (2, m, p), of the overall gap
+    num_sequences: np.ndarray  # (1 + s, k), sequences that have tokens of the slice
     class_num_sequences: np.ndarray  # (c,)
 
 
@@ -39,39 +39,58 @@ def gap_intervals(sums: SequenceSums, num_resamples: int, seed: int) -> GapInter
     """
     import numpy as np
 
-    num_sequences, num_models = sums.gaps.shape[:2]
-    blocks = [block.reshape(num_sequences, -1) for block in (sums.tokens, sums.gaps, sums.class_gaps)]
-    totals = resample_totals(np.hstack(blocks), num_resamples, seed)
-    ends = np.cumsum([block.shape[1] for block in blocks])[:-1]
-    parts = np.split(totals, ends, axis=1)
-    tokens = _with_all(parts[0].reshape(-1, *sums.tokens.shape[1:]))
-    gaps = parts[1].reshape(-1, *sums.gaps.shape[1:])
-    class_gaps = parts[2].reshape(-1, *sums.class_gaps.shape[1:])
+    num_models = sums.gaps.shape[1]
+    added = [sums.partition] if sums.given is None else [sums.partition, sums.given]
+    blocks = [_flat(sums.tokens, sums.gaps, sums.class_gaps), *(_flat(slices.tokens, slices.gaps) for slices in added)]
+    whole, *totals = resample_blocks(blocks, num_resamples, seed)
+    tokens, gaps, class_gaps = _apart(whole, sums.tokens, sums.gaps, sums.class_gaps)
+    apart = [_apart(total, slices.tokens, slices.gaps) for total, slices in zip(totals, added, strict=True)]
+    given_tokens, given_gaps = apart[1] if sums.given is not None else (None, None)
+    tokens = _with_all(tokens, given_tokens)
 
-    held = np.count_nonzero(_with_all(sums.tokens), axis=0)
+    held = np.count_nonzero(_with_all(sums.tokens, None if sums.given is None else sums.given.tokens), axis=0)
     class_held = np.count_nonzero(np.cumsum(sums.class_tokens, axis=1), axis=0)
-    delta_nll, share, class_share = [], [], []
+    part_held = np.count_nonzero(sums.partition.tokens[:, 0], axis=0)
+    delta_nll, share, class_share, partition_share = [], [], [], []
     for model in range(num_models):
-        gap = _with_all(gaps[:, model])
+        gap = _with_all(gaps[:, model], None if given_gaps is None else given_gaps[:, model])
         with np.errstate(divide="ignore", invalid="ignore"):
             delta_nll.append(_interval(gap / tokens, held))
             share.append(_interval(gap / gap[..., :1], held))
             class_share.append(_interval(np.cumsum(class_gaps[:, model], axis=1) / gap[:, :1, 0], class_held))
+            partition_share.append(_interval(apart[0][1][:, model, 0] / gap[:, :1, 0], part_held))
     return GapIntervals(
         delta_nll=np.stack(delta_nll, axis=1),
         share=np.stack(share, axis=1),
         class_share=np.stack(class_share, axis=1),
+        partition_share=np.stack(partition_share, axis=1),
         num_sequences=held,
         class_num_sequences=class_held,
     )
 
 
-def _with_all(sums: np.ndarray) -> np.ndarray:
-    """(..., s, 2) sums of other tokens and AR hits to (..., 1 + s, 3): all sources together first, slices as in SLICES."""
+def _flat(*sums: np.ndarray) -> np.ndarray:
+    """Sums by sequence, of any shapes, side by side: (n, ...) each to (n, k)."""
+    import numpy as np
+
+    return np.hstack([block.reshape(len(block), -1) for block in sums])
+
+
+def _apart(totals: np.ndarray, *like: np.ndarray) -> list[np.ndarray]:
+    """The totals of what `_flat` put side by side, in their shapes."""
+    import numpy as np
+
+    ends = np.cumsum([block[0].size for block in like])[:-1]
+    return [part.reshape(-1, *block.shape[1:]) for part, block in zip(np.split(totals, ends, axis=1), like, strict=True)]
+
+
+def _with_all(sums: np.ndarray, given: np.ndarray | None) -> np.ndarray:
+    """(..., s, 2) sums of other tokens and AR hits, and of further slices, to (..., 1 + s, k): all sources first, STANDARD first."""
     import numpy as np
 
     other, hits = sums[..., 0], sums[..., 1]
     by_source = np.stack([other + hits, hits, other], axis=-1)
+    by_source = by_source if given is None else np.concatenate([by_source, given], axis=-1)
     return np.concatenate([by_source.sum(axis=-2, keepdims=True), by_source], axis=-2)
 
 

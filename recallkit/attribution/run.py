@@ -18,19 +18,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.attribution.tables import GapTables
+    from recallkit.slicing.definitions import Slice
 
 
-def gap_path(slices: Path, reference: str, models: Sequence[str]) -> Path:
-    """Where the gap between these models lies unless the user says otherwise: each question has a folder of its own."""
-    return slices / "gap" / artifacts.file_slug(" vs ".join([reference, *models]))
+def gap_path(slices: Path, reference: str, models: Sequence[str], given: Sequence[Slice] = ()) -> Path:
+    """Where the gap between these models is unless the user says otherwise: each question has a folder of its own."""
+    by = "".join(f" by {slice_.given}" for slice_ in given)
+    return slices / "gap" / artifacts.file_slug(" vs ".join([reference, *models]) + by)
 
 
 def gap(
-    reference: str, models: Sequence[str], slices: Path, out: Path | None = None, options: ScoringOptions = ScoringOptions()
+    reference: str,
+    models: Sequence[str],
+    slices: Path,
+    out: Path | None = None,
+    options: ScoringOptions = ScoringOptions(),
+    *,
+    given: Sequence[Slice] = (),
 ) -> GapTables:
     """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
 
-    Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can mend.
+    `given`: slices beside AR hits and other tokens. Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises
+    UserError for everything a user can mend.
     """
     from recallkit.attribution.aligned import open_tokens
     from recallkit.attribution.tables import attribute_gap
@@ -38,8 +47,8 @@ def gap(
     names = [reference, *models]
     if len(set(names)) < len(names):
         raise UserError("a model is named twice", where=" ".join(names), remedy="compare different models")
-    out = out or gap_path(slices, reference, models)
-    question = {"reference": reference, "models": list(models)}
+    out = out or gap_path(slices, reference, models, given)
+    question = {"reference": reference, "models": list(models), **({"slice": [slice_.given for slice_ in given]} if given else {})}
     result = Result(out / "gap.parquet", "gap", question, force=options.force)
     artifacts.check_replaceable(result.path, artifacts.PARQUET_MAGIC)
     result.finished()  # a comparison of other models is not replaced; one of these takes seconds, and is made anew
@@ -49,7 +58,8 @@ def gap(
     _note_other_readings(manifests)
     timings = Timings()
     with timings.stage("attributing") as stage:
-        tables = attribute_gap(slices / "tokens.parquet", score_path(slices, reference), [score_path(slices, name) for name in models])
+        scores = [score_path(slices, name) for name in names]
+        tables = attribute_gap(slices / "tokens.parquet", scores[0], scores[1:], slices=given)
         stage.amounts["tokens"] = manifests[reference]["num_rows"] * len(names)
     tokens = artifacts.read_manifest(slices / "tokens.parquet")
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")

@@ -1,4 +1,4 @@
-"""The gap between models and a reference, split over AR hits and other tokens: the question this program exists for.
+"""The gap between models and a reference, split over AR hits, other tokens and further slices: the question this program exists for.
 
 Reads labels and scores row-aligned, reduces them to cells in one pass (cells.py), and makes every table from the cells:
 the tables agree with each other because none reads the tokens again.
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
 from recallkit.attribution.buckets import count_thresholds
 from recallkit.attribution.cells import LARGEST_THRESHOLD, NUM_POSITION_BUCKETS, collect_cells, extra_thresholds
-from recallkit.attribution.intervals import SLICES, GapIntervals, gap_intervals
+from recallkit.attribution.intervals import GapIntervals, gap_intervals
 from recallkit.attribution.shares import clipped_share, describe_gap
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
+from recallkit.slicing.definitions import PARTITION, STANDARD, Slice
 from recallkit.storage import db
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from recallkit.attribution.slice_sums import SliceSums
+
 EMPTY_SLICE = "no tokens in this slice"
 ONE_SEQUENCE = "tokens of one sequence only: no interval"
 SMALL_SOURCE = f"not one of the {MAX_RESAMPLED_SOURCES} largest sources: no interval"
@@ -38,19 +41,26 @@ _GAP_COLUMNS = (
     *("delta_nll", "delta_ci_low", "delta_ci_high"),
     *("gap_share", "gap_share_clipped", "ci_low", "ci_high", "note"),
 )
+_PARTITION_COLUMNS = (
+    *("reference", "model", "slice", "tokens", "share_of_tokens", "nll_reference", "nll_model", "ppl_reference", "ppl_model"),
+    *("delta_nll", "gap_share", "ci_low", "ci_high"),
+)
 _NOT_BY_THRESHOLD = ("slice", "bytes", "bpb_reference", "bpb_model", "delta_ci_low", "delta_ci_high")
 _THRESHOLD_COLUMNS = tuple("threshold" if name == "source" else name for name in _GAP_COLUMNS if name not in _NOT_BY_THRESHOLD)
 
 
 @dataclass(frozen=True, slots=True)
 class GapTables:
-    """The gap of each model to the reference. NLLs and differences in nats a token, shares are fractions.
+    """The gap of each model to the reference. NLLs and differences in nats per token, shares are fractions.
 
-    gap: model x source (ALL first) x slice (all, ar_hit, other); `share_of_tokens` and `gap_share` are of the same source.
+    gap: model x source (ALL first) x slice (all, ar_hit, other, then those that were asked for); `share_of_tokens` and `gap_share`
+    are of the same source.
     `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL a byte, where the slices know them (null elsewhere).
     by_count, by_distance, by_match, by_position: model x bucket (`low`..`high`, both included); their shares are of all tokens.
     by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated, which by_distance leaves out.
     by_threshold: model x largest training count of an AR hit; shares of all tokens.
+    by_partition: model x class of `slicing.definitions.PARTITION`, whose tokens and shares add up to all; None where it is read back
+    from a folder of before there was one.
     """
 
     gap: pl.DataFrame
@@ -59,10 +69,15 @@ class GapTables:
     by_match: pl.DataFrame
     by_position: pl.DataFrame
     by_threshold: pl.DataFrame
+    by_partition: pl.DataFrame | None = None
 
 
-def attribute_gap(tokens: Path, reference: Path, models: Sequence[Path], *, num_resamples: int = 2000, seed: int = 0) -> GapTables:
-    """Splits the gap between each of `models` and `reference` (score files) over the slices of `tokens` (labels).
+def attribute_gap(
+    tokens: Path, reference: Path, models: Sequence[Path], *, slices: Sequence[Slice] = (), num_resamples: int = 2000, seed: int = 0
+) -> GapTables:
+    """Splits the gap between each of `models` and `reference` (score files) over the tokens of `tokens` (labels).
+
+    The slices are AR hits and other tokens, `slices` beside them, and the classes of PARTITION.
 
     A slice's NLL is the mean over its tokens; its share of the gap is the summed difference in it over the summed
     difference in all tokens (Zoology section 3.1, appendix C.1). Intervals are 95 % percentile bootstrap intervals over
@@ -76,7 +91,7 @@ def attribute_gap(tokens: Path, reference: Path, models: Sequence[Path], *, num_
     scores = [open_scores(path, labelled) for path in (reference, *models)]
     names = [score.model for score in scores]
     _check_models(names[1:])
-    cells = collect_cells(labelled, scores)
+    cells = collect_cells(labelled, scores, slices)
     intervals = gap_intervals(cells.by_sequence, num_resamples, seed)
     places = {name: place for place, name in enumerate(["ALL", *cells.by_sequence.sources])}
     num_bytes = _bytes_by_slice(labelled)
@@ -88,7 +103,14 @@ def attribute_gap(tokens: Path, reference: Path, models: Sequence[Path], *, num_
         for index, model in enumerate(names[1:]):
             database.register("totals", _pair(cells.totals, index + 1))
             frames = _query_pair(database, labelled, names[0], model)
-            frames["gap"] = _annotate_gap(_with_bytes(frames["gap"], num_bytes), intervals, index, places)
+            pair = {"reference": names[0], "model": model}
+            if cells.by_sequence.given is not None:
+                given = _query_slices(database, pair, index + 1, cells.sources, slices, cells.by_sequence.given)
+                frames["gap"] = _interleave(frames["gap"], given, len(slices))
+            classes = _query_slices(database, pair, index + 1, [""], PARTITION, cells.by_sequence.partition)
+            order = [*(slice_.name for slice_ in STANDARD), *(slice_.name for slice_ in slices)]
+            frames["gap"] = _annotate_gap(_with_bytes(frames["gap"], num_bytes), intervals, index, places, order)
+            frames["by_partition"] = _annotate_partition(classes, intervals, index)
             frames["by_threshold"] = _annotate_thresholds(frames["by_threshold"], frames["gap"], intervals, index, thresholds)
             pairs.append(frames)
     return _stack(pairs)
@@ -142,6 +164,43 @@ def _query_pair(database: duckdb.DuckDBPyConnection, tokens: LabelledTokens, ref
     }
 
 
+def _query_slices(
+    database: duckdb.DuckDBPyConnection, pair: dict[str, str], model: int, sources: Sequence[str], slices: Sequence[Slice], sums: SliceSums
+) -> pl.DataFrame:
+    """The rows of one pair for `slices`, `ALL` first, then by source; `totals` is registered."""
+    import numpy as np
+    import pyarrow as pa
+
+    columns = {
+        "source": np.repeat(np.array(sources, object), len(slices)),
+        "slice_order": np.tile(np.arange(len(slices)), len(sources)),
+        "slice": np.tile(np.array([slice_.name for slice_ in slices], object), len(sources)),
+        "tokens": sums.source_tokens.ravel(),
+        "nll_reference": sums.source_nlls[0].ravel(),
+        "nll_model": sums.source_nlls[model].ravel(),
+    }
+    database.register("slice_sums", pa.table(columns))
+    return database.sql(db.query("gap/attribute_slices"), params=pair).pl()
+
+
+def _interleave(gap: pl.DataFrame, given: pl.DataFrame, num_given: int) -> pl.DataFrame:
+    """The rows of both tables, which have the same sources in the same order: of each source those of STANDARD first."""
+    import polars as pl
+
+    parts = [frame.with_row_index("source_order") for frame in (gap, given)]
+    sizes = (len(STANDARD), num_given)
+    numbered = [frame.with_columns(pl.col("source_order") // size) for frame, size in zip(parts, sizes, strict=True)]
+    return pl.concat(numbered).sort("source_order", maintain_order=True).drop("source_order")
+
+
+def _annotate_partition(classes: pl.DataFrame, intervals: GapIntervals, model: int) -> pl.DataFrame:
+    """Adds the intervals of the shares to the classes of one pair."""
+    found = [_bounds(intervals.partition_share, model, place) for place in range(len(classes))]
+    shares = zip(found, classes["gap_share"], strict=True)
+    added = [_interval_columns("ci", None if share is None else bounds) for bounds, share in shares]
+    return _with_columns(classes, added).select(_PARTITION_COLUMNS)
+
+
 def _bytes_by_slice(tokens: LabelledTokens) -> dict[tuple[str, str], int]:
     """Bytes of text by source and slice, as far as the labels' manifest has them."""
     found: dict[tuple[str, str], int] = {}
@@ -161,21 +220,24 @@ def _with_bytes(gap: pl.DataFrame, num_bytes: dict[tuple[str, str], int]) -> pl.
     return gap.with_columns(**bits)
 
 
-def _annotate_gap(gap: pl.DataFrame, intervals: GapIntervals, model: int, places: dict[str, int]) -> pl.DataFrame:
-    """Adds intervals, clipped shares and notes to the rows of one pair, source by source."""
+def _annotate_gap(gap: pl.DataFrame, intervals: GapIntervals, model: int, places: dict[str, int], order: Sequence[str]) -> pl.DataFrame:
+    """Adds intervals, clipped shares and notes to the rows of one pair, source by source, slices in `order`."""
     added = []
     rows = list(gap.iter_rows(named=True))
-    for start in range(0, len(rows), len(SLICES)):
-        by_slice = {row["slice"]: row for row in rows[start : start + len(SLICES)]}
+    for start in range(0, len(rows), len(order)):
+        by_slice = {row["slice"]: row for row in rows[start : start + len(order)]}
         place = places.get(by_slice["all"]["source"])
         overall, hits_share = by_slice["all"]["delta_nll"], by_slice["ar_hit"]["gap_share"]
-        notes = describe_gap(overall, hits_share, _bounds(intervals.delta_nll, model, place, 0))
+        bounds = _bounds(intervals.delta_nll, model, place, 0)
+        notes = dict.fromkeys(order, describe_gap(overall, None, bounds))
+        notes |= dict.fromkeys([slice_.name for slice_ in STANDARD], describe_gap(overall, hits_share, bounds))
         hits_clipped = clipped_share(overall, hits_share)
-        for column, name in enumerate(SLICES):
+        for column, name in enumerate(order):
             share = by_slice[name]["gap_share"]
             # What the hits do not take is left to the other tokens, so that the two clipped shares make up the gap.
             other_clipped = share if share is None or hits_clipped is None else 1.0 - hits_clipped
-            clipped = {"all": share, "ar_hit": hits_clipped, "other": other_clipped}[name]
+            standard = {"all": share, "ar_hit": hits_clipped, "other": other_clipped}
+            clipped = standard[name] if name in standard else clipped_share(overall, share)
             share_bounds = None if share is None else _bounds(intervals.share, model, place, column)
             num_sequences = None if place is None else intervals.num_sequences[place, column]
             added.append(
@@ -183,7 +245,7 @@ def _annotate_gap(gap: pl.DataFrame, intervals: GapIntervals, model: int, places
                     **_interval_columns("delta_ci", _bounds(intervals.delta_nll, model, place, column)),
                     **_interval_columns("ci", share_bounds),
                     "gap_share_clipped": clipped,
-                    "note": _note(by_slice[name]["tokens"], num_sequences, notes),
+                    "note": _note(by_slice[name]["tokens"], num_sequences, notes[name]),
                 }
             )
     return _with_columns(gap, added).select(_GAP_COLUMNS)

@@ -10,6 +10,7 @@ from recallkit.display import console
 from recallkit.display.console import percent, sparkline
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
+from recallkit.slicing.definitions import PARTITION, STANDARD
 from recallkit.slicing.view import powers_of_two, what_is_rare
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from recallkit.attribution.tables import GapTables
 
 
-_KINDS = ("all", "ar_hit", "other")
+_KINDS = tuple(slice_.name for slice_ in STANDARD)
 _MOST_ROWS = 20
 _MOST_COLUMNS = 3
 """Sources and models in the table by source: what a terminal shows; the Parquet file has all of them."""
@@ -35,6 +36,7 @@ def gap_json(tables: GapTables, out: Path) -> dict[str, Any]:
         "path": str(out),
         "gap": tables.gap.to_dicts(),
         "by_threshold": tables.by_threshold.to_dicts(),
+        "by_partition": [] if tables.by_partition is None else tables.by_partition.to_dicts(),
         "inexact": artifacts.read_manifest(out / "gap.parquet")["inexact"],
         "timings": read_timings(out / "manifest.json", kind="gap"),
     }
@@ -63,14 +65,16 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
         console.print_line(line)
     console.print_line("")
     by_source = by_source_table(tables) if len(models) <= _MOST_COLUMNS else None
-    console.print_tables(table for table in (by_source, curves_table(tables, slices)) if table is not None)
+    further = (by_source, curves_table(tables, slices), given_table(tables), partition_table(tables, slices))
+    console.print_tables(table for table in further if table is not None)
     console.print_line(f"Tables (Parquet): {out}", is_path=True)
 
 
 def gap_tables(tables: GapTables, slices: Mapping[str, Any]) -> dict[str, Table]:
     """The tables of an export, by the names of their files: those with figures that are printed."""
     by_source = by_source_table(tables) if len(_models(tables)) <= _MOST_COLUMNS else None
-    return {"gap": gap_table(tables, slices), **({} if by_source is None else {"by_source": by_source})}
+    further = {"by_source": by_source, "by_slice": given_table(tables), "by_partition": partition_table(tables, slices)}
+    return {"gap": gap_table(tables, slices), **{name: table for name, table in further.items() if table is not None}}
 
 
 def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
@@ -109,6 +113,50 @@ def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | N
         ["source", "tokens", "AR hits", *models],
         rows,
         caption=f"{hidden:,} smaller sources: see the Parquet file." if hidden else None,
+    )
+
+
+def given_table(tables: GapTables) -> Table | None:
+    """Perplexities and shares of the gap in the slices that were asked for, a row a slice and model; None where there are none."""
+    names = [name for name in tables.gap["slice"].unique(maintain_order=True) if name not in _KINDS]
+    if not names:
+        return None
+    cells, rows = _cells(tables), []
+    for name in names:
+        for model in _models(tables):
+            row = cells[model, "ALL", name]
+            figures = [ppl(row["ppl_reference"]), ppl(row["ppl_model"]), percent(row["gap_share"]), interval(row)]
+            rows.append([name, percent(row["share_of_tokens"], 2), model, *figures])
+    return Table(
+        "Perplexity, and the share of the gap to the reference, in each slice",
+        ["slice", "tokens", "model", "reference", "model's", "share", "95 % interval"],
+        rows,
+        caption="Slices may overlap: their shares need not add up to 100 %.",
+        groups=[("", 3), ("perplexity", 2), ("gap in the slice", 2)],
+    )
+
+
+def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: int = _MOST_COLUMNS) -> Table | None:
+    """Where the gap lies: a row a class of PARTITION with its share of tokens and of each model's gap; None where it was not made."""
+    if tables.by_partition is None:
+        return None
+    models = _models(tables)
+    cells = {(row["model"], row["slice"]): row for row in tables.by_partition.iter_rows(named=True)}
+    rows = [
+        [
+            class_.name,
+            percent(cells[models[0], class_.name]["share_of_tokens"], 2),
+            *(percent(cells[model, class_.name]["gap_share"]) for model in models[:most_columns]),
+        ]
+        for class_ in PARTITION
+    ]
+    hidden = len(models) - most_columns
+    more = f" {hidden:,} more models: see the Parquet file." if hidden > 0 else ""
+    return Table(
+        "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram",
+        ["in the context, bigram", "tokens", *models[:most_columns]],
+        rows,
+        caption=f"Rare bigrams: seen at most {slices['max_count']:,} times. The first row is the AR hits; columns add up to 100 %.{more}",
     )
 
 

@@ -105,6 +105,16 @@ def gap(
     reference: Annotated[str | None, typer.Argument(help="The reference, usually the attention model.", show_default=False)] = None,
     models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="Models to compare with it.", show_default=False)] = None,
     slices: Slices = None,
+    slice_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slice",
+            metavar="NAME",
+            help="A further slice, by name (repeated, first_rare, copy:kN), or as 'NAME=EXPRESSION' over columns of tokens.parquet, "
+            "such as 'far=distance > 100'. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -144,8 +154,11 @@ def gap(
     from recallkit.attribution.view import gap_json, gap_tables, print_gap, worst_ar_gap
     from recallkit.display import console, exports
     from recallkit.display.files import print_files
+    from recallkit.slicing.definitions import parse_slices
     from recallkit.slicing.view import manifest_of
 
+    if table is not None and slice_:
+        raise typer.BadParameter("--slice needs models, not a --table")
     if table is not None and fail_above is not None:
         raise typer.BadParameter("--fail-above needs models, not a --table")
     if table is not None:
@@ -155,11 +168,12 @@ def gap(
         raise typer.BadParameter("name at least one model to compare with the reference")
     compared = (reference, *(models or ())) if reference is not None else builtin.MODELS
     folder = slices or builtin.slices()
-    target = out or attribution.gap_path(folder, compared[0], compared[1:])
+    given = parse_slices(slice_ or ())
+    target = out or attribution.gap_path(folder, compared[0], compared[1:], given)
     options = scoring.ScoringOptions(
         counts, device, dtype.value if dtype else None, batch_tokens, force, trust_remote_code=trust_remote_code, workers=workers
     )
-    tables = attribution.gap(compared[0], compared[1:], folder, target, options)
+    tables = attribution.gap(compared[0], compared[1:], folder, target, options, given=given)
     written = exports.export(tables, gap_tables(tables, manifest_of(folder)), target, export or ())
     if as_json:
         console.print_json(gap_json(tables, target))

@@ -8,12 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import is_void
-from recallkit.attribution.view import by_source_table, interval, ppl
+from recallkit.attribution.view import by_source_table, given_table, interval, partition_table, ppl
 from recallkit.display import chart_theme
 from recallkit.display.console import percent
 from recallkit.registry import resolve
 from recallkit.report import markup, words
 from recallkit.report.markup import tag, text
+from recallkit.slicing.definitions import STANDARD
 from recallkit.storage.result import KINDS
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from recallkit.report.excerpts import TokenView
     from recallkit.report.words import Totals
 
-_KINDS = ("all", "ar_hit", "other")
+_KINDS = tuple(slice_.name for slice_ in STANDARD)
 _NUM_OWN_COLUMNS, _MOST_COLUMNS = 3, 8
 """In the table by source: columns before those of models, and models per part."""
 
@@ -85,10 +86,16 @@ def results_table(comparison: Comparison, totals: Totals) -> str:
 
 
 def gap_section(comparison: Comparison, figures: Sequence[Figure]) -> Section:
-    """The charts of a comparison, and its shares by source."""
-    by_source = by_source_table(comparison.tables)
-    tables = [] if by_source is None else [markup.shown_table(part) for part in _side_by_side(by_source, _NUM_OWN_COLUMNS)]
-    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures), *tables]))
+    """The charts of a comparison, and its shares by class of the partition, by source and by slice."""
+    tables, models = comparison.tables, len(comparison.models)
+    classes = partition_table(tables, comparison.manifest["slices"], models)
+    wide = ((classes, _NUM_OWN_COLUMNS - 1), (by_source_table(tables), _NUM_OWN_COLUMNS))
+    shown = [part for table, own in wide if table is not None for part in _side_by_side(table, own)]
+    given = given_table(tables)
+    shown += [] if given is None else [given]
+    lacks = "The table of the gap by what is in the context is missing: run the same recallkit gap again, and this page will have it."
+    told = [tag("p", text(lacks), class_="notes")] if classes is None else []
+    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures), *map(markup.shown_table, shown), *told]))
 
 
 def _side_by_side(table: Table, own: int) -> list[Table]:

@@ -11,6 +11,7 @@ from recallkit.attribution.view import interval, ppl
 from recallkit.display.console import abbreviate, percent
 from recallkit.errors import UserError
 from recallkit.report.markup import tag, text
+from recallkit.slicing.definitions import STANDARD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +63,7 @@ def check_facts(comparison: Comparison, labels: Mapping[str, Any] | None) -> Non
     if not (is_sound and comparison.models and all(isinstance(share, (int, float)) for share in inexact)):
         raise UserError("its manifest and its table are of different models", where=comparison.folder, remedy=_REMEDY)
     for model in comparison.models:
-        for kind in ("all", "ar_hit", "other"):
+        for kind in (slice_.name for slice_ in (*STANDARD, *comparison.given)):
             if (model, kind) not in totals:
                 raise UserError(f"its table has no row of {kind} tokens for {model}", where=comparison.folder, remedy=_REMEDY)
 
@@ -148,6 +149,7 @@ def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
         **({"Tokenizers of their own": f"tokens that do not begin and end at their boundaries: {', '.join(inexact)}"} if inexact else {}),
         "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the AR hits, divided by the same over all tokens "
         "(Zoology, section 3.1); clipped: at most 100 %, as the papers print it",
+        **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
         "Interval": "95 %, percentile bootstrap over sequences",
         "Program": f"recallkit {manifest['recallkit_version']}, table schema {manifest['schema_version']}",
         "Slices": f"sequences {facts['sequences_digest']}",
@@ -178,7 +180,7 @@ def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[s
     return [
         f"recallkit slice {texts} --tokenizer {shlex.quote(_bare(facts['tokenizer']['name']))} --counts {counts} --max-count "
         f"{facts['max_count']} --seq-len {facts['seq_len']} --boundary {facts['boundary']}{limit} -o DIR",
-        f"recallkit gap {compared} --slices DIR",
+        " ".join([f"recallkit gap {compared} --slices DIR", *(f"--slice {shlex.quote(slice_.given)}" for slice_ in comparison.given)]),
         "recallkit report DIR",
     ]
 

@@ -91,6 +91,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/by_distance": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
     "gap/by_match": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
     "gap/by_position": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
+    "gap/by_partition": _columns(f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} ci_low ci_high real?"),
     "gap/by_threshold": _columns(
         f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped ci_low ci_high real?"
     ),
@@ -394,6 +395,7 @@ _ENTRIES: dict[str, Callable[[Any], bool]] = {
     "pairs": _either(_is_count, _list_of(_is_count)),
     "power": _is_real,
     "scores": _each(_OPTIONS),
+    "slice": _list_of(_is_text),
     "slices": lambda value: not isinstance(value, dict) or _with(**_SLICES)(value),  # what it should be a comparison says
     "stop_words": _with(name=_is_text, num_words=_is_count),
     "tasks": _list_of(_is_text),

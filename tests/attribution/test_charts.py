@@ -22,7 +22,7 @@ from tests.display.drawings import Shape, marks, shapes
 
 REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]
 EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
-NAMES = ["perplexities", "gap_parts", "by_count", "by_distance", "by_match", "by_position", "by_source", "by_threshold"]
+NAMES = ["perplexities", "gap_parts", "by_partition", "by_count", "by_distance", "by_match", "by_position", "by_source", "by_threshold"]
 
 
 @pytest.fixture(scope="module")

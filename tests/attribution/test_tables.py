@@ -32,6 +32,8 @@ LABELS = pa.schema(
         ("sequence", pa.int32()),
         ("position", pa.int32()),
         ("source", pa.dictionary(pa.int32(), pa.string())),
+        ("prev_token", pa.int32()),
+        ("token", pa.int32()),
         ("repeated", pa.bool_()),
         ("distance", pa.int32()),
         ("match_length", pa.int32()),
@@ -47,10 +49,11 @@ SCORES = pa.schema(
 class Corpus:
     """A folder of slices: tokens as (sequence, position, source, distance or None, train_count), and models' scores.
 
-    A match is as long as the distance is: the two are independent, but for both being 0 of a token that is not repeated.
+    A match is as long as the distance is: the two are independent, but for both being 0 of a token that is not repeated. `ids` are
+    (previous, token) of each; without them all tokens differ.
     """
 
-    def __init__(self, folder, tokens, *, seq_len=64, max_count=1250, rows_per_group=5, digest="d", counts=True, num_bytes=None):
+    def __init__(self, folder, tokens, *, seq_len=64, max_count=1250, rows_per_group=5, digest="d", counts=True, num_bytes=None, ids=None):
         self.folder, self.digest, self.rows_per_group, self.seq_len = Path(folder), digest, rows_per_group, seq_len
         self.tokens = [
             dict(
@@ -58,8 +61,10 @@ class Corpus:
                 repeated=token[3] is not None,
                 ar_hit=token[3] is not None and token[4] <= max_count,
                 match_length=min(token[3] or 0, seq_len),
+                prev_token=pair[0],
+                token=pair[1],
             )
-            for token in tokens
+            for token, pair in zip(tokens, ids or zip(range(len(tokens)), range(1, len(tokens) + 1), strict=True), strict=True)
         ]
         self.nlls = {}
         manifest = {
@@ -141,7 +146,10 @@ BEHIND_NLLS = [2.5, 2.0, 1.25, 1.25, 3.0, 1.5, 2.5, 2.75, 1.0, 1.75, 3.5]
 
 
 def figures(tables):
-    return {name: getattr(tables, name) for name in ("gap", "by_count", "by_distance", "by_match", "by_position", "by_threshold")}
+    return {
+        name: getattr(tables, name)
+        for name in ("gap", "by_count", "by_distance", "by_match", "by_position", "by_threshold", "by_partition")
+    }
 
 
 def check_against_loops(corpus, tables, model):

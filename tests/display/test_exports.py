@@ -128,7 +128,7 @@ def test_commands_export_beside_their_tables(run, small_slices, tmp_path):
     done = run("gap", "control:recall", "control:bigram", "--slices", small_slices, "-o", out, "--export", "csv,json,md,tex")
     assert done.returncode == 0, done.stderr
     names = {path.name for path in out.iterdir()}
-    tables = ("gap", "by_count", "by_distance", "by_match", "by_position", "by_threshold")
+    tables = ("gap", "by_count", "by_distance", "by_match", "by_position", "by_threshold", "by_partition")
     assert {f"{name}.{ending}" for name in tables for ending in ("parquet", "csv", "json")} <= names
     assert {"gap.md", "gap.tex", "by_source.md", "by_source.tex"} <= names
     assert f"Written to {out}:\n" in done.stdout

@@ -11,6 +11,7 @@ import re
 import pytest
 
 from recallkit import cli
+from recallkit.models.loading import warn_remote_code
 from recallkit.models.protocol import ModelRequest
 from tests.conftest import made_up_texts, write_jsonl
 

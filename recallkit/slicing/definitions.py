@@ -1,0 +1,274 @@
+"""Slices as data: a name, the columns of `tokens.parquet` that it needs, a predicate over them, and a sentence.
+
+Whatever is summed, resampled, printed or drawn by slice asks the definitions here. A slice of the user's own is an expression over
+the same columns: its words are columns and the keywords of `_KEYWORDS` alone, so that it has one value per row (there is no function
+to aggregate with, no query, no file), and polars parses what is left.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from recallkit import config
+from recallkit.errors import UserError
+from recallkit.registry import look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    import polars as pl
+    import pyarrow as pa
+
+NEW_TOKEN = "new_token"  # noqa: S105 - a column
+"""A column beside those of `tokens.parquet`, made where a slice needs it: true where the token is not in its context (`new_tokens`)."""
+
+COLUMNS = (
+    *("sequence", "position", "document", "source", "prev_token", "token", "repeated"),
+    *("distance", "occurrences", "match_length", "train_count", "ar_hit", NEW_TOKEN),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A set of predicted tokens: those whose row in `tokens.parquet` satisfies `predicate`; null is not in it.
+
+    `predicate`: the largest training count of an AR hit -> an expression over `columns`. `given`: how a user asks for it.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    predicate: Callable[[int], pl.Expr]
+    sentence: str
+    given: str
+
+
+def _repeated(_: int) -> pl.Expr:
+    import polars as pl
+
+    return pl.col("repeated")
+
+
+def _rare(max_count: int) -> pl.Expr:
+    import polars as pl
+
+    return pl.col("train_count") <= min(max_count, 2**63 - 1)
+
+
+def _rare_and(repeated: bool, max_count: int) -> pl.Expr:
+    return _rare(max_count) & (_repeated(max_count) if repeated else ~_repeated(max_count))
+
+
+def _copied(gram: int, _: int) -> pl.Expr:
+    import polars as pl
+
+    return pl.col("match_length") >= gram - 1
+
+
+def _define(name: str, columns: str, predicate: Callable[[int], pl.Expr], sentence: str) -> Slice:
+    return Slice(name, tuple(columns.split()), predicate, sentence, name)
+
+
+STANDARD = (
+    _define("all", "repeated", lambda most: _repeated(most).is_not_null(), "All predicted tokens."),
+    _define(
+        "ar_hit",
+        "repeated train_count",
+        partial(_rare_and, True),
+        "Tokens that complete a bigram which is in the context already and was seen at most --max-count times in training.",
+    ),
+    _define("other", "repeated train_count", lambda most: ~_rare_and(True, most), "All tokens that are no AR hits."),
+)
+"""Slices of every comparison."""
+
+_MORE = (
+    _define(
+        "repeated", "repeated", _repeated, "Tokens that complete a bigram which is in the context already, however often seen in training."
+    ),
+    _define(
+        "first_rare",
+        "repeated train_count",
+        partial(_rare_and, False),
+        "Tokens that complete a bigram which is not in the context yet, and as rare in training as those of AR hits.",
+    ),
+)
+SLICES = {slice_.name: slice_ for slice_ in (*STANDARD, *_MORE)}
+_COPY = re.compile(r"copy:k([1-9]\d{0,8})", re.ASCII)
+
+_KINDS = {
+    "bigram repeated": ("repeated", lambda new, repeated: repeated),
+    "token repeated": (f"repeated {NEW_TOKEN}", lambda new, repeated: ~repeated & ~new),
+    "token new": (f"repeated {NEW_TOKEN}", lambda new, repeated: ~repeated & new),
+}
+_KIND_SENTENCES = {
+    "bigram repeated": "The bigram is in the context already",
+    "token repeated": "The bigram is not in the context yet, its token is",
+    "token new": "The token is not in the context yet",
+}
+
+
+def _class(kind: str, rare: bool, max_count: int) -> pl.Expr:
+    import polars as pl
+
+    of_kind = _KINDS[kind][1](pl.col(NEW_TOKEN), pl.col("repeated"))
+    return of_kind & (_rare(max_count) if rare else ~_rare(max_count))
+
+
+PARTITION = tuple(
+    _define(
+        f"{kind}, {'rare' if rare else 'frequent'}",
+        f"{columns} train_count",
+        partial(_class, kind, rare),
+        f"{_KIND_SENTENCES[kind]}; seen {'at most' if rare else 'more than'} --max-count times in training.",
+    )
+    for kind, (columns, _) in _KINDS.items()
+    for rare in (True, False)
+)
+"""Classes that every token is in exactly one of: what is in the context already, and how often training saw the bigram.
+
+The first of them is the AR hits.
+"""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
+_MOST_SLICES, _LONGEST, _DEEPEST = 16, 500, 8
+_KEYWORDS = ("and", "or", "not", "in", "is", "null", "between", "like", "true", "false")
+_TEXT = r"'(?:[^'\x00-\x1f\x7f\ud800-\udfff]|'')*'"
+_NUMBER = r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])"
+_TOKEN = re.compile(rf" +|{_TEXT}|(?P<word>[A-Za-z_]\w*)|{_NUMBER}|<=|>=|<>|!=|-(?!-)|/(?!\*)|[<>=+*%(),]", re.ASCII)
+_LIST_OF_VALUES = re.compile(
+    rf"\bin\s*(?!\s*\(\s*(?:-?{_NUMBER}|{_TEXT})(?:\s*,\s*(?:-?{_NUMBER}|{_TEXT}))*\s*\))", re.ASCII | re.IGNORECASE
+)
+
+
+def parse_slices(given: Sequence[str]) -> tuple[Slice, ...]:
+    """The slices that a user asks for, as `repeated`, `copy:k4` or `name=EXPRESSION`, without those of every comparison.
+
+    Raises UserError for an unknown slice, one that is no expression over the columns, and two of one name.
+    """
+    asked = dict.fromkeys(parse_slice(text) for text in given)
+    added = {slice_.given: slice_ for slice_ in asked if slice_ not in STANDARD}
+    names = [slice_.name for slice_ in added.values()]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError("two slices of one name", where=f"slice {name}", remedy="give each a name of its own")
+    if len(names) > _MOST_SLICES:
+        raise UserError(f"{len(names)} slices", where="--slice", remedy=f"give at most {_MOST_SLICES} at once")
+    return tuple(added.values())
+
+
+def parse_slice(given: str) -> Slice:
+    """One slice; see `parse_slices`."""
+    name, equals, expression = (part.strip() for part in given.partition("="))
+    if equals:
+        return _own_slice(name, expression)
+    if name.startswith("copy:"):
+        return _copy_slice(name)
+    return look_up({**SLICES, "copy:k4": SLICES["all"]}, name, "slice")
+
+
+def _copy_slice(name: str) -> Slice:
+    found = _COPY.fullmatch(name)
+    gram = int(found[1]) if found else 0
+    if not 2 <= gram <= config.LONGEST:
+        raise UserError("no such slice", where=name, remedy="write copy:kN for k-grams of N tokens, 2 or more, such as copy:k4")
+    sentence = f"Tokens that complete a {gram}-gram which is in the context already (match_length >= {gram - 1})."
+    return _define(name, "match_length", partial(_copied, gram), sentence)
+
+
+def _own_slice(name: str, expression: str) -> Slice:
+    if not _NAME.fullmatch(name):
+        raise UserError("no name for a slice", where=f"slice {name}"[:80], remedy="begin with a letter; up to 40 letters, digits, - and _")
+    if name in SLICES:
+        raise UserError("the name of a built-in slice", where=f"slice {name}", remedy="choose another one")
+    columns = _check_words(name, expression)
+    parse = partial(_parse, name, expression)
+    _check_values(name, parse)
+    return Slice(name, columns, lambda _: parse(), f"Tokens where {expression}.", f"{name}={expression}")
+
+
+def _fault(name: str, problem: str, remedy: str = "write a condition on columns of tokens.parquet, such as distance > 100") -> UserError:
+    return UserError(problem, where=f"slice {name}", remedy=remedy)
+
+
+def _check_words(name: str, expression: str) -> tuple[str, ...]:
+    """The columns in an expression. Raises UserError for all that is no column, keyword, operator, number or quoted text."""
+    if len(expression) > _LONGEST:
+        raise _fault(name, f"{len(expression):,} characters", f"write it in {_LONGEST} or less")
+    place, depth, columns = 0, 0, []
+    while place < len(expression):
+        token = _TOKEN.match(expression, place)
+        if token is None:
+            raise _fault(name, f"cannot read {expression[place : place + 20]!r}")
+        depth += {"(": 1, ")": -1}.get(token[0], 0)
+        if depth > _DEEPEST:
+            raise _fault(name, f"brackets deeper than {_DEEPEST}", "nest them less")
+        if token["word"] and token["word"].lower() not in _KEYWORDS:
+            try:
+                columns.append(look_up({column: column for column in COLUMNS}, token["word"], "column"))
+            except UserError as error:
+                raise _fault(name, f"no column {token['word']}", error.remedy or "") from None
+        place = token.end()
+    if not columns:
+        raise _fault(name, "names no column")
+    if _LIST_OF_VALUES.search(re.sub(_TEXT, "''", expression)):
+        raise _fault(name, "IN without a list of values", "write numbers or quoted text in brackets: source IN ('web', 'code')")
+    return tuple(dict.fromkeys(columns))
+
+
+def _parse(name: str, expression: str) -> pl.Expr:
+    import polars as pl
+
+    try:
+        return pl.sql_expr(expression)
+    except pl.exceptions.PolarsError as error:
+        raise _fault(name, f"not an expression ({_first_line(error)})") from error
+
+
+def _check_values(name: str, parse: Callable[[], pl.Expr]) -> None:
+    """Raises UserError where an expression is not true or false of a row."""
+    import polars as pl
+
+    flags, numbers = ("repeated", "ar_hit", NEW_TOKEN), ("distance", "train_count")
+    row = {column: True if column in flags else "web" if column == "source" else 1 for column in COLUMNS}
+    none = {column: None if column in (*numbers, "ar_hit") else value for column, value in row.items()}
+    types = {column: pl.Boolean if column in flags else pl.String if column == "source" else pl.Int32 for column in COLUMNS}
+    frame = pl.DataFrame([row, none], schema={**types, "train_count": pl.Int64})
+    [found] = _evaluate([(name, parse())], frame)
+    if found.dtype != pl.Boolean or len(found) != frame.height:
+        raise _fault(name, f"gives {found.dtype}, not true or false of each token")
+
+
+def _evaluate(predicates: Sequence[tuple[str, pl.Expr]], frame: pl.DataFrame) -> list[pl.Series]:
+    import polars as pl
+
+    found = []
+    for name, predicate in predicates:
+        try:
+            found.append(frame.select(predicate).to_series())
+        except pl.exceptions.PolarsError as error:
+            raise _fault(name, f"not a condition on these columns ({_first_line(error)})") from error
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
+
+
+def members(slices: Sequence[Slice], rows: pa.Table, max_count: int) -> list[np.ndarray]:
+    """For each slice which of n rows of `tokens.parquet` are in it, bool (n,). `rows` has at least the columns that they need."""
+    import polars as pl
+
+    needed = {column for slice_ in slices for column in slice_.columns}
+    columns = {name: pl.Series(name, _plain(rows[name])) for name in rows.column_names if name in needed}
+    predicates = [(slice_.name, slice_.predicate(max_count).fill_null(False)) for slice_ in slices]
+    return [found.to_numpy() for found in _evaluate(predicates, pl.DataFrame(columns))]
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column without a dictionary: text is compared as text."""
+    import pyarrow as pa
+
+    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column

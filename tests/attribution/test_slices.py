@@ -1,0 +1,214 @@
+"""The gap by slices that are given, and by the partition of all tokens: against loops over the ids, and beside what was there before."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import recallkit
+from recallkit import attribution
+from recallkit.attribution import bootstrap
+from recallkit.attribution.comparison import read_comparison
+from recallkit.attribution.tables import EMPTY_SLICE, attribute_gap
+from recallkit.attribution.view import gap_json, gap_tables, given_table, partition_table
+from recallkit.errors import UserError
+from recallkit.slicing.definitions import PARTITION, parse_slices
+from recallkit.slicing.label_kernels import label_bigrams_reference
+from recallkit.slicing.view import manifest_of
+from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, Corpus, assert_row, small_corpus
+
+GIVEN = ("repeated", "first_rare", "copy:k3", "far=distance > 3 AND source <> 'b'", "none=token < 0")
+KEEP = {
+    "repeated": lambda t: t["repeated"],
+    "first_rare": lambda t: not t["repeated"] and t["train_count"] <= 5,
+    "copy:k3": lambda t: t["match_length"] >= 2,
+    "far": lambda t: t["distance"] is not None and t["distance"] > 3 and t["source"] != "b",
+    "none": lambda t: False,
+}
+
+
+@st.composite
+def texts(draw):
+    """Sequences of ids with sources, training counts and NLLs, labelled as the reference labels them."""
+    rows, pairs = [], []
+    for sequence in range(draw(st.integers(1, 4))):
+        ids = draw(st.lists(st.integers(0, 3), min_size=2, max_size=12))
+        distances, _ = label_bigrams_reference(ids)
+        for place, distance in enumerate(distances, 1):
+            source, count = draw(st.sampled_from("abc")), draw(st.sampled_from([0, 5, 6, 100]))
+            rows.append((sequence, place, source, distance if distance > 0 else None, count))
+            pairs.append((ids[place - 1], ids[place]))
+    nlls = st.lists(st.floats(0, 20, width=32), min_size=len(rows), max_size=len(rows))
+    return rows, pairs, draw(st.integers(1, 30)), draw(nlls), draw(nlls)
+
+
+def class_of(corpus, token):
+    """The class of a token, from the ids before it in its sequence."""
+    own = [t for t in corpus.tokens if t["sequence"] == token["sequence"] and t["position"] < token["position"]]
+    ids = [own[0]["prev_token"] if own else token["prev_token"], *(t["token"] for t in own)]
+    bigrams = list(itertools.pairwise(ids))
+    kind = "token new"
+    if token["token"] in ids:
+        kind = "bigram repeated" if (token["prev_token"], token["token"]) in bigrams else "token repeated"
+    return f"{kind}, {'rare' if token['train_count'] <= 5 else 'frequent'}"
+
+
+@settings(max_examples=40, deadline=None)
+@given(texts())
+def test_any_text_is_what_loops_over_its_ids_count(tmp_path_factory, drawn):
+    rows, pairs, rows_per_group, reference, model = drawn
+    corpus = Corpus(tmp_path_factory.mktemp("text"), rows, rows_per_group=rows_per_group, max_count=5, ids=pairs)
+    paths = corpus.score("reference", reference), corpus.score("model", model)
+    tables = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(GIVEN), num_resamples=20)
+    names = ["ALL", *sorted({t["source"] for t in corpus.tokens})]
+    assert list(zip(tables.gap["source"], tables.gap["slice"], strict=True)) == [
+        (source, name) for source in names for name in ("all", "ar_hit", "other", *KEEP)
+    ]
+    for row in tables.gap.filter(pl.col("slice").is_in(list(KEEP))).iter_rows(named=True):
+        inside = lambda t, source=row["source"]: source in ("ALL", t["source"])  # noqa: E731
+        keep = lambda t, inside=inside, name=row["slice"]: inside(t) and KEEP[name](t)  # noqa: E731
+        assert_row(row, corpus.sums("model", keep), corpus.sums("model", inside))
+        assert (EMPTY_SLICE in row["note"]) == (row["tokens"] == 0)
+    everything = corpus.sums("model", lambda t: True)
+    assert tables.by_partition["slice"].to_list() == [class_.name for class_ in PARTITION]
+    for row in tables.by_partition.iter_rows(named=True):
+        assert_row(row, corpus.sums("model", lambda t, row=row: class_of(corpus, t) == row["slice"]), everything)
+    assert tables.by_partition["tokens"].sum() == len(rows)
+
+
+@pytest.mark.parametrize("rows_per_group", [2, 5, 50])
+def test_slices_change_nothing_else_to_the_bit(tmp_path, rows_per_group):
+    corpus = small_corpus(tmp_path, rows_per_group=rows_per_group)
+    paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
+    plain = attribute_gap(corpus.path, paths[0], [paths[1]])
+    more = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(["hits=ar_hit", "rest=NOT ar_hit", "copy:k2"]))
+    assert more.gap.filter(pl.col("slice").is_in(["all", "ar_hit", "other"])).equals(plain.gap)
+    for name in ("by_count", "by_distance", "by_match", "by_position", "by_threshold", "by_partition"):
+        assert getattr(more, name).equals(getattr(plain, name)), name
+    # The same tokens by another name have the same figures and intervals; of these NLLs every sum is exact.
+    figures = ["source", "tokens", "nll_model", "delta_nll", "gap_share", "ci_low", "ci_high", "delta_ci_low", "delta_ci_high"]
+    for name, same in (("hits", "ar_hit"), ("rest", "other")):
+        assert more.gap.filter(slice=name).select(figures).equals(more.gap.filter(slice=same).select(figures))
+    hits = plain.gap.filter(source="ALL", slice="ar_hit").row(0, named=True)
+    first = plain.by_partition.row(0, named=True)
+    assert [first[name] for name in figures[1:7]] == [hits[name] for name in figures[1:7]]
+
+
+def test_blocks_of_sums_share_their_resamples_and_none_changes_another():
+    rng = np.random.default_rng(0)
+    sums, more = rng.normal(size=(40, 3)), rng.normal(size=(40, 5))
+    both = bootstrap.resample_blocks([sums, more], 30, seed=2)
+    assert (both[0] == bootstrap.resample_totals(sums, 30, seed=2)).all()
+    assert both[1] == pytest.approx(bootstrap.draw_weights(np.random.Generator(np.random.PCG64(2)), 30, 40) @ more)
+
+
+NAMES = ("control:recall", "control:bigram", "control:unigram")
+
+
+@pytest.fixture(scope="module")
+def sliced(small_slices, tmp_path_factory):
+    """A comparison with slices, and the same without."""
+    folder = tmp_path_factory.mktemp("sliced")
+    given_ = parse_slices(["copy:k4", "far=distance > 20"])
+    return (
+        attribution.gap(NAMES[0], NAMES[1:], small_slices, folder / "with", given=given_),
+        attribution.gap(NAMES[0], NAMES[1:], small_slices, folder / "without"),
+        folder,
+    )
+
+
+def test_real_slices_are_those_of_a_filter_in_polars(small_slices, sliced):
+    rows = (
+        recallkit.tokens(small_slices, {"reference": NAMES[0], "model": NAMES[1]})
+        .with_columns(pl.col("^nll_.*$").cast(pl.Float64))
+        .collect()
+    )
+    found = {row["slice"]: row for row in sliced[0].gap.filter(source="ALL", model=NAMES[1]).to_dicts()}
+    whole = (rows["nll_model"] - rows["nll_reference"]).sum()
+    for name, keep in (("copy:k4", pl.col("match_length") >= 3), ("far", pl.col("distance") > 20)):
+        mine = rows.filter(keep)
+        assert found[name]["tokens"] == len(mine) > 0
+        assert found[name]["gap_share"] == pytest.approx((mine["nll_model"] - mine["nll_reference"]).sum() / whole)
+        assert found[name]["ci_low"] < found[name]["gap_share"] < found[name]["ci_high"]
+    for model in NAMES[1:]:
+        classes = sliced[0].by_partition.filter(model=model)
+        assert math.isclose(classes["gap_share"].sum(), 1)
+        assert math.isclose(classes["share_of_tokens"].sum(), 1)
+        assert (classes["ci_low"] <= classes["gap_share"]).all()
+        assert (classes["gap_share"] <= classes["ci_high"]).all()
+    bigram = rows.filter(pl.col("repeated"))
+    assert sliced[0].by_partition.filter(model=NAMES[1])["tokens"][:2].sum() == len(bigram)
+
+
+def test_what_is_asked_for_is_a_question_of_its_own(small_slices, sliced):
+    _, _, folder = sliced
+    assert attribution.gap_path(small_slices, NAMES[0], NAMES[1:]) != attribution.gap_path(
+        small_slices, NAMES[0], NAMES[1:], parse_slices(["copy:k4"])
+    )
+    assert attribution.gap_path(small_slices, NAMES[0], NAMES[1:], parse_slices(["all"])) == attribution.gap_path(
+        small_slices, NAMES[0], NAMES[1:]
+    )
+    with pytest.raises(UserError, match="--force"):
+        attribution.gap(NAMES[0], NAMES[1:], small_slices, folder / "without", given=parse_slices(["copy:k4"]))
+    comparison = read_comparison(folder / "with")
+    assert [slice_.given for slice_ in comparison.given] == ["copy:k4", "far=distance > 20"]
+    assert comparison.manifest["slice"] == ["copy:k4", "far=distance > 20"]
+    plain = read_comparison(folder / "without")
+    assert (plain.given, "slice" in plain.manifest, "slice" in plain.manifest["options"]) == ((), False, False)
+
+
+def test_tables_json_and_exports_have_the_slices(small_slices, sliced):
+    tables, plain, folder = sliced
+    labels = manifest_of(small_slices)
+    shown = given_table(tables)
+    assert [row[:3:2] for row in shown.rows] == [[name, model] for name in ("copy:k4", "far") for model in NAMES[1:]]
+    first = tables.gap.filter(source="ALL", slice="copy:k4").row(0, named=True)
+    assert shown.rows[0][5:] == [f"{100 * first['gap_share']:.1f} %", f"{100 * first['ci_low']:.1f} to {100 * first['ci_high']:.1f} %"]
+    assert given_table(plain) is None
+    parts = partition_table(tables, labels)
+    assert [row[0] for row in parts.rows] == [class_.name for class_ in PARTITION]
+    assert list(gap_tables(tables, labels)) == ["gap", "by_source", "by_slice", "by_partition"]
+    assert list(gap_tables(plain, labels)) == ["gap", "by_source", "by_partition"]
+    assert gap_json(tables, folder / "with")["by_partition"] == tables.by_partition.to_dicts()
+    fewer = partition_table(tables, labels, most_columns=1)
+    assert len(fewer.headers) == 3
+    assert "1 more models" in fewer.caption
+
+
+def test_a_comparison_of_before_there_was_a_partition_is_read_without_it(small_slices, tmp_path):
+    attribution.gap(NAMES[0], NAMES[1:2], small_slices, tmp_path)
+    (tmp_path / "by_partition.parquet").unlink()
+    old = read_comparison(tmp_path)
+    assert old.tables.by_partition is None
+    recallkit.write_report(tmp_path, slices=small_slices)
+    page = (tmp_path / "report.html").read_text()
+    assert "run the same recallkit gap again" in page
+    assert "figure-by_partition" not in page
+    attribution.gap(NAMES[0], NAMES[1:2], small_slices, tmp_path)
+    assert read_comparison(tmp_path).tables.by_partition is not None
+
+
+def test_the_page_shows_slices_and_partition(small_slices, sliced):
+    _, _, folder = sliced
+    recallkit.write_report(folder / "with", slices=small_slices)
+    page = (folder / "with" / "report.html").read_text()
+    for text in ("figure-by_partition", "figure-by_slice", "Tokens where distance &gt; 20.", "--slice copy:k4", "token new, frequent"):
+        assert text in page, text
+
+
+def test_the_command_and_the_function_take_slices(run, small_slices, tmp_path):
+    asked = ["--slice", "copy:k4", "--slice", "far=distance > 20"]
+    result = run("gap", *NAMES[:2], "--slices", small_slices, "-o", tmp_path / "a", *asked)
+    assert "copy:k4" in result.stdout
+    assert "token repeated, rare" in result.stdout
+    tables = recallkit.gap(*NAMES[:2], slices=small_slices, out=tmp_path / "b", slice=["copy:k4", "far=distance > 20"])
+    assert tables.gap.equals(pl.read_parquet(tmp_path / "a" / "gap.parquet"))
+    refused = run("gap", *NAMES[:2], "--slices", small_slices, "--slice", "far=dist > 20")
+    assert refused.returncode == 1
+    assert "slice far: no column dist; did you mean distance?" in refused.stderr

@@ -1,0 +1,191 @@
+"""Slices as data: each predicate against its sentence, token by token, expressions of users, and what is refused."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallkit.errors import UserError
+from recallkit.slicing.definitions import COLUMNS, NEW_TOKEN, PARTITION, SLICES, STANDARD, members, parse_slice, parse_slices
+from recallkit.slicing.label_kernels import label_bigrams_reference
+from recallkit.slicing.labels import tokens_schema
+from recallkit.slicing.new_tokens import new_tokens, new_tokens_reference
+
+ROWS = pa.table(
+    {
+        "sequence": pa.array([0, 0, 0, 1, 1], pa.int32()),
+        "source": pa.array(["web", "it's", "code", "web", "web"]).dictionary_encode(),
+        "token": pa.array([3, 4, 5, 6, 7], pa.int32()),
+        "repeated": [True, True, False, False, True],
+        "distance": pa.array([1, 200, None, None, 101], pa.int32()),
+        "match_length": pa.array([1, 3, 0, 0, 2], pa.int32()),
+        "train_count": pa.array([5, 6, 5, 6, 0], pa.int64()),
+        NEW_TOKEN: [False, False, True, False, False],
+    }
+)
+
+
+def found(*slices: str, max_count: int = 5) -> list[list[int]]:
+    return [np.flatnonzero(mask).tolist() for mask in members([parse_slice(text) for text in slices], ROWS, max_count)]
+
+
+def test_built_in_slices_are_what_their_sentences_say():
+    assert found("all", "ar_hit", "other", "repeated", "first_rare") == [[0, 1, 2, 3, 4], [0, 4], [1, 2, 3], [0, 1, 4], [2]]
+    assert found("copy:k2", "copy:k3", "copy:k4", "copy:k5") == [[0, 1, 4], [1, 4], [1], []]
+    assert found("ar_hit", "first_rare", max_count=6) == [[0, 1, 4], [2, 3]]
+    assert found("ar_hit", "other", max_count=10**40) == [[0, 1, 4], [2, 3]]
+    classes = [np.flatnonzero(mask).tolist() for mask in members(PARTITION, ROWS, 5)]
+    assert classes == [[0, 4], [1], [], [3], [2], []]
+    every = [*SLICES.values(), *PARTITION]
+    assert all(slice_.sentence.endswith(".") and set(slice_.columns) <= set(COLUMNS) for slice_ in every)
+    assert tuple(tokens_schema().names) == COLUMNS[:-1]
+
+
+@pytest.mark.parametrize(
+    ("expression", "rows"),
+    [
+        ("distance > 100", [1, 4]),
+        ("NOT distance > 100", [0]),  # of tokens without a distance it is unknown: they are in neither
+        ("distance IS NULL", [2, 3]),
+        ("source = 'it''s' OR source IN ('code', 'law')", [1, 2]),
+        ("source LIKE 'w%' AND train_count between 1 and 6", [0, 3]),
+        ("(token + sequence) % 2 = 1", [0, 2, 3]),
+        ("token IN (3, -4, 7)", [0, 4]),
+        ("not_new", None),
+        ("Repeated", None),
+        ("new_token", [2]),
+        ("token > 1e300 OR token < -0.5", []),
+    ],
+)
+def test_an_expression_is_true_or_false_of_each_token(expression, rows):
+    if rows is None:
+        with pytest.raises(UserError, match="no column") as caught:
+            parse_slice(f"x={expression}")
+        assert "did you mean" in caught.value.line()
+        return
+    assert found(f"x={expression}") == [rows]
+    slice_ = parse_slice(f"  x =  {expression} ")
+    assert (slice_.name, slice_.given, slice_.sentence) == ("x", f"x={expression}", f"Tokens where {expression}.")
+
+
+HOSTILE = [
+    "read_csv('x') > 1", "1; DROP TABLE tokens", "token > (SELECT 1)", "EXISTS (SELECT 1)", "SUM(token) > 3", "token > MAX(distance)",
+    "ROW_NUMBER() OVER (ORDER BY token) > 3", "COUNT(*) > 1", "token IN (position)", "token IN position", "token in (1, (2))",
+    "UNNEST(token) = 1", "COLUMNS('t.*') > 1", "token", "token + 1", "'a'", "true", "", "   ", "*", "source > 3", "token = 'a'",
+    "token > " + "9" * 60, "token > 0x7f", "(" * 60 + "repeated" + ")" * 60, "NOT " * 100 + "repeated", "- " * 120 + "token > 1",
+    "token > 1 -- a", "token > 1 /* a */", "a.b > 1", "token[1] > 3", "`token` > 1", '"token" > 1', "$1 > token",
+    "token > 1\nOR repeated", "source = '\x1b[31m'", "source = '\ud800'", "token::int8 > 3", "CAST(source AS INT) > 3", "repeated AND",
+    "token > 1 repeated", "sequence(3) > 1", "repeated OR " * 60 + "repeated", "RANDOM() > 0.5", "\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("expression", HOSTILE)
+def test_what_is_no_condition_on_columns_is_one_line_that_names_the_slice(expression):
+    with pytest.raises(UserError) as caught:
+        parse_slice(f"mine={expression}")
+    line = caught.value.line()
+    assert "slice mine" in line
+    assert "\n" not in line
+    assert caught.value.remedy
+
+
+WORDS = [
+    *COLUMNS[:7],
+    "and",
+    "or",
+    "not",
+    "in",
+    "is",
+    "null",
+    "between",
+    "like",
+    "(",
+    ")",
+    ",",
+    "=",
+    "<",
+    "-",
+    "/",
+    "%",
+    "1",
+    "0",
+    "2.5",
+    "'a'",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=12))
+def test_whatever_is_accepted_has_one_value_per_row_that_depends_on_it_alone(words):
+    try:
+        slice_ = parse_slice("x=" + " ".join(words))
+    except UserError:
+        return
+    rng = np.random.default_rng(1)
+    numbers = {
+        name: pa.array(rng.integers(0, 4, 20), pa.int32()) for name in COLUMNS if name not in ("repeated", "ar_hit", "source", NEW_TOKEN)
+    }
+    flags = {name: pa.array(rng.random(20) < 0.5) for name in ("repeated", "ar_hit", NEW_TOKEN)}
+    rows = pa.table({**numbers, **flags, "source": pa.array(rng.choice(["a", "b"], 20))})
+    [whole] = members([slice_], rows, 1)
+    singly = [bool(members([slice_], rows.slice(row, 1), 1)[0][0]) for row in range(20)]
+    assert whole.tolist() == singly
+
+
+@pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        (["repeatd"], "repeatd: no such slice; did you mean repeated?"),
+        (["copy:k1"], "copy:k1: no such slice; write copy:kN"),
+        (["copy:k" + "9" * 9], "no such slice"),
+        (["copy:k٣"], "no such slice"),
+        (["ar_hit=repeated"], "slice ar_hit: the name of a built-in slice"),
+        (["9=repeated"], "no name for a slice"),
+        (["=repeated"], "no name for a slice"),
+        (["a b=repeated"], "no name for a slice"),
+        (["x" * 41 + "=repeated"], "no name for a slice"),
+        (["a=repeated", "a=ar_hit"], "slice a: two slices of one name"),
+        ([f"copy:k{n}" for n in range(2, 19)], "17 slices"),
+        (["bigram repeated, rare"], "no such slice"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(given_, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        parse_slices(given_)
+
+
+def test_slices_are_taken_once_and_those_of_every_comparison_not_at_all():
+    assert [slice_.given for slice_ in parse_slices(["copy:k4", "ar_hit", "a=repeated", "copy:k4", "other", "a = repeated", "all"])] == [
+        "copy:k4",
+        "a=repeated",
+    ]
+    assert {slice_.name for slice_ in STANDARD} == {"all", "ar_hit", "other"}
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=30), min_size=1, max_size=5))
+def test_new_tokens_are_those_of_the_definition(sequences):
+    columns = [
+        (row, previous, token, distance >= 0)
+        for row, ids in enumerate(sequences)
+        for previous, token, distance in zip(ids, ids[1:], label_bigrams_reference(ids)[0], strict=False)
+    ]
+    arrays = [np.array(column) for column in zip(*columns, strict=True)]
+    assert new_tokens(*arrays).tolist() == [new for ids in sequences for new in new_tokens_reference(ids)]
+
+
+def test_the_columns_of_labels_are_the_slices_of_their_names(small_slices):
+    rows = pq.read_table(small_slices / "tokens.parquet")
+    max_count = pl.read_parquet(small_slices / "tokens.parquet").filter("ar_hit")["train_count"].max()
+    hits, other, repeated, gram = members([parse_slice(name) for name in ("ar_hit", "other", "repeated", "copy:k2")], rows, max_count)
+    assert hits.any()
+    assert (hits == rows["ar_hit"].to_numpy()).all()
+    assert (other == ~hits).all()
+    assert (repeated == rows["repeated"].to_numpy()).all()
+    assert (gram == repeated).all()
