@@ -41,9 +41,9 @@ WEIGHT_DECAY = 0.1
 WARM_UP_SHARE = 0.05
 LONGEST_WARM_UP = 200
 MEASURED_TOKENS = 1 << 16
-"""Ids that are read at once where accuracy is measured."""
+"""Ids per batch when accuracy is measured."""
 BYTES_PER_ELEMENT = 4
-"""States are counted in float32, in which recurrences keep theirs also where products are of half precision."""
+"""States are counted in float32, in which recurrences keep them even where products are in half precision."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, by convention of shells."""
 
