@@ -65,7 +65,7 @@ def count(
     """Counts training bigrams into `out` (DuckDB), with `options.order` longer n-grams too; returns the table's meta.
 
     `only` names a slice directory: bigrams that its sequences do not hold are left out, to save memory and disk.
-    Raises UserError for everything a user can mend.
+    Raises UserError for everything a user can correct.
     """
     from recallkit.counting import bigrams, make_table
 
@@ -115,7 +115,7 @@ def import_counts(
     """Makes a counts database of what was counted elsewhere, or indexed there; returns its meta.
 
     `file` is a table (Parquet or CSV: first, second, count) or an index of tokengrams or infini-gram, whose ids are counted as
-    a text's would be: `tokenizer` says what they are, `end_token` what ends documents. Raises UserError for everything a user can mend.
+    a text's would be: `tokenizer` says what they are, `end_token` what ends documents. Raises UserError for everything a user can correct.
     """
     from recallkit.counting import index_import, indexes
     from recallkit.counting import make_table as tables
@@ -150,7 +150,7 @@ def count_text(
 ) -> CountedStream:
     """Counts what is not counted yet and merges it; runs stay in the journal's folder, where the counted arrays are mapped.
 
-    `only`, sorted bigram keys, keeps these bigrams alone. Raises UserError for everything a user can mend.
+    `only`, sorted bigram keys, keeps these bigrams alone. Raises UserError for everything a user can correct.
     """
     from recallkit.counting import bigrams
     from recallkit.parallel.processes import num_cores
