@@ -1,6 +1,6 @@
-"""Training text to counts, by one process or by many: stretches planned, counted where they are not there yet, and merged.
+"""Counts training text in one process or many: plans ranges of shards, counts those that are missing, and merges them.
 
-The table is the same for any number of shards, stretches and workers: each stretch is counted on its own, and what spans
+The table is the same for any number of shards, shard ranges and workers: each range is counted by itself, and what crosses
 two of them is found from their ends.
 """
 
@@ -65,7 +65,7 @@ def count(
     """Counts training bigrams into `out` (DuckDB), with `options.order` longer n-grams too; returns the table's meta.
 
     `only` names a slice directory: bigrams that its sequences do not hold are left out, to save memory and disk.
-    Raises UserError for everything a user can mend.
+    Raises UserError for everything a user can correct.
     """
     from recallkit.counting import bigrams, make_table
 
@@ -115,7 +115,7 @@ def import_counts(
     """Makes a counts database of what was counted elsewhere, or indexed there; returns its meta.
 
     `file` is a table (Parquet or CSV: first, second, count) or an index of tokengrams or infini-gram, whose ids are counted as
-    a text's would be: `tokenizer` says what they are, `end_token` what ends documents. Raises UserError for everything a user can mend.
+    a text's would be: `tokenizer` says what they are, `end_token` what ends documents. Raises UserError for everything a user can correct.
     """
     from recallkit.counting import index_import, indexes
     from recallkit.counting import make_table as tables
@@ -150,19 +150,19 @@ def count_text(
 ) -> CountedStream:
     """Counts what is not counted yet and merges it; runs stay in the journal's folder, where the counted arrays are mapped.
 
-    `only`, sorted bigram keys, keeps these bigrams alone. Raises UserError for everything a user can mend.
+    `only`, sorted bigram keys, keeps these bigrams alone. Raises UserError for everything a user can correct.
     """
     from recallkit.counting import bigrams
     from recallkit.parallel.processes import num_cores
 
     job = _job(opened, journal.parts, options, only)
-    stretches = [range(*ends) for ends in journal.parts.settle("stretches", lambda: _plan(job.shards))]
+    shard_ranges = [range(*ends) for ends in journal.parts.settle("stretches", lambda: _plan(job.shards))]
     remove_orphans(journal.parts, job.counting.kinds())
-    if options.workers > len(stretches):
+    if options.workers > len(shard_ranges):
         console.note(
-            f"{len(stretches)} of {options.workers} workers have something to do: a file is never cut, small ones are counted together"
+            f"{len(shard_ranges)} of {options.workers} workers have something to do: a file is never cut, small ones are counted together"
         )
-    counted = _count_shard_ranges(job, stretches, journal, options, timings)
+    counted = _count_shard_ranges(job, shard_ranges, journal, options, timings)
     note_skipped(sum(s.num_skipped for s in counted), [line for s in counted for line in s.first_skipped])
     with timings.stage("merging"):
         return bigrams.join_shard_ranges(counted, journal.folder, job.counting, num_threads=num_cores())
@@ -208,49 +208,49 @@ def _plan(shards: Sequence[Shard]) -> list[list[int]]:
     from recallkit.counting.bigrams import plan_shard_ranges
     from recallkit.text.corpus import sizes_of
 
-    return [[stretch.start, stretch.stop] for stretch in plan_shard_ranges(sizes_of(shards))]
+    return [[shard_range.start, shard_range.stop] for shard_range in plan_shard_ranges(sizes_of(shards))]
 
 
 def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:
-    """Removes runs in the folder of the parts that belong to none of them: of processes that were killed at the end of a stretch."""
+    """Removes runs in the folder of the parts that belong to none of them: left by processes that were killed at the end of a range."""
     from recallkit.counting.bigrams import CountedShardRange
     from recallkit.counting.sorted_runs import RunFiles
 
-    done = [stretch for number in parts.done() if (stretch := CountedShardRange.load(parts.path(number))) is not None]
+    done = [shard_range for number in parts.done() if (shard_range := CountedShardRange.load(parts.path(number))) is not None]
     for kind in (*kinds, "tokens"):
-        RunFiles(parts.folder, kind).remove_others([stretch.runs[kind] for stretch in done])
+        RunFiles(parts.folder, kind).remove_others([shard_range.runs[kind] for shard_range in done])
 
 
 def _count_shard_ranges(
-    job: CountingJob, stretches: Sequence[range], journal: PartsJournal, options: CountingOptions, timings: Timings
+    job: CountingJob, shard_ranges: Sequence[range], journal: PartsJournal, options: CountingOptions, timings: Timings
 ) -> list[CountedShardRange]:
-    """Every stretch, counted; with a limit on tokens those that it reaches, the last cut at it."""
+    """Counts every range; under a limit on tokens, those that it reaches, and ends the last one there."""
     limit = job.text.limit_tokens
-    before = done = sum(_tokens_there(job.parts, number) for number in range(len(stretches)))
+    before = done = sum(_tokens_there(job.parts, number) for number in range(len(shard_ranges)))
     journal.note_resumed(before, "tokens")
     job = job if options.engine == "local" and options.workers == 1 else job.for_others()
     progress = console.progress("counting", total=limit)
     with timings.stage("counting", resumed=bool(before)) as stage, progress as show:
-        while missing := _missing(job.parts, stretches, limit, options.workers):
+        while missing := _missing(job.parts, shard_ranges, limit, options.workers):
             for word in work(job, missing, engine=options.engine, workers=options.workers, address=options.address):
                 done += word.num_tokens
                 show(done)
         stage.amounts["tokens"] = done - before
-    return list(_counted(job.parts, stretches, limit))
+    return list(_counted(job.parts, shard_ranges, limit))
 
 
-def _missing(parts: Parts, stretches: Sequence[range], limit: int | None, workers: int) -> list[ShardRange]:
-    """The stretches to count next: all that are not there; under a limit as many as there are workers, which may count too much.
+def _missing(parts: Parts, shard_ranges: Sequence[range], limit: int | None, workers: int) -> list[ShardRange]:
+    """The ranges to count next: all that are missing; under a limit as many as there are workers, which may count too much.
 
-    How much of a stretch a limit leaves is known when all before it are counted. Until then it is given the most it can be,
-    and counted once more where that was too much.
+    How much of a range is within the limit is known when all before it are counted. Until then the most that is possible is
+    counted, and the range is counted again if that was too much.
     """
     from recallkit.counting.bigrams import CountedShardRange
     from recallkit.counting.worker import ShardRange
 
     missing: list[ShardRange] = []
     left = limit
-    for number, shards in enumerate(stretches):
+    for number, shards in enumerate(shard_ranges):
         if left == 0 or (limit is not None and len(missing) == workers):
             break
         found = CountedShardRange.load(parts.path(number))
@@ -261,11 +261,11 @@ def _missing(parts: Parts, stretches: Sequence[range], limit: int | None, worker
     return missing
 
 
-def _counted(parts: Parts, stretches: Sequence[range], limit: int | None) -> Iterator[CountedShardRange]:
+def _counted(parts: Parts, shard_ranges: Sequence[range], limit: int | None) -> Iterator[CountedShardRange]:
     from recallkit.counting.bigrams import CountedShardRange
 
     left = limit
-    for number in range(len(stretches)):
+    for number in range(len(shard_ranges)):
         if left == 0:
             return
         found = CountedShardRange.load(parts.path(number))
@@ -275,7 +275,7 @@ def _counted(parts: Parts, stretches: Sequence[range], limit: int | None) -> Ite
 
 
 def _tokens_there(parts: Parts, number: int) -> int:
-    """Tokens of a stretch that were counted before, as far as its part or its journal tells."""
+    """Tokens of a range that an earlier run counted, according to its part or its journal."""
     from recallkit.counting.bigrams import CountedShardRange
 
     found = CountedShardRange.load(parts.path(number))

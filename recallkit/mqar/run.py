@@ -1,4 +1,4 @@
-"""Multi-query associative recall of models: found again, gone on with, or made; and models side by side.
+"""Multi-query associative recall of models: finished results are reused, interrupted runs resumed; and models compared.
 
 A table of queries is identified by everything that decides its numbers: the model's weights and precision, its tokenizer, and what
 sequences look like. Each number of pairs has tables of its own, so that others can be asked later.
@@ -45,13 +45,13 @@ class MqarSize:
 PAPER = MqarSize(1024, (16, 32, 64, 128, 256), 1000)
 """Zoology, Appendix G."""
 
-EMBEDDED = MqarSize(256, (4, 8, 16, 32, 64), 50)
+BUILTIN = MqarSize(256, (4, 8, 16, 32, 64), 50)
 """For the zoo, whose models read 256 tokens at once."""
 
 
 def choose_size(length: int | None, pairs: Sequence[int] | None, samples: int | None, *, is_zoo: bool) -> MqarSize:
     """What is asked, in ascending numbers of pairs: what is not said as for the zoo or in the paper. Raises UserError for no numbers."""
-    usual = EMBEDDED if is_zoo else PAPER
+    usual = BUILTIN if is_zoo else PAPER
     numbers = usual.pairs if pairs is None else tuple(sorted(pairs))
     if not numbers:
         raise UsageError("no number of pairs", where="--pairs", remedy="give one or more, such as 16,64")
@@ -162,7 +162,7 @@ class MqarPlan:
 def plan_mqar(models: Sequence[str], pairs: Sequence[int], out: Path, options: MqarOptions) -> MqarPlan:
     """Finds models, tokenizers and what is done already, so that a mistake is told before hours of work.
 
-    The first model is the reference of the comparison. Raises UserError for everything a user can mend.
+    The first model is the reference of the comparison. Raises UserError for everything a user can correct.
     """
     check_named_once(model=models, **{"number of pairs": [str(number) for number in pairs]})
     for number in pairs:

@@ -2,7 +2,7 @@
 
     corpus -> tokens -> sequences -> labels -> histograms -> profile
 
-No sequence is written. Finished work is found again; interrupted work goes on from the histograms of the last commit, and
+No sequence is written. Finished results are reused; interrupted runs resume from the histograms of the last commit, and
 ends in the same bytes.
 """
 
@@ -60,7 +60,7 @@ def profile(
 ) -> ProfileTables:
     """Profiles a text into the directory `out`, in bounded memory; returns the tables of stages.profile.
 
-    Without `counts` there are no AR hits. Raises UserError for everything a user can mend.
+    Without `counts` there are no AR hits. Raises UserError for everything a user can correct.
     """
     from recallkit.profiling.tables import Labeller, ProfileSums
 

@@ -35,7 +35,7 @@ class EvaluationOptions:
     """How models are run.
 
     `limit`: the first documents of each task only. None means: the model's own tokenizer and context, a batch of 8
-    prompts on CPU and 32 on a card.
+    prompts on CPU and 32 on a GPU.
     """
 
     limit: int | None = None
@@ -110,7 +110,7 @@ class EvaluatedModel:
 
     @cached_property
     def _named_tokenizer(self) -> str | None:
-        """The tokenizer that the user names, or that comes with the model: with the zoo's the embedded one."""
+        """The tokenizer that the user names, or that comes with the model: with the zoo's the built-in one."""
         from recallkit.models.kinds import kind_of
         from recallkit.text.tokenizers import BUILTIN
 
@@ -119,7 +119,7 @@ class EvaluatedModel:
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
-        """Its own tokenizer, or the one that the user names; the embedded one where neither is known."""
+        """Its own tokenizer, or the one that the user names; the built-in one where neither is known."""
         from recallkit.text.tokenizers import BUILTIN, load_tokenizer
 
         name = self._named_tokenizer
@@ -133,7 +133,7 @@ class EvaluatedModel:
 
     @property
     def _request(self) -> ModelRequest:
-        """With the tokenizer in use, and for control models the counts, the embedded ones unless others are given."""
+        """With the tokenizer in use, and for control models the counts, the built-in ones unless others are given."""
         options, counts = self.options, self.options.counts
         if counts is None and self._is_control:
             from recallkit import builtin

@@ -120,8 +120,8 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
     @cached_property
     def batch_size(self) -> int:
         """Prompts per batch: the same in a resumed run."""
-        on_card = str(getattr(self.model, "device", "cpu")).startswith("cuda")
-        return int(self.parts.settle("batch_size", lambda: self._batch_size or (32 if on_card else 8)))
+        on_gpu = str(getattr(self.model, "device", "cpu")).startswith("cuda")
+        return int(self.parts.settle("batch_size", lambda: self._batch_size or (32 if on_gpu else 8)))
 
     @property
     def eot_token_id(self) -> int:

@@ -1,4 +1,4 @@
-"""Recall evaluations of models: found again, gone on with, or made; and models side by side.
+"""Recall evaluations of models: finished results are reused, interrupted runs resumed; and models compared.
 
 A documents table is identified by everything that decides its numbers: the model's weights and precision, its
 tokenizer, the rows that are asked, and how prompts are made and cut.
@@ -104,7 +104,7 @@ class RecallPlan:
 def plan_recall(models: Sequence[str], tasks: Sequence[str], out: Path, options: RecallOptions = RecallOptions()) -> RecallPlan:
     """Finds rows, models, tokenizers and what is done already, so that a mistake is told before hours of work.
 
-    The first model is the reference of the comparison. Raises UserError for everything a user can mend.
+    The first model is the reference of the comparison. Raises UserError for everything a user can correct.
     """
     check_named_once(model=models, task=tasks)
     rows = {task: load_rows(task, options.data, options.limit) for task in tasks}

@@ -1,4 +1,4 @@
-"""lm-eval's own tasks, unchanged, on the models of ours: found again, gone on with, or made."""
+"""lm-eval's own tasks, unchanged, on our models: finished results are reused, interrupted runs resumed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class StockPlan:
 def plan_stock(models: Sequence[str], tasks: Sequence[str], out: Path, options: EvaluationOptions = EvaluationOptions()) -> StockPlan:
     """Loads tasks of lm-eval (names, or paths of YAML files) and finds models and what is done already, before any work.
 
-    Raises UserError for everything a user can mend.
+    Raises UserError for everything a user can correct.
     """
     from recallkit.recall.lm_eval_run import digest_requests, load_tasks
 

@@ -1,4 +1,4 @@
-"""Scores of a slice directory: found again, gone on with, or made, by one process or by many.
+"""Scores of a slice directory, by one process or by many: finished results are reused, interrupted runs resumed.
 
 A score file is identified by everything that decides its numbers: the model's weights and precision, its tokenizer, the
 sequences, and how sequences longer than the model's context are read.
@@ -75,9 +75,9 @@ def score_timings(slices: Path, model: str) -> dict[str, Any] | None:
 def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
     """Scores every predicted token of a slice directory with one model; returns the score file's manifest.
 
-    Done once for a model and a set of sequences: a finished file is found again, an unfinished one is gone on with.
+    Done once for a model and a set of sequences: a finished file is reused, an interrupted run resumed.
     With a `share` nothing is joined, and the manifest says how far all shares are (`parts_done` of `num_parts`).
-    Raises UserError for everything a user can mend.
+    Raises UserError for everything a user can correct.
     """
     path = score_path(slices, model_spec)
     found = artifacts.manifest_options(path, force=options.force)

@@ -284,7 +284,7 @@ def check_finite(name: str, nll: np.ndarray, first: int, offsets: np.ndarray) ->
 
 
 def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]) -> None:
-    """Writes the scores of the sequences from number `first` on as a part, `facts` in its manifest."""
+    """Writes the scores of the sequences from number `first` on as a part, with `facts` in its manifest."""
     artifacts.write_parquet(path, [_scores_table(first, offsets, scores)], schemas.arrow_schema("scores"), facts, **PARQUET_OPTIONS)
 
 

@@ -108,5 +108,5 @@ def test_models_that_were_asked_different_things_are_not_compared(files, tmp_pat
         documents("other", [True, False], values="w"),
         manifest(0),
     )
-    with pytest.raises(UserError, match="asked different things"):
+    with pytest.raises(UserError, match="had different prompts"):
         compare_recall({**paths, ("other", "fda"): tmp_path / "other.parquet"})

@@ -131,7 +131,7 @@ def test_bad_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file or folder"):
         load_rows("fda", tmp_path / "gone.jsonl")
     (tmp_path / "fda.csv").write_text("text,value\na,b\n")
-    with pytest.raises(UserError, match=r"not a kind of file.*give .jsonl, .jsonl.zst, .jsonl.gz, .parquet"):
+    with pytest.raises(UserError, match=r"not a supported kind of file.*give .jsonl, .jsonl.zst, .jsonl.gz, .parquet"):
         load_rows("fda", tmp_path / "fda.csv")
 
 

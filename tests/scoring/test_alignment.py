@@ -83,7 +83,7 @@ def single_bytes(tokenizer: TextTokenizer) -> dict[bytes, int]:
     return {piece: i for i, piece in reversed(list(enumerate(tokenizer.token_bytes or []))) if len(piece) == 1}
 
 
-def encode_stretch(other: TextTokenizer, data: bytes, *, begins_document: bool) -> list[tuple[int, int]]:
+def encode_piece(other: TextTokenizer, data: bytes, *, begins_document: bool) -> list[tuple[int, int]]:
     """(id, end in bytes) of bytes of which some may be no text."""
     found, place = [], 0
     for is_text, run in itertools.groupby(characters(data), key=lambda c: c[1]):
@@ -114,7 +114,7 @@ def slowly(reference: TextTokenizer, other: TextTokenizer, sequence: list[int]) 
     def encode(part: list[int], *, begins_document: bool = False) -> None:
         if part:
             start = spans[part[0]][0]
-            here = encode_stretch(other, b"".join(texts[k] for k in part), begins_document=begins_document)
+            here = encode_piece(other, b"".join(texts[k] for k in part), begins_document=begins_document)
             found.extend((i, start + end) for i, end in here)
             borders.add(start)
 
