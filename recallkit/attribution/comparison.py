@@ -79,7 +79,7 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
             del files[_LATER]
         manifest = _common_manifest(folder, files)
         frames = {name: schemas.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()}
-        tables = GapTables(**{_LATER: None, **frames})
+        tables = GapTables(**frames)
     totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
     return Comparison(
         folder=folder,

@@ -180,7 +180,8 @@ def _query_slices(
         "nll_model": sums.source_nlls[model].ravel(),
     }
     database.register("slice_sums", pa.table(columns))
-    return database.sql(db.query("gap/attribute_slices"), params=pair).pl()
+    rows: pl.DataFrame = database.sql(db.query("gap/attribute_slices"), params=pair).pl()
+    return rows
 
 
 def _interleave(gap: pl.DataFrame, given: pl.DataFrame, num_given: int) -> pl.DataFrame:

@@ -99,11 +99,6 @@ SLICES = {slice_.name: slice_ for slice_ in (*STANDARD, *_MORE)}
 _COPY = re.compile(r"copy:k([1-9]\d{0,8})", re.ASCII)
 
 _KINDS = {
-    "bigram repeated": ("repeated", lambda new, repeated: repeated),
-    "token repeated": (f"repeated {NEW_TOKEN}", lambda new, repeated: ~repeated & ~new),
-    "token new": (f"repeated {NEW_TOKEN}", lambda new, repeated: ~repeated & new),
-}
-_KIND_SENTENCES = {
     "bigram repeated": "The bigram is in the context already",
     "token repeated": "The bigram is not in the context yet, its token is",
     "token new": "The token is not in the context yet",
@@ -113,18 +108,19 @@ _KIND_SENTENCES = {
 def _class(kind: str, rare: bool, max_count: int) -> pl.Expr:
     import polars as pl
 
-    of_kind = _KINDS[kind][1](pl.col(NEW_TOKEN), pl.col("repeated"))
+    repeated, new = pl.col("repeated"), pl.col(NEW_TOKEN)
+    of_kind = {"bigram repeated": repeated, "token repeated": ~repeated & ~new, "token new": ~repeated & new}[kind]
     return of_kind & (_rare(max_count) if rare else ~_rare(max_count))
 
 
 PARTITION = tuple(
     _define(
         f"{kind}, {'rare' if rare else 'frequent'}",
-        f"{columns} train_count",
+        f"repeated {NEW_TOKEN} train_count",
         partial(_class, kind, rare),
-        f"{_KIND_SENTENCES[kind]}; seen {'at most' if rare else 'more than'} --max-count times in training.",
+        f"{sentence}; seen {'at most' if rare else 'more than'} --max-count times in training.",
     )
-    for kind, (columns, _) in _KINDS.items()
+    for kind, sentence in _KINDS.items()
     for rare in (True, False)
 )
 """Classes that every token is in exactly one of: what is in the context already, and how often training saw the bigram.

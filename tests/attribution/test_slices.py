@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +23,7 @@ from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.tables import EMPTY_SLICE, attribute_gap
 from recallkit.attribution.view import gap_json, gap_tables, given_table, partition_table
 from recallkit.errors import UserError
-from recallkit.slicing.definitions import PARTITION, parse_slices
+from recallkit.slicing.definitions import NEW_TOKEN, PARTITION, SLICES, members, parse_slice, parse_slices
 from recallkit.slicing.label_kernels import label_bigrams_reference
 from recallkit.slicing.view import manifest_of
 from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, Corpus, assert_row, small_corpus
@@ -212,3 +217,23 @@ def test_the_command_and_the_function_take_slices(run, small_slices, tmp_path):
     refused = run("gap", *NAMES[:2], "--slices", small_slices, "--slice", "far=dist > 20")
     assert refused.returncode == 1
     assert "slice far: no column dist; did you mean distance?" in refused.stderr
+
+
+def test_every_line_of_the_documentation_is_right(small_slices, tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "slices.md").read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    commands, expressions = [[line for line in lines if line.startswith("recallkit ") is is_command] for is_command in (True, False)]
+    assert (len(commands), len(expressions)) == (2, 5)
+    for line in commands:
+        words = shlex.split(line)
+        asked = [value for option, value in itertools.pairwise(words) if option == "--slice"]
+        recallkit.gap(words[2], words[3], slices=small_slices, out=tmp_path / str(len(asked)), slice=asked)
+    rows = pq.read_table(small_slices / "tokens.parquet")
+    rows = rows.append_column(NEW_TOKEN, [pa.array([True] * len(rows))])
+    assert len(members([parse_slice(f"x={expression}") for expression in expressions], rows, 9)) == len(expressions)
+    named = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    assert {*named} == {*SLICES, "copy:kN"} - {"all"}
+    assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith(("| bigram", "| token"))] == list(
+        dict.fromkeys(class_.name.split(",")[0] for class_ in PARTITION)
+    )
+    recallkit.gap("control:recall", "control:bigram", slices=small_slices, out=tmp_path / "python", slice=["copy:k4", "far=distance > 100"])
