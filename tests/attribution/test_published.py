@@ -10,6 +10,7 @@ import pytest
 from recallkit.attribution.published import attribute_published
 from recallkit.attribution.shares import BETTER_ON_HITS, BETTER_ON_OTHER, MODEL_BETTER, NO_GAP, WORSE_ON_HITS, WORSE_ON_OTHER
 from recallkit.errors import UserError
+from tests.conftest import ROOT
 
 # Zoology Table 4: perplexity of all tokens, AR hits, other tokens; the printed share of the gap in percent.
 ZOOLOGY = {
@@ -56,6 +57,13 @@ def test_zoology_table_4_is_reproduced_to_a_tenth_of_a_point(tmp_path, scale):
             assert 100 * row["gap_share"] == pytest.approx(expected, abs=0.1)
             assert row["gap_share_clipped"] == row["gap_share"]
             assert row["note"] == ""
+
+
+def test_the_example_is_zoologys_first_table():
+    rows = attribute_published(ROOT / "examples" / "02_zoology_70m.csv", ar_share=0.0703).frame
+    assert dict(zip(rows["model"], rows["gap_share"].round(3), strict=True)) == {
+        "Attention": None, "Long Convolution": 0.444, "H3": 0.632, "Hyena": 0.607, "RWKV": 0.579,
+    }  # fmt: skip
 
 
 def test_another_row_can_be_the_reference(tmp_path):

@@ -131,13 +131,13 @@ def ours(folder: Path) -> Split:
 
 def duckdb_split(folder: Path, join: str) -> Split:
     """`join` is the text between two tables, with {n} for the second one's number."""
-    from recallkit.storage import db
+    import duckdb
 
     files = score_files(folder)
     tables = [f"{join.split('|')[0]} '{path}' AS s{n} {join.split('|')[1]}" for n, path in enumerate(files)]
     sums = ", ".join(f"sum(s{n}.nll::DOUBLE)" for n in range(len(files)))
     text = f"SELECT t.source, t.ar_hit, count(*), {sums} FROM '{folder / 'tokens.parquet'}' AS t {' '.join(tables)} GROUP BY ALL"
-    with db.connect(threads=NUM_THREADS) as database:
+    with duckdb.connect(config={"threads": NUM_THREADS}) as database:
         return {(source, hit): (tokens, list(nlls)) for source, hit, tokens, *nlls in database.execute(text).fetchall()}
 
 

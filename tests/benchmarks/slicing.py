@@ -374,7 +374,7 @@ def measure_apart(task: str, method: str, folder: Path) -> dict[str, Any]:
 
 def write_inputs(folder: Path, tasks: list[str]) -> None:
     """The ids, a table of the counts of 800M ids, and for the command a database of the shards' counts."""
-    from recallkit import counting
+    from recallkit.counting import count
     from recallkit.counting.bigram_kernels import BigramCounter, merge_runs
 
     tiled = folder / "tiled.npy"
@@ -392,7 +392,7 @@ def write_inputs(folder: Path, tasks: list[str]) -> None:
     if "slice" in tasks:
         data = Path(os.environ["RECALLKIT_TEST_DATA"])
         shards = [str(shard) for shard in sorted((data / "corpus").glob("train-0*.jsonl.zst"))]
-        counting.count(TextOptions(shards, "train", str(tokenizer_path(data))), folder / "counts.duckdb")
+        count(TextOptions(shards, "train", str(tokenizer_path(data))), folder / "counts.duckdb")
     tiled.unlink()
 
 

@@ -1,0 +1,67 @@
+"""Benchmarks run: what they import is there, and (slow) each prints its ratios at its smallest size."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, made_up_texts
+from tests.text.test_corpus import write_zst
+
+SMALLEST = {
+    "counting": "--tokens 100000 --repeats 1",
+    "families": "llama --repeats 1",
+    "gap": "--sequences 16 --repeats 1",
+    "generation": "--models llama --batches 1 --length 16 --new 2 --repeats 1",
+    "kernels": "short_conv --quick",
+    "ngrams": "--tokens 50000 --repeats 1 --orders 3",
+    "profiling": "--repeats 1 --shards 1",
+    "reading": "--repeats 1 --shard {shard}",
+    "recall": "--models llama --batches 1 --limit 2 --context 256 --repeats 1",
+    "scale": "--tokens 200000 --megabytes 1 --repeats 1 --text {code}",
+    "scoring": "--models llama --repeats 1 --tokens 128 --seq-len 64 --no-scan",
+    "slicing": "--repeats 1 --only labels",
+}
+FOLDER = Path(__file__).parent
+
+
+def imported(path: Path) -> Iterator[tuple[str, str]]:
+    """Modules of ours and the names that a file takes from them, in functions too; not what is there for its types alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    left_out = {id(node) for block in for_types for node in ast.walk(block)}
+    for node in ast.walk(tree):
+        is_ours = isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("recallkit", "tests")
+        if is_ours and id(node) not in left_out:
+            yield from ((str(node.module), alias.name) for alias in node.names)
+
+
+def is_there(module: str, name: str) -> bool:
+    found = importlib.import_module(module)
+    return hasattr(found, name) or (hasattr(found, "__path__") and importlib.util.find_spec(f"{module}.{name}") is not None)
+
+
+def test_what_benchmarks_and_examples_import_is_there():
+    scripts = [*FOLDER.glob("[!_t]*.py"), *(ROOT / "examples").glob("*.py")]
+    assert {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "test_benchmarks"} == set(SMALLEST)
+    assert [(path.name, *found) for path in scripts for found in imported(path) if not is_there(*found)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALLEST)
+def test_it_runs_at_its_smallest_size(name, test_data, home, tmp_path):
+    shard = tmp_path / "t.jsonl.zst"
+    write_zst(shard, "".join(f'{{"text": "{" ".join(text.split())}"}}\n' for text in made_up_texts(20, 50)).encode(), 1)
+    given = SMALLEST[name].format(shard=shard, code=ROOT / "recallkit").split()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RECALLKIT_TEST_DATA": str(test_data)}
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.strip()
