@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.counting.indexes import TokenIndex
+    from recallkit.counting.records import CountedStream
     from recallkit.storage.journal import PartsJournal
     from recallkit.text.joining import Boundary
-    from recallkit.text.records import CountedStream
     from recallkit.text.tokenizers import TextTokenizer
 
 LEAST_AGREEMENT = 0.95

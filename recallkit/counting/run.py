@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     import numpy as np
 
     from recallkit.counting.bigrams import CountedShardRange
+    from recallkit.counting.records import CountedStream
     from recallkit.counting.worker import CountingJob, ShardRange
     from recallkit.storage.journal import Parts, PartsJournal
     from recallkit.text.joining import Boundary
     from recallkit.text.open_text import TextOptions
     from recallkit.text.readers import Shard
-    from recallkit.text.records import CountedStream
 
 
 _LEAST_CHUNK = 1 << 24
