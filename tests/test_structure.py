@@ -75,7 +75,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Modules of ours that a file imports, wherever in it, those for type checkers too; `recallkit.NAME` for a name of the package itself."""
+    """Modules of ours that a file imports, wherever in it, those for type checkers too; `recallkit.NAME` for the package's own names."""
     found = set()
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").partition(".")[0] == "recallkit"):
@@ -154,11 +154,8 @@ def test_the_package_imports_nothing_heavy():
 
 
 def test_every_module_says_what_it_is():
-    wrong = []
-    for folder in FOLDERS:
-        for path in python_files(folder):
-            if not ast.get_docstring(tree_of(path)) and not (path.name == "__init__.py" and folder == "tests"):
-                wrong.append(f"{path.relative_to(ROOT)} has no docstring")
+    files = [p for folder in FOLDERS for p in python_files(folder) if not (p.name == "__init__.py" and folder == "tests")]
+    wrong = [f"{path.relative_to(ROOT)} has no docstring" for path in files if not ast.get_docstring(tree_of(path))]
     for path in sorted((ROOT / "queries").rglob("*.sql")):
         text = path.read_text(encoding="utf-8")
         if not text.startswith("-- "):
@@ -248,13 +245,9 @@ def test_what_documents_name_exists():
     for path in documents():
         text = path.read_text(encoding="utf-8")
         where = path.relative_to(ROOT)
-        for name in set(PATH_NAMED.findall(text)):
-            if (
-                not name.startswith(MADE)
-                and not PLACEHOLDER.search(name)
-                and not any((base / name).exists() for base in (ROOT, ROOT / "recallkit", path.parent))
-            ):
-                wrong.append(f"{where} names {name}")
+        bases = (ROOT, ROOT / "recallkit", path.parent)
+        paths = {name for name in PATH_NAMED.findall(text) if not name.startswith(MADE) and not PLACEHOLDER.search(name)}
+        wrong += [f"{where} names {name}" for name in paths if not any((base / name).exists() for base in bases)]
         wrong += [f"{where} links to {name}" for name, _ in LINKED.findall(text) if not (path.parent / name).exists()]
         wrong += [f"{where} names {name}" for name in set(MODULE_NAMED.findall(text)) if not is_module_or_name(name)]
     assert not wrong, "\n".join(sorted(wrong))
