@@ -5,7 +5,7 @@ export PYTHON
 
 .PHONY: demo test lint types slow benchmarks wheel clean
 
-# Sets up and runs the main job on the embedded text: the gap between control models, with its interval.
+# Sets up and runs the main job on the built-in text: the gaps of the zoo's models, with intervals, and a page.
 demo: $(VENV)/.installed
 	$(VENV)/bin/recallkit demo
 

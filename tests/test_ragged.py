@@ -1,3 +1,5 @@
+"""Rows of unequal length in flat arrays, against plain loops."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recallkit.counting.records import CountedStream
 from recallkit.counting.sorted_runs import RunFiles, SavedRun, kind_of
 from recallkit.storage import artifacts
 from recallkit.text.joining import Boundary, join_documents
-from recallkit.text.records import CountedStream, Position
+from recallkit.text.records import Position
 from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from recallkit.counting.table import counts_result
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.storage.journal import Journal
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.counting.indexes import TokenIndex
+    from recallkit.counting.records import CountedStream
     from recallkit.storage.journal import PartsJournal
     from recallkit.text.joining import Boundary
-    from recallkit.text.records import CountedStream
     from recallkit.text.tokenizers import TextTokenizer
 
 LEAST_AGREEMENT = 0.95
@@ -44,7 +45,6 @@ def import_index(
 ) -> dict[str, Any]:
     """Counts the ids of the index at `place` into `out`; returns the table's meta. Raises UserError for everything a user can correct."""
     from recallkit.counting import indexes, make_table
-    from recallkit.counting.run import counts_result
     from recallkit.text.tokenizers import load_tokenizer
 
     if tokenizer is None:

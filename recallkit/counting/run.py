@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit.counting.table import open_counts, read_meta
+from recallkit.counting.table import counts_result, open_counts
 from recallkit.display import console
 from recallkit.errors import UsageError, UserError
 from recallkit.parallel.engines import work
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, note_skipped
 
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
     import numpy as np
 
     from recallkit.counting.bigrams import CountedShardRange
+    from recallkit.counting.records import CountedStream
     from recallkit.counting.worker import CountingJob, ShardRange
     from recallkit.storage.journal import Parts, PartsJournal
     from recallkit.text.joining import Boundary
     from recallkit.text.open_text import TextOptions
     from recallkit.text.readers import Shard
-    from recallkit.text.records import CountedStream
 
 
 _LEAST_CHUNK = 1 << 24
@@ -88,12 +87,6 @@ def count(
         meta = make_table.write_counts(out, counted, {**result.stamp(), **identity, "names": opened.names()}, timings)
         journal.finish()
     return meta
-
-
-def counts_result(out: Path, options: dict[str, Any], *, force: bool) -> Result:
-    """A counts table as a result. Raises UserError where another file would be replaced."""
-    artifacts.check_replaceable(out, b"DUCK", at=8)
-    return Result(out, None, options, force=force, read=read_meta)
 
 
 def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:

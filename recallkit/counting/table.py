@@ -11,6 +11,7 @@ import numpy as np
 
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
+from recallkit.storage.result import Result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +98,12 @@ class CountsTable:
             "num_bigrams": len(self.keys),
             "boundary": self.meta.get("boundary"),
         }
+
+
+def counts_result(out: Path, options: dict[str, Any], *, force: bool) -> Result:
+    """A counts table as a result. Raises UserError where another file would be replaced."""
+    artifacts.check_replaceable(out, b"DUCK", at=8)
+    return Result(out, None, options, force=force, read=read_meta)
 
 
 def read_meta(path: Path) -> dict[str, Any]:

@@ -10,9 +10,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from recallkit.counting.bigram_kernels import BigramRun
-    from recallkit.counting.ngram_kernels import NgramRun
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
@@ -63,18 +60,3 @@ class StreamReport:
     num_documents: int = 0
     num_skipped: int = 0
     first_skipped: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class CountedStream:
-    """A finished count: the sorted run of bigrams, the tokens that occur (uint32, sorted) with their counts (uint64), the totals.
-
-    `ngrams` is the run of longer n-grams, if they were counted. Runs may be memory-mapped.
-    """
-
-    bigrams: BigramRun
-    tokens: np.ndarray
-    token_counts: np.ndarray
-    num_tokens: int
-    num_documents: int
-    ngrams: NgramRun | None = None

@@ -23,11 +23,12 @@ from recallkit.counting.bigrams import (
 )
 from recallkit.counting.make_table import export_counts, read_foreign_counts, write_counts
 from recallkit.counting.ngram_kernels import unpack_ngrams
+from recallkit.counting.records import CountedStream
 from recallkit.counting.table import open_counts
 from recallkit.errors import UserError
 from recallkit.storage import db
 from recallkit.storage.journal import Journal
-from recallkit.text.records import CountedStream, Position
+from recallkit.text.records import Position
 from tests.text.test_sequences import END, batches, documents_strategy
 
 VOCAB = END + 1

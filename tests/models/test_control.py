@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.counting.make_table import write_counts
+from recallkit.counting.records import CountedStream
 from recallkit.errors import UserError
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
-from recallkit.text.records import CountedStream
 
 VOCAB = 11
 

@@ -1,0 +1,202 @@
+"""CONTRIBUTING's table, walked: what its rows name is there, and what it says is all that a new mixer, slice, task or command takes."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+SPAN = re.compile(r"`([^`]+)`")
+ENTRY = re.compile(r"`([A-Z_]+|\w+)` in `([^`]+)`")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: files that are written anew, (name, file) of the tables that get an entry, the test."""
+
+    new_files: list[str]
+    entries: list[tuple[str, str]]
+    test: str
+
+
+def read_table() -> dict[str, Row]:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## To add X, touch Y")[1].split("\n## ")[0]
+    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")][2:]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    return {
+        what: Row(SPAN.findall(new), ENTRY.findall(entry), SPAN.findall(test)[0] if "`" in test else "")
+        for what, new, entry, test, _ in cells
+    }
+
+
+ROWS = read_table()
+
+
+def test_the_table_has_everything_that_people_add():
+    wanted = {"mixer", "slice", "recall task", "command", "option of a command", "query", "kernel", "preset of text", "control model"}
+    assert wanted | {"model kind", "table column"} <= set(ROWS)
+
+
+def definition(path: Path, name: str) -> ast.expr | ast.FunctionDef | None:
+    """What a module defines under a name at its top: the value, or the function."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return node.value
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return node
+    return None
+
+
+def test_what_rows_name_is_there():
+    missing = []
+    for what, row in ROWS.items():
+        missing += [
+            f"{what}: no {name} in {path}"
+            for name, path in row.entries
+            if not (ROOT / path).is_file() or definition(ROOT / path, name) is None
+        ]
+        missing += [f"{what}: no folder for {path}" for path in row.new_files if not folder_of(path).is_dir()]
+        if row.test and "NAME" not in row.test and not (ROOT / row.test).is_file():
+            missing.append(f"{what}: no {row.test}")
+    missing = [line for line in missing if not any(name in line for name in ("definitions.py", "commands/__init__"))]
+    assert not missing, "\n".join(missing)
+
+
+def folder_of(path: str) -> Path:
+    """The folder that there must be for a new file: the one above NAME."""
+    parts = Path(path).parts
+    named = next((place for place, part in enumerate(parts) if "NAME" in part or part == "FEATURE"), 0)
+    return ROOT.joinpath(*parts[:named]) if len(parts) > 1 else ROOT
+
+
+# ------------------------------------------------------------------------------------------------------- each done for real
+
+
+@dataclass(frozen=True)
+class Clone:
+    """A copy of the package in a folder of its own."""
+
+    folder: Path
+
+    def add(self, what: str, name: str, entry: str, text: str = "") -> None:
+        """Does what the row says and no more: its new file with `text`, its one `entry`, in the last place."""
+        row = ROWS[what]
+        for path in row.new_files:
+            made = self.folder / path.replace("NAME", name)
+            assert not made.exists()
+            made.write_text(text, encoding="utf-8")
+        [(table, path)] = row.entries
+        changed = self.folder / path
+        lines = changed.read_text(encoding="utf-8").splitlines()
+        lines.insert(end_of_entries(definition(changed, table)), entry)
+        changed.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def run(self, *arguments: object) -> str:
+        """What `recallkit ARGUMENTS` of the copy prints, or what Python does of `-c`."""
+        words = list(arguments) if arguments[0] == "-c" else ["-m", "recallkit", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "140"}
+        command = [sys.executable, *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder, env=environment, timeout=240)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def end_of_entries(table: ast.AST | None) -> int:
+    """The number of lines up to the last entry of a table: a dictionary, a tuple, or a dictionary made of a tuple."""
+    if isinstance(table, ast.DictComp):
+        table = table.generators[0].iter
+    entries = table.values if isinstance(table, ast.Dict) else table.elts if isinstance(table, ast.Tuple | ast.List) else []
+    return int(entries[-1].end_lineno or 0)
+
+
+@pytest.fixture
+def clone(tmp_path: Path, home: Path) -> Clone:
+    for name in ("recallkit", "kernels", "queries"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return Clone(tmp_path)
+
+
+MIXER = '''"""The mean of the tokens so far: a mixer that forgets nothing and prefers nothing."""
+
+import torch
+
+from recallkit.models.mixers.api import Mixer
+
+
+class RunningMean(Mixer):
+    """One state of d_model sums."""
+
+    def forward(self, u, ids=None):
+        return u.cumsum(1) / torch.arange(1, u.shape[1] + 1, dtype=u.dtype)[:, None]
+
+    def state_size(self, t):
+        return self.d_model
+
+    def flops(self, t):
+        return 2 * t * self.d_model
+'''
+
+
+def test_a_mixer_is_a_file_and_a_line(clone):
+    clone.add("mixer", "running_mean", '    "running_mean": "recallkit.models.mixers.running_mean:RunningMean",', MIXER)
+    shown = clone.run("models", "--describe", "--width", "128")
+    [line] = [line for line in shown.splitlines() if "running_mean" in line]
+    assert line.split() == ["running_mean", "0", "128", "256"]  # parameters, elements of its state, operations per token
+
+
+def test_a_recall_task_is_a_line(clone):
+    clone.add("recall task", "recipes", '        KnownTask("recipes", None, "amounts in recipes", None, is_comparable=False),')
+    assert "amounts in recipes" in clone.run("tasks")
+    (clone.folder / "recipes.jsonl").write_text('{"text": "Salt: 5 g. Flour: 1 kg. Salt:", "value": "5 g"}\n', encoding="utf-8")
+    program = "from pathlib import Path; from recallkit.recall.tasks import load_rows, tasks_of; data = Path('recipes.jsonl'); "
+    assert clone.run("-c", program + "print(tasks_of(data), load_rows('recipes', data).rows[0].value)") == "['recipes'] 5 g\n"
+
+
+COMMAND = '''"""`vowels`: how many vowels a word has."""
+
+from typing import Annotated
+
+from recallkit.commands.adapter import Argument, Option, Outcome, command
+
+
+@command("vowels", example="recallkit vowels banana")
+def vowels(
+    word: Annotated[str, Argument("The word.", metavar="WORD")],
+    *,
+    most: Annotated[int, Option("Count no further.", least=1, most=99)] = 99,
+) -> Outcome[int]:
+    """Count the vowels of a word."""
+    found = min(most, sum(letter in "aeiou" for letter in word))
+    return Outcome(value=lambda: found, show=lambda: print(found, "vowels"), json=lambda: {"vowels": found})
+'''
+
+
+@pytest.mark.skipif(not (ROOT / "recallkit/commands/adapter.py").exists(), reason="until commands are declared once")
+def test_a_command_is_a_file_and_a_line(clone):
+    clone.add("command", "vowels", '    "vowels": "recallkit.commands.vowels",', COMMAND)
+    assert "Count the vowels of a word." in clone.run("--help")
+    assert clone.run("vowels", "recall", "--most", "1") == "1 vowels\n"
+    assert clone.run("vowels", "recall", "--json").split() == ["{", '"vowels":', "2", "}"]
+    assert clone.run("-c", "from recallkit.commands.vowels import vowels; print(vowels('banana'))") == "3\n"
+
+
+@pytest.mark.skipif(not (ROOT / "recallkit/slicing/definitions.py").exists(), reason="until slices are data")
+def test_a_slice_is_an_entry(clone, small_slices):
+    entry = (
+        '    _define("far", "distance", lambda _: __import__("polars").col("distance") > 32, "The bigram was more than 32 tokens back."),'
+    )
+    clone.add("slice", "far", entry)
+    counts = small_slices.parent / "counts.duckdb"
+    models = ("control:recall", "control:bigram")
+    shown = clone.run("gap", *models, "--slices", small_slices, "--counts", counts, "--slice", "far", "-o", clone.folder / "gap")
+    assert re.search(r"\bfar\b", shown)

@@ -1,0 +1,26 @@
+"""README's example of what is printed has the words that are printed: only names, figures and lines drawn of figures may differ."""
+
+from __future__ import annotations
+
+import re
+
+from tests.conftest import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def without_figures(text: str) -> str:
+    """In one line, # for every figure."""
+    return re.sub(r"\d[\d,.]*[kMB]?(?!\w)", "#", " ".join(text.split()))
+
+
+def test_the_example_has_the_words_that_gap_prints(run, small_slices, tmp_path):
+    blocks = README.split("```")[1].strip("\n").split("\n\n")
+    tables = [block for block in blocks if "─" in block]
+    headers = [line for block in tables for line in block.splitlines() if line.startswith(" ") and "─" not in line and "zoo:" not in line]
+    prose = [block.partition("Bits per byte:")[0] for block in blocks if block not in tables]
+    assert (len(headers), len(prose)) == (3, 4)
+    counts = small_slices.parent / "counts.duckdb"
+    shown = run("gap", "control:recall", "control:bigram", "--slices", small_slices, "--counts", counts, "-o", tmp_path / "gap")
+    printed = without_figures(shown.stdout + "\n" + shown.stderr)
+    assert [words for words in map(without_figures, (*headers, *prose)) if words not in printed] == [], printed
