@@ -19,28 +19,18 @@ from typing import TYPE_CHECKING
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from recallkit.api import (
-        bigrams,
-        check_scores,
-        count,
-        eval_mqar,
-        eval_recall,
-        eval_stock,
-        figures,
-        gap,
-        gap_of_table,
-        profile,
-        read_comparison,
-        score,
-        token_texts,
-        tokens,
-        write_report,
-        zoo_counts,
-    )
-    from recallkit.api import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
     from recallkit.attribution.comparison import Comparison
     from recallkit.attribution.published import PublishedGap
     from recallkit.attribution.tables import GapTables
+    from recallkit.commands.count import bigrams, count, zoo_counts
+    from recallkit.commands.eval_recall import eval_recall, eval_stock
+    from recallkit.commands.gap import gap, gap_of_table, read_comparison
+    from recallkit.commands.mqar import eval_mqar
+    from recallkit.commands.profile import profile
+    from recallkit.commands.report import figures, write_report
+    from recallkit.commands.score import check_scores, score
+    from recallkit.commands.slice import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
+    from recallkit.commands.tokens import token_texts, tokens
     from recallkit.mqar.tables import MqarTables
     from recallkit.profiling.tables import ProfileTables
     from recallkit.recall.tables import RecallTables
@@ -75,24 +65,35 @@ __all__ = [
     "zoo_counts",
 ]
 
-_ELSEWHERE = {
-    "Comparison": "recallkit.attribution.comparison",
-    "GapTables": "recallkit.attribution.tables",
-    "MqarTables": "recallkit.mqar.tables",
-    "ProfileTables": "recallkit.profiling.tables",
-    "PublishedGap": "recallkit.attribution.published",
-    "RecallTables": "recallkit.recall.tables",
+_PLACES = {
+    "recallkit.attribution.comparison": ("Comparison",),
+    "recallkit.attribution.published": ("PublishedGap",),
+    "recallkit.attribution.tables": ("GapTables",),
+    "recallkit.commands.count": ("bigrams", "count", "zoo_counts"),
+    "recallkit.commands.eval_recall": ("eval_recall", "eval_stock"),
+    "recallkit.commands.gap": ("gap", "gap_of_table", "read_comparison"),
+    "recallkit.commands.mqar": ("eval_mqar",),
+    "recallkit.commands.profile": ("profile",),
+    "recallkit.commands.report": ("figures", "write_report"),
+    "recallkit.commands.score": ("check_scores", "score"),
+    "recallkit.commands.slice": ("slice",),
+    "recallkit.commands.tokens": ("token_texts", "tokens"),
+    "recallkit.mqar.tables": ("MqarTables",),
+    "recallkit.profiling.tables": ("ProfileTables",),
+    "recallkit.recall.tables": ("RecallTables",),
 }
-"""Where what is not in `recallkit.api` is defined."""
+"""Where each public name is defined."""
+
+_MODULES = {name: module for module, names in _PLACES.items() for name in names}
 
 
 if not TYPE_CHECKING:  # to a type checker it would say that every name is there
 
     def __getattr__(name: str) -> object:
         """What `__all__` names, imported when it is first asked for."""
-        if name not in __all__:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found: object = getattr(import_module(_ELSEWHERE.get(name, "recallkit.api")), "slice_" if name == "slice" else name)
+        found: object = getattr(import_module(_MODULES[name]), "slice_" if name == "slice" else name)
         globals()[name] = found
         return found
 

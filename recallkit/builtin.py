@@ -20,8 +20,7 @@ from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import BUILTIN
 
 TRAINING_TEXT = TextOptions(("demo:train",), "train")
-WHOLE_VALIDATION_TEXT = TextOptions(("demo:validation",), "validation")
-VALIDATION_TEXT = replace(WHOLE_VALIDATION_TEXT, limit_tokens=100_000)
+VALIDATION_TEXT = TextOptions(("demo:validation",), "validation", limit_tokens=100_000)
 """A sample that all models of the zoo score quickly; documents of the demo text are in hash order, so the first are a sample."""
 
 MODELS = tuple(f"{zoo.PREFIX}{name}" for name in zoo.ARCHITECTURES)
@@ -74,14 +73,13 @@ def comparison(slices_folder: Path | None = None) -> Path:
 # ---------------------------------------------------------------------------------------------- defaults of the commands
 
 
-def what_to_count(text: TextOptions, *, only: Path | None = None, out: Path | None = None) -> tuple[TextOptions, Path]:
+def resolve_count_defaults(text: TextOptions, out: Path | None, *, is_builtin: bool) -> tuple[TextOptions, Path]:
     """The text that `count` reads and the file it writes; a text without sources is the built-in one.
 
-    Without `out` the whole built-in text is counted in the cache folder, any other text in the current folder.
+    Without `out` it is a file here, or, where nothing else is given (`is_builtin`), one in the cache folder.
     """
     text = replace(text, sources=tuple(text.sources) or TRAINING_TEXT.sources, default_split=TRAINING_TEXT.default_split)
-    is_builtin = text == TRAINING_TEXT and only is None
-    return text, out or (folder() / "counts.duckdb" if is_builtin else Path("counts.duckdb"))
+    return text, results_folder("counts.duckdb", out, is_builtin=is_builtin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class Slicing:
         return slicing.slice_text(self.text, self.out, counts=self.counts, rare=self.rare, seq_len=self.seq_len, force=force)
 
 
-def what_to_slice(
+def resolve_slice_defaults(
     text: TextOptions,
     *,
     out: Path | None = None,
@@ -107,36 +105,32 @@ def what_to_slice(
     max_count: int | None = None,
     max_rate: float | None = None,
     seq_len: int | None = None,
+    is_sample: bool = False,
     name: str = "slices",
-    usual: bool = True,
 ) -> Slicing:
     """What `slice` (and `profile`, by its `name`) reads and writes; a text without sources is the built-in one.
 
     With its own tokenizer, the built-in text is read as the models of the zoo read it: in sequences of their length, with the
-    counts of their training text and its threshold for rare. If no other option is given (`usual`: nor any that is not named
-    here), it is the sample that the zoo is compared on, in the cache folder. Raises UserError if both a count and a rate are
-    given, and for a rate that is not a number.
+    counts of their training text and its threshold for rare. If nothing at all was given (`is_sample`), it is the
+    sample that the zoo is compared on, in the cache folder. Raises UsageError if both a count and a rate are given, and for
+    a rate that is not a number.
     """
     if max_count is not None and max_rate is not None:
         raise UsageError("two thresholds", where="--max-count and --max-rate", remedy="give one of them")
     if max_rate is not None and not 0 <= max_rate < config.MOST:
-        raise UsageError(f"{max_rate} occurrences a billion tokens", where="--max-rate", remedy="give a number of occurrences")
+        raise UsageError(f"{max_rate} occurrences per billion tokens", where="--max-rate", remedy="give a number of occurrences")
     is_ours = not text.sources and text.tokenizer is None
+    is_rare_ours = is_ours and (counts_file, max_count, max_rate) == (None, None, None)
     text = replace(text, sources=tuple(text.sources) or VALIDATION_TEXT.sources, default_split=VALIDATION_TEXT.default_split)
-    given = (counts_file, max_count, max_rate, seq_len)
-    is_sample = usual and given == (None,) * len(given) and text == WHOLE_VALIDATION_TEXT
-    rare = slicing.RareCount(config.MAX_COUNT if max_count is None else max_count, max_rate)
-    if is_ours and given[:3] == (None, None, None):
-        rare = RARE
     return Slicing(
         text=VALIDATION_TEXT if is_sample else text,
-        out=out or (folder() / name if is_sample else Path(name)),
+        out=results_folder(name, out, is_builtin=is_sample),
         counts=counts() if counts_file is None and is_ours else counts_file,
-        rare=rare,
-        seq_len=seq_len if seq_len is not None else config.BUILTIN_SEQ_LEN if is_ours or is_sample else config.SEQ_LEN,
+        rare=RARE if is_rare_ours else slicing.RareCount(config.MAX_COUNT if max_count is None else max_count, max_rate),
+        seq_len=seq_len if seq_len is not None else config.BUILTIN_SEQ_LEN if is_ours else config.SEQ_LEN,
     )
 
 
 def results_folder(name: str, out: Path | None, *, is_builtin: bool) -> Path:
-    """Where an evaluation writes: `out`, else `name` in the cache for the built-in tasks and models, else `name` here."""
+    """Where results go: `out`, else `name` in the cache for what is built in, else `name` here."""
     return out or (folder() / name if is_builtin else Path(name))

@@ -15,8 +15,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from recallkit import events
-from recallkit.commands import app
-from recallkit.commands.app import EXIT_DEFECT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE
+from recallkit.commands.app import EXIT_DEFECT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, app
 from recallkit.errors import UsageError, UserError, lacks_resources
 
 if TYPE_CHECKING:

@@ -1,27 +1,49 @@
-"""The command line as a whole: its name, its version, how it ends. Commands are in the modules beside this one."""
+"""The command line as a whole, made of the declarations of the commands: its name, its version, how it ends."""
 
-from __future__ import annotations
-
-from typing import Annotated
+import inspect
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from recallkit import __version__, events
-
-app = typer.Typer(
-    name="recallkit",
-    help="How much of the gap between an efficient language model and an attention model is associative recall in real text?",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+from recallkit.commands import COMMANDS
+from recallkit.commands.adapter import DECLARED, Argument, Command, Parameter
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_DEFECT = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+
+
+def _without_type(option: Any) -> Any:
+    """`--help` without `<bool>` beside it."""
+    if option is not None:
+        option.metavar = ""
+    return option
+
+
+class _Command(TyperCommand):
+    def get_help_option(self, ctx: Any) -> Any:
+        return _without_type(super().get_help_option(ctx))
+
+
+class _Group(TyperGroup):
+    def get_help_option(self, ctx: Any) -> Any:
+        return _without_type(super().get_help_option(ctx))
+
+
+app = typer.Typer(
+    name="recallkit",
+    cls=_Group,
+    help="How much of the gap between an efficient language model and an attention model is associative recall in real text?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def _version(value: bool) -> None:
@@ -31,22 +53,58 @@ def _version(value: bool) -> None:
 
 
 def _log_json(value: bool) -> None:
-    if value:  # the command line hears it before this, wherever it stands
+    if value:  # the command line hears it before this, wherever it is
         events.start()
 
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Print the version.")] = False,
     log_json: Annotated[
         bool,
         typer.Option(
             events.OPTION,
+            metavar="",
             callback=_log_json,
             is_eager=True,
-            help="Make every line on stderr a JSON object: notes, progress, stages, errors. Before or behind the command; also "
+            help="Make every line on stderr a JSON object: notes, progress, stages, errors. Before or after the command; also "
             f"{events.VARIABLE}=1.",
         ),
     ] = False,
 ) -> None:
     pass
+
+
+def _shown(text: str) -> str:
+    """Help as it is written: square brackets are markup to typer unless they are escaped."""
+    return text.replace("[", "\\[")
+
+
+def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
+    """A parameter as typer takes it: words, which the declaration reads."""
+    option, is_flag = parameter.option, parameter.kind is bool
+    kind: Any = bool if is_flag else list[str] if parameter.is_repeated else str
+    said: dict[str, Any] = {"help": _shown(parameter.help()), "show_default": False, "metavar": parameter.metavar}
+    said |= {} if is_flag else {"parser": parameter.read}
+    is_argument = isinstance(option, Argument)
+    info = typer.Argument(**said) if is_argument else typer.Option(*parameter.flags, rich_help_panel=option.panel, **said)
+    return inspect.Parameter(parameter.name, inspect.Parameter.KEYWORD_ONLY, default=parameter.default, annotation=Annotated[kind, info])
+
+
+def as_typer(app: typer.Typer, command: Command) -> None:
+    """Adds a declared command to `app`: typer calls a function whose signature is made of the command's options."""
+
+    def run(**given: Any) -> int:
+        return command.run(**{name: None if value == [] and name in repeated else value for name, value in given.items()})
+
+    repeated = {parameter.name for parameter in command.options if parameter.is_repeated}
+    parameters = [_typer_parameter(parameter) for parameter in command.options]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    summary = (inspect.getdoc(command.function) or "").partition("\n\n")[0]
+    app.command(command.name, cls=_Command, help=_shown(summary), epilog=_shown(f"Example: {command.example}"))(run)
+
+
+for _name, _module in COMMANDS.items():
+    import_module(_module)
+    as_typer(app, DECLARED[_name])

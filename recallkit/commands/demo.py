@@ -1,14 +1,17 @@
-"""The whole way on the embedded text."""
+"""The whole way on the built-in text: `demo`."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from recallkit.commands.app import app
-from recallkit.options import Force, Json
+from recallkit.commands.adapter import Outcome, command
+from recallkit.commands.options import Force
+
+if TYPE_CHECKING:
+    from recallkit.attribution.tables import GapTables
 
 
-@app.command()
-def demo(as_json: Json = False, force: Force = False) -> None:
-    """Run the whole way on the embedded text: slice, score and attribute the gaps between the zoo's trained models; a page tells."""
+@command("demo", example="recallkit demo")
+def demo(*, force: Force = False) -> Outcome["GapTables"]:
+    """Run the whole way on the built-in text: slice, score and attribute the gaps between the zoo's trained models; a page tells."""
     from recallkit import attribution, builtin, scoring
     from recallkit.attribution.view import gap_json, print_gap
     from recallkit.display import console
@@ -23,9 +26,14 @@ def demo(as_json: Json = False, force: Force = False) -> None:
     out = attribution.gap_path(slices, reference, models)
     page = write_report(out).page
     sliced = manifest_of(slices)
-    if as_json:
-        console.print_json({"slices": slices_json(slices, sliced), "gap": gap_json(tables, out), "page": str(page)})
-        return
-    print_slices(slices, sliced)
-    print_gap(tables, sliced, out)
-    console.print_line(f"The same as a page, with the text token by token: {page}", is_path=True)
+
+    def show() -> None:
+        print_slices(slices, sliced)
+        print_gap(tables, sliced, out)
+        console.print_line(f"The same as a page, with the text token by token: {page}", is_path=True)
+
+    return Outcome(
+        value=lambda: tables,
+        show=show,
+        json=lambda: {"slices": slices_json(slices, sliced), "gap": gap_json(tables, out), "page": str(page)},
+    )

@@ -1,30 +1,28 @@
 """Whether recallkit can work here: `doctor`."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING, Annotated
 
-from typing import Annotated
+from recallkit.commands.adapter import Option, Outcome, command
 
-import typer
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-from recallkit.commands.app import EXIT_FAILED, app
-from recallkit.options import Json
+    from recallkit.doctor.checks import Check
 
 
-@app.command()
+@command("doctor", example="recallkit doctor --json")
 def doctor(
-    full: Annotated[bool, typer.Option("--full", help="Also start Ray, and give slow checks two minutes instead of 20 seconds.")] = False,
-    as_json: Json = False,
-) -> None:
+    *, full: Annotated[bool, Option("Also start Ray, and give slow checks two minutes instead of 20 seconds.")] = False
+) -> Outcome["Sequence[Check]"]:
     """Check this installation and machine: versions, devices, memory, disks, kernels, tokenizers, the hub; for bug reports too."""
-    from recallkit.display import console
     from recallkit.doctor.checks import worst
     from recallkit.doctor.examine import examine
     from recallkit.doctor.view import doctor_json, print_doctor
 
     checks = examine(full=full)
-    if as_json:
-        console.print_json(doctor_json(checks))
-    else:
-        print_doctor(checks)
-    if worst(checks) == "fail":
-        raise typer.Exit(EXIT_FAILED)
+    return Outcome(
+        value=lambda: checks,
+        show=lambda: print_doctor(checks),
+        json=lambda: doctor_json(checks),
+        failure="" if worst(checks) == "fail" else None,
+    )

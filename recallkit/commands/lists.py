@@ -1,56 +1,53 @@
 """What there is: models, kinds of text, recall tasks."""
 
-from __future__ import annotations
-
-from typing import Annotated
-
-import typer
+from typing import Annotated, Any
 
 from recallkit import config
-from recallkit.commands.app import app
-from recallkit.options import Json
+from recallkit.commands.adapter import Option, Outcome, command
+from recallkit.errors import UsageError
+
+Rows = list[tuple[str, str]]
 
 
-@app.command()
-def models(
-    describe: Annotated[bool, typer.Option("--describe", help="What mixers and zoo models cost: parameters, state, operations.")] = False,
-    width: Annotated[int, typer.Option(min=64, max=1 << 16, help="With --describe: channels of the mixers, a multiple of 64.")] = 1024,
-    length: Annotated[int, typer.Option(min=1, max=config.LONGEST, help="With --describe: tokens of the sequence.")] = 2048,
-    as_json: Json = False,
-) -> None:
-    """List the models that can be scored, a line each; with --describe what they and every mixer cost."""
+def _listed(rows: Rows) -> Outcome[Rows]:
     from recallkit.display.lists import print_list
+
+    return Outcome(value=lambda: rows, show=lambda: print_list(rows), json=lambda: [{"name": n, "description": d} for n, d in rows])
+
+
+@command("models", example="recallkit models --describe --width 1024 --length 2048")
+def models(
+    *,
+    describe: Annotated[bool, Option("What mixers and zoo models cost: parameters, state, operations.")] = False,
+    width: Annotated[int, Option("With --describe: channels of the mixers, a multiple of 64.", least=64, most=1 << 16)] = 1024,
+    length: Annotated[int, Option("With --describe: tokens of the sequence.", least=1, most=config.LONGEST)] = 2048,
+) -> Outcome[Any]:
+    """List the models that can be scored, a line each; with --describe what they and every mixer cost."""
     from recallkit.models.loading import describe_models
 
     if not describe:
-        print_list(describe_models(), as_json)
-        return
-    from recallkit.display import console
+        return _listed(describe_models())
     from recallkit.models.costs_view import print_costs
     from recallkit.models.describe import describe_mixers, describe_zoo
 
     if width % 64:
-        raise typer.BadParameter(f"--width {width}: give a multiple of 64")
+        raise UsageError(f"{width} channels", where="--width", remedy="give a multiple of 64")
     mixers, zoo_models = describe_mixers(width, length), describe_zoo()
-    if as_json:
-        console.print_json({"width": width, "length": length, "mixers": mixers, "models": zoo_models})
-    else:
-        print_costs(mixers, zoo_models, width, length)
+    described = {"width": width, "length": length, "mixers": mixers, "models": zoo_models}
+    return Outcome(value=lambda: described, show=lambda: print_costs(mixers, zoo_models, width, length), json=lambda: described)
 
 
-@app.command()
-def sources(as_json: Json = False) -> None:
+@command("sources", example="recallkit sources")
+def sources() -> Outcome[Rows]:
     """List the kinds of text that can be read, a line each."""
-    from recallkit.display.lists import print_list
     from recallkit.text.corpus import describe_sources
 
-    print_list(describe_sources(), as_json)
+    return _listed(describe_sources())
 
 
-@app.command()
-def tasks(as_json: Json = False) -> None:
+@command("tasks", example="recallkit tasks")
+def tasks() -> Outcome[Rows]:
     """List the recall tasks, a line each."""
-    from recallkit.display.lists import print_list
     from recallkit.recall.run import describe_tasks
 
-    print_list(describe_tasks(), as_json)
+    return _listed(describe_tasks())

@@ -1,82 +1,71 @@
-"""Results as a page that people look at: `report`."""
+"""Results as a page that people look at: `report`; and their figures for Python."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Union
 
-import typer
-
-from recallkit.commands.app import app
-from recallkit.options import Figures, Json
+from recallkit.commands.adapter import Argument, File, Option, Outcome, command
+from recallkit.commands.options import Figures, names, numbers, path
 
 if TYPE_CHECKING:
+    import altair as alt
+
+    from recallkit.attribution.comparison import Comparison
+    from recallkit.display.chart_theme import Figure
     from recallkit.report.write import Report
 
+    Chart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart | alt.FacetChart
 
-@app.command()
-def report(
+
+@command("report", example="recallkit report slices --with evals --figures figures -o report.html")
+def write_report(
     folder: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[DIR]",
-            help="What `gap`, `eval-recall`, `mqar` or `profile` wrote, a slice directory, or a folder above them; the embedded "
-            "comparison if none.",
-            show_default=False,
+        File | None,
+        Argument(
+            "What `gap`, `eval-recall`, `mqar` or `profile` wrote, a slice directory, or a folder above them; the built-in comparison "
+            "if none.",
+            metavar="DIR",
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", metavar="FILE", help="The page to write.  \\[default: report.html beside the comparison]", show_default=False
-        ),
+        File | None, Option("The page to write.", ("-o", "--out"), metavar="FILE", default="report.html beside the comparison")
     ] = None,
+    *,
     slices: Annotated[
-        Path | None,
-        typer.Option(
-            "--slices",
-            metavar="DIR",
-            help="The slice directory that was compared on, with its scores, where the comparison does not lie in it.",
-            show_default=False,
-        ),
+        File | None,
+        Option("The slice directory that was compared on, with its scores, where the comparison is not in it.", metavar="DIR"),
     ] = None,
     more: Annotated[
-        list[Path] | None,
-        typer.Option("--with", metavar="DIR", help="Also show the results in this folder; may be repeated.", show_default=False),
+        File | Sequence[File] | None, Option("Also show the results in this folder; may be repeated.", ("--with",), metavar="DIR")
     ] = None,
-    sequence: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", min=0, help="Also show this sequence of the text; may be repeated.", show_default=False),
-    ] = None,
-    document: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", min=0, help="Also show all sequences of this document; may be repeated.", show_default=False),
-    ] = None,
+    sequence: Annotated[int | Sequence[int] | None, Option("Also show this sequence of the text; may be repeated.", least=0)] = None,
+    document: Annotated[int | Sequence[int] | None, Option("Also show all sequences of this document; may be repeated.", least=0)] = None,
     figures: Figures = None,
-    as_json: Json = False,
-) -> None:
-    """Write one HTML page: the gap and what it is made of, pictures, and the text token by token. It needs no network; text is in it."""
+) -> Outcome[Path]:
+    """Write one HTML page: the gap and what it is made of, figures, and the text token by token. It needs no network; text is in it.
+
+    Returns the page.
+    """
     from recallkit import builtin
-    from recallkit.display import console
-    from recallkit.report.write import ReportOptions, write_report
+    from recallkit.report import write
     from recallkit.storage.timings import Timings
 
-    options = ReportOptions(
-        slices=slices, more=tuple(more or ()), figures=figures, sequences=tuple(sequence or ()), documents=tuple(document or ())
-    )
+    own, asked = path(slices), (numbers(sequence), numbers(document))
+    options = write.ReportOptions(own, [Path(name) for name in names(more)], path(figures), *asked)
     timings = Timings()
-    compared = folder or builtin.comparison(slices)
+    compared = path(folder) or builtin.comparison(own)
     with timings.stage("writing the page") as stage:
-        written = write_report(compared, out, options)
+        written = write.write_report(compared, path(out), options)
         stage.amounts["bytes"] = written.num_bytes
-    if as_json:
-        console.print_json({**written.to_json(), "timings": timings.to_json()})
-        return
-    print_report(written)
+    return Outcome(
+        value=lambda: written.page,
+        show=lambda: _print_report(written),
+        json=lambda: {**written.to_json(), "timings": timings.to_json()},
+    )
 
 
-def print_report(written: Report) -> None:
-    """Where the page lies, what it holds, and where the pictures are."""
+def _print_report(written: "Report") -> None:
+    """Where the page is, what it contains, and where the figures are."""
     from recallkit.display import console
     from recallkit.display.files import print_files
 
@@ -84,3 +73,29 @@ def print_report(written: Report) -> None:
     console.print_line(f"Page: {written.page}", is_path=True)
     console.print_line(f"      {written.num_bytes / 1e6:.1f} MB{excerpts}; open it in a browser")
     print_files(written.pictures)
+
+
+def figures(of: Union[File, "Comparison"]) -> "dict[str, Chart]":
+    """The figures of results by name, as altair charts in the colours of a paper: shown by a notebook, `.save("x.svg")`.
+
+    `of` is a comparison, or a folder of what `gap`, `profile`, `eval_mqar` and `eval_recall` wrote: the figures of a report.
+    """
+    import altair as alt
+
+    from recallkit.display.chart_theme import PAPER, themed
+
+    drawn = {figure.name: themed(figure.draw(PAPER), PAPER) for figure in _figures(of)}
+    return {name: alt.Chart.from_dict(specification) for name, specification in drawn.items()}
+
+
+def _figures(of: Union[File, "Comparison"]) -> "list[Figure]":
+    from recallkit.attribution.charts import figures as gap_figures
+    from recallkit.attribution.comparison import Comparison, read_comparison
+    from recallkit.report.found import find_results
+    from recallkit.report.sections import OTHERS
+
+    if isinstance(of, Comparison):
+        return gap_figures(of)
+    found = find_results(path(of))
+    compared = gap_figures(read_comparison(found["gap"])) if "gap" in found else []
+    return [*compared, *(figure for kind, place in found.items() if kind != "gap" for figure in OTHERS[kind](place)[1])]

@@ -1,60 +1,42 @@
-"""One sequence as text: `tokens`."""
+"""`tokens`: one sequence as text; and for Python the table of all tokens."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from recallkit.commands.app import app
-from recallkit.options import Json, Slices
-from recallkit.report.token_view import Which
+from recallkit.commands.adapter import Argument, File, Option, Outcome, command
+from recallkit.commands.options import Slices, names, path
+from recallkit.errors import UserError
+from recallkit.report.token_view import ShownSequence, Which
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from recallkit.attribution.comparison import Comparison
 
 
-@app.command()
-def tokens(
+@command("tokens", example="recallkit tokens slices --sequence 12 --reference zoo:attention --model zoo:mamba --filter model_only")
+def show_tokens(
     folder: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[DIR]",
-            help="The folder of a comparison (`recallkit gap`), or a slice directory; the embedded one if not given.",
-            show_default=False,
-        ),
+        File | None,
+        Argument("The folder of a comparison (`recallkit gap`), or a slice directory; the built-in one if not given.", metavar="DIR"),
     ] = None,
-    sequence: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Number of the sequence, from 0; the one where the models differ most if not given.", show_default=False
-        ),
-    ] = None,
+    *,
+    sequence: Annotated[int | None, Option("Number of the sequence, from 0; the one where the models differ most if not given.")] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="The model; that of the comparison which is farthest behind on AR hits if not given.", show_default=False
-        ),
+        str | None, Option("The model; that of the comparison which is farthest behind on AR hits if not given.", metavar="NAME")
     ] = None,
-    reference: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model beside it; the comparison's reference if not given.", show_default=False)
-    ] = None,
+    reference: Annotated[str | None, Option("The model beside it; the comparison's reference if not given.", metavar="NAME")] = None,
     slices: Slices = None,
     which: Annotated[
-        Which | None,
-        typer.Option(
-            "--filter", help="The tokens that are listed, and alone are marked in the text.  \\[default: ar_hit]", show_default=False
-        ),
+        Which | None, Option("The tokens that are listed, and alone are marked in the text.", ("--filter",), default="ar_hit")
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Outcome[ShownSequence]:
     """Show the text of one sequence, each token marked: is it an AR hit, and which of two models was right?"""
-    from recallkit.display import console
     from recallkit.report.sequence import open_excerpts
-    from recallkit.report.token_view import ShownSequence, print_tokens, tokens_json
+    from recallkit.report.token_view import print_tokens, tokens_json
 
-    directory, comparison = _find(folder, slices, is_named=model is not None and reference is not None)
+    directory, comparison = _find(path(folder), path(slices), is_named=model is not None and reference is not None)
     reference, model = _models(comparison, reference, model)
     excerpts = open_excerpts(directory, [name for name in (reference, model) if name is not None])
     number = excerpts.most_telling() if sequence is None else sequence
@@ -69,20 +51,20 @@ def tokens(
         has_counts=excerpts.has_counts,
         is_chosen=sequence is None,
     )
-    if as_json:
-        console.print_json({"slices": str(directory), **tokens_json(shown, which)})
-    else:
-        print_tokens(shown, which)
+    return Outcome(
+        value=lambda: shown,
+        show=lambda: print_tokens(shown, which),
+        json=lambda: {"slices": str(directory), **tokens_json(shown, which)},
+    )
 
 
-def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> tuple[Path, Comparison | None]:
+def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> "tuple[Path, Comparison | None]":
     """The slice directory, and the comparison that names models: none needed where both `is_named`, nor where there is none.
 
     Raises UserError where there is nothing to show, or several comparisons to choose from.
     """
     from recallkit import attribution, builtin
     from recallkit.attribution.comparison import find_comparison, read_comparison
-    from recallkit.errors import UserError
 
     if folder is None and slices is None:
         slices = builtin.slices()
@@ -103,10 +85,8 @@ def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> tuple[
     return comparison.slices, comparison
 
 
-def _models(comparison: Comparison | None, reference: str | None, model: str | None) -> tuple[str | None, str | None]:
+def _models(comparison: "Comparison | None", reference: str | None, model: str | None) -> tuple[str | None, str | None]:
     """The reference and the model, as given, else of the comparison. A reference alone is a model alone."""
-    from recallkit.errors import UserError
-
     if comparison is not None:
         reference = reference or comparison.reference
         others = [name for name in comparison.models if name != reference] or [comparison.reference]
@@ -116,7 +96,71 @@ def _models(comparison: Comparison | None, reference: str | None, model: str | N
     return (reference, model) if model is not None else (None, reference)
 
 
-def _behind(comparison: Comparison, model: str) -> float:
-    """How far a model is behind the reference on AR hits, in nats a token."""
+def _behind(comparison: "Comparison", model: str) -> float:
+    """How far a model is behind the reference on AR hits, in nats per token."""
     row = comparison.totals.get((model, "ar_hit"))
     return 0.0 if row is None or row["delta_nll"] is None else float(row["delta_nll"])
+
+
+def _slices(given: File | None) -> Path:
+    """A slice directory, the built-in one if none is given."""
+    from recallkit import builtin
+
+    return path(given) or builtin.slices()
+
+
+def tokens(slices: File | None = None, models: str | Sequence[str] | Mapping[str, str] = ()) -> "pl.LazyFrame":
+    """Every predicted token of a slice directory with its labels, and with what the scores of `models` say beside them.
+
+    Columns of the labels: sequence, position, document, source, prev_token, token, repeated, distance (tokens back to the
+    bigram's latest earlier occurrence), occurrences (earlier ones), match_length (the longest preceding context shared with an
+    earlier occurrence, in tokens), train_count, ar_hit. Of each model: nll_NAME (nats), argmax_NAME, rank_NAME (0 is best),
+    where NAME is the model, or its name in the mapping {NAME: model}.
+
+    Lazy: only the columns that a query asks for are read. Row i of labels and scores is the same token; that they are of
+    the same sequences is checked here. Raises UserError where a model has no scores of these slices (`score` makes them).
+    """
+    import polars as pl
+
+    from recallkit.storage import artifacts
+
+    folder = _slices(slices)
+    chosen = models if isinstance(models, Mapping) else {name: name for name in names(models)}
+    labels = folder / "tokens.parquet"
+    columns = [pl.scan_parquet(labels, glob=False)]
+    artifacts.read_manifest(labels)
+    for name, model in chosen.items():
+        columns.append(_score_columns(labels, model, name))
+    return pl.concat(columns, how="horizontal") if len(columns) > 1 else columns[0]
+
+
+def _score_columns(labels: Path, model: str, name: str) -> "pl.LazyFrame":
+    """What a model's scores say of every token, named for it. Raises UserError where there are none of these labels."""
+    import polars as pl
+
+    from recallkit import scoring
+    from recallkit.attribution.aligned import LabelledTokens, open_scores
+    from recallkit.storage import artifacts
+
+    file = scoring.score_path(labels.parent, model)
+    if not file.is_file():
+        raise UserError("not scored yet", where=model, remedy=f"recallkit.score({model!r}, slices={str(labels.parent)!r})")
+    open_scores(file, LabelledTokens(labels, artifacts.read_manifest(labels)))
+    return pl.scan_parquet(file, glob=False).select(pl.col(kind).alias(f"{kind}_{name}") for kind in ("nll", "argmax", "rank"))
+
+
+def token_texts(slices: File | None = None) -> "pl.DataFrame":
+    """The text of every id of a slice directory's tokenizer, to be joined with `tokens` on token or prev_token.
+
+    Columns: token (id), text; bytes that are no whole character become U+FFFD.
+    """
+    import polars as pl
+
+    from recallkit import profiling
+    from recallkit.storage import artifacts
+    from recallkit.text.tokenizers import load_slices_tokenizer
+
+    folder = _slices(slices)
+    tokenizer = load_slices_tokenizer(folder, artifacts.read_manifest(folder / "tokens.parquet")["tokenizer"])
+    texts = profiling.token_texts(tokenizer)
+    return pl.DataFrame({"token": range(len(texts)), "text": texts}, schema={"token": pl.Int32, "text": pl.String})

@@ -172,7 +172,7 @@ def test_stdout_is_the_same(run, shard, tmp_path):
     [
         (["nonsense"], "nonsense"),
         (["score", "--dtype", "int3"], "int3"),
-        (["gap", "x"], "name at least one model"),
+        (["gap", "x"], "a gap is between two models"),
         (["slice", "--max-count", "5", "--max-rate", "5"], "two thresholds"),
         (["--no-such-option", "models"], "--no-such-option"),
         ([], "no command"),

@@ -340,7 +340,7 @@ def test_the_command(run, home, tmp_path):
         "difference.tex",
     } <= names
     for arguments, status, message in [
-        (["--pairs", "4,x"], 2, "give whole numbers from 1 on"),
+        (["--pairs", "4,x"], 2, "--pairs: 'x' is no whole number"),
         (["control:copy"], 1, "it reads text"),
         (["control:recall", "--length", 15, "--pairs", 4], 1, "take 16 ids, but a sequence has 15"),
     ]:

@@ -1,4 +1,4 @@
-"""`import recallkit`: names and options as on the command line, the same work found again, frames that agree with the files."""
+"""`import recallkit`: light until a function is asked for, the same work found again, frames that agree with the files."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ import re
 import shutil
 import subprocess
 import sys
-from enum import Enum
 from pathlib import Path
 
 import duckdb
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import recallkit
-from recallkit import api, cli
+from recallkit import cli
 from recallkit.scoring.run import score_path
 from tests.conftest import ROOT, made_up_texts, write_jsonl
 
@@ -56,7 +54,6 @@ def test_every_name_is_there_and_told():
         assert name in dir(recallkit)
         assert name == "__version__" or len(found.__doc__) > 40
     assert dir(recallkit) == sorted(recallkit.__all__), "what a notebook completes"
-    assert recallkit.slice is api.slice_
     assert slice is builtins.slice
     with pytest.raises(AttributeError, match="no_such_stage"):
         _ = recallkit.no_such_stage
@@ -93,7 +90,8 @@ def test_an_editor_sees_the_signatures(tmp_path):
     right = ["recallkit.slice('a', 'b', max_count=5)", "recallkit.tokens('s', {'a': 'zoo:mamba'})", "recallkit.UserError('so')"]
     script.write_text("\n".join(["import recallkit", *right, *wrong]) + "\n", encoding="utf-8")
     options = ["--follow-imports=skip", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
-    sources = [ROOT / "recallkit" / name for name in ("__init__.py", "api.py", "errors.py")]
+    sources = [ROOT / "recallkit" / name for name in ("__init__.py", "errors.py")]
+    sources += sorted((ROOT / "recallkit" / "commands").glob("*.py"))
     done = subprocess.run([sys.executable, "-m", "mypy", *options, script, *sources], capture_output=True, text=True, check=False)
     found = [line for line in done.stdout.splitlines() if line.startswith(str(script)) and ": error:" in line]
     assert len(found) == len(wrong), done.stdout
@@ -101,86 +99,7 @@ def test_an_editor_sees_the_signatures(tmp_path):
         assert word in line
 
 
-def test_nothing_exits():
-    tree = ast.parse(Path(api.__file__).read_text(encoding="utf-8"))
-    assert {"exit", "SystemExit", "typer", "print"} & {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(tree)} == set()
-
-
-# ----------------------------------------------------------------------------------------------------- the command line
-
-COMMANDS = typer.main.get_command(cli.app).commands
-FUNCTION_OF = {
-    "count": "count",
-    "slice": "slice",
-    "profile": "profile",
-    "score": "score",
-    "gap": "gap",
-    "eval-recall": "eval_recall",
-    "mqar": "eval_mqar",
-    "report": "write_report",
-}
-WITHOUT_FUNCTION = {
-    "demo": "slice, score and gap without arguments are what it runs",
-    "bench": "measures the machine and keeps nothing",
-    "doctor": "looks at the machine and keeps nothing",
-    "models": "a list to read",
-    "sources": "a list to read",
-    "tasks": "a list to read",
-    "tokens": "shows one sequence; the function of this name gives the table of all",
-}
-ELSEWHERE = {
-    "as_json": "frames in place of JSON",
-    "export": "frames can be written in any form; of `count` it is the table itself",
-    "figures": "recallkit.figures",
-    "check": "recallkit.check_scores",
-    "share": "one of many jobs, which a scheduler starts by the command line",
-    "table": "recallkit.gap_of_table",
-    "ar_share": "recallkit.gap_of_table",
-    "fail_above": "an exit status",
-    "lm_eval_task": "recallkit.eval_stock",
-}
-"""Options of some command that its function does not take."""
-
-
-def parameters(command):
-    return {p.name: p for p in COMMANDS[command].params if p.name not in ("help", "install_completion", "show_completion")}
-
-
-def test_every_command_has_a_function():
-    assert set(COMMANDS) - set(FUNCTION_OF) - set(WITHOUT_FUNCTION) == set()
-    assert set(WITHOUT_FUNCTION) <= set(COMMANDS)
-
-
-@pytest.mark.parametrize("command", [name for name in FUNCTION_OF if name in COMMANDS])
-def test_a_function_takes_the_options_of_its_command(command):
-    options, arguments = parameters(command), inspect.signature(getattr(recallkit, FUNCTION_OF[command])).parameters
-    assert set(options) - set(arguments) <= set(ELSEWHERE)
-    assert set(arguments) - set(options) == set()
-
-
-@pytest.mark.parametrize("command", [name for name in FUNCTION_OF if name in COMMANDS])
-def test_defaults_are_those_of_the_command_line(command):
-    options = parameters(command)
-    for name, argument in inspect.signature(getattr(recallkit, FUNCTION_OF[command])).parameters.items():
-        default = options[name].default
-        if argument.default is inspect.Parameter.empty:
-            assert options[name].required or default is None, name
-            continue
-        default = default() if callable(default) else default
-        assert (default.value if isinstance(default, Enum) else default or None) == (argument.default or None), name
-
-
-def test_bounds_are_those_of_the_command_line():
-    checked = set()
-    for command in FUNCTION_OF:
-        for name, option in parameters(command).items() if command in COMMANDS else ():
-            if name in api.BOUNDS and name in inspect.signature(getattr(recallkit, FUNCTION_OF[command])).parameters:
-                low, high = api.BOUNDS[name]
-                bounded = getattr(option, "type", option)  # typer before 0.20 has the bounds in the option's type
-                assert bounded.min == low, name
-                assert bounded.max in (high, None), name
-                checked.add(name)
-    assert checked == set(api.BOUNDS)
+# ------------------------------------------------------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize(
@@ -296,7 +215,7 @@ def test_the_command_line_finds_what_a_function_made(corpus, command_line, tmp_p
 
 
 @pytest.mark.parametrize("name", ["count", "slice", "profile"])
-def test_the_embedded_text_is_the_command_lines(name, command_line, capsys):
+def test_the_builtin_text_is_the_command_lines(name, command_line, capsys):
     """Without arguments both mean the same text, counts and threshold, and the same place in the cache."""
     command_line(name)
     getattr(recallkit, name)()
@@ -532,10 +451,28 @@ def test_the_page_names_every_function_and_no_other():
 
 
 @pytest.mark.parametrize("said", [{}, {"limit_tokens": 1000}, {"boundary": "document"}])
-def test_the_embedded_text_is_cut_as_the_zoo_reads_it(said, home):
+def test_the_builtin_text_is_cut_as_the_zoo_reads_it(said, home):
     """Whatever else is said of it; text of one's own is cut as in the papers."""
     from recallkit import builtin, config
     from recallkit.text.open_text import TextOptions
 
-    assert builtin.what_to_slice(TextOptions((), "validation", **said)).seq_len == config.BUILTIN_SEQ_LEN
-    assert builtin.what_to_slice(TextOptions(("a.jsonl",), "validation", **said)).seq_len == config.SEQ_LEN
+    assert builtin.resolve_slice_defaults(TextOptions((), "validation", **said)).seq_len == config.BUILTIN_SEQ_LEN
+    assert builtin.resolve_slice_defaults(TextOptions(("a.jsonl",), "validation", **said)).seq_len == config.SEQ_LEN
+
+
+@pytest.mark.parametrize("said", [{"limit_tokens": 100_000}, {"sources": "demo:validation"}, {"seq_len": 256}, {"skip_bad": True}])
+def test_the_sample_is_meant_only_where_nothing_is_given(said, monkeypatch):
+    """What is given decides, even if it says what the sample is: results of one's own never go to the cache folder."""
+    from recallkit import builtin
+
+    asked = []
+
+    def remember(*_, is_sample, **__):
+        asked.append(is_sample)
+        raise recallkit.UserError("asked")
+
+    monkeypatch.setattr(builtin, "resolve_slice_defaults", remember)
+    for arguments in (said, {}, {"boundary": "pack"}):
+        with pytest.raises(recallkit.UserError, match="asked"):
+            recallkit.slice(**arguments)
+    assert asked == [False, True, True]

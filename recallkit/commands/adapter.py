@@ -1,0 +1,320 @@
+"""One declaration, two callers: a function with declared parameters is a command of the command line and a function of Python.
+
+`command` takes a function whose parameters are `Annotated` with an `Option` or an `Argument` and which returns an `Outcome`.
+What it gives is the function as Python calls it: arguments are checked by their declarations, and the outcome's value is
+returned. The command is kept in `DECLARED`, for `recallkit.commands.app` to make it of the same declarations: words are
+read and checked by them, and the outcome is printed, as JSON with `--json`, and written to files with `--export` and `--figures`.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from operator import index
+from os import PathLike
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, overload
+
+from recallkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from recallkit.display.chart_theme import Figure
+    from recallkit.display.tables import Table
+
+File = str | PathLike[str]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+E = TypeVar("E")
+
+MOST_SHOWN = 1 << 16
+"""Bounds above this one are the machine's: they are checked, and help does not show them."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of the command line, and an argument of Python's function.
+
+    `flags` are `--name` of the parameter if none are given; `default` is what help calls the default of a parameter that is None.
+    `least` and `most` bound a number. `parse` takes what is given, a word or a value, and raises ValueError with the remedy.
+    Several values are given by repeating the option, or `joined` with commas.
+    """
+
+    help: str
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    default: str | None = None
+    least: float | None = None
+    most: float | None = None
+    parse: Callable[[Any], Any] | None = None
+    joined: bool = False
+    panel: str | None = None
+
+
+class Argument(Option):
+    """The same by its place instead of a flag."""
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """What a command found, in every form that it can be asked for; only the one that is asked for is made.
+
+    `exports` are frames by name (a dataclass or a mapping), tables as they are printed, and the folder, if there is one.
+    `failure` ends the command with status 1, after a note if it has words.
+    """
+
+    value: Callable[[], T]
+    show: Callable[[], None]
+    json: Callable[[], Any]
+    exports: Callable[[], Iterable[tuple[Any, Mapping[str, "Table"], Path | None]]] = tuple
+    figures: Callable[[], Sequence["Figure"]] = tuple
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A declared parameter: what its annotation says."""
+
+    name: str
+    option: Option
+    default: Any
+    kind: type
+    """bool, int, float, an Enum, or str for everything that is taken as it is given."""
+    choices: tuple[str, ...]
+    is_many: bool
+
+    @classmethod
+    def declared(cls, name: str, annotation: Any, default: Any) -> "Parameter | None":
+        """Of `Annotated[type, Option(...)]`; None for a parameter that is not declared so."""
+        option = next((each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Option)), None)
+        if option is None:
+            return None
+        given = get_args(annotation)[0]
+        kinds = [kind for kind in (get_args(given) if get_origin(given) in (Union, UnionType) else (given,)) if kind is not NoneType]
+        choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
+        single = [kind for kind in kinds if get_origin(kind) is not Sequence]
+        kind = single[0] if len(single) == 1 and isinstance(single[0], type) else str
+        choices = tuple(each.value for each in kind) if issubclass(kind, Enum) else choices
+        return cls(name, option, default, kind, choices, single != kinds)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What it is called on the command line."""
+        return self.option.flags or (f"--{self.name.replace('_', '-')}",)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether several values are several words."""
+        return self.is_many and not self.option.joined
+
+    @property
+    def metavar(self) -> str:
+        """What stands for a value in help; nothing where there is none."""
+        usual = {bool: "", int: "N", float: "NUMBER"}.get(self.kind, "TEXT")
+        return self.option.metavar or "|".join(self.choices) or usual
+
+    def help(self) -> str:
+        """What it is, its bounds where they are of interest, its default."""
+        least, most = self.option.least, self.option.most
+        has_none = self.kind is bool or self.default in (None, inspect.Parameter.empty)
+        default = self.option.default or ("" if has_none else str(self.default))
+        bounds = f"  [{least} to {most}]" if least is not None and most is not None and most <= MOST_SHOWN else ""
+        return self.option.help + bounds + (f"  [default: {default}]" if default else "")
+
+    def take(self, given: Any) -> Any:
+        """An argument of Python's, checked: a number as such, several as a list of them. Raises UsageError for a wrong one."""
+        if given is None or (self.kind is str and not self.choices and self.option.parse is None):
+            return given
+        is_many = self.is_many and isinstance(given, Iterable) and not isinstance(given, str)
+        taken = [self._checked(each, self.name) for each in (given if is_many else [given])]
+        return taken if self.is_many else taken[0]
+
+    def read(self, word: Any) -> Any:
+        """A word of the command line as a value, several where they are joined with commas. Raises UsageError for a wrong one."""
+        if not isinstance(word, str):  # a default, or read already
+            return word
+        words = [each.strip() for each in word.split(",") if each.strip()] if self.option.joined else [word]
+        name = self.metavar if isinstance(self.option, Argument) else self.flags[-1]
+        values = [self._checked(self._number(each), name) for each in words]
+        return values if self.option.joined else values[0]
+
+    def _number(self, word: str) -> Any:
+        try:
+            return self.kind(word) if self.kind in (int, float) else word
+        except ValueError:
+            return word
+
+    def _checked(self, given: Any, where: str) -> Any:
+        """A value. Raises UsageError, which names `where`, for one that is of another kind, out of bounds or none of the choices."""
+        option = self.option
+        if option.parse is not None:
+            try:
+                return option.parse(given)
+            except (ValueError, OverflowError) as error:
+                raise UsageError(str(error), where=where) from error
+        if self.choices and given not in self.choices:
+            raise UsageError(f"{given!r} is none of {', '.join(self.choices)}", where=where, remedy="give one of them")
+        if self.kind in (int, float):
+            given = _as_number(given, self.kind, where)
+            most = float("inf") if option.most is None else option.most
+            if option.least is not None and not option.least <= given <= most:
+                remedy = f"give {option.least} or more" if option.most is None else f"give {option.least} to {most}"
+                raise UsageError(f"{given} is out of bounds", where=where, remedy=remedy)
+        return self.kind(given) if issubclass(self.kind, Enum) else given
+
+
+def _as_number(given: Any, kind: type, where: str) -> int | float:
+    try:
+        return index(given) if kind is int else given + 0.0
+    except TypeError as error:
+        what, example = ("whole number", "8") if kind is int else ("number", "0.5")
+        raise UsageError(f"{given!r} is no {what}", where=where, remedy=f"give one such as {example}") from error
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the command line. `parameters` are those of its function, `words` the dataclass of its options that Python's has not."""
+
+    name: str
+    function: Callable[..., Outcome[Any]]
+    parameters: Mapping[str, Parameter]
+    words: type | None
+    example: str
+    exports: bool
+    draws: bool
+
+    @property
+    def options(self) -> list[Parameter]:
+        """All that the command takes, in the order of its help."""
+        more = [("figures", FIGURES)] * self.draws + [("export", EXPORT)] * self.exports
+        common = [Parameter.declared(name, annotation, None) for name, annotation in more]
+        last = [self.parameters["force"]] if "force" in self.parameters else []
+        first = [each for name, each in self.parameters.items() if name != "force"]
+        own = [Parameter.declared(field.name, field.type, field.default) for field in fields(self.words)] if self.words else []
+        return [each for each in (*first, *own, *common, *last, Parameter.declared("as_json", JSON, default=False)) if each is not None]
+
+    def run(self, **given: Any) -> int:
+        """Runs it with what was given, prints and writes what it found; returns the exit status."""
+        from recallkit.display import console
+        from recallkit.display.files import print_files
+
+        as_json = given.pop("as_json")
+        formats = given.pop("export") if self.exports else None
+        folder = given.pop("figures") if self.draws else None
+        own = [self.words(**{field.name: given.pop(field.name) for field in fields(self.words)})] if self.words else []
+        if folder is not None:
+            from recallkit.display.chart_theme import check_figures_folder
+
+            check_figures_folder(Path(folder))
+        outcome = self.function(*own, **given)
+        written = [*(_export(outcome, formats) if formats else ()), *(() if folder is None else _draw(outcome, Path(folder)))]
+        if as_json:
+            console.print_json({**outcome.json(), "files": [str(path) for path in written]} if self.draws else outcome.json())
+        else:
+            outcome.show()
+            print_files(written)
+        if outcome.failure:
+            console.note(outcome.failure)
+        return int(outcome.failure is not None)
+
+
+def _export(outcome: Outcome[Any], formats: Sequence[str]) -> list[Path]:
+    from recallkit.display.exports import export
+
+    written = []
+    for tables, shown, folder in outcome.exports():
+        if folder is None:
+            raise UsageError("no directory to write to", where="--export", remedy="name it with -o DIR")
+        written += export(tables, shown, folder, formats)
+    return written
+
+
+def _draw(outcome: Outcome[Any], folder: Path) -> list[Path]:
+    from recallkit.display.chart_theme import save_figures
+
+    return save_figures(outcome.figures(), folder)
+
+
+def _formats(text: Any) -> list[str]:
+    from recallkit.display.exports import parse_formats
+
+    return parse_formats(text)
+
+
+JSON = Annotated[bool, Option("Print the result as JSON.", ("--json",))]
+EXPORT = Annotated[
+    str | None,
+    Option(
+        "Also write the tables as csv or json, and what is printed as md or tex; joined with commas.", metavar="FORMATS", parse=_formats
+    ),
+]
+FIGURES = Annotated[File | None, Option("Also write the figures there, as SVG and PNG for a paper.", metavar="DIR")]
+
+DECLARED: dict[str, Command] = {}
+"""The commands by their names, as far as their modules are imported."""
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """A function of Python's alone: its arguments are checked by their declarations."""
+    return _python(function, _parameters(function), function)
+
+
+@overload
+def command(
+    name: str, *, example: str, words: None = None, exports: bool = False, draws: bool = False
+) -> Callable[[Callable[P, Outcome[T]]], Callable[P, T]]: ...
+
+
+@overload
+def command(
+    name: str, *, example: str, words: type[E], exports: bool = False, draws: bool = False
+) -> Callable[[Callable[Concatenate[E | None, P], Outcome[T]]], Callable[P, T]]: ...
+
+
+def command(name: str, *, example: str, words: type | None = None, exports: bool = False, draws: bool = False) -> Any:
+    """Makes a function the command of this `name`, and the function that Python calls; the first paragraph of its docstring is the help.
+
+    `example` is a command line, the last line of the help. `exports` and `draws`: it takes `--export`, `--figures`. `words` is a
+    dataclass of options that the command line alone has: the function's first parameter, which is None from Python.
+    """
+
+    def made(function: Callable[..., Outcome[Any]]) -> Callable[..., Any]:
+        parameters = _parameters(function)
+        DECLARED[name] = Command(name, function, parameters, words, example, exports, draws)
+        first = () if words is None else (None,)
+        return _python(function, parameters, lambda *given, **named: function(*first, *given, **named).value(), skip=len(first))
+
+    return made
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
+    found = [Parameter.declared(each.name, each.annotation, each.default) for each in inspect.signature(function).parameters.values()]
+    return {each.name: each for each in found if each is not None}
+
+
+def _python(
+    function: Callable[..., Any], parameters: Mapping[str, Parameter], call: Callable[..., Any], skip: int = 0
+) -> Callable[..., Any]:
+    """`call` with checked arguments, under the name of `function`: its types without their declarations, its help with them."""
+    whole = inspect.signature(function)
+    bare = [
+        each.replace(annotation=get_args(each.annotation)[0] if each.name in parameters else each.annotation)
+        for each in list(whole.parameters.values())[skip:]
+    ]
+    result = get_args(whole.return_annotation)[0] if get_origin(whole.return_annotation) is Outcome else whole.return_annotation
+    signature = inspect.Signature(bare, return_annotation=getattr(result, "__forward_arg__", result))
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        for name, given in bound.arguments.items():
+            bound.arguments[name] = parameters[name].take(given) if name in parameters else given
+        return call(*bound.args, **bound.kwargs)
+
+    lines = ["", "Arguments:", *(f"    {name}: {each.help()}" for name, each in parameters.items())] if parameters else []
+    called.__doc__ = "\n".join([inspect.getdoc(function) or "", *lines])
+    called.__signature__ = signature  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in bare}
+    return called

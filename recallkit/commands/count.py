@@ -1,0 +1,132 @@
+"""`count`, and the counts as tables for Python."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from recallkit import config
+from recallkit.commands.adapter import File, Option, Outcome, checked, command
+from recallkit.commands.options import (
+    Address,
+    Boundary,
+    Counts,
+    EndToken,
+    Engine,
+    Force,
+    LimitTokens,
+    SkipBad,
+    SourceField,
+    Sources,
+    TextField,
+    Tokenizer,
+    Workers,
+    amount,
+    nothing_given,
+    path,
+    text,
+    text_options,
+)
+from recallkit.errors import UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@command("count", example="recallkit count 'train/*.jsonl.zst' --limit-tokens 10M -o counts.duckdb")
+def count(
+    sources: Sources = None,
+    out: Annotated[File | None, Option("The DuckDB file to write.", ("-o", "--out"), metavar="FILE", default="counts.duckdb")] = None,
+    *,
+    tokenizer: Tokenizer = None,
+    end_token: EndToken = None,
+    boundary: Boundary = "pack",
+    limit_tokens: LimitTokens = None,
+    text_field: TextField = None,
+    source_field: SourceField = None,
+    skip_bad: SkipBad = False,
+    only: Annotated[File | None, Option("Keep only the bigrams that this slice directory contains.", metavar="DIR")] = None,
+    order: Annotated[
+        int, Option("Also count longer n-grams: 3, 4 or 5 ids, into the table `ngrams` of the same file.", least=2, most=5)
+    ] = 2,
+    import_file: Annotated[
+        File | None,
+        Option(
+            "Make the table of a Parquet or CSV file with columns first, second, count, or of the ids of an index: "
+            "tokengrams (.bin with .idx) or infini-gram (a directory). An index needs --tokenizer.",
+            ("--import",),
+            metavar="PATH",
+        ),
+    ] = None,
+    training_tokens: Annotated[
+        int | str | None,
+        Option("With --import: tokens of the training text; the sum of the counts if not given.", metavar="N", parse=amount),
+    ] = None,
+    workers: Workers = 1,
+    engine: Engine = "local",
+    address: Address = None,
+    export: Annotated[File | None, Option("Also write the bigrams to this Parquet file.", metavar="FILE")] = None,
+    force: Force = False,
+) -> Outcome["pl.DataFrame"]:
+    """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes.
+
+    Returns one row: path, id, num_tokens, num_documents, num_bigrams, boundary, tokenizer (its name), only.
+    """
+    from recallkit import builtin, counting
+    from recallkit.counting.run import CountingOptions
+    from recallkit.counting.view import counts_json, print_counts
+
+    kept = path(only)
+    if import_file is not None:
+        if sources is not None:
+            raise UsageError("SOURCE and --import", where="count", remedy="give one of them")
+        file, spec, num_tokens = path(out) or Path("counts.duckdb"), text(tokenizer), amount(training_tokens)
+        meta = counting.import_counts(
+            path(import_file), file, tokenizer=spec, end_token=end_token, num_tokens=num_tokens, boundary=boundary, force=force
+        )
+    else:
+        is_builtin = nothing_given(
+            sources, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad, only
+        )
+        read = text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad)
+        read, file = builtin.resolve_count_defaults(read, path(out), is_builtin=is_builtin)
+        meta = counting.count(read, file, only=kept, force=force, options=CountingOptions(order, engine, workers, address))
+    if export is not None:
+        counting.export_counts(file, path(export), force=force)
+    return Outcome(value=lambda: _row(file, meta), show=lambda: print_counts(meta, file), json=lambda: counts_json(meta, file))
+
+
+def _row(path: Path, meta: dict[str, Any]) -> "pl.DataFrame":
+    import polars as pl
+
+    numbers = {name: meta.get(name) for name in ("num_tokens", "num_documents", "num_bigrams")}
+    told = {"boundary": meta.get("boundary"), "tokenizer": (meta.get("tokenizer") or {}).get("name"), "only": meta.get("only")}
+    schema = {"path": pl.String, "id": pl.String, **dict.fromkeys(numbers, pl.Int64), **dict.fromkeys(told, pl.String)}
+    return pl.DataFrame([{"path": str(path), "id": meta["id"], **numbers, **told}], schema=schema)
+
+
+def zoo_counts() -> Path:
+    """The counts of the 3 million tokens that the zoo's models were trained on, made in the cache folder if they are not there.
+
+    What `counts` is to be where other text than the built-in one is sliced for models of the zoo.
+    """
+    from recallkit import builtin
+
+    return builtin.counts()
+
+
+@checked
+def bigrams(
+    counts: Counts = None, *, limit: Annotated[int | None, Option("The most frequent ones only.", least=1, most=config.MOST)] = None
+) -> "pl.DataFrame":
+    """The bigrams of a counts table, the most frequent first, `limit` of them; without `counts` those of the zoo's training.
+
+    Columns: first, second (ids), count (in training). Reads the table into memory, 16 bytes per bigram.
+    """
+    import polars as pl
+
+    from recallkit.counting.table import open_counts
+
+    table = open_counts(path(counts) or zoo_counts())
+    keys = pl.Series("key", table.keys)
+    ids = {"first": (keys // (1 << 32)).cast(pl.Int32), "second": (keys % (1 << 32)).cast(pl.Int32)}
+    frame = pl.DataFrame({**ids, "count": pl.Series(table.counts).cast(pl.Int64)})
+    return frame.sort("count", "first", "second", descending=[True, False, False]).head(len(frame) if limit is None else limit)

@@ -1,0 +1,189 @@
+"""`eval-recall`, and lm-eval's own tasks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from recallkit.commands.adapter import Argument, File, Option, Outcome, checked, command
+from recallkit.commands.options import (
+    PROMPTS,
+    BatchSize,
+    Context,
+    Counts,
+    Device,
+    EvaluatedDtype,
+    EvaluatedTokenizer,
+    Force,
+    Limit,
+    TrustRemoteCode,
+    model_names,
+    names,
+    path,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from recallkit.recall.tables import RecallTables
+
+Models = Annotated[
+    str | Sequence[str] | None,
+    Argument("Models to evaluate (see `recallkit models`), the reference first; control models if none.", metavar="MODEL"),
+]
+Out = Annotated[
+    File | None,
+    Option("The directory to write.", ("-o", "--out"), metavar="DIR", default="evals; a folder in the cache without MODEL and --data"),
+]
+
+
+@dataclass(frozen=True)
+class StockTasks:
+    """What the command line alone has: `eval_stock` is a function."""
+
+    lm_eval_task: Annotated[
+        str | Sequence[str] | None,
+        Option("Run this task of lm-eval, unchanged: its name, or the path of a YAML file; may be repeated.", metavar="NAME"),
+    ] = None
+
+
+@command(
+    "eval-recall",
+    example="recallkit eval-recall path/to/attention path/to/mamba --tasks swde,fda --limit 100 -o evals",
+    words=StockTasks,
+    exports=True,
+)
+def eval_recall(
+    own: StockTasks | None,
+    models: Models = None,
+    *,
+    tasks: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "Tasks, joined with commas (see `recallkit tasks`).",
+            metavar="NAMES",
+            default="those that --data contains, else metadata",
+            joined=True,
+        ),
+    ] = None,
+    data: Annotated[
+        File | None,
+        Option(
+            "Local rows (JSONL, Parquet: text, value, key, doc_id, answers) in place of the hub's: a file, or a folder of TASK.jsonl.",
+            metavar="PATH",
+        ),
+    ] = None,
+    out: Out = None,
+    limit: Limit = None,
+    task_version: Annotated[
+        int,
+        Option(
+            "1 strips white space off texts and values, as lm-eval does today; 0 takes them as they are, as the published figures do.",
+            least=0,
+            most=1,
+            panel=PROMPTS,
+        ),
+    ] = 1,
+    prompt: Annotated[
+        Literal["standard", "twice"],
+        Option("standard: the document, then the query; twice: the document twice (JRT).", panel=PROMPTS),
+    ] = "standard",
+    cut: Annotated[
+        Literal["left", "answer"],
+        Option(
+            "left: what does not fit the context is cut on the left; answer: documents are cut to 950 tokens around it (JRT).",
+            panel=PROMPTS,
+        ),
+    ] = "left",
+    context: Context = None,
+    counts: Counts = None,
+    model_tokenizer: EvaluatedTokenizer = None,
+    device: Device = "auto",
+    dtype: EvaluatedDtype = "float32",
+    batch_size: BatchSize = None,
+    trust_remote_code: TrustRemoteCode = False,
+    force: Force = False,
+) -> Outcome["RecallTables"]:
+    """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes.
+
+    The first model is the reference. Columns: see `RecallTables`, and docs/recall.md.
+    """
+    from recallkit import builtin, recall
+    from recallkit.recall.stock_tasks import lm_eval_names, plan_stock, task_names
+    from recallkit.recall.tasks import tasks_of
+    from recallkit.recall.view import metrics_table, print_metrics, print_recall, recall_json, recall_tables
+
+    is_stock_alone = own is not None and own.lm_eval_task is not None and tasks is None
+    rows = path(data)
+    named = [] if is_stock_alone else tasks_of(rows) if tasks is None else task_names(tasks)
+    stock = [] if own is None else lm_eval_names([*names(own.lm_eval_task), *(name for name in named if name == "commonsense")])
+    asked = named if own is None else [name for name in named if name != "commonsense"]
+    compared = model_names(models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
+    folder = builtin.results_folder("evals", path(out), is_builtin=models is None and rows is None)
+    options = recall.RecallOptions(
+        limit,
+        context,
+        batch_size,
+        path(counts),
+        device,
+        dtype,
+        model_tokenizer,
+        trust_remote_code,
+        force,
+        version=task_version,
+        prompt=prompt,
+        cut=cut,
+        data=rows,
+    )
+    own_plan = recall.plan_recall(compared, asked, folder, options) if asked else None
+    stock_plan = plan_stock(compared, stock, folder, options) if stock else None
+    recalled = own_plan.run() if own_plan else None
+    metrics = stock_plan.run() if stock_plan else None
+
+    def show() -> None:
+        if recalled is not None:
+            print_recall(*recalled, folder)
+        if metrics is not None:
+            print_metrics(metrics, folder)
+
+    def exports() -> list[Any]:
+        of_recall = [] if recalled is None else [(recalled[0], recall_tables(recalled[0]), recalled[1])]
+        return of_recall + ([] if metrics is None else [({"metrics": metrics}, {"metrics": metrics_table(metrics)}, folder)])
+
+    def json() -> dict[str, Any]:
+        found = {**(recall_json(*recalled) if recalled else {}), **({} if metrics is None else {"metrics": metrics.to_dicts()})}
+        return {"out": str(folder), **found}
+
+    def value() -> "RecallTables":
+        assert recalled is not None, "Python's function has no tasks of lm-eval"
+        return recalled[0]
+
+    return Outcome(value=value, show=show, json=json, exports=exports)
+
+
+@checked
+def eval_stock(
+    tasks: str | Sequence[str],
+    models: Models = None,
+    *,
+    out: Out = None,
+    limit: Limit = None,
+    context: Context = None,
+    counts: Counts = None,
+    model_tokenizer: EvaluatedTokenizer = None,
+    device: Device = "auto",
+    dtype: EvaluatedDtype = "float32",
+    batch_size: BatchSize = None,
+    trust_remote_code: TrustRemoteCode = False,
+    force: Force = False,
+) -> "pl.DataFrame":
+    """Tasks of lm-eval, unchanged: names, paths of YAML files, `commonsense` for the six of Based; `eval-recall --lm-eval-task`.
+
+    Returns a row a model, task and metric: model, task, version, metric, filter, value, standard_error, num_documents.
+    """
+    from recallkit import builtin, recall
+    from recallkit.recall.stock_tasks import lm_eval_names, plan_stock, task_names
+
+    options = recall.RecallOptions(limit, context, batch_size, path(counts), device, dtype, model_tokenizer, trust_remote_code, force)
+    named = lm_eval_names(task_names(tasks))
+    folder = builtin.results_folder("evals", path(out), is_builtin=models is None)
+    return plan_stock(model_names(models, builtin.LIKELIHOOD_MODELS), named, folder, options).run()

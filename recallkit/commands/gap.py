@@ -1,0 +1,141 @@
+"""`gap`, the arithmetic on printed perplexities, and comparisons read back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from recallkit.commands.adapter import Argument, File, Option, Outcome, checked, command
+from recallkit.commands.options import (
+    BatchTokens,
+    Counts,
+    Device,
+    Dtype,
+    Force,
+    Slices,
+    TrustRemoteCode,
+    Workers,
+    amount,
+    model_names,
+    names,
+    path,
+)
+from recallkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from recallkit.attribution.comparison import Comparison
+    from recallkit.attribution.published import PublishedGap
+    from recallkit.attribution.tables import GapTables
+
+ArShare = Annotated[
+    float | None, Option("With --table: the share of AR tokens, if not to be derived from the reference's row.", metavar="SHARE")
+]
+
+
+@dataclass(frozen=True)
+class GapWords:
+    """What the command line alone has: `gap_of_table` is a function, and a status is no result."""
+
+    table: Annotated[
+        File | None,
+        Option("Do the arithmetic on printed perplexities instead: a CSV with columns model, all, ar, other.", metavar="FILE"),
+    ] = None
+    ar_share: ArShare = None
+    fail_above: Annotated[
+        float | None, Option("Exit 1 if a model's NLL on AR hits is more than this above the reference's.", metavar="NATS")
+    ] = None
+
+
+@command("gap", example="recallkit gap zoo:attention zoo:hyena zoo:mamba --slices slices --export csv,tex", words=GapWords, exports=True)
+def gap(
+    own: GapWords | None,
+    reference: Annotated[str | None, Argument("The reference, usually the attention model.", metavar="REFERENCE")] = None,
+    models: Annotated[str | Sequence[str] | None, Argument("Models to compare with it.", metavar="MODEL")] = None,
+    *,
+    slices: Slices = None,
+    slice: Annotated[  # noqa: A002 - the option's name
+        str | Sequence[str] | None,
+        Option(
+            "A further slice, by name (repeated, first_rare, copy:kN), or as 'NAME=EXPRESSION' over columns of tokens.parquet, "
+            "such as 'far=distance > 100'. May be repeated.",
+            metavar="NAME",
+        ),
+    ] = None,
+    out: Annotated[
+        File | None, Option("Directory of the result tables.", ("-o", "--out"), metavar="DIR", default="a folder in the slices")
+    ] = None,
+    counts: Counts = None,
+    device: Device = "auto",
+    dtype: Dtype = None,
+    batch_tokens: BatchTokens = None,
+    trust_remote_code: TrustRemoteCode = False,
+    workers: Workers = 1,
+    force: Force = False,
+) -> Outcome["GapTables"]:
+    """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals.
+
+    Between the models of the zoo if none is named. Scores what is not scored yet. The tables also go to `out`
+    (`read_comparison` reads them). Columns: see `GapTables`; `by_count` is Figure 1 of Zoology.
+    """
+    from recallkit import attribution, builtin, scoring
+    from recallkit.attribution.view import gap_json, gap_tables, print_gap, worst_ar_gap
+    from recallkit.slicing.definitions import parse_slices
+    from recallkit.slicing.view import manifest_of
+
+    own = own or GapWords()
+    if own.table is not None:
+        for flag, value in (("--slice", slice), ("--fail-above", own.fail_above)):
+            if value is not None:
+                raise UsageError("needs models, and --table has none", where=flag, remedy="give one of them")
+        return _published(own.table, reference, own.ar_share, out)
+    if (reference is None) != (models is None):
+        raise UsageError("a gap is between two models", where="gap", remedy="name the reference, and the models to compare with it")
+    compared = builtin.MODELS if reference is None else (reference, *model_names(models))
+    options = scoring.ScoringOptions(
+        path(counts), device, dtype, amount(batch_tokens), force, trust_remote_code=trust_remote_code, workers=workers
+    )
+    folder = path(slices) or builtin.slices()
+    given = parse_slices(names(slice))
+    target = path(out) or attribution.gap_path(folder, compared[0], compared[1:], given)
+    tables = attribution.gap(compared[0], compared[1:], folder, target, options, given=given)
+    is_behind = own.fail_above is not None and worst_ar_gap(tables) > own.fail_above
+    return Outcome(
+        value=lambda: tables,
+        show=lambda: print_gap(tables, manifest_of(folder), target),
+        json=lambda: gap_json(tables, target),
+        exports=lambda: [(tables, gap_tables(tables, manifest_of(folder)), target)],
+        failure=f"a model's NLL on AR hits is more than {own.fail_above} nats above the reference's" if is_behind else None,
+    )
+
+
+def _published(table: File, reference: str | None, ar_share: float | None, out: File | None) -> Outcome[Any]:
+    """`gap --table`: the arithmetic on printed perplexities."""
+    from recallkit.attribution.published_view import print_published, published_json, published_table
+
+    published = gap_of_table(table, reference=reference, ar_share=ar_share)
+    return Outcome(
+        value=lambda: published,
+        show=lambda: print_published(published),
+        json=lambda: published_json(published),
+        exports=lambda: [({"published": published.frame}, {"published": published_table(published)}, path(out))],
+    )
+
+
+@checked
+def gap_of_table(table: File, *, reference: str | None = None, ar_share: ArShare = None) -> "PublishedGap":
+    """The same arithmetic on printed perplexities, `recallkit gap --table`: a CSV with columns model, all, ar, other.
+
+    Without `reference` the first row is it; without `ar_share` the share of AR hits follows from its three perplexities.
+    """
+    from recallkit.attribution.published import attribute_published
+
+    return attribute_published(path(table), reference=reference, ar_share=ar_share)
+
+
+def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison":
+    """What `gap` wrote: its tables, the reference, the models (best first), the manifest of how it was measured.
+
+    `folder` is that of the tables, or a slice directory that contains exactly one comparison.
+    """
+    from recallkit.attribution import comparison
+
+    return comparison.read_comparison(path(folder), path(slices))

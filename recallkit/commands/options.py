@@ -1,0 +1,170 @@
+"""Options that more than one command has, each declared once, and what becomes of the values that are given."""
+
+from collections.abc import Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+
+from recallkit import config
+from recallkit.commands.adapter import FIGURES, Argument, File, Option
+from recallkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from recallkit.text.open_text import TextOptions
+
+MANY_DEVICES, LONG_SEQUENCES, PROMPTS = "Many devices", "Long sequences", "Prompts"
+
+
+# -------------------------------------------------------------------------------------------------------------- values
+
+
+@overload
+def path(given: File) -> Path: ...
+@overload
+def path(given: None) -> None: ...
+@overload
+def path(given: File | None) -> Path | None: ...
+def path(given: File | None) -> Path | None:
+    """A file or folder as a Path."""
+    return None if given is None else Path(fspath(given))
+
+
+def text(given: File | None) -> str | None:
+    """A path, or the name of something else, as a string."""
+    return None if given is None else fspath(given)
+
+
+def names(given: File | Sequence[File] | None) -> list[str]:
+    """One name or many as a list of them: a string is one name and never its letters."""
+    return [] if given is None else [fspath(given)] if isinstance(given, str | PathLike) else [fspath(each) for each in given]
+
+
+def numbers(given: int | Sequence[int] | None) -> list[int]:
+    """One number or many as a list of them."""
+    return [] if given is None else list(given) if isinstance(given, Sequence) else [given]
+
+
+def amount(given: int | str | None) -> int | None:
+    """A number of tokens, such as 10M. Raises ValueError where it is none."""
+    try:
+        return None if given is None else config.parse_amount(str(given))
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{given!r} is no number of tokens; give a whole number such as 1250, 10M or 1.5B") from error
+
+
+def text_options(
+    sources: File | Sequence[File] | None,
+    tokenizer: File | None,
+    end_token: str | None,
+    boundary: Literal["pack", "document"],
+    limit_tokens: int | str | None,
+    text_field: str | None,
+    source_field: str | None,
+    *,
+    skip_bad: bool,
+) -> "TextOptions":
+    """The text that is meant; without sources the built-in one, which `builtin` fills in with its split."""
+    from recallkit.text.open_text import TextOptions
+
+    named = tuple(names(sources))
+    if sources is not None and not named:
+        raise UsageError("no source is named", where="SOURCE", remedy="name one, or leave it out for the built-in text")
+    limit = amount(limit_tokens)
+    return TextOptions(named, "validation", text(tokenizer), end_token, boundary, limit, text_field, source_field, skip_bad)
+
+
+def model_names(given: str | Sequence[str] | None, default: Sequence[str] = ()) -> list[str]:
+    """The models that are named, else those of `default`. Raises UsageError where there are none."""
+    found = list(default) if given is None else names(given)
+    if not found:
+        raise UsageError("no model is named", where="MODEL", remedy="name one, or leave it out for the built-in ones")
+    return found
+
+
+def nothing_given(*values: Any) -> bool:
+    """Whether each option was left out: None, a flag that is not set, or False for "as usual"."""
+    return all(value is None or value is False for value in values)
+
+
+# ------------------------------------------------------------------------------------------------------- text and labels
+
+Sources = Annotated[
+    File | Sequence[File] | None,
+    Argument("Files, globs, directories, hub ids or presets (see `recallkit sources`); the built-in text if none.", metavar="SOURCE"),
+]
+Force = Annotated[bool, Option("Redo finished work, discard unfinished work made with other options.")]
+Figures = FIGURES
+LimitTokens = Annotated[int | str | None, Option("Stop after N tokens, such as 10M (Zoology) or 16M (Based).", metavar="N", parse=amount)]
+Tokenizer = Annotated[
+    File | None,
+    Option(
+        "A tokenizer.json, model directory, GGUF file or hub id, or `bytes`; the built-in 4,096-entry BPE if not given.",
+        metavar="TOKENIZER",
+    ),
+]
+EndToken = Annotated[str | None, Option("The token that separates documents; found if not given.", metavar="TOKEN")]
+TextField = Annotated[str | None, Option("Field of the text, dotted; found if not given.", metavar="FIELD")]
+SourceField = Annotated[str | None, Option("Field of the source's name, such as meta.pile_set_name; found if not given.", metavar="FIELD")]
+SkipBad = Annotated[bool, Option("Skip and count records that cannot be read instead of stopping.")]
+Boundary = Annotated[
+    Literal["pack", "document"], Option("pack: context runs across documents, as in the papers; document: it is reset at each.")
+]
+Slices = Annotated[File | None, Option("A directory made by `recallkit slice`; the built-in one if not given.", metavar="DIR")]
+Counts = Annotated[File | None, Option("A table made by `recallkit count`.", metavar="FILE")]
+MaxCount = Annotated[int | None, Option("Largest count of a rare bigram.", least=0, most=config.MOST, default=f"{config.MAX_COUNT}")]
+MaxRate = Annotated[float | None, Option("The same as occurrences per billion training tokens (the papers' 1250 of 10B is 125).", least=0)]
+SeqLen = Annotated[
+    int | None,
+    Option(
+        "Predictions in a sequence.",
+        least=1,
+        most=config.LONGEST,
+        default=f"{config.SEQ_LEN}; for the built-in text {config.BUILTIN_SEQ_LEN}",
+    ),
+]
+
+# --------------------------------------------------------------------------------------------------------------- models
+
+Models = Annotated[
+    str | Sequence[str] | None,
+    Argument("Models to score (see `recallkit models`); the trained ones of the zoo if none.", metavar="MODEL"),
+]
+Device = Annotated[str, Option("auto, cpu, cuda or cuda:N.", metavar="DEVICE")]
+Precision = Literal["float32", "bfloat16", "float16"]
+Dtype = Annotated[Precision | None, Option("Precision of the weights; logits are reduced in float32.", default="float32, or as scored")]
+BatchTokens = Annotated[int | str | None, Option("Tokens per batch; found by a probe if not given.", metavar="N", parse=amount)]
+Workers = Annotated[
+    int,
+    Option(
+        "Processes that share the work, when scoring one per GPU in turn; with --engine ray, actors. The bytes are the same.",
+        least=1,
+        most=1024,
+        panel=MANY_DEVICES,
+    ),
+]
+Engine = Annotated[
+    Literal["local", "ray"],
+    Option("local: this machine; ray: a Ray cluster (extra `ray`) that shares the storage.", panel=MANY_DEVICES),
+]
+Address = Annotated[
+    str | None,
+    Option(
+        "With --engine ray: the cluster, `auto` or ray://HOST:PORT; one of this machine if not given.",
+        metavar="ADDRESS",
+        panel=MANY_DEVICES,
+    ),
+]
+Context = Annotated[
+    int | None,
+    Option("Most ids given at once; the model's own limit if not given.", least=1, most=config.LONGEST, panel=LONG_SEQUENCES),
+]
+TrustRemoteCode = Annotated[bool, Option("Run the Python code that comes with a checkpoint. Read it first.")]
+EvaluatedTokenizer = Annotated[
+    str | None, Option("The model's tokenizer, where it brings none: as --tokenizer, or `bytes`.", metavar="TOKENIZER")
+]
+EvaluatedDtype = Annotated[Precision, Option("Precision of the weights.")]
+Limit = Annotated[int | None, Option("The first rows of each task only.", least=1, most=config.MOST)]
+BatchSize = Annotated[
+    int | None,
+    Option("Prompts that generate together; 8 on CPU, 32 on a GPU if not given.", least=1, most=4096),
+]

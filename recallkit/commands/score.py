@@ -1,0 +1,180 @@
+"""`score`, and the comparison of scores with float64."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from recallkit import config
+from recallkit.commands.adapter import Option, Outcome, checked, command
+from recallkit.commands.options import (
+    LONG_SEQUENCES,
+    MANY_DEVICES,
+    Address,
+    BatchTokens,
+    Context,
+    Counts,
+    Device,
+    Dtype,
+    Engine,
+    Force,
+    Models,
+    Slices,
+    TrustRemoteCode,
+    Workers,
+    amount,
+    model_names,
+    path,
+)
+from recallkit.errors import UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def _share(text: str) -> tuple[int, int]:
+    """`3/16`: the third of 16. Raises ValueError for another."""
+    place, _, shares = text.partition("/")
+    if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= config.LONGEST):
+        raise ValueError(f"{text!r} is no share; give one such as 3/16, from 1/16 to 16/16")
+    return int(place), int(shares)
+
+
+@dataclass(frozen=True)
+class ScoreWords:
+    """What the command line alone has: one of many jobs, which a scheduler starts; `check_scores` is a function."""
+
+    share: Annotated[
+        tuple[int, int] | None,
+        Option(
+            "Score the K-th of N shares and join nothing, for N jobs at once; a run without it joins them.",
+            metavar="K/N",
+            parse=_share,
+            panel=MANY_DEVICES,
+        ),
+    ] = None
+    check: Annotated[
+        bool, Option("Compare a sample with a float64 computation on CPU and print the differences (control models are float64).")
+    ] = False
+
+
+@command("score", example="recallkit score zoo:attention zoo:mamba --slices slices", words=ScoreWords)
+def score(
+    own: ScoreWords | None,
+    models: Models = None,
+    *,
+    slices: Slices = None,
+    counts: Counts = None,
+    device: Device = "auto",
+    dtype: Dtype = None,
+    batch_tokens: BatchTokens = None,
+    model_tokenizer: Annotated[
+        str | None,
+        Option(
+            "The model's tokenizer, where it brings none: as --tokenizer, or `bytes`. If it is not the slices' own, the model reads "
+            "the same bytes and its NLLs are aligned to the reference tokens.",
+            metavar="TOKENIZER",
+        ),
+    ] = None,
+    context: Context = None,
+    stride: Annotated[
+        int | None,
+        Option(
+            "Read sequences that are longer than the context in windows, N predictions from each further one.",
+            least=1,
+            most=config.LONGEST,
+            panel=LONG_SEQUENCES,
+        ),
+    ] = None,
+    carry_state: Annotated[
+        bool, Option("A recurrent model reads --context ids at a time and keeps its state between them.", panel=LONG_SEQUENCES)
+    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
+    workers: Workers = 1,
+    engine: Engine = "local",
+    address: Address = None,
+    force: Force = False,
+) -> Outcome["pl.DataFrame"]:
+    """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes.
+
+    Returns a row a model: model, tokens, nll_nats (mean per token), ppl, accuracy (share of tokens that no vocabulary entry
+    outranks), dtype, path (the Parquet file). The scores themselves: `tokens`.
+    """
+    from recallkit import builtin, scoring
+    from recallkit.models.kinds import kind_of
+    from recallkit.scoring.view import print_checks, print_scores, print_shares, scores_json
+
+    own = own or ScoreWords()
+    if own.share is not None and (force or own.check or engine == "ray"):
+        raise UsageError("goes with none of --force, --check and --engine ray", where="--share", remedy="leave one of them out")
+    options = scoring.ScoringOptions(
+        path(counts),
+        device,
+        dtype,
+        amount(batch_tokens),
+        force,
+        model_tokenizer,
+        context,
+        stride,
+        carry_state,
+        trust_remote_code,
+        workers,
+        engine,
+        address,
+        own.share,
+    )
+    folder = path(slices) or builtin.slices()
+    named = model_names(models, builtin.MODELS)
+    manifests = {name: scoring.score(name, folder, options) for name in named}
+    checks = {name: scoring.check_scores(name, folder, options) for name in named if own.check and not kind_of(name).is_control}
+
+    def show() -> None:
+        print_scores(folder, manifests)
+        if checks:
+            print_checks(checks)
+
+    if own.share is not None:
+        return Outcome(value=lambda: _rows(folder, {}), show=lambda: print_shares(manifests), json=lambda: manifests)
+    return Outcome(
+        value=lambda: _rows(folder, manifests),
+        show=show,
+        json=lambda: [scores_json(folder, name, manifests[name], checks.get(name)) for name in named],
+    )
+
+
+def _rows(folder: Path, manifests: Mapping[str, Mapping[str, Any]]) -> "pl.DataFrame":
+    """A row a model."""
+    import polars as pl
+
+    from recallkit.scoring import score_path
+    from recallkit.scoring.scores import summarise_scores
+
+    rows = [
+        {
+            "model": model,
+            "tokens": manifest["num_rows"],
+            **summarise_scores(score_path(folder, model)).row(0, named=True),
+            "dtype": manifest["dtype"],
+            "path": str(score_path(folder, model)),
+        }
+        for model, manifest in manifests.items()
+    ]
+    return pl.DataFrame(rows, schema_overrides={"dtype": pl.String})
+
+
+@checked
+def check_scores(
+    models: str | Sequence[str], *, slices: Slices = None, counts: Counts = None, trust_remote_code: TrustRemoteCode = False
+) -> "pl.DataFrame":
+    """Compares the scores of a few sequences with a float64 computation on CPU, as `recallkit score --check` does.
+
+    Returns a row a model: model, tokens, largest and mean (absolute differences of NLLs in nats), sequence and position
+    (where the largest is), same_argmax (fraction of tokens; null where argmaxes do not compare).
+    """
+    import polars as pl
+
+    from recallkit import builtin, scoring
+
+    folder = path(slices) or builtin.slices()
+    options = scoring.ScoringOptions(path(counts), trust_remote_code=trust_remote_code)
+    return pl.DataFrame([{"model": name, **scoring.check_scores(name, folder, options)} for name in model_names(models)])

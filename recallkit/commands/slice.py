@@ -1,0 +1,80 @@
+"""`slice`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from recallkit.commands.adapter import File, Option, Outcome, command
+from recallkit.commands.options import (
+    Boundary,
+    Counts,
+    EndToken,
+    Force,
+    LimitTokens,
+    MaxCount,
+    MaxRate,
+    SeqLen,
+    SkipBad,
+    SourceField,
+    Sources,
+    TextField,
+    Tokenizer,
+    nothing_given,
+    path,
+    text_options,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@command("slice", example="recallkit slice valid.jsonl.zst --counts counts.duckdb --max-count 1250 -o slices", exports=True)
+def slice_(
+    sources: Sources = None,
+    out: Annotated[File | None, Option("The directory to write.", ("-o", "--out"), metavar="DIR", default="slices")] = None,
+    *,
+    counts: Counts = None,
+    max_count: MaxCount = None,
+    max_rate: MaxRate = None,
+    seq_len: SeqLen = None,
+    tokenizer: Tokenizer = None,
+    end_token: EndToken = None,
+    boundary: Boundary = "pack",
+    limit_tokens: LimitTokens = None,
+    text_field: TextField = None,
+    source_field: SourceField = None,
+    skip_bad: SkipBad = False,
+    force: Force = False,
+) -> Outcome["pl.DataFrame"]:
+    """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?
+
+    An AR hit completes a bigram that occurred before in its sequence and occurs at most `max_count` times in training, or at
+    most `max_rate` times per billion training tokens. Without `counts` only repetition is labelled. Without `sources` it
+    reads the built-in text with the counts of the zoo's training, and what is rare among those.
+
+    Returns a row a source, ALL first: source, tokens, repeated, repeated_share, ar_hits, ar_hit_share (fractions of the
+    row's tokens; the last two null without counts). The labels themselves: `tokens`.
+    """
+    from recallkit import builtin
+    from recallkit.slicing.labels import summarise_slices
+    from recallkit.slicing.view import print_slices, slices_json, slices_table
+
+    about_text = (sources, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad)
+    slicing = builtin.resolve_slice_defaults(
+        text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad),
+        out=path(out),
+        counts_file=path(counts),
+        max_count=max_count,
+        max_rate=max_rate,
+        seq_len=seq_len,
+        is_sample=nothing_given(*about_text, counts, max_count, max_rate, seq_len),
+    )
+    manifest, folder = slicing.run(force=force), slicing.out
+
+    def summary() -> "pl.DataFrame":
+        return summarise_slices(folder / "tokens.parquet")
+
+    return Outcome(
+        value=summary,
+        show=lambda: print_slices(folder, manifest),
+        json=lambda: slices_json(folder, manifest),
+        exports=lambda: [({"summary": summary()}, {"summary": slices_table(summary(), manifest)}, folder)],
+    )

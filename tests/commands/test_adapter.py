@@ -1,0 +1,249 @@
+"""One declaration makes a command and a function: a toy in both, and the declarations of the real commands."""
+
+import inspect
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import polars as pl
+import pytest
+import typer
+
+from recallkit import cli
+from recallkit.commands import COMMANDS, adapter
+from recallkit.commands.adapter import Argument, Option, Outcome, Parameter, command
+from recallkit.commands.app import as_typer
+from recallkit.commands.options import Figures, File, amount, names, path
+from recallkit.display import console
+from recallkit.errors import UserError
+
+
+class Colour(StrEnum):
+    red = "red"
+    dark_blue = "dark-blue"
+
+
+@dataclass(frozen=True)
+class ToyWords:
+    shout: Annotated[bool, Option("Say it loudly.")] = False
+
+
+MANY = 2**60
+
+
+def declare():
+    @command("toy", example="recallkit toy a b --size 10k", words=ToyWords, exports=True)
+    def toy(
+        own: ToyWords | None,
+        sources: Annotated[File | Sequence[File] | None, Argument("What to read.", metavar="SOURCE")] = None,
+        *,
+        out: Annotated[File | None, Option("Where.", ("-o", "--out"), metavar="DIR", default="here")] = None,
+        size: Annotated[int | str | None, Option("How much.", metavar="N", parse=amount)] = None,
+        order: Annotated[int, Option("Which.", least=2, most=5)] = 2,
+        most: Annotated[int | None, Option("How many.", least=0, most=MANY)] = None,
+        rate: Annotated[float | None, Option("How often.", least=0)] = None,
+        pairs: Annotated[int | Sequence[int] | None, Option("Numbers.", least=1, joined=True)] = None,
+        rows: Annotated[int | Sequence[int] | None, Option("Rows.", least=0)] = None,
+        how: Annotated[Literal["pack", "document"], Option("How.")] = "pack",
+        figures: Figures = None,
+        colour: Annotated[Colour | None, Option("Colour.", ("--paint",))] = None,
+        force: Annotated[bool, Option("Again.")] = False,
+    ) -> Outcome[dict[str, object]]:
+        """Read what there is: in order.
+
+        Returns all of it.
+        """
+        found = {
+            "sources": names(sources),
+            "out": str(path(out)),
+            "size": amount(size),
+            "order": order,
+            "most": most,
+            "rate": rate,
+            "pairs": pairs,
+            "rows": rows,
+            "how": how,
+            "figures": str(path(figures)),
+            "colour": colour,
+            "force": force,
+            "own": own is not None and own.shout,
+        }
+        frame = pl.DataFrame({"order": [order]})
+        return Outcome(
+            value=lambda: found,
+            show=lambda: console.print_line(f"order {order}"),
+            json=lambda: found,
+            exports=lambda: [({"toy": frame}, {}, path(out))],
+            failure="out of order" if order == 5 else None,
+        )
+
+    return toy
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    monkeypatch.setattr(adapter, "DECLARED", {})
+    return declare()
+
+
+@pytest.fixture
+def invoke(toy, monkeypatch, capsys):
+    """The toy on the command line: (status, stdout, stderr)."""
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    as_typer(app, adapter.DECLARED["toy"])
+    monkeypatch.setattr(cli, "app", app)
+
+    def call(*words):
+        with pytest.raises(SystemExit) as stopped:
+            cli.run(["toy", *map(str, words)])
+        told = capsys.readouterr()
+        return int(stopped.value.code or 0), told.out, told.err
+
+    return call
+
+
+SAME = [
+    ([], {}),
+    (["a"], {"sources": "a"}),
+    (["a", "b"], {"sources": ["a", "b"]}),
+    (["-o", "x/y", "--figures", "z"], {"out": "x/y", "figures": "z"}),
+    (["--size", "10M"], {"size": "10M"}),
+    (["--size", "1250"], {"size": 1250}),
+    (["--order", "3", "--most", str(MANY)], {"order": 3, "most": MANY}),
+    (["--rate", "2"], {"rate": 2}),
+    (["--pairs", "16, 4"], {"pairs": [16, 4]}),
+    (["--pairs", "16"], {"pairs": 16}),
+    (["--rows", "0", "--rows", "7"], {"rows": (0, 7)}),
+    (["--how", "document", "--paint", "dark-blue", "--force"], {"how": "document", "colour": "dark-blue", "force": True}),
+]
+
+
+@pytest.mark.parametrize(("words", "arguments"), SAME)
+def test_a_command_and_its_function_are_given_the_same(toy, invoke, words, arguments):
+    status, out, _ = invoke(*words, "--json")
+    assert status == 0
+    assert json.loads(out) == toy(**arguments)
+
+
+def test_values_are_of_their_kinds(toy, tmp_path):
+    assert toy(tmp_path, out=tmp_path)["sources"] == [str(tmp_path)]
+    found = toy(size="1.5k", rate=2, rows=pl.Series([3]).to_numpy()[0], colour="red")
+    assert (found["size"], found["rate"], found["rows"], found["colour"]) == (1500, 2.0, [3], Colour.red)
+    assert [type(found[name]) for name in ("size", "rate", "colour")] == [int, float, Colour]
+    assert type(found["rows"][0]) is int
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments", "told"),
+    [
+        (["--order", "1"], {"order": 1}, "1 is out of bounds; give 2 to 5"),
+        (["--order", "two"], {"order": "two"}, "'two' is no whole number; give one such as 8"),
+        (["--order", "2.5"], {"order": "2.5"}, "'2.5' is no whole number; give one such as 8"),
+        (["--most", str(MANY + 1)], {"most": MANY + 1}, f"{MANY + 1} is out of bounds; give 0 to {MANY}"),
+        (["--rate", "-1"], {"rate": -1.0}, "-1.0 is out of bounds; give 0 or more"),
+        (["--rate", "nan"], {"rate": float("nan")}, "nan is out of bounds; give 0 or more"),
+        (["--rate", "often"], {"rate": "often"}, "'often' is no number; give one such as 0.5"),
+        (["--size", "many"], {"size": "many"}, "'many' is no number of tokens; give a whole number such as 1250, 10M or 1.5B"),
+        (["--pairs", "4,0"], {"pairs": [4, 0]}, "0 is out of bounds; give 1 or more"),
+        (["--rows", "3", "--rows", "x"], {"rows": [3, "x"]}, "'x' is no whole number; give one such as 8"),
+        (["--how", "packed"], {"how": "packed"}, "'packed' is none of pack, document; give one of them"),
+        (["--paint", "blue"], {"colour": "blue"}, "'blue' is none of red, dark-blue; give one of them"),
+    ],
+)
+def test_a_wrong_value_is_one_line_in_both(toy, invoke, words, arguments, told):
+    [name] = arguments
+    with pytest.raises(UserError) as caught:
+        toy(**arguments)
+    assert str(caught.value) == f"{name}: {told}"
+    assert invoke(*words) == (2, "", f"recallkit: {words[0]}: {told}\n")
+
+
+def test_numbers_as_words_are_no_numbers_to_python(toy):
+    for wrong in ({"order": "3"}, {"order": 2.5}, {"pairs": "4,8"}, {"rate": "2"}):
+        with pytest.raises(UserError, match=r"is no (whole )?number"):
+            toy(**wrong)
+    with pytest.raises(TypeError, match="ordre"):
+        toy(ordre=3)
+
+
+def test_what_is_found_is_printed_written_and_judged(invoke, tmp_path):
+    assert invoke("--order", 3) == (0, "order 3\n", "")
+    status, out, _ = invoke("-o", tmp_path, "--export", "csv")
+    assert (status, (tmp_path / "toy.csv").read_text()) == (0, "order\n2\n")
+    assert out.splitlines()[0] == "order 2"
+    assert out.splitlines()[-1] == "toy.csv"
+    assert invoke("--export", "csv")[::2] == (2, "recallkit: --export: no directory to write to; name it with -o DIR\n")
+    assert invoke("--export", "xls")[0] == 2
+    assert invoke("--order", 5) == (1, "order 5\n", "recallkit: out of order\n")
+    assert json.loads(invoke("--order", 5, "--json")[1])["order"] == 5
+
+
+def test_options_of_the_command_line_alone_are_none_of_pythons(toy, invoke):
+    assert json.loads(invoke("--shout", "--json")[1])["own"] is True
+    assert toy()["own"] is False
+    with pytest.raises(TypeError, match="shout"):
+        toy(shout=True)
+
+
+def test_the_function_is_told_with_its_arguments(toy):
+    signature = inspect.signature(toy)
+    assert list(signature.parameters)[:2] == ["sources", "out"]
+    assert signature.parameters["order"].annotation is int
+    assert "Returns all of it." in toy.__doc__
+    assert "order: Which.  [2 to 5]  [default: 2]" in toy.__doc__
+
+
+def test_help_tells_what_a_reader_needs(invoke):
+    _, out, _ = invoke("--help")
+    shown = " ".join(out.replace("│", " ").split())
+    for part in ("[2 to 5] [default: 2]", "pack|document", "red|dark-blue", "-o", "[default: here]", "--shout", "--export", "--json"):
+        assert part in shown
+    assert "Returns all of it" not in shown, "only the first paragraph"
+    assert "bool" not in shown
+    assert str(MANY) not in shown
+    assert shown.endswith("Example: recallkit toy a b --size 10k")
+
+
+def test_what_is_not_declared_is_left_alone():
+    assert Parameter.declared("x", int, 3) is None
+    assert Parameter.declared("x", Annotated[int, "a note"], 3) is None
+
+
+# --------------------------------------------------------------------------------------------------- the real commands
+
+REAL = typer.main.get_command(cli.app).commands
+
+
+def test_every_command_is_in_its_place():
+    assert list(REAL) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_is_for_people_and_ends_in_an_example_that_runs(name, run):
+    lines = run(name, "--help").stdout.rstrip()
+    shown = " ".join(lines.replace("│", " ").split())
+    assert "<bool>" not in shown
+    assert [number for number in re.findall(r"\d+", shown) if int(number) > 10**9] == []
+    example = shown.partition("Example: ")[2]
+    program, command_name, *words = shlex.split(example)
+    assert (program, command_name) == ("recallkit", name)
+    REAL[name].make_context(name, words)  # it exits, or raises, for what it cannot take
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_example_with_a_wrong_option_would_be_seen(name):
+    with pytest.raises(Exception, match="No such option"):
+        REAL[name].make_context(name, ["--no-such-option"])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_is_declared(name):
+    """A flag that typer makes up, such as --no-force, would be one that no declaration knows."""
+    declared = {flag for option in adapter.DECLARED[name].options for flag in option.flags if not isinstance(option.option, Argument)}
+    known = {flag for option in REAL[name].params for flag in (*option.opts, *option.secondary_opts) if flag.startswith("-")}
+    assert known == declared
