@@ -44,7 +44,7 @@ def test_data() -> Path:
 
 
 LONGEST = [
-    *("recall/test_run.py", "commands/test_cli.py", "mqar/test_run.py", "kernels/test_taylor_attention.py", "test_api.py"),
+    *("recall/test_run.py", "commands/test_cli.py", "mqar/test_run.py", "kernels/test_taylor_attention.py", "commands/test_python.py"),
     *("scoring/test_run.py", "kernels/test_lookup_attention.py", "faults/test_kill.py", "kernels/test_short_conv.py"),
     *("counting/test_run.py", "profiling/test_run.py", "kernels/test_long_conv.py", "kernels/test_architectures.py"),
     *("models/test_generation.py", "doctor/test_doctor.py", "attribution/test_tables.py", "counting/test_bigrams.py"),
