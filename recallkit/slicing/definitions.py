@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.registry import look_up
+from recallkit.storage.schemas import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
 NEW_TOKEN = "new_token"  # noqa: S105 - a column
 """A column beside those of `tokens.parquet`, made where a slice needs it: true where the token is not in its context (`new_tokens`)."""
 
-COLUMNS = (
-    *("sequence", "position", "document", "source", "prev_token", "token", "repeated"),
-    *("distance", "occurrences", "match_length", "train_count", "ar_hit", NEW_TOKEN),
-)
+COLUMNS = (*LAYOUTS["tokens"], NEW_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +216,12 @@ def _parse(name: str, expression: str) -> pl.Expr:
     import polars as pl
 
     try:
-        return pl.sql_expr(expression)
+        found = pl.sql_expr(expression)
     except pl.exceptions.PolarsError as error:
         raise _fault(name, f"not an expression ({_first_line(error)})") from error
+    if found.meta != found.meta.undo_aliases().meta:  # SQL takes a word behind a condition as a name for it
+        raise _fault(name, "a word after the condition", "join conditions with AND or OR")
+    return found
 
 
 def _check_values(name: str, parse: Callable[[], pl.Expr]) -> None:

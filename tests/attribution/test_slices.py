@@ -203,7 +203,7 @@ def test_the_page_shows_slices_and_partition(small_slices, sliced):
     _, _, folder = sliced
     recallkit.write_report(folder / "with", slices=small_slices)
     page = (folder / "with" / "report.html").read_text()
-    for text in ("figure-by_partition", "figure-by_slice", "Tokens where distance &gt; 20.", "--slice copy:k4", "token new, frequent"):
+    for text in ("figure-by_partition", "figure-by_slice", "Tokens where distance &gt; 20.", "<span>copy:k4</span>", "token new, frequent"):
         assert text in page, text
 
 
