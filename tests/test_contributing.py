@@ -68,7 +68,7 @@ def test_what_rows_name_is_there():
         missing += [f"{what}: no folder for {path}" for path in row.new_files if not folder_of(path).is_dir()]
         if row.test and "NAME" not in row.test and not (ROOT / row.test).is_file():
             missing.append(f"{what}: no {row.test}")
-    missing = [line for line in missing if not any(name in line for name in ("definitions.py", "commands/__init__"))]
+    missing = [line for line in missing if "no COMMANDS in recallkit/commands/__init__" not in line]  # until they are declared once
     assert not missing, "\n".join(missing)
 
 
@@ -190,7 +190,6 @@ def test_a_command_is_a_file_and_a_line(clone):
     assert clone.run("-c", "from recallkit.commands.vowels import vowels; print(vowels('banana'))") == "3\n"
 
 
-@pytest.mark.skipif(not (ROOT / "recallkit/slicing/definitions.py").exists(), reason="until slices are data")
 def test_a_slice_is_an_entry(clone, small_slices):
     entry = (
         '    _define("far", "distance", lambda _: __import__("polars").col("distance") > 32, "The bigram was more than 32 tokens back."),'
