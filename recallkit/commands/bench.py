@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from recallkit import config
+from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, command
-from recallkit.commands.options import Device, Precision, names, path
 
 if TYPE_CHECKING:
     from recallkit.bench.results import Results
@@ -21,8 +21,8 @@ def bench(
         ),
     ] = None,
     *,
-    device: Device = "auto",
-    dtype: Annotated[Precision | None, Option("Precision.", default="bfloat16 on a GPU, float32 on CPU")] = None,
+    device: opt.Device = "auto",
+    dtype: Annotated[opt.Precision | None, Option("Precision.", default="bfloat16 on a GPU, float32 on CPU")] = None,
     size: Annotated[
         str | None, Option("Of the models: 2m, 360m or 1.3b parameters.", metavar="SIZE", default="360m on a GPU, else 2m")
     ] = None,
@@ -45,8 +45,8 @@ def bench(
     from recallkit.display import console
     from recallkit.models.torch_model import choose_device, choose_dtype
 
-    chosen, folder = choose_device(device), path(out)
-    options = run.chosen_options(chosen, names(what), quick=quick, repeats=repeats, size=size, prompt=prompt, batch=batch, new=new)
+    chosen, folder = choose_device(device), opt.path(out)
+    options = run.chosen_options(chosen, opt.names(what), quick=quick, repeats=repeats, size=size, prompt=prompt, batch=batch, new=new)
     precision = run.usual_dtype(chosen) if dtype is None else choose_dtype(dtype)
     if folder is not None:
         run.make_folder(folder)

@@ -4,27 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from recallkit import config
+from recallkit.commands import options as opt
 from recallkit.commands.adapter import File, Option, Outcome, checked, command
-from recallkit.commands.options import (
-    Address,
-    Boundary,
-    Counts,
-    EndToken,
-    Engine,
-    Force,
-    LimitTokens,
-    SkipBad,
-    SourceField,
-    Sources,
-    TextField,
-    Tokenizer,
-    Workers,
-    amount,
-    nothing_given,
-    path,
-    text,
-    text_options,
-)
 from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,16 +14,16 @@ if TYPE_CHECKING:
 
 @command("count", example="recallkit count 'train/*.jsonl.zst' --limit-tokens 10M -o counts.duckdb")
 def count(
-    sources: Sources = None,
+    sources: opt.Sources = None,
     out: Annotated[File | None, Option("The DuckDB file to write.", ("-o", "--out"), metavar="FILE", default="counts.duckdb")] = None,
     *,
-    tokenizer: Tokenizer = None,
-    end_token: EndToken = None,
-    boundary: Boundary = "pack",
-    limit_tokens: LimitTokens = None,
-    text_field: TextField = None,
-    source_field: SourceField = None,
-    skip_bad: SkipBad = False,
+    tokenizer: opt.Tokenizer = None,
+    end_token: opt.EndToken = None,
+    boundary: opt.Boundary = "pack",
+    limit_tokens: opt.LimitTokens = None,
+    text_field: opt.TextField = None,
+    source_field: opt.SourceField = None,
+    skip_bad: opt.SkipBad = False,
     only: Annotated[File | None, Option("Keep only the bigrams that this slice directory contains.", metavar="DIR")] = None,
     order: Annotated[
         int, Option("Also count longer n-grams: 3, 4 or 5 ids, into the table `ngrams` of the same file.", least=2, most=5)
@@ -58,13 +39,13 @@ def count(
     ] = None,
     training_tokens: Annotated[
         int | str | None,
-        Option("With --import: tokens of the training text; the sum of the counts if not given.", metavar="N", parse=amount),
+        Option("With --import: tokens of the training text; the sum of the counts if not given.", metavar="N", parse=opt.amount),
     ] = None,
-    workers: Workers = 1,
-    engine: Engine = "local",
-    address: Address = None,
+    workers: opt.Workers = 1,
+    engine: opt.Engine = "local",
+    address: opt.Address = None,
     export: Annotated[File | None, Option("Also write the bigrams to this Parquet file.", metavar="FILE")] = None,
-    force: Force = False,
+    force: opt.Force = False,
 ) -> Outcome["pl.DataFrame"]:
     """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes.
 
@@ -74,33 +55,33 @@ def count(
     from recallkit.counting.run import CountingOptions
     from recallkit.counting.view import counts_json, print_counts
 
-    kept = path(only)
+    kept = opt.path(only)
     if import_file is not None:
         if sources is not None:
             raise UsageError("SOURCE and --import", where="count", remedy="give one of them")
-        file, spec, num_tokens = path(out) or Path("counts.duckdb"), text(tokenizer), amount(training_tokens)
+        file, spec, num_tokens = opt.path(out) or Path("counts.duckdb"), opt.text(tokenizer), opt.amount(training_tokens)
         meta = counting.import_counts(
-            path(import_file), file, tokenizer=spec, end_token=end_token, num_tokens=num_tokens, boundary=boundary, force=force
+            opt.path(import_file), file, tokenizer=spec, end_token=end_token, num_tokens=num_tokens, boundary=boundary, force=force
         )
     else:
-        is_builtin = nothing_given(
+        is_builtin = opt.nothing_given(
             sources, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad, only
         )
-        read = text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad)
-        read, file = builtin.resolve_count_defaults(read, path(out), is_builtin=is_builtin)
+        read = opt.text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad)
+        read, file = builtin.resolve_count_defaults(read, opt.path(out), is_builtin=is_builtin)
         meta = counting.count(read, file, only=kept, force=force, options=CountingOptions(order, engine, workers, address))
     if export is not None:
-        counting.export_counts(file, path(export), force=force)
+        counting.export_counts(file, opt.path(export), force=force)
     return Outcome(value=lambda: _row(file, meta), show=lambda: print_counts(meta, file), json=lambda: counts_json(meta, file))
 
 
-def _row(path: Path, meta: dict[str, Any]) -> "pl.DataFrame":
+def _row(file: Path, meta: dict[str, Any]) -> "pl.DataFrame":
     import polars as pl
 
     numbers = {name: meta.get(name) for name in ("num_tokens", "num_documents", "num_bigrams")}
     told = {"boundary": meta.get("boundary"), "tokenizer": (meta.get("tokenizer") or {}).get("name"), "only": meta.get("only")}
     schema = {"path": pl.String, "id": pl.String, **dict.fromkeys(numbers, pl.Int64), **dict.fromkeys(told, pl.String)}
-    return pl.DataFrame([{"path": str(path), "id": meta["id"], **numbers, **told}], schema=schema)
+    return pl.DataFrame([{"path": str(file), "id": meta["id"], **numbers, **told}], schema=schema)
 
 
 def zoo_counts() -> Path:
@@ -115,7 +96,7 @@ def zoo_counts() -> Path:
 
 @checked
 def bigrams(
-    counts: Counts = None, *, limit: Annotated[int | None, Option("The most frequent ones only.", least=1, most=config.MOST)] = None
+    counts: opt.Counts = None, *, limit: Annotated[int | None, Option("The most frequent ones only.", least=1, most=config.MOST)] = None
 ) -> "pl.DataFrame":
     """The bigrams of a counts table, the most frequent first, `limit` of them; without `counts` those of the zoo's training.
 
@@ -125,7 +106,7 @@ def bigrams(
 
     from recallkit.counting.table import open_counts
 
-    table = open_counts(path(counts) or zoo_counts())
+    table = open_counts(opt.path(counts) or zoo_counts())
     keys = pl.Series("key", table.keys)
     ids = {"first": (keys // (1 << 32)).cast(pl.Int32), "second": (keys % (1 << 32)).cast(pl.Int32)}
     frame = pl.DataFrame({**ids, "count": pl.Series(table.counts).cast(pl.Int64)})

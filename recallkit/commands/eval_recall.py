@@ -4,22 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, checked, command
-from recallkit.commands.options import (
-    PROMPTS,
-    BatchSize,
-    Context,
-    Counts,
-    Device,
-    EvaluatedDtype,
-    EvaluatedTokenizer,
-    Force,
-    Limit,
-    TrustRemoteCode,
-    model_names,
-    names,
-    path,
-)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -73,35 +59,35 @@ def eval_recall(
         ),
     ] = None,
     out: Out = None,
-    limit: Limit = None,
+    limit: opt.Limit = None,
     task_version: Annotated[
         int,
         Option(
             "1 strips white space off texts and values, as lm-eval does today; 0 takes them as they are, as the published figures do.",
             least=0,
             most=1,
-            panel=PROMPTS,
+            panel=opt.PROMPTS,
         ),
     ] = 1,
     prompt: Annotated[
         Literal["standard", "twice"],
-        Option("standard: the document, then the query; twice: the document twice (JRT).", panel=PROMPTS),
+        Option("standard: the document, then the query; twice: the document twice (JRT).", panel=opt.PROMPTS),
     ] = "standard",
     cut: Annotated[
         Literal["left", "answer"],
         Option(
             "left: what does not fit the context is cut on the left; answer: documents are cut to 950 tokens around it (JRT).",
-            panel=PROMPTS,
+            panel=opt.PROMPTS,
         ),
     ] = "left",
-    context: Context = None,
-    counts: Counts = None,
-    model_tokenizer: EvaluatedTokenizer = None,
-    device: Device = "auto",
-    dtype: EvaluatedDtype = "float32",
-    batch_size: BatchSize = None,
-    trust_remote_code: TrustRemoteCode = False,
-    force: Force = False,
+    context: opt.Context = None,
+    counts: opt.Counts = None,
+    model_tokenizer: opt.EvaluatedTokenizer = None,
+    device: opt.Device = "auto",
+    dtype: opt.EvaluatedDtype = "float32",
+    batch_size: opt.BatchSize = None,
+    trust_remote_code: opt.TrustRemoteCode = False,
+    force: opt.Force = False,
 ) -> Outcome["RecallTables"]:
     """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes.
 
@@ -113,17 +99,17 @@ def eval_recall(
     from recallkit.recall.view import metrics_table, print_metrics, print_recall, recall_json, recall_tables
 
     is_stock_alone = own is not None and own.lm_eval_task is not None and tasks is None
-    rows = path(data)
+    rows = opt.path(data)
     named = [] if is_stock_alone else tasks_of(rows) if tasks is None else task_names(tasks)
-    stock = [] if own is None else lm_eval_names([*names(own.lm_eval_task), *(name for name in named if name == "commonsense")])
+    stock = [] if own is None else lm_eval_names([*opt.names(own.lm_eval_task), *(name for name in named if name == "commonsense")])
     asked = named if own is None else [name for name in named if name != "commonsense"]
-    compared = model_names(models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
-    folder = builtin.results_folder("evals", path(out), is_builtin=models is None and rows is None)
+    compared = opt.model_names(models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
+    folder = builtin.results_folder("evals", opt.path(out), is_builtin=models is None and rows is None)
     options = recall.RecallOptions(
         limit,
         context,
         batch_size,
-        path(counts),
+        opt.path(counts),
         device,
         dtype,
         model_tokenizer,
@@ -166,15 +152,15 @@ def eval_stock(
     models: Models = None,
     *,
     out: Out = None,
-    limit: Limit = None,
-    context: Context = None,
-    counts: Counts = None,
-    model_tokenizer: EvaluatedTokenizer = None,
-    device: Device = "auto",
-    dtype: EvaluatedDtype = "float32",
-    batch_size: BatchSize = None,
-    trust_remote_code: TrustRemoteCode = False,
-    force: Force = False,
+    limit: opt.Limit = None,
+    context: opt.Context = None,
+    counts: opt.Counts = None,
+    model_tokenizer: opt.EvaluatedTokenizer = None,
+    device: opt.Device = "auto",
+    dtype: opt.EvaluatedDtype = "float32",
+    batch_size: opt.BatchSize = None,
+    trust_remote_code: opt.TrustRemoteCode = False,
+    force: opt.Force = False,
 ) -> "pl.DataFrame":
     """Tasks of lm-eval, unchanged: names, paths of YAML files, `commonsense` for the six of Based; `eval-recall --lm-eval-task`.
 
@@ -183,7 +169,7 @@ def eval_stock(
     from recallkit import builtin, recall
     from recallkit.recall.stock_tasks import lm_eval_names, plan_stock, task_names
 
-    options = recall.RecallOptions(limit, context, batch_size, path(counts), device, dtype, model_tokenizer, trust_remote_code, force)
+    options = recall.RecallOptions(limit, context, batch_size, opt.path(counts), device, dtype, model_tokenizer, trust_remote_code, force)
     named = lm_eval_names(task_names(tasks))
-    folder = builtin.results_folder("evals", path(out), is_builtin=models is None)
-    return plan_stock(model_names(models, builtin.LIKELIHOOD_MODELS), named, folder, options).run()
+    folder = builtin.results_folder("evals", opt.path(out), is_builtin=models is None)
+    return plan_stock(opt.model_names(models, builtin.LIKELIHOOD_MODELS), named, folder, options).run()

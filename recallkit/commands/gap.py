@@ -4,21 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, checked, command
-from recallkit.commands.options import (
-    BatchTokens,
-    Counts,
-    Device,
-    Dtype,
-    Force,
-    Slices,
-    TrustRemoteCode,
-    Workers,
-    amount,
-    model_names,
-    names,
-    path,
-)
 from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +38,7 @@ def gap(
     reference: Annotated[str | None, Argument("The reference, usually the attention model.", metavar="REFERENCE")] = None,
     models: Annotated[str | Sequence[str] | None, Argument("Models to compare with it.", metavar="MODEL")] = None,
     *,
-    slices: Slices = None,
+    slices: opt.Slices = None,
     slice: Annotated[  # noqa: A002 - the option's name
         str | Sequence[str] | None,
         Option(
@@ -63,13 +50,13 @@ def gap(
     out: Annotated[
         File | None, Option("Directory of the result tables.", ("-o", "--out"), metavar="DIR", default="a folder in the slices")
     ] = None,
-    counts: Counts = None,
-    device: Device = "auto",
-    dtype: Dtype = None,
-    batch_tokens: BatchTokens = None,
-    trust_remote_code: TrustRemoteCode = False,
-    workers: Workers = 1,
-    force: Force = False,
+    counts: opt.Counts = None,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = None,
+    batch_tokens: opt.BatchTokens = None,
+    trust_remote_code: opt.TrustRemoteCode = False,
+    workers: opt.Workers = 1,
+    force: opt.Force = False,
 ) -> Outcome["GapTables"]:
     """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals.
 
@@ -89,13 +76,13 @@ def gap(
         return _published(own.table, reference, own.ar_share, out)
     if (reference is None) != (models is None):
         raise UsageError("a gap is between two models", where="gap", remedy="name the reference, and the models to compare with it")
-    compared = builtin.MODELS if reference is None else (reference, *model_names(models))
+    compared = builtin.MODELS if reference is None else (reference, *opt.model_names(models))
     options = scoring.ScoringOptions(
-        path(counts), device, dtype, amount(batch_tokens), force, trust_remote_code=trust_remote_code, workers=workers
+        opt.path(counts), device, dtype, opt.amount(batch_tokens), force, trust_remote_code=trust_remote_code, workers=workers
     )
-    folder = path(slices) or builtin.slices()
-    given = parse_slices(names(slice))
-    target = path(out) or attribution.gap_path(folder, compared[0], compared[1:], given)
+    folder = opt.path(slices) or builtin.slices()
+    given = parse_slices(opt.names(slice))
+    target = opt.path(out) or attribution.gap_path(folder, compared[0], compared[1:], given)
     tables = attribution.gap(compared[0], compared[1:], folder, target, options, given=given)
     is_behind = own.fail_above is not None and worst_ar_gap(tables) > own.fail_above
     return Outcome(
@@ -116,7 +103,7 @@ def _published(table: File, reference: str | None, ar_share: float | None, out: 
         value=lambda: published,
         show=lambda: print_published(published),
         json=lambda: published_json(published),
-        exports=lambda: [({"published": published.frame}, {"published": published_table(published)}, path(out))],
+        exports=lambda: [({"published": published.frame}, {"published": published_table(published)}, opt.path(out))],
     )
 
 
@@ -128,7 +115,7 @@ def gap_of_table(table: File, *, reference: str | None = None, ar_share: ArShare
     """
     from recallkit.attribution.published import attribute_published
 
-    return attribute_published(path(table), reference=reference, ar_share=ar_share)
+    return attribute_published(opt.path(table), reference=reference, ar_share=ar_share)
 
 
 def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison":
@@ -138,4 +125,4 @@ def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison"
     """
     from recallkit.attribution import comparison
 
-    return comparison.read_comparison(path(folder), path(slices))
+    return comparison.read_comparison(opt.path(folder), opt.path(slices))

@@ -4,20 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from recallkit import config
+from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, command
-from recallkit.commands.options import (
-    BatchTokens,
-    Counts,
-    Device,
-    EvaluatedDtype,
-    EvaluatedTokenizer,
-    Force,
-    TrustRemoteCode,
-    amount,
-    model_names,
-    numbers,
-    path,
-)
 
 if TYPE_CHECKING:
     from recallkit.mqar.tables import MqarTables
@@ -51,13 +39,13 @@ def eval_mqar(
         File | None,
         Option("The directory to write.", ("-o", "--out"), metavar="DIR", default="mqar; a folder in the cache without MODEL"),
     ] = None,
-    counts: Counts = None,
-    model_tokenizer: EvaluatedTokenizer = None,
-    device: Device = "auto",
-    dtype: EvaluatedDtype = "float32",
-    batch_tokens: BatchTokens = None,
-    trust_remote_code: TrustRemoteCode = False,
-    force: Force = False,
+    counts: opt.Counts = None,
+    model_tokenizer: opt.EvaluatedTokenizer = None,
+    device: opt.Device = "auto",
+    dtype: opt.EvaluatedDtype = "float32",
+    batch_tokens: opt.BatchTokens = None,
+    trust_remote_code: opt.TrustRemoteCode = False,
+    force: opt.Force = False,
 ) -> Outcome["MqarTables"]:
     """Multi-query associative recall in a model's own vocabulary, without training: accuracy and perplexity by number of pairs; resumes.
 
@@ -68,10 +56,10 @@ def eval_mqar(
     from recallkit.mqar.run import MqarOptions, choose_size, plan_mqar
     from recallkit.mqar.view import mqar_json, print_mqar, shown_mqar
 
-    size = choose_size(length, None if pairs is None else numbers(pairs), samples, is_zoo=models is None)
-    folder = builtin.results_folder("mqar", path(out), is_builtin=models is None)
+    size = choose_size(length, None if pairs is None else opt.numbers(pairs), samples, is_zoo=models is None)
+    folder = builtin.results_folder("mqar", opt.path(out), is_builtin=models is None)
     options = MqarOptions(
-        counts=path(counts),
+        counts=opt.path(counts),
         device=device,
         dtype=dtype,
         tokenizer=model_tokenizer,
@@ -81,9 +69,9 @@ def eval_mqar(
         samples=size.samples,
         power=power,
         seed=seed,
-        batch_tokens=amount(batch_tokens),
+        batch_tokens=opt.amount(batch_tokens),
     )
-    tables, compared = plan_mqar(model_names(models, builtin.MODELS), size.pairs, folder, options).run()
+    tables, compared = plan_mqar(opt.model_names(models, builtin.MODELS), size.pairs, folder, options).run()
     return Outcome(
         value=lambda: tables,
         show=lambda: print_mqar(tables, compared, folder),

@@ -4,25 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from recallkit import config
+from recallkit.commands import options as opt
 from recallkit.commands.adapter import File, Option, Outcome, command
-from recallkit.commands.options import (
-    Boundary,
-    Counts,
-    EndToken,
-    Force,
-    LimitTokens,
-    MaxCount,
-    MaxRate,
-    SeqLen,
-    SkipBad,
-    SourceField,
-    Sources,
-    TextField,
-    Tokenizer,
-    nothing_given,
-    path,
-    text_options,
-)
 from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,14 +14,14 @@ if TYPE_CHECKING:
 
 @command("profile", example="recallkit profile valid.jsonl.zst --counts counts.duckdb --figures figures", exports=True, draws=True)
 def profile(
-    sources: Sources = None,
+    sources: opt.Sources = None,
     out: Annotated[File | None, Option("The directory to write.", ("-o", "--out"), metavar="DIR", default="profile")] = None,
     *,
     slices: Annotated[File | None, Option("Profile the labelled tokens of a slice directory instead of text.", metavar="DIR")] = None,
-    counts: Counts = None,
-    max_count: MaxCount = None,
-    max_rate: MaxRate = None,
-    seq_len: SeqLen = None,
+    counts: opt.Counts = None,
+    max_count: opt.MaxCount = None,
+    max_rate: opt.MaxRate = None,
+    seq_len: opt.SeqLen = None,
     stop_words: Annotated[
         str,
         Option("Words whose bigrams are left out: ours, nltk (its data must be there), none, or a file of a word a line.", metavar="LIST"),
@@ -46,14 +29,14 @@ def profile(
     x_min: Annotated[
         int | None, Option("Where the power law of distances begins; the best fit if not given.", least=1, most=config.LONGEST)
     ] = None,
-    tokenizer: Tokenizer = None,
-    end_token: EndToken = None,
-    boundary: Boundary = "pack",
-    limit_tokens: LimitTokens = None,
-    text_field: TextField = None,
-    source_field: SourceField = None,
-    skip_bad: SkipBad = False,
-    force: Force = False,
+    tokenizer: opt.Tokenizer = None,
+    end_token: opt.EndToken = None,
+    boundary: opt.Boundary = "pack",
+    limit_tokens: opt.LimitTokens = None,
+    text_field: opt.TextField = None,
+    source_field: opt.SourceField = None,
+    skip_bad: opt.SkipBad = False,
+    force: opt.Force = False,
 ) -> Outcome["ProfileTables"]:
     """Profile a text by source: repeated bigrams per sequence, their distances and positions, AR hits; in bounded memory, resumes.
 
@@ -65,19 +48,19 @@ def profile(
     from recallkit.storage import artifacts
 
     about_text = (sources, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad)
-    unsaid = nothing_given(*about_text, counts, max_count, max_rate, seq_len)
+    unsaid = opt.nothing_given(*about_text, counts, max_count, max_rate, seq_len)
     options = profiling.ProfileOptions(stop_words, x_min, force)
     if slices is not None:
         if not unsaid:
             remedy = "leave out what decides them"
             raise UsageError("a slice directory brings its own text, sequences and counts", where="--slices", remedy=remedy)
-        folder = path(out) or Path("profile")
-        tables = profiling.profile_slices(path(slices), folder, options)
+        folder = opt.path(out) or Path("profile")
+        tables = profiling.profile_slices(opt.path(slices), folder, options)
     else:
         asked = builtin.resolve_slice_defaults(
-            text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad),
-            out=path(out),
-            counts_file=path(counts),
+            opt.text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad),
+            out=opt.path(out),
+            counts_file=opt.path(counts),
             max_count=max_count,
             max_rate=max_rate,
             seq_len=seq_len,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Union
 
+from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, command
-from recallkit.commands.options import Figures, names, numbers, path
 
 if TYPE_CHECKING:
     import altair as alt
@@ -40,7 +40,7 @@ def write_report(
     ] = None,
     sequence: Annotated[int | Sequence[int] | None, Option("Also show this sequence of the text; may be repeated.", least=0)] = None,
     document: Annotated[int | Sequence[int] | None, Option("Also show all sequences of this document; may be repeated.", least=0)] = None,
-    figures: Figures = None,
+    figures: opt.Figures = None,
 ) -> Outcome[Path]:
     """Write one HTML page: the gap and what it is made of, figures, and the text token by token. It needs no network; text is in it.
 
@@ -50,12 +50,12 @@ def write_report(
     from recallkit.report import write
     from recallkit.storage.timings import Timings
 
-    own, asked = path(slices), (numbers(sequence), numbers(document))
-    options = write.ReportOptions(own, [Path(name) for name in names(more)], path(figures), *asked)
+    own, asked = opt.path(slices), (opt.numbers(sequence), opt.numbers(document))
+    options = write.ReportOptions(own, [Path(name) for name in opt.names(more)], opt.path(figures), *asked)
     timings = Timings()
-    compared = path(folder) or builtin.comparison(own)
+    compared = opt.path(folder) or builtin.comparison(own)
     with timings.stage("writing the page") as stage:
-        written = write.write_report(compared, path(out), options)
+        written = write.write_report(compared, opt.path(out), options)
         stage.amounts["bytes"] = written.num_bytes
     return Outcome(
         value=lambda: written.page,
@@ -96,6 +96,6 @@ def _figures(of: Union[File, "Comparison"]) -> "list[Figure]":
 
     if isinstance(of, Comparison):
         return gap_figures(of)
-    found = find_results(path(of))
+    found = find_results(opt.path(of))
     compared = gap_figures(read_comparison(found["gap"])) if "gap" in found else []
     return [*compared, *(figure for kind, place in found.items() if kind != "gap" for figure in OTHERS[kind](place)[1])]

@@ -6,26 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from recallkit import config
+from recallkit.commands import options as opt
 from recallkit.commands.adapter import Option, Outcome, checked, command
-from recallkit.commands.options import (
-    LONG_SEQUENCES,
-    MANY_DEVICES,
-    Address,
-    BatchTokens,
-    Context,
-    Counts,
-    Device,
-    Dtype,
-    Engine,
-    Force,
-    Models,
-    Slices,
-    TrustRemoteCode,
-    Workers,
-    amount,
-    model_names,
-    path,
-)
 from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +32,7 @@ class ScoreWords:
             "Score the K-th of N shares and join nothing, for N jobs at once; a run without it joins them.",
             metavar="K/N",
             parse=_share,
-            panel=MANY_DEVICES,
+            panel=opt.MANY_DEVICES,
         ),
     ] = None
     check: Annotated[
@@ -61,13 +43,13 @@ class ScoreWords:
 @command("score", example="recallkit score zoo:attention zoo:mamba --slices slices", words=ScoreWords)
 def score(
     own: ScoreWords | None,
-    models: Models = None,
+    models: opt.Models = None,
     *,
-    slices: Slices = None,
-    counts: Counts = None,
-    device: Device = "auto",
-    dtype: Dtype = None,
-    batch_tokens: BatchTokens = None,
+    slices: opt.Slices = None,
+    counts: opt.Counts = None,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = None,
+    batch_tokens: opt.BatchTokens = None,
     model_tokenizer: Annotated[
         str | None,
         Option(
@@ -76,24 +58,24 @@ def score(
             metavar="TOKENIZER",
         ),
     ] = None,
-    context: Context = None,
+    context: opt.Context = None,
     stride: Annotated[
         int | None,
         Option(
             "Read sequences that are longer than the context in windows, N predictions from each further one.",
             least=1,
             most=config.LONGEST,
-            panel=LONG_SEQUENCES,
+            panel=opt.LONG_SEQUENCES,
         ),
     ] = None,
     carry_state: Annotated[
-        bool, Option("A recurrent model reads --context ids at a time and keeps its state between them.", panel=LONG_SEQUENCES)
+        bool, Option("A recurrent model reads --context ids at a time and keeps its state between them.", panel=opt.LONG_SEQUENCES)
     ] = False,
-    trust_remote_code: TrustRemoteCode = False,
-    workers: Workers = 1,
-    engine: Engine = "local",
-    address: Address = None,
-    force: Force = False,
+    trust_remote_code: opt.TrustRemoteCode = False,
+    workers: opt.Workers = 1,
+    engine: opt.Engine = "local",
+    address: opt.Address = None,
+    force: opt.Force = False,
 ) -> Outcome["pl.DataFrame"]:
     """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes.
 
@@ -108,10 +90,10 @@ def score(
     if own.share is not None and (force or own.check or engine == "ray"):
         raise UsageError("goes with none of --force, --check and --engine ray", where="--share", remedy="leave one of them out")
     options = scoring.ScoringOptions(
-        path(counts),
+        opt.path(counts),
         device,
         dtype,
-        amount(batch_tokens),
+        opt.amount(batch_tokens),
         force,
         model_tokenizer,
         context,
@@ -123,8 +105,8 @@ def score(
         address,
         own.share,
     )
-    folder = path(slices) or builtin.slices()
-    named = model_names(models, builtin.MODELS)
+    folder = opt.path(slices) or builtin.slices()
+    named = opt.model_names(models, builtin.MODELS)
     manifests = {name: scoring.score(name, folder, options) for name in named}
     checks = {name: scoring.check_scores(name, folder, options) for name in named if own.check and not kind_of(name).is_control}
 
@@ -164,7 +146,7 @@ def _rows(folder: Path, manifests: Mapping[str, Mapping[str, Any]]) -> "pl.DataF
 
 @checked
 def check_scores(
-    models: str | Sequence[str], *, slices: Slices = None, counts: Counts = None, trust_remote_code: TrustRemoteCode = False
+    models: str | Sequence[str], *, slices: opt.Slices = None, counts: opt.Counts = None, trust_remote_code: opt.TrustRemoteCode = False
 ) -> "pl.DataFrame":
     """Compares the scores of a few sequences with a float64 computation on CPU, as `recallkit score --check` does.
 
@@ -175,6 +157,6 @@ def check_scores(
 
     from recallkit import builtin, scoring
 
-    folder = path(slices) or builtin.slices()
-    options = scoring.ScoringOptions(path(counts), trust_remote_code=trust_remote_code)
-    return pl.DataFrame([{"model": name, **scoring.check_scores(name, folder, options)} for name in model_names(models)])
+    folder = opt.path(slices) or builtin.slices()
+    options = scoring.ScoringOptions(opt.path(counts), trust_remote_code=trust_remote_code)
+    return pl.DataFrame([{"model": name, **scoring.check_scores(name, folder, options)} for name in opt.model_names(models)])

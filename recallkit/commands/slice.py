@@ -2,25 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated
 
+from recallkit.commands import options as opt
 from recallkit.commands.adapter import File, Option, Outcome, command
-from recallkit.commands.options import (
-    Boundary,
-    Counts,
-    EndToken,
-    Force,
-    LimitTokens,
-    MaxCount,
-    MaxRate,
-    SeqLen,
-    SkipBad,
-    SourceField,
-    Sources,
-    TextField,
-    Tokenizer,
-    nothing_given,
-    path,
-    text_options,
-)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,21 +11,21 @@ if TYPE_CHECKING:
 
 @command("slice", example="recallkit slice valid.jsonl.zst --counts counts.duckdb --max-count 1250 -o slices", exports=True)
 def slice_(
-    sources: Sources = None,
+    sources: opt.Sources = None,
     out: Annotated[File | None, Option("The directory to write.", ("-o", "--out"), metavar="DIR", default="slices")] = None,
     *,
-    counts: Counts = None,
-    max_count: MaxCount = None,
-    max_rate: MaxRate = None,
-    seq_len: SeqLen = None,
-    tokenizer: Tokenizer = None,
-    end_token: EndToken = None,
-    boundary: Boundary = "pack",
-    limit_tokens: LimitTokens = None,
-    text_field: TextField = None,
-    source_field: SourceField = None,
-    skip_bad: SkipBad = False,
-    force: Force = False,
+    counts: opt.Counts = None,
+    max_count: opt.MaxCount = None,
+    max_rate: opt.MaxRate = None,
+    seq_len: opt.SeqLen = None,
+    tokenizer: opt.Tokenizer = None,
+    end_token: opt.EndToken = None,
+    boundary: opt.Boundary = "pack",
+    limit_tokens: opt.LimitTokens = None,
+    text_field: opt.TextField = None,
+    source_field: opt.SourceField = None,
+    skip_bad: opt.SkipBad = False,
+    force: opt.Force = False,
 ) -> Outcome["pl.DataFrame"]:
     """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?
 
@@ -59,13 +42,13 @@ def slice_(
 
     about_text = (sources, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad)
     slicing = builtin.resolve_slice_defaults(
-        text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad),
-        out=path(out),
-        counts_file=path(counts),
+        opt.text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad),
+        out=opt.path(out),
+        counts_file=opt.path(counts),
         max_count=max_count,
         max_rate=max_rate,
         seq_len=seq_len,
-        is_sample=nothing_given(*about_text, counts, max_count, max_rate, seq_len),
+        is_sample=opt.nothing_given(*about_text, counts, max_count, max_rate, seq_len),
     )
     manifest, folder = slicing.run(force=force), slicing.out
 
