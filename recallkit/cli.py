@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def run(arguments: list[str] | None = None) -> None:
     """Runs a command; exits 0, 1 (it failed), 2 (usage), 70 (a defect of recallkit), 130 (interrupted) or 143 (terminated;
-    the same command goes on).
+    the same command resumes).
 
     `--log-json` may stand before the command's name or behind it.
     """
@@ -42,7 +42,7 @@ def run(arguments: list[str] | None = None) -> None:
             raise
         status = EXIT_INTERRUPTED
     if status == EXIT_INTERRUPTED:  # typer turns Ctrl-C inside a command into this status
-        what = "nothing was written" if command == "bench" else "the same command goes on from here"  # what times itself keeps nothing
+        what = "nothing was written" if command == "bench" else "the same command resumes from here"  # what times itself keeps nothing
         _stop_interrupted(what, is_terminated=signal.SIGTERM in interrupts)
     sys.exit(status if isinstance(status, int) else 0)
 
@@ -119,7 +119,7 @@ def _stop(error: UserError, status: int = EXIT_FAILED) -> None:
 def _os_error(error: OSError) -> UserError:
     where = error.filename if error.filename is not None else "writing"
     if error.errno == errno.ENOSPC:
-        return UserError("no space left on the disk", where=where, remedy="free some and run the same command again: it goes on from here")
+        return UserError("no space left on the disk", where=where, remedy="free some and run the same command again: it resumes from here")
     return UserError(error.strerror or str(error), where=where)
 
 
@@ -132,7 +132,7 @@ def _explain(error: BaseException) -> None:
     if callable(getattr(error, "show", None)):
         _show_usage(error)
     if lacks_resources(error):
-        remedy = "free some, or give fewer --workers, a smaller --batch-tokens, shorter --seq-len; the same command goes on from here"
+        remedy = "free some, or give fewer --workers, a smaller --batch-tokens, shorter --seq-len; the same command resumes from here"
         _stop(UserError("not enough memory, threads or open files", where=_first_line(error), remedy=remedy))
     if "no space left" in str(error).lower():
         _stop(UserError("no space left on the disk", remedy="free some and run the same command again"))
@@ -141,7 +141,7 @@ def _explain(error: BaseException) -> None:
 
 
 def _stop_defective(error: BaseException) -> None:
-    """A defect of recallkit is one line too; what helps to mend it lies in a file, or in the event."""
+    """A defect of recallkit is one line as well; its traceback is in a file, or in the event."""
     problem = f"internal error ({type(error).__name__}: {_first_line(error)})"
     lines = "".join(traceback.format_exception(error))
     if events.are_on():

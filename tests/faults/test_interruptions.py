@@ -22,7 +22,7 @@ from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import has_committed, left_over, listens, made_of, visible
 
 LINES = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
-GOES_ON = "the same command goes on from here"
+GOES_ON = "the same command resumes from here"
 
 
 def check_stopped(process: BaseProcess, number: signal.Signals) -> None:
