@@ -4,8 +4,9 @@ numba initialises itself, and the extensions of other packages, at the first cal
 iterates over a table of types while the other adds to it, and fails ("dictionary changed size during iteration"); so it is
 initialised here, before there are threads.
 
-Where neither the package's folder nor the user's cache is writable, numba refuses to define a loop; compiled code is then
-cached in a temporary folder for the run.
+Loops are compiled at their first call and cached beside their file, or in the user's cache folder if the package's is read-only
+(`NUMBA_CACHE_DIR` overrides it). Where neither is writable, numba refuses to define a loop; compiled code is then cached in a
+temporary folder for the run.
 """
 
 from __future__ import annotations

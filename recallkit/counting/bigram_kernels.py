@@ -6,15 +6,11 @@ then counts one partition after the other. Partitions are in key order, so their
 of 5 and a stride of 50,288 cells, the bigram (70, 9) goes to partition 70 >> 5 = 2 as cell (70 & 31) * 50,288 + 9.
 
 Ids beyond half a million, and chunks small beside their vocabulary, are counted by sorting 64-bit keys instead.
-
-Kernels are compiled by numba at their first call and cached beside this file, or in the user's cache folder if the package
-folder is read-only (`NUMBA_CACHE_DIR` overrides it).
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -95,7 +91,7 @@ class BigramCounter:
         tallies = np.zeros((self.num_threads, layout.num_partitions), np.int64)
         _run(pool, lambda thread: _tally(ids, edges[thread], layout.shift, tallies[thread]), threads)
 
-        begins, ends, num_cells = _place(tallies)
+        begins, ends, num_cells = _place(tallies, _LINE)
         cells = self._room(num_cells)
         _run(pool, lambda thread: _scatter(ids, edges[thread], layout.shift, layout.stride, begins[thread].copy(), cells), threads)
 
@@ -199,12 +195,12 @@ def _split_evenly(num_ids: int, segment_starts: np.ndarray, num_shares: int) -> 
     return [np.concatenate([[bounds[i] - 1], segment_starts[cuts[i] : cuts[i + 1]], [bounds[i + 1]]]) for i in range(num_shares)]
 
 
-def _place(tallies: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+def _place(tallies: np.ndarray, line: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Where each thread writes each partition: begins and ends, both shaped like tallies (thread, partition), and the total room.
 
-    Partitions are consecutive, and within each its threads. Every part begins at a whole line, because whole lines are written.
+    Partitions are consecutive, and within each its threads. Every part begins at a multiple of `line`: whole lines are written.
     """
-    rooms = (tallies + _LINE - 1) // _LINE * _LINE
+    rooms = (tallies + line - 1) // line * line
     begins = np.zeros_like(tallies)
     begins.T.flat[1:] = np.cumsum(rooms.T)[:-1]
     return begins, begins + tallies, int(rooms.sum())
@@ -400,12 +396,3 @@ def _merge(
         j += 1
         row += 1
     return row
-
-
-def count_bigrams_reference(ids: np.ndarray, segment_starts: np.ndarray) -> BigramRun:
-    """A plain Python version of `BigramCounter.count`, the reference of its tests."""
-    starts = set(segment_starts.tolist())
-    tokens = ids.tolist()
-    counts = Counter((tokens[i - 1] << 32) | tokens[i] for i in range(len(tokens)) if i not in starts)
-    keys = sorted(counts)
-    return BigramRun(np.array(keys, np.uint64), np.array([counts[key] for key in keys], np.uint64))

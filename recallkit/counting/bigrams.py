@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.counting.records import CountedStream
 from recallkit.counting.sorted_runs import RunFiles, SavedRun, kind_of
 from recallkit.storage import artifacts
 from recallkit.text.joining import Boundary, join_documents
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.counting.bigram_kernels import BigramRun
+    from recallkit.counting.ngram_kernels import NgramRun
     from recallkit.counting.sorted_runs import Run
     from recallkit.storage.journal import Journal
     from recallkit.text.records import EncodedDocuments
@@ -258,14 +258,7 @@ class _Runs:
 class _ShardRangeCounter:
     """The state of `count_shard_range` between batches."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        counting: Counting,
-        limit: int | None,
-        chunk_tokens: int,
-        num_threads: int,
-    ) -> None:
+    def __init__(self, journal: Journal, counting: Counting, limit: int | None, chunk_tokens: int, num_threads: int) -> None:
         self.journal, self.counting, self.limit = journal, counting, limit
         self.chunk_tokens, self.num_threads = chunk_tokens, num_threads
         found = counting_state(journal)
@@ -376,6 +369,21 @@ def keep_only(counted: Any, needed: np.ndarray | None) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------- all ranges of shards
+
+
+@dataclass(frozen=True, slots=True)
+class CountedStream:
+    """A finished count: the sorted run of bigrams, the tokens that occur (uint32, sorted) with their counts (uint64), the totals.
+
+    `ngrams` is the run of longer n-grams, if they were counted. Runs may be memory-mapped.
+    """
+
+    bigrams: BigramRun
+    tokens: np.ndarray
+    token_counts: np.ndarray
+    num_tokens: int
+    num_documents: int
+    ngrams: NgramRun | None = None
 
 
 def join_shard_ranges(

@@ -19,8 +19,8 @@ from recallkit.text.records import Position
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from recallkit.counting.bigrams import CountedStream
     from recallkit.counting.indexes import TokenIndex
-    from recallkit.counting.records import CountedStream
     from recallkit.storage.journal import PartsJournal
     from recallkit.text.joining import Boundary
     from recallkit.text.tokenizers import TextTokenizer

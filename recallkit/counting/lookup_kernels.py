@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from recallkit.counting.bigram_kernels import _frozen, _run
 from recallkit.jit import njit
 
 _LOW = np.uint64(0xFFFFFFFF)
@@ -58,8 +59,7 @@ def build_index(keys: np.ndarray, counts: np.ndarray, starts: np.ndarray, *, num
     bounds = [0, *np.searchsorted(starts[:-1], shares).tolist(), num_rows]
     keys, counts = _frozen(keys), _frozen(counts)
     with ThreadPoolExecutor(num_threads) as pool:
-        for _ in pool.map(lambda share: _fill_slots(keys, counts, starts, bounds[share], bounds[share + 1], slots), range(num_threads)):
-            pass
+        _run(pool, lambda share: _fill_slots(keys, counts, starts, bounds[share], bounds[share + 1], slots), range(num_threads))
     return slots
 
 
@@ -88,16 +88,8 @@ def _in_threads(ask, first: np.ndarray, second: np.ndarray, num_threads: int) ->
     bounds = [len(first) * share // num_threads for share in range(num_threads + 1)]
     shares = [slice(bounds[share], bounds[share + 1]) for share in range(num_threads)]
     with ThreadPoolExecutor(num_threads) as pool:
-        for _ in pool.map(lambda share: ask(first[share], second[share], found[share]), shares):
-            pass
+        _run(pool, lambda share: ask(first[share], second[share], found[share]), shares)
     return found
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    """A plain, contiguous, read-only view, so that mapped, sliced and ordinary arrays share one compiled kernel."""
-    view = np.ascontiguousarray(array).view(np.ndarray)
-    view.flags.writeable = False
-    return view
 
 
 @njit(nogil=True, cache=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.config import SCHEMA_VERSION
-from recallkit.counting.records import CountedStream
+from recallkit.counting.bigrams import CountedStream
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
 from recallkit.storage.timings import KEY as TIMINGS

@@ -6,21 +6,18 @@ that partitions have about a size that fits a core's cache. A partition is count
 n-grams seen before, a radix sort of the rest skips bits in which no keys differ, and equal neighbours are joined. Partitions are
 in key order, so their concatenation is sorted.
 
-Kernels are compiled by numba at their first call and cached beside this file, or in the user's cache folder if the package
-folder is read-only (`NUMBA_CACHE_DIR` overrides it). They take the number of words in a key as the length of a tuple, which is
-a constant to the compiler, so that one source serves both cases.
+Kernels take the number of words in a key as the length of a tuple, a constant to the compiler: one source serves both cases.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from recallkit.counting.bigram_kernels import _blocks, _checked, _frozen, _run
+from recallkit.counting.bigram_kernels import _blocks, _checked, _frozen, _place, _run
 from recallkit.jit import njit
 
 if TYPE_CHECKING:
@@ -207,17 +204,6 @@ class _Chunk(NamedTuple):
 
 def _empty_run() -> NgramRun:
     return NgramRun(*(np.empty(0, np.uint64) for _ in NgramRun._fields))
-
-
-def _place(tallies: np.ndarray, line: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Where each thread writes each partition, in keys: begins and ends, both shaped like tallies (thread, partition), and the sum.
-
-    Partitions are consecutive, and within each its threads. Every part begins at a multiple of `line` keys: whole lines are written.
-    """
-    rooms = (tallies + line - 1) // line * line
-    begins = np.zeros_like(tallies)
-    begins.T.flat[1:] = np.cumsum(rooms.T)[:-1]
-    return begins, begins + tallies, int(rooms.sum())
 
 
 @njit(cache=True, nogil=True)
@@ -561,15 +547,3 @@ def unpack_ngrams(high: np.ndarray, low: np.ndarray, order: int) -> list[np.ndar
         low = (low >> np.uint64(bits)) | (high << np.uint64(_WORD_BITS - bits))
         high = high >> np.uint64(bits)
     return columns[::-1]
-
-
-def count_ngrams_reference(ids: np.ndarray, segment_starts: np.ndarray, order: int) -> NgramRun:
-    """A plain Python version of `NgramCounter.count`, the reference of its tests."""
-    tokens = ids.tolist()
-    counts: Counter[tuple[int, ...]] = Counter()
-    for begin, end in pairwise([*segment_starts.tolist(), len(tokens)]):
-        counts.update(tuple(tokens[i : i + order]) for i in range(begin, end - order + 1))
-    ngrams = sorted(counts)
-    keys = [sum(token << id_bits(order) * place for place, token in enumerate(reversed(ngram))) for ngram in ngrams]
-    columns = ([key >> 64 for key in keys], [key % (1 << 64) for key in keys], [counts[ngram] for ngram in ngrams])
-    return NgramRun(*(np.array(column, np.uint64) for column in columns))

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from recallkit.counting.bigrams import CountedShardRange
-    from recallkit.counting.records import CountedStream
+    from recallkit.counting.bigrams import CountedShardRange, CountedStream
     from recallkit.counting.worker import CountingJob, ShardRange
     from recallkit.storage.journal import Parts, PartsJournal
     from recallkit.text.joining import Boundary
@@ -54,12 +53,7 @@ class CountingOptions:
 
 
 def count(
-    text: TextOptions,
-    out: Path,
-    *,
-    only: Path | None = None,
-    force: bool = False,
-    options: CountingOptions = CountingOptions(),
+    text: TextOptions, out: Path, *, only: Path | None = None, force: bool = False, options: CountingOptions = CountingOptions()
 ) -> dict[str, Any]:
     """Counts training bigrams into `out` (DuckDB), with `options.order` longer n-grams too; returns the table's meta.
 
@@ -70,7 +64,8 @@ def count(
 
     options.check(only)
     opened = OpenText(text)
-    identity = {**opened.identity(), "only": _sequences_digest(only) if only else None}
+    sequences = only / "sequences.parquet" if only else None
+    identity = {**opened.identity(), "only": artifacts.read_manifest(sequences)["sequences_digest"] if sequences else None}
     if options.order > 2:
         identity["order"] = options.order
     if any(Path(name).exists() and Path(name).resolve() == out.resolve() for name in opened.names()):
@@ -78,7 +73,7 @@ def count(
     result = counts_result(out, identity, force=force)
     if (meta := result.reused()) is not None:
         return meta
-    needed = bigrams.needed_bigrams(only / "sequences.parquet") if only else None
+    needed = bigrams.needed_bigrams(sequences) if sequences else None
     with result.parts() as journal:
         timings = Timings()
         counted = count_text(opened, journal, options, timings, only=needed)
@@ -91,7 +86,7 @@ def count(
 
 def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
     """Writes the bigrams of a counts table to Parquet; a file that is there and holds others is replaced with `force` alone."""
-    from recallkit.counting import make_table as tables
+    from recallkit.counting import make_table
 
     artifacts.check_replaceable(parquet, artifacts.PARQUET_MAGIC)
     table = open_counts(counts)
@@ -99,7 +94,7 @@ def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
         if artifacts.read_manifest(parquet).get("counts_id") == table.meta["id"]:
             return
         raise UserError("holds other counts", where=parquet, remedy="give another --export, or replace it with --force")
-    tables.export_counts(table, parquet)
+    make_table.export_counts(table, parquet)
 
 
 def import_counts(
@@ -110,8 +105,7 @@ def import_counts(
     `file` is a table (Parquet or CSV: first, second, count) or an index of tokengrams or infini-gram, whose ids are counted as
     a text's would be: `tokenizer` says what they are, `end_token` what ends documents. Raises UserError for everything a user can correct.
     """
-    from recallkit.counting import index_import, indexes
-    from recallkit.counting import make_table as tables
+    from recallkit.counting import index_import, indexes, make_table
     from recallkit.text.tokenizers import load_tokenizer
 
     if indexes.is_index(file):
@@ -128,14 +122,10 @@ def import_counts(
     result = counts_result(out, options, force=force)
     if (meta := result.finished()) is not None:
         return meta
-    counted = tables.read_foreign_counts(file)
+    counted = make_table.read_foreign_counts(file)
     if num_tokens is not None:
         counted = replace(counted, num_tokens=num_tokens)
-    return tables.write_counts(out, counted, {**result.stamp(), "tokenizer": described, "boundary": boundary, "only": None})
-
-
-def _sequences_digest(slices: Path) -> str:
-    return str(artifacts.read_manifest(slices / "sequences.parquet")["sequences_digest"])
+    return make_table.write_counts(out, counted, {**result.stamp(), "tokenizer": described, "boundary": boundary, "only": None})
 
 
 def count_text(

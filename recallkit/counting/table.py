@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,10 @@ from recallkit.storage import artifacts, db
 from recallkit.storage.result import Result
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    import duckdb
 
 _MAX_INDEXED = 1 << 26
 """Up to this many bigrams a hash index is built, 800 MB at most; in larger tables counts are found by binary search."""
@@ -108,17 +112,10 @@ def counts_result(out: Path, options: dict[str, Any], *, force: bool) -> Result:
 
 def read_meta(path: Path) -> dict[str, Any]:
     """The facts of a counts database. Raises UserError if it is missing, damaged, or of another schema version."""
-    import duckdb
-
     if not path.is_file():
         raise UserError("no such counts table", where=path, remedy="make it with `recallkit count`, or name it with --counts")
-    try:
-        with db.connect(path, read_only=True) as connection:
-            rows = connection.execute(db.query("counts/select_meta")).fetchall()
-    except duckdb.Error as error:
-        if lacks_resources(error):
-            raise
-        raise UserError(f"not a readable counts table ({_first_line(error)})", where=path, remedy="make it again with --force") from error
+    with _reading(path) as connection:
+        rows = connection.execute(db.query("counts/select_meta")).fetchall()
     meta = {key: json.loads(value) for key, value in rows}
     artifacts.check_schema_version(meta, path)
     return meta
@@ -126,17 +123,10 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 def open_counts(path: Path) -> CountsTable:
     """Reads a counts database into memory: 16 bytes a distinct bigram. Raises UserError as `read_meta` does."""
-    import duckdb
-
     meta = read_meta(path)
-    try:
-        with db.connect(path, read_only=True) as connection:
-            bigrams = connection.execute(db.query("counts/select_bigrams")).fetchnumpy()
-            unigrams = connection.execute(db.query("counts/select_unigrams")).fetchnumpy()
-    except duckdb.Error as error:
-        if lacks_resources(error):
-            raise
-        raise UserError(f"not a readable counts table ({_first_line(error)})", where=path, remedy="make it again with --force") from error
+    with _reading(path) as connection:
+        bigrams = connection.execute(db.query("counts/select_bigrams")).fetchnumpy()
+        unigrams = connection.execute(db.query("counts/select_unigrams")).fetchnumpy()
     return CountsTable(
         path=path,
         meta=meta,
@@ -147,5 +137,16 @@ def open_counts(path: Path) -> CountsTable:
     )
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection to a counts table, and a UserError for what DuckDB finds damaged."""
+    import duckdb
+
+    try:
+        with db.connect(path, read_only=True) as connection:
+            yield connection
+    except duckdb.Error as error:
+        if lacks_resources(error):
+            raise
+        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(f"not a readable counts table ({first_line})", where=path, remedy="make it again with --force") from error

@@ -18,7 +18,6 @@ from recallkit.text.records import Position
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
-    from pathlib import Path
 
     from recallkit.storage.journal import Parts
     from recallkit.text.readers import Shard
@@ -91,7 +90,8 @@ class Counter:
 
     def _count(self, shard_range: ShardRange) -> Iterator[Done]:
         path = self.job.parts.path(shard_range.number)
-        with _journal_when_free(path, shard_range) as journal:
+        # The same range may have been given out twice: then this waits while the other process counts it.
+        with Journal(path, {"limit": shard_range.limit}, force=True, patient=True) as journal:
             found = CountedShardRange.load(path)  # perhaps counted by another process while this one waited
             if found is None or not found.fits(shard_range.limit):
                 with self.opened.unchanged(journal, range(shard_range.first, shard_range.stop), self.job.digests):
@@ -123,8 +123,3 @@ class Counter:
             if time.monotonic() - reported_at > _SECONDS_BETWEEN_REPORTS:
                 yield Done(num_tokens - reported, is_whole=False)
                 reported, reported_at = num_tokens, time.monotonic()
-
-
-def _journal_when_free(path: Path, shard_range: ShardRange) -> Journal:
-    """The journal of a range of shards; waits while another process counts the same range (a task that was given out twice)."""
-    return Journal(path, {"limit": shard_range.limit}, force=True, patient=True)

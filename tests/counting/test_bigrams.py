@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from recallkit.counting import bigrams
 from recallkit.counting.bigrams import (
     CountedShardRange,
+    CountedStream,
     Counting,
     count_shard_range,
     counting_state,
@@ -23,7 +24,6 @@ from recallkit.counting.bigrams import (
 )
 from recallkit.counting.make_table import export_counts, read_foreign_counts, write_counts
 from recallkit.counting.ngram_kernels import unpack_ngrams
-from recallkit.counting.records import CountedStream
 from recallkit.counting.table import open_counts
 from recallkit.errors import UserError
 from recallkit.storage import db

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from recallkit.counting import ngram_kernels
 from recallkit.counting.ngram_kernels import (
     NgramCounter,
     NgramRun,
-    count_ngrams_reference,
     id_bits,
     merge_two_ngrams,
     pack_ngrams,
@@ -23,6 +23,18 @@ from recallkit.counting.ngram_kernels import (
 
 ONE_SEGMENT = np.zeros(1, np.int64)
 ORDERS = [3, 4, 5]
+
+
+def count_ngrams_reference(ids: np.ndarray, segment_starts: np.ndarray, order: int) -> NgramRun:
+    """A plain Python version of `NgramCounter.count`."""
+    tokens = ids.tolist()
+    counts: Counter[tuple[int, ...]] = Counter()
+    for begin, end in pairwise([*segment_starts.tolist(), len(tokens)]):
+        counts.update(tuple(tokens[i : i + order]) for i in range(begin, end - order + 1))
+    ngrams = sorted(counts)
+    keys = [sum(token << id_bits(order) * place for place, token in enumerate(reversed(ngram))) for ngram in ngrams]
+    columns = ([key >> 64 for key in keys], [key % (1 << 64) for key in keys], [counts[ngram] for ngram in ngrams])
+    return NgramRun(*(np.array(column, np.uint64) for column in columns))
 
 
 def assert_same(run: NgramRun, expected: NgramRun) -> None:

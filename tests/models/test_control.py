@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recallkit.counting.bigrams import CountedStream
 from recallkit.counting.make_table import write_counts
-from recallkit.counting.records import CountedStream
 from recallkit.errors import UserError
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.models.loading import identify_model, load_model
@@ -49,10 +49,10 @@ class Slow:
 
 
 def make_counts(path, training: list[int]):
-    from recallkit.counting.bigram_kernels import count_bigrams_reference
+    from recallkit.counting.bigram_kernels import BigramCounter
 
     ids = np.array(training, np.uint16)
-    run = count_bigrams_reference(ids, np.zeros(1, np.int64))
+    run = BigramCounter().count(ids, np.zeros(1, np.int64))
     tokens, counts = np.unique(ids, return_counts=True)
     counted = CountedStream(run, tokens.astype(np.uint32), counts.astype(np.uint64), len(training), 1)
     write_counts(path, counted, {"tokenizer": {"vocab_size": VOCAB, "digest": "x", "name": "x"}, "boundary": "pack", "only": None})
