@@ -9,7 +9,7 @@ from recallkit.attribution.bootstrap import percentile_interval, resample_totals
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.errors import UserError
 from recallkit.storage import artifacts, db, schemas
-from recallkit.storage.journal import removing_damage
+from recallkit.storage.journal import read_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import duckdb
     import numpy as np
     import polars as pl
-    import pyarrow as pa
 
     from recallkit.mqar.sequences import MqarAnswers
 
@@ -60,19 +59,11 @@ def write_part(path: Path, samples: Sequence[int], places: np.ndarray, answers: 
     artifacts.write_parquet(path, [table], table.schema, {"kind": "mqar part"})
 
 
-def _read_part(path: Path) -> pa.Table:
-    """Reads a part; if it is damaged, removes it and raises UserError."""
-    import pyarrow.parquet as pq
-
-    with removing_damage(path):
-        return pq.read_table(path, page_checksum_verification=True)
-
-
 def join_parts(parts: Sequence[Path], pairs: int, files: MqarFiles, manifest: dict[str, Any]) -> None:
     """Joins all parts into the two tables, each written atomically, the queries last. Raises UserError for a damaged part."""
     import polars as pl
 
-    rows = pl.concat([pl.DataFrame(_read_part(part)) for part in parts]).with_columns(pairs=pl.lit(pairs, pl.Int32))
+    rows = pl.concat([pl.DataFrame(read_part(part)) for part in parts]).with_columns(pairs=pl.lit(pairs, pl.Int32))
     pair = pl.int_ranges(pl.lit(0, pl.Int32), pl.lit(pairs, pl.Int32), dtype=pl.Int32)
     asked = rows.with_columns(pair=pair).explode("pair", "place", "nll", "rank", "right")
     asked = asked.with_columns(distance=pl.col("place") - 2 * pl.col("pair"))

@@ -13,13 +13,13 @@ so there, and nowhere else.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.ragged import positions_within
+from recallkit.scoring.scores import SequenceScores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -68,62 +68,27 @@ class Translation:
     exact: np.ndarray
     counts: TranslationCounts
 
-    def facts(self) -> dict[str, int]:
-        """The counts by name."""
-        return asdict(self.counts)
 
-
-class OwnScores(Protocol):
-    """Scores of a translation's sequences, flat over predicted ids: `nll` in nats, `rank` (0 = best)."""
-
-    @property
-    def nll(self) -> np.ndarray: ...  # noqa: D102
-
-    @property
-    def rank(self) -> np.ndarray: ...  # noqa: D102
-
-
-@dataclass(frozen=True, slots=True)
-class AlignedScores:
-    """Scores of reference tokens by a model with another tokenizer, flat over predictions.
-
-    nll: float32 nats, the sum over the ids that end in the token; 0 if none does. rank: int32, the worst of these ids' ranks;
-    -1 if there is none. argmax: int32, always -1, because another vocabulary has no argmax among these tokens. context:
-    int32, the ids that the model had seen before the last of them; if there is none, before the one that covers the token.
-    exact: bool, whether the token begins and ends at boundaries of the other's ids.
-    """
-
-    nll: np.ndarray
-    argmax: np.ndarray
-    rank: np.ndarray
-    context: np.ndarray
-    exact: np.ndarray
-
-
-def align(translation: Translation, scores: OwnScores, context: np.ndarray | None = None) -> AlignedScores:
+def align(translation: Translation, scores: SequenceScores) -> SequenceScores:
     """Aligns the scores of the other's ids to the reference tokens; the NLL of each sequence is unchanged.
 
-    Summed in float64 and rounded once. `context`, int32 (m,): the number of ids that the model had seen before each
-    predicted one; if None, all before it in its sequence.
+    nll: the sum over the ids that end in the token (in float64, rounded once); 0 if none does. rank: the worst of these ids' ranks;
+    -1 if there is none. argmax: always -1, because another vocabulary has no argmax among these tokens. context: the ids that the
+    model had seen before the last of them; if there is none, before the one that covers the token. exact: whether the token
+    begins and ends at boundaries of the other's ids.
     """
     owner, num_tokens = translation.owner, len(translation.exact)
     assert len(scores.nll) == len(scores.rank) == len(owner)
     owned = owner >= 0
     rank = np.full(num_tokens, -1, np.int32)
     np.maximum.at(rank, owner[owned], scores.rank[owned])
-    seen = _positions(translation.offsets) if context is None else context
-    return AlignedScores(
+    return SequenceScores(
         np.bincount(owner[owned], weights=scores.nll[owned], minlength=num_tokens).astype(np.float32),
         np.full(num_tokens, -1, np.int32),
         rank,
-        seen[translation.last].astype(np.int32),
+        scores.context[translation.last].astype(np.int32),
         translation.exact,
     )
-
-
-def _positions(offsets: np.ndarray) -> np.ndarray:
-    """The number of ids before each predicted one in its sequence, int64 (m,)."""
-    return positions_within(np.diff(offsets) - 1) + 1
 
 
 class Translator:

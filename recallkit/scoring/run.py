@@ -346,7 +346,8 @@ def check_scores(model_spec: str, slices: Path, options: ScoringOptions = Scorin
     with tempfile.TemporaryDirectory() as folder:
         job = _job(request, slices, sequences, options, Parts(Path(folder), "check"))
         scorer, reader = Scorer(job), job.reader()
-        compared = [_compare(scorer, reader, path, number) for number in _evenly_spaced(sequences["num_sequences"])]
+        checked = sorted({sequences["num_sequences"] * place // _CHECKED_SEQUENCES for place in range(_CHECKED_SEQUENCES)})
+        compared = [_compare(scorer, reader, path, number) for number in checked]
     table = pl.concat(compared)
     worst = table.row(int(table["difference"].arg_max() or 0), named=True)
     return {
@@ -357,10 +358,6 @@ def check_scores(model_spec: str, slices: Path, options: ScoringOptions = Scorin
         "position": worst["position"],
         "same_argmax": table["same_argmax"].mean() if job.tokenizer is None else None,
     }
-
-
-def _evenly_spaced(num_sequences: int) -> list[int]:
-    return sorted({num_sequences * place // _CHECKED_SEQUENCES for place in range(_CHECKED_SEQUENCES)})
 
 
 def _compare(scorer: Scorer, reader: SequenceReader, path: Path, number: int) -> pl.DataFrame:

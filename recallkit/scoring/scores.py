@@ -16,7 +16,8 @@ from recallkit.config import SEQUENCES_PER_ROW_GROUP
 from recallkit.errors import UserError
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage import artifacts, db, schemas
-from recallkit.storage.journal import removing_damage
+from recallkit.storage.journal import read_part, removing_damage
+from recallkit.text.sequences import group_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,10 +36,7 @@ _SLICE_AGAIN = "delete it and slice again"
 CARRIED_IDS = 2048
 """Ids that a recurrent model reads at once with `--carry-state` if `--context` is not given."""
 
-PARQUET_OPTIONS: dict[str, Any] = {
-    "use_dictionary": ["sequence", "position", "context"],
-    "use_byte_stream_split": ["nll"],
-}
+PARQUET_OPTIONS: dict[str, Any] = {"use_dictionary": ["sequence", "position", "context"], "use_byte_stream_split": ["nll"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +91,7 @@ class SequenceReader:
                 table = self._file.read_row_group(group, columns=["tokens"])
                 table.validate(full=True)
             schemas.check_sequences(table, self._manifest, self._path, remedy=_SLICE_AGAIN)
-            tokens = table["tokens"].combine_chunks()
-            offsets = tokens.offsets.to_numpy().astype(np.int64)
-            self._kept = (group, tokens.values.to_numpy(), offsets)
+            self._kept = (group, *group_ids(table))
         return self._kept[1], self._kept[2]
 
 
@@ -139,9 +135,7 @@ def score_sequences(model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, l
     """
     windows = _windows(model, offsets, window)
     total = len(ids) - len(offsets) + 1
-    scores = SequenceScores(
-        np.empty(total, np.float32), np.empty(total, np.int32), np.empty(total, np.int32), np.empty(total, np.int32), np.ones(total, bool)
-    )
+    scores = SequenceScores(np.empty(total, np.float32), *(np.empty(total, np.int32) for _ in range(3)), np.ones(total, bool))
     for chosen in _batches(windows.stops - windows.starts - 1, limit.batch_tokens, window):
         _score_batch(model, ids, windows, chosen, limit, window, scores)
     return scores
@@ -169,9 +163,7 @@ def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) ->
     places = starts - np.arange(len(starts))
     if window.carry and not hasattr(model, "score_carrying"):
         raise UserError("it has no recurrent state to carry", where=model.name, remedy="leave out --carry-state")
-    if window.carry:
-        return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
-    context = _context(model, window)
+    context = None if window.carry else _context(model, window)
     lengths = stops - starts - 1
     if context is None or lengths.max(initial=0) <= context:
         return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
@@ -233,9 +225,7 @@ def _score_batch(
     starts, stops = windows.starts[chosen], windows.stops[chosen]
     lengths = stops - starts
     longest = int(lengths.max() - 1)
-    if not limit.fits(len(chosen), longest) and len(chosen) > 1:
-        halves = np.array_split(chosen, 2)
-    else:
+    if len(chosen) == 1 or limit.fits(len(chosen), longest):
         batch_offsets = offsets_of(lengths)
         batch = np.concatenate([ids[start:stop] for start, stop in zip(starts, stops, strict=True)])
         try:
@@ -251,11 +241,10 @@ def _score_batch(
                     remedy="read it in windows with --context and --stride, or slice with a smaller --seq-len",
                 ) from None
             limit.exclude(len(chosen), longest, model.name)
-            halves = np.array_split(chosen, 2)
         else:
             _place(scores, windows, chosen, out)
             return
-    for half in halves:
+    for half in np.array_split(chosen, 2):
         _score_batch(model, ids, windows, half, limit, window, out)
 
 
@@ -330,17 +319,10 @@ def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manif
                 for name, value in artifacts.read_manifest(part).items():
                     if name != "schema_version":
                         totals[name] = totals.get(name, 0) + value
-                tables.append(_read_part(part))
+                tables.append(read_part(part, schemas.arrow_schema("scores")))
             yield pa.concat_tables(tables).combine_chunks()
 
     return artifacts.write_parquet(path, groups(), schemas.arrow_schema("scores"), lambda: {**manifest, **totals}, **PARQUET_OPTIONS)
-
-
-def _read_part(part: Path) -> pa.Table:
-    import pyarrow.parquet as pq
-
-    with removing_damage(part):
-        return pq.read_table(part, schema=schemas.arrow_schema("scores"), page_checksum_verification=True)
 
 
 def part_rows(part: Path) -> int:

@@ -7,7 +7,7 @@ that the model never waits for the disk.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from recallkit.display import console
@@ -15,7 +15,7 @@ from recallkit.errors import UserError
 from recallkit.parallel.job import Done
 from recallkit.scoring import scores
 from recallkit.scoring.alignment import align
-from recallkit.scoring.scores import BatchLimit, ContextWindow, SequenceReader, SequenceScores
+from recallkit.scoring.scores import BatchLimit, ContextWindow, SequenceReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import ModelRequest
     from recallkit.parallel.job import WorkerSlot
     from recallkit.scoring.alignment import Translation, Translator
+    from recallkit.scoring.scores import SequenceScores
     from recallkit.storage.journal import Parts
 
 
@@ -134,13 +135,12 @@ class Scorer:
             scored = scores.score_sequences(self.model, part.ids, part.offsets, self.limit, self.job.window)
         else:
             own = scores.score_sequences(self.model, part.translation.ids, part.translation.offsets, self.limit, self.job.window)
-            aligned = align(part.translation, own, own.context)
-            scored = SequenceScores(aligned.nll, aligned.argmax, aligned.rank, aligned.context, aligned.exact)
+            scored = align(part.translation, own)
         scores.check_finite(self.job.request.spec, scored.nll, part.first, part.offsets)
         return scored
 
     def _write(self, part: _Part, scored: SequenceScores) -> int:
-        facts = {} if part.translation is None else part.translation.facts()
+        facts = {} if part.translation is None else asdict(part.translation.counts)
         scores.write_part(self.job.parts.path(part.number), part.first, part.offsets, scored, facts)
         return len(scored.nll)
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    import pyarrow as pa
+
 _STATE = "state.json"
 
 
@@ -212,6 +214,14 @@ def removing_damage(part: Path) -> Iterator[None]:
         part.unlink(missing_ok=True)
         problem = "a damaged part of unfinished work, now removed"
         raise UserError(problem, where=part, remedy="run the same command again: it makes this part anew") from error
+
+
+def read_part(part: Path, schema: pa.Schema | None = None) -> pa.Table:
+    """A part that is a Parquet file, every page of it checked; see `removing_damage`."""
+    import pyarrow.parquet as pq
+
+    with removing_damage(part):
+        return pq.read_table(part, schema=schema, page_checksum_verification=True)
 
 
 def _mark(key: dict[str, Any]) -> str:

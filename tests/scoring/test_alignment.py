@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from recallkit.errors import UserError
+from recallkit.ragged import positions_within
 from recallkit.scoring.alignment import Translation, Translator, align
+from recallkit.scoring.scores import SequenceScores
 from recallkit.text.tokenizers import TextTokenizer, load_tokenizer
 from tests.made_tokenizers import NAMES, WITH_BYTES, made
 
@@ -191,21 +193,21 @@ def sequences(draw, reference: TextTokenizer) -> list[list[int]]:
     return [ids[start : start + length + 1] for start in range(0, len(ids) - 1, length)]
 
 
-@dataclass
-class OwnScores:
-    nll: np.ndarray
-    rank: np.ndarray
+def scored(translation: Translation, nll: np.ndarray, rank: np.ndarray) -> SequenceScores:
+    """Scores of the other's ids by a model that had seen, of each sequence, all ids before each predicted one."""
+    seen = positions_within(np.diff(translation.offsets) - 1) + 1
+    return SequenceScores(nll, np.zeros(len(nll), np.int32), rank, seen.astype(np.int32), np.ones(len(nll), bool))
 
 
 def flat(parts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     return np.array(list(itertools.chain(*parts)), np.uint32), np.cumsum([0, *map(len, parts)])
 
 
-def own_scores(translation: Translation, seed: int = 0) -> OwnScores:
+def own_scores(translation: Translation, seed: int = 0) -> SequenceScores:
     """Whole numbers, whose sums are exact in every precision."""
     rng = np.random.default_rng(seed)
     num = len(translation.ids) - len(translation.offsets) + 1
-    return OwnScores(rng.integers(0, 50, num).astype(np.float32), rng.integers(0, 50, num).astype(np.int32))
+    return scored(translation, rng.integers(0, 50, num).astype(np.float32), rng.integers(0, 50, num).astype(np.int32))
 
 
 def check_sequence(slow: Slow, ids: list[int], nll: np.ndarray, rank: np.ndarray, aligned: dict[str, np.ndarray]) -> None:
@@ -313,12 +315,12 @@ def test_scores_are_carried_as_counted_by_hand():
     translation = Translator(reference, other).translate(np.array(sequence, np.uint32), np.array([0, len(sequence)]))
     assert translation.ids.tolist() == [*ids_of(other, "x", " the"), other.token_bytes.index(b"\xc3")]
     assert translation.owner.tolist() == [3, 4]  # " the" ends in its last byte
-    aligned = align(translation, OwnScores(np.array([1.5, 2.0], np.float32), np.array([7, 0], np.int32)))
+    aligned = align(translation, scored(translation, np.array([1.5, 2.0], np.float32), np.array([7, 0], np.int32)))
     assert aligned.nll.tolist() == [0, 0, 0, 1.5, 2.0]
     assert aligned.rank.tolist() == [-1, -1, -1, 7, 0]
     assert aligned.context.tolist() == [1, 1, 1, 1, 2]
     assert aligned.exact.tolist() == [False, False, False, False, True]
-    assert translation.facts() == {
+    assert asdict(translation.counts) == {
         "num_own_ids": 2,
         "num_bytes": 5,
         "num_inexact": 4,
@@ -334,8 +336,8 @@ def test_the_worst_rank_counts_and_a_given_context_is_that_of_the_last_id():
     sequence = [reference.end_token_id, *ids_of(reference, "The", " the"), reference.end_token_id]
     translation = Translator(reference, other).translate(np.array(sequence, np.uint32), np.array([0, 4]))
     assert bytes(translation.ids.tolist()) == b"\nThe the\n"
-    own = OwnScores(np.arange(8, dtype=np.float32), np.array([0, 5, 2, 0, 0, 9, 1, 3], np.int32))
-    aligned = align(translation, own, np.arange(100, 108, dtype=np.int32))
+    own = scored(translation, np.arange(8, dtype=np.float32), np.array([0, 5, 2, 0, 0, 9, 1, 3], np.int32))
+    aligned = align(translation, replace(own, context=np.arange(100, 108, dtype=np.int32)))
     assert aligned.nll.tolist() == [0 + 1 + 2, 3 + 4 + 5 + 6, 7]
     assert aligned.rank.tolist() == [5, 9, 3]
     assert aligned.context.tolist() == [102, 106, 107]
@@ -347,7 +349,7 @@ def test_sums_are_rounded_once():
     sequence = [reference.end_token_id, *ids_of(reference, " the")]
     translation = Translator(reference, other).translate(np.array(sequence, np.uint32), np.array([0, 2]))
     nll = np.array([2**24, 1, 1, 1], np.float32)
-    assert align(translation, OwnScores(nll, np.zeros(4, np.int32))).nll.tolist() == [2**24 + 4]
+    assert align(translation, scored(translation, nll, np.zeros(4, np.int32))).nll.tolist() == [2**24 + 4]
 
 
 def test_ids_of_the_context_are_read_and_not_carried():
