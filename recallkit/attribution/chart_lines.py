@@ -11,7 +11,6 @@ from recallkit.display.chart_parts import (
     Point,
     bucket_axis,
     bucket_edge,
-    counted,
     head,
     keys,
     legend,
@@ -26,6 +25,7 @@ from recallkit.display.chart_parts import (
     text,
 )
 from recallkit.display.chart_theme import WIDTH, Figure
+from recallkit.display.console import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -7,8 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import is_void
-from recallkit.display.chart_parts import FULL, Key, counted, haloed, labels, legend, rounded, share, shorten, stacked, upright, values
+from recallkit.display.chart_parts import FULL, Key, haloed, labels, legend, rounded, shorten, stacked, upright, values
 from recallkit.display.chart_theme import Figure
+from recallkit.display.console import counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -138,7 +139,7 @@ def _draw_parts(bars: Mapping[str, Sequence[Row]], palette: Palette) -> Chart:
     blocks, whiskers, names = [], [], []
     for index, (model, (whole, *parts)) in enumerate(bars.items()):
         top, gap = index * _ROW + 21, whole["delta_nll"]
-        told = "share means nothing" if is_void(parts[0]) else f"{share(parts[0]['gap_share'])} in AR hits"
+        told = "share means nothing" if is_void(parts[0]) else f"{percent(parts[0]['gap_share'])} in AR hits"
         names.append((shown[model], f"{gap:.3f} nats, {told}".replace("-", "−"), top - 5))
         for row, (low, high) in zip(parts, _stack([_weight(row) for row in parts]), strict=True):
             tip = f"{shorten(model, 60)}, {_NAMES[row['slice']]}: {_weight(row):.3f} of {gap:.3f} nats, {counted(row['tokens'], 'token')}"

@@ -13,20 +13,19 @@ from recallkit.display.chart_parts import (
     FULL,
     Key,
     bucket_axis,
-    counted,
     head,
     labels,
     legend,
     place,
     rounded,
     series,
-    share,
     shorten,
     stacked,
     upright,
     values,
 )
 from recallkit.display.chart_theme import WIDTH, Figure
+from recallkit.display.console import counted, percent
 from recallkit.slicing.definitions import PARTITION
 
 if TYPE_CHECKING:
@@ -189,8 +188,8 @@ def _row_plot(
 
 
 def _share_told(row: Row, noun: str = "AR hit") -> str:
-    interval = "" if row["ci_low"] is None else f" ({share(row['ci_low'])} to {share(row['ci_high'])})"
-    return f"{share(row['gap_share'])}{interval} of the gap, {counted(row['tokens'], noun)}"
+    interval = "" if row["ci_low"] is None else f" ({percent(row['ci_low'])} to {percent(row['ci_high'])})"
+    return f"{percent(row['gap_share'])}{interval} of the gap, {counted(row['tokens'], noun)}"
 
 
 def _other(axis: alt.X, field: str) -> alt.X:

@@ -198,7 +198,7 @@ class Command:
     def run(self, **given: Any) -> int:
         """Runs it with what was given, prints and writes what it found; returns the exit status."""
         from recallkit.display import console
-        from recallkit.display.files import print_files
+        from recallkit.display.console import print_files
 
         as_json = given.pop("as_json")
         formats = given.pop("export") if self.exports else None

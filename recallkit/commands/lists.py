@@ -10,7 +10,7 @@ Rows = list[tuple[str, str]]
 
 
 def _listed(rows: Rows) -> Outcome[Rows]:
-    from recallkit.display.lists import print_list
+    from recallkit.display.console import print_list
 
     return Outcome(value=lambda: rows, show=lambda: print_list(rows), json=lambda: [{"name": n, "description": d} for n, d in rows])
 

@@ -67,7 +67,7 @@ def write_report(
 def _print_report(written: "Report") -> None:
     """Where the page is, what it contains, and where the figures are."""
     from recallkit.display import console
-    from recallkit.display.files import print_files
+    from recallkit.display.console import print_files
 
     excerpts = f", {written.excerpts:,} excerpts of the text" if written.excerpts else ", no text"
     console.print_line(f"Page: {written.page}", is_path=True)

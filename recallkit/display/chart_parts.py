@@ -101,16 +101,6 @@ def _named(names: Sequence[str], reference: str | None) -> dict[str, str]:
     return shown if reference is None else {reference: shorten(reference, _NAME - len(mark)) + mark, **shown}
 
 
-def counted(number: int, noun: str) -> str:
-    """1 -> 1 token, 1203 -> 1,203 tokens."""
-    return f"{number:,} {noun}" + "s" * (number != 1)
-
-
-def share(value: float) -> str:
-    """0.0703 -> 7.0 %."""
-    return f"{100 * value:.1f} %"
-
-
 def rounded(number: float) -> str:
     """1024 -> 1k, 1250 -> 1.25k, 1048576 -> 1M: for ticks, where a power of two is shown by its round figure."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):

@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ET
 import zlib
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import altair as alt
 
     Chart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart | alt.FacetChart
+
+_Shown = TypeVar("_Shown")
 
 WIDTH, HEIGHT = 340, 220
 """Width of a plot in pixels: text of 11 pixels stays readable when the whole chart is as wide as a phone."""
@@ -107,27 +109,24 @@ class Figure:
 
 def model_colours(models: Sequence[str], palette: Palette, reference: str | None = None) -> tuple[list[str], list[str]]:
     """Domain and range of a colour scale: the reference, if there is one, in its own colour, the models in order."""
-    others = [model for model in models if model != reference]
-    colours = {model: palette.models[place % len(palette.models)] for place, model in enumerate(others)}
-    domain = [*([reference] if reference is not None else []), *others]
-    return domain, [palette.reference if model == reference else colours[model] for model in domain]
+    return _scale(models, reference, palette.reference, lambda place: palette.models[place % len(palette.models)])
 
 
 def model_dashes(models: Sequence[str], reference: str | None = None) -> tuple[list[str], list[list[int]]]:
     """Domain and range of a scale of dashes, which distinguish models of the same colour."""
-    others = [model for model in models if model != reference]
-    rounds = len(PAPER.models)
-    dashes = {model: DASHES[place // rounds % len(DASHES)] for place, model in enumerate(others)}
-    domain = [*([reference] if reference is not None else []), *others]
-    return domain, [DASHES[0] if model == reference else dashes[model] for model in domain]
+    return _scale(models, reference, DASHES[0], lambda place: DASHES[place // len(PAPER.models) % len(DASHES)])
 
 
 def model_shapes(models: Sequence[str], reference: str | None = None) -> tuple[list[str], list[str]]:
     """Domain and range of a scale of points' shapes, so that models never differ in colour alone."""
+    return _scale(models, reference, "circle", lambda place: SHAPES[place % len(SHAPES)])
+
+
+def _scale(models: Sequence[str], reference: str | None, own: _Shown, nth: Callable[[int], _Shown]) -> tuple[list[str], list[_Shown]]:
+    """Domain and range of a scale: `own` for the reference, if there is one, and `nth` of the others in order."""
     others = [model for model in models if model != reference]
-    shapes = {model: SHAPES[place % len(SHAPES)] for place, model in enumerate(others)}
-    domain = [*([reference] if reference is not None else []), *others]
-    return domain, ["circle" if model == reference else shapes[model] for model in domain]
+    first = [] if reference is None else [reference]
+    return [*first, *others], [*(own for _ in first), *map(nth, range(len(others)))]
 
 
 def themed(chart: Chart, palette: Palette, font: str = FONT) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from recallkit.events import note as note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from rich.console import Console
 
@@ -50,7 +51,7 @@ def stderr() -> Console:
 
 def print_json(value: Any) -> None:
     """The result as JSON on stdout; floats are not rounded; control characters are escaped."""
-    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(_OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
 
 
@@ -58,12 +59,12 @@ _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud8
 """Characters that JSON does not escape: further control characters, and those that change the direction of text."""
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The value with null for infinities, which JSON lacks: for example the perplexity of a mean NLL above 709 nats."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -147,6 +148,11 @@ def percent(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
+def counted(number: int, noun: str) -> str:
+    """1 -> 1 token, 1203 -> 1,203 tokens."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -173,6 +179,19 @@ def print_line(text: str, *, is_path: bool = False) -> None:
     from rich.text import Text
 
     stdout().print(Text(printable(text)), soft_wrap=is_path)
+
+
+def print_files(files: Sequence[Path]) -> None:
+    """What a command wrote beside its tables, exports and pictures: the folder, then the names of the files in it."""
+    for folder in dict.fromkeys(path.parent for path in files):
+        print_line(f"Written to {folder}:", is_path=True)
+        print_line(", ".join(path.name for path in files if path.parent == folder))
+
+
+def print_list(rows: list[tuple[str, str]]) -> None:
+    """Names, and beside them their descriptions, one per line."""
+    width = max(len(name) for name, _ in rows)
+    sys.stdout.writelines(f"{name:<{width}}  {description}\n" for name, description in rows)
 
 
 def print_indented(text: str, columns: int) -> None:

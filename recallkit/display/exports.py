@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from recallkit.display.console import finite
 from recallkit.display.tables import LATEX_HEAD, MARKDOWN_HEAD
 from recallkit.storage import artifacts
 
@@ -99,10 +99,5 @@ _JSON_HEAD = '{"made_by": "recallkit"'
 
 def _json(name: str, frame: pl.DataFrame) -> str:
     """One row per line."""
-    rows = [{key: _finite(value) for key, value in row.items()} for row in frame.iter_rows(named=True)]
-    lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
+    lines = ",\n".join(json.dumps(finite(row), ensure_ascii=False, allow_nan=False) for row in frame.iter_rows(named=True))
     return f'{_JSON_HEAD}, "table": {json.dumps(name)}, "rows": [\n{lines}\n]}}\n'
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

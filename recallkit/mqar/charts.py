@@ -11,19 +11,18 @@ from recallkit.display.chart_parts import (
     FEW,
     Point,
     bucket_axis,
-    counted,
     head,
     keys,
     legend,
     line_panel,
     place,
     series,
-    share,
     span,
     stacked,
     values,
 )
 from recallkit.display.chart_theme import HEIGHT, WIDTH, Figure
+from recallkit.display.console import counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +111,7 @@ def _as_ppl(nll: float) -> tuple[float, str]:
 
 
 def _as_it_is(accuracy: float) -> tuple[float, str]:
-    return accuracy, share(accuracy)
+    return accuracy, percent(accuracy)
 
 
 def _by_pairs(
@@ -197,7 +196,7 @@ def _draw_by_distance(rows: Sequence[Row], distances: Sequence[Row], palette: Pa
         points: dict[str, list[Point]] = {look.name: [] for look in looks}
         for row in (row for row in distances if row["pairs"] == number):
             text = (
-                f"{row['model']}, {span(row['low'], row['high'])} ids: {share(row['accuracy'])} of {counted(row['num_queries'], 'value')}"
+                f"{row['model']}, {span(row['low'], row['high'])} ids: {percent(row['accuracy'])} of {counted(row['num_queries'], 'value')}"
             )
             points[row["model"]].append(Point(place(row["high"]), row["accuracy"], text, is_few=row["num_queries"] < FEW))
         title = "ids from key to query, up to" if index >= len(pairs) - 2 else None

@@ -12,7 +12,6 @@ from recallkit.display.chart_parts import (
     FULL,
     Point,
     bucket_axis,
-    counted,
     head,
     keys,
     labels,
@@ -20,13 +19,13 @@ from recallkit.display.chart_parts import (
     line_panel,
     place,
     series,
-    share,
     shorten,
     span,
     stacked,
     values,
 )
 from recallkit.display.chart_theme import WIDTH, Figure
+from recallkit.display.console import counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,8 +105,8 @@ def _task_bars(
 
 def _bar(top: float, row: Row, names: Mapping[str, str], look: Series) -> dict[str, Any]:
     low, high, error = row["ci_low"], row["ci_high"], row["standard_error"]
-    within = "" if low is None else f", 95 % interval {share(low)} to {share(high)}"
-    about = "" if error is None else f" (standard error {share(error)})"
+    within = "" if low is None else f", 95 % interval {percent(low)} to {percent(high)}"
+    about = "" if error is None else f" (standard error {percent(error)})"
     prompts = counted(row["num_rows"], "prompt")
     return {
         "x": row["accuracy"],
@@ -118,9 +117,9 @@ def _bar(top: float, row: Row, names: Mapping[str, str], look: Series) -> dict[s
         "low": low,
         "high": high,
         "name": names[row["model"]],
-        "figure": share(row["accuracy"]),
+        "figure": percent(row["accuracy"]),
         "colour": look.colour,
-        "text": f"{shorten(row['model'], 60)}, {shorten(row['task'], 60)}: {share(row['accuracy'])}{about}{within}, {prompts}",
+        "text": f"{shorten(row['model'], 60)}, {shorten(row['task'], 60)}: {percent(row['accuracy'])}{about}{within}, {prompts}",
     }
 
 
@@ -136,7 +135,7 @@ def _bucket_figure(name: str, frame: pl.DataFrame, models: Sequence[str], refere
 
 
 def _point(row: Row, what: str) -> Point:
-    accuracy, prompts = share(row["accuracy"]), counted(row["num_rows"], "prompt")
+    accuracy, prompts = percent(row["accuracy"]), counted(row["num_rows"], "prompt")
     told = f"{shorten(row['model'], 60)}, {shorten(row['task'], 60)}, {what} {span(row['low'], row['high'])}: {accuracy}, {prompts}"
     return Point(math.ceil(place(row["low"])), row["accuracy"], told, row["num_rows"] < _FEW_PROMPTS)
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.display.console import sparkline
+from recallkit.display.console import counted, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.slicing.view import powers_of_two
@@ -143,13 +143,9 @@ def _nats(value: float | None) -> str:
 
 def _what_was_asked(row: Mapping[str, Any]) -> str:
     """Numbers of prompts and documents, and of dropped rows."""
-    dropped = f", {_counted(row['dropped'], 'row')} without a value dropped" if row["dropped"] else ""
+    dropped = f", {counted(row['dropped'], 'row')} without a value dropped" if row["dropped"] else ""
     published = "" if row["comparable"] else "; comparable with no published figures"
-    return f"{row['task']}: {_counted(row['num_rows'], 'prompt')} of {_counted(row['num_documents'], 'document')}{dropped}{published}."
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + "s" * (number != 1)
+    return f"{row['task']}: {counted(row['num_rows'], 'prompt')} of {counted(row['num_documents'], 'document')}{dropped}{published}."
 
 
 def _worth_knowing(row: Mapping[str, Any]) -> str:
@@ -162,7 +158,7 @@ def _worth_knowing(row: Mapping[str, Any]) -> str:
         "answered with nothing": row["empty"],
     }
     found = ", ".join(f"{number:,} {fact}" for fact, number in facts.items() if number)
-    return f"{row['model']}, {row['task']}: of {_counted(row['num_rows'], 'prompt')} {found}" if found else ""
+    return f"{row['model']}, {row['task']}: of {counted(row['num_rows'], 'prompt')} {found}" if found else ""
 
 
 def print_metrics(metrics: pl.DataFrame, out: Path) -> None:
