@@ -55,11 +55,8 @@ def check_counts(
     answer, reason = _ask({**question, "bigrams": list(expected)}, seconds)
     for (bigram, count), asked in zip(expected.items(), answer, strict=False):  # no answer is empty
         if asked + unseen[bigram] != count:
-            raise UserError(
-                f"its ids contain the bigram {bigram} {count:,} times, but {package.replace('_', '-')} counts {asked:,}",
-                where=place,
-                remedy="the index was built from other ids: build it again",
-            )
+            problem = f"its ids contain the bigram {bigram} {count:,} times, but {package.replace('_', '-')} counts {asked:,}"
+            raise UserError(problem, where=place, remedy="the index was built from other ids: build it again")
     return Checked(len(answer), reason)
 
 

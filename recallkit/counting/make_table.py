@@ -114,11 +114,8 @@ def read_foreign_counts(path: Path) -> CountedStream:
     except (duckdb.Error, pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if lacks_resources(error):
             raise
-        raise UserError(
-            f"not a table of bigram counts ({str(error).strip().splitlines()[0]})",
-            where=path,
-            remedy="give Parquet or CSV with whole-number columns first, second, count",
-        ) from error
+        problem = f"not a table of bigram counts ({str(error).strip().splitlines()[0]})"
+        raise UserError(problem, where=path, remedy="give Parquet or CSV with whole-number columns first, second, count") from error
     first, second, counts = (np.asarray(columns[name]) for name in ("first", "second", "count"))
     if not len(first):
         raise UserError("a table without rows", where=path, remedy="give Parquet or CSV with columns first, second, count")

@@ -55,11 +55,8 @@ class MqarVocabulary:
         """Raises UserError if there are fewer keys or values than a sequence needs."""
         most = min(len(self.keys), len(self.values))
         if most < pairs:
-            raise UserError(
-                f"its vocabulary has {len(self.keys):,} keys and {len(self.values):,} values, too few for {pairs:,} pairs",
-                where=where,
-                remedy=f"give --pairs of {most:,} at most",
-            )
+            problem = f"its vocabulary has {len(self.keys):,} keys and {len(self.values):,} values, too few for {pairs:,} pairs"
+            raise UserError(problem, where=where, remedy=f"give --pairs of {most:,} at most")
 
 
 def split_vocabulary(tokenizer: TextTokenizer) -> MqarVocabulary:
@@ -113,11 +110,8 @@ class MqarTask:
     def check(self) -> None:
         """Raises UserError if the pairs and their queries do not fit, or the power is out of range."""
         if self.pairs < 1 or self.num_slots < self.pairs:
-            raise UserError(
-                f"{self.pairs:,} pairs and their queries take {4 * self.pairs:,} ids, but a sequence has {self.length:,}",
-                where=f"--pairs {self.pairs}",
-                remedy=f"give 1 to {self.length // 4:,} pairs, or a longer --length",
-            )
+            problem = f"{self.pairs:,} pairs and their queries take {4 * self.pairs:,} ids, but a sequence has {self.length:,}"
+            raise UserError(problem, where=f"--pairs {self.pairs}", remedy=f"give 1 to {self.length // 4:,} pairs, or a longer --length")
         if not 0 < self.power <= 10:
             raise UserError("not above 0 and at most 10", where=f"--power {self.power}", remedy="give 0.01 (the paper's) to 1 (uniform)")
 
@@ -244,9 +238,8 @@ def _score(model: ScoringModel, ids: np.ndarray) -> TokenScores:
         scores = model.score(ids.ravel().astype(np.uint32), np.arange(len(ids) + 1) * ids.shape[1])
     except MemoryError:
         if len(ids) == 1:
-            raise UserError(
-                f"out of memory on a sequence of {ids.shape[1]:,} ids", where=model.name, remedy="give a shorter --length"
-            ) from None
+            problem = f"out of memory on a sequence of {ids.shape[1]:,} ids"
+            raise UserError(problem, where=model.name, remedy="give a shorter --length") from None
         halves = [_score(model, half) for half in np.array_split(ids, 2)]
         return TokenScores(*(np.concatenate([getattr(half, name) for half in halves]) for name in ("nll", "argmax", "rank")))
     shape = (len(ids), ids.shape[1] - 1)

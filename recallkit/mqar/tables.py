@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.bootstrap import percentile_interval, resample_totals
+from recallkit.attribution.bootstrap import resample_totals
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.errors import UserError
+from recallkit.recall.accuracy import number_or_none, spread
 from recallkit.storage import artifacts, db, schemas
 from recallkit.storage.journal import read_part
 
@@ -163,8 +164,8 @@ def _intervals(samples: pl.DataFrame, models: Sequence[str], pairs: Any) -> list
     rows: list[dict[str, Any]] = [{"model": model, "pairs": pairs} for model in models]
     for name, (above, below) in _SHARES.items():
         found, resampled = (_share(array, above, below) for array in (sums.sum(axis=0), totals))
-        _put(rows, name, None, _bounds(resampled))
-        _put(rows, f"{name}_difference", found - found[0], _bounds(resampled - resampled[:, :1]))
+        _put(rows, name, None, spread(resampled)[1])
+        _put(rows, f"{name}_difference", found - found[0], spread(resampled - resampled[:, :1])[1])
     return rows
 
 
@@ -177,24 +178,11 @@ def _share(sums: np.ndarray, above: str, below: str) -> np.ndarray:
     return share
 
 
-def _bounds(resampled: np.ndarray) -> np.ndarray:
-    """(2, m) bounds of (num_resamples, m); NaN if all resamples agree, so that nothing is known of the spread."""
-    import numpy as np
-
-    known = np.where(np.ptp(resampled, axis=0) > 1e-12, 1.0, np.nan)
-    bounds: np.ndarray = np.stack(percentile_interval(resampled)) * known
-    return bounds
-
-
 def _put(rows: Sequence[dict[str, Any]], name: str, values: np.ndarray | None, bounds: np.ndarray) -> None:
     for place, row in enumerate(rows):
         if values is not None:
-            row[name] = _number(values[place])
-        row[f"{name}_low"], row[f"{name}_high"] = _number(bounds[0, place]), _number(bounds[1, place])
-
-
-def _number(value: float) -> float | None:
-    return float(value) if value == value else None
+            row[name] = number_or_none(values[place])
+        row[f"{name}_low"], row[f"{name}_high"] = number_or_none(bounds[0, place]), number_or_none(bounds[1, place])
 
 
 def _sorted(frame: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:

@@ -75,11 +75,8 @@ def _draw_bigrams(tables: ProfileTables, sources: list[str], palette: Palette) -
 
     rows = [row for row in tables.profile.to_dicts() if row["source"] in (_ALL, *sources)]
     base = alt.Chart(pl.DataFrame([_bar(row) for row in rows]))
-    names = alt.Y(
-        "source:N",
-        sort=[row["source"] for row in rows],
-        axis=alt.Axis(title=None, labelLimit=_LABEL, ticks=False, domain=False),
-    )
+    axis = alt.Axis(title=None, labelLimit=_LABEL, ticks=False, domain=False)
+    names = alt.Y("source:N", sort=[row["source"] for row in rows], axis=axis)
     scale = alt.X("repeated:Q", axis=alt.Axis(title="repeated bigrams a sequence", tickCount=4, format="~s"))
     colour = alt.condition(alt.datum.source == _ALL, alt.value(palette.rest), alt.value(palette.hits))
     bars = base.mark_bar(height=13).encode(y=names, x=scale, color=colour)

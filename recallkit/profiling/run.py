@@ -144,9 +144,8 @@ def _check_counts(table: CountsTable, tokenizer: TextTokenizer, boundary: str) -
     table.check_tokenizer(tokenizer.digest, tokenizer.name)
     if table.meta.get("only") is not None:
         remedy = "count without --only, or profile those sequences with --slices"
-        raise UserError(
-            "counted with --only for certain sequences: bigrams that are missing would look unseen", where=table.path, remedy=remedy
-        )
+        problem = "counted with --only for certain sequences: bigrams that are missing would look unseen"
+        raise UserError(problem, where=table.path, remedy=remedy)
     if table.meta.get("boundary") != boundary:
         console.note(f"{table.path} was counted with --boundary {table.meta.get('boundary')}, this text is profiled with {boundary}")
 

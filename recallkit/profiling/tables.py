@@ -412,11 +412,7 @@ def _distances(sources: list[str], found: Histograms, *, knows_hits: bool) -> pl
     import polars as pl
 
     place, distance = np.nonzero(found.distances[:, histogram_kernels.KIND_REPEATED])
-    counted = {
-        "repeated": found.distances[place, histogram_kernels.KIND_REPEATED, distance],
-        "content": found.distances[place, histogram_kernels.KIND_CONTENT, distance],
-        "ar_hits": found.distances[place, histogram_kernels.KIND_AR_HITS, distance],
-    }
+    counted = {name: found.distances[place, kind, distance] for kind, name in enumerate(("repeated", "content", "ar_hits"))}
     frame = pl.DataFrame(
         {"source": np.array(sources, object)[place].tolist(), "distance": distance, **counted}, schema_overrides={"source": pl.String}
     )
@@ -429,14 +425,8 @@ def _positions(sources: list[str], found: Histograms, seq_len: int, *, knows_hit
     place, bucket = np.nonzero(found.positions[:, :, histogram_kernels.PLACED_TOKENS])
     # The first position of a bucket is 1 + ceil(bucket * seq_len / num_buckets).
     low, high = (-(-(bucket + step) * seq_len // NUM_POSITION_BUCKETS) + 1 - step for step in (0, 1))
-    counted = {
-        "tokens": histogram_kernels.PLACED_TOKENS,
-        "content_tokens": histogram_kernels.PLACED_CONTENT_TOKENS,
-        "repeated": histogram_kernels.PLACED_REPEATED,
-        "content_repeated": histogram_kernels.PLACED_CONTENT_REPEATED,
-        "ar_hits": histogram_kernels.PLACED_AR_HITS,
-    }
-    columns = {name: found.positions[place, bucket, index] for name, index in counted.items()}
+    counted = ("tokens", "content_tokens", "repeated", "content_repeated", "ar_hits")  # in the order of histogram_kernels.PLACED_*
+    columns = {name: found.positions[place, bucket, index] for index, name in enumerate(counted)}
     names = {"source": np.array(sources, object)[place].tolist()}
     frame = pl.DataFrame({**names, "low": low, "high": high, **columns}, schema_overrides={"source": pl.String})
     frame = frame if knows_hits else frame.with_columns(ar_hits=pl.lit(None, pl.Int64))

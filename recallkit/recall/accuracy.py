@@ -5,6 +5,7 @@ Several rows may query one document and are then dependent, so documents are res
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,12 +44,17 @@ def accuracy_intervals(contains: np.ndarray, documents: Sequence[str], num_resam
     totals = resample_totals(sums, num_resamples, seed)
     accuracies = totals[:, 1:] / totals[:, :1]
     differences = accuracies - accuracies[:, :1]
-    return AccuracyIntervals(*_spread(accuracies), *_spread(differences))
+    return AccuracyIntervals(*spread(accuracies), *spread(differences))
 
 
-def _spread(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def spread(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Standard deviation (m,) and bounds (2, m) of the columns of samples (num_resamples, m); NaN if all are equal."""
     import numpy as np
 
     known = np.where(np.ptp(samples, axis=0) > 1e-12, 1.0, np.nan)
     return samples.std(axis=0, ddof=1) * known, np.stack(percentile_interval(samples)) * known
+
+
+def number_or_none(value: float) -> float | None:
+    """A figure as a table has it: None, not NaN, if it is unknown."""
+    return None if math.isnan(value) else float(value)

@@ -158,11 +158,8 @@ class EvaluatedModel:
         model = load_model(self._request)
         spare = model.vocab_size - self.tokenizer.vocab_size
         if self._named_tokenizer is None and not self._is_control and spare > _SPARE_ENTRIES:
-            raise UserError(
-                f"no tokenizer beside it, and its vocabulary of {model.vocab_size:,} entries is not that of {self.tokenizer.name}",
-                where=self.spec,
-                remedy="name its own with --model-tokenizer",
-            )
+            problem = f"no tokenizer beside it, and its vocabulary of {model.vocab_size:,} entries is not that of {self.tokenizer.name}"
+            raise UserError(problem, where=self.spec, remedy="name its own with --model-tokenizer")
         if spare > self.tokenizer.vocab_size:
             console.note(
                 f"{self.spec}: {model.vocab_size:,} entries, but {self.tokenizer.name} has {self.tokenizer.vocab_size:,}: is it its own?"

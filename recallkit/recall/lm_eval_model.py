@@ -275,9 +275,8 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
             return self._generate(jobs) if any(job.most for job in jobs) else self._score(jobs)
         except MemoryError:
             if len(jobs) == 1:
-                raise UserError(
-                    f"out of memory on a prompt of {len(jobs[0].prompt):,} ids", where=self.model.name, remedy="give a shorter --context"
-                ) from None
+                problem = f"out of memory on a prompt of {len(jobs[0].prompt):,} ids"
+                raise UserError(problem, where=self.model.name, remedy="give a shorter --context") from None
             half = len(jobs) // 2
             return self._answer(jobs[:half]) + self._answer(jobs[half:])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from recallkit.recall.records import RecallRow
+from recallkit.recall.prompts import RecallRow
 from recallkit.storage.artifacts import digest_bytes
 from recallkit.text.demo_text import installed_projects
 

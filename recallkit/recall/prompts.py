@@ -1,4 +1,4 @@
-"""Prompts of recall evaluations: as the tasks write them, or the document twice (JRT, arXiv 2407.05483), whole or cut around the answer."""
+"""Rows of recall evaluations, and prompts: as tasks write them, or the document twice (JRT, arXiv 2407.05483), whole or cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,21 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from recallkit.recall.records import RecallRow
+
+@dataclass(frozen=True, slots=True)
+class RecallRow:
+    """One question: `text` ends with the query (`...\\n{key}:`), `value` is what follows it if a model recalls.
+
+    Rows of one document share `doc_id`. `answers` are others that are accepted, if the data has any.
+    """
+
+    doc_id: str
+    text: str
+    value: str
+    key: str | None = None
+    answers: tuple[str, ...] = ()
+    question: str | None = None
+    context: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +139,4 @@ def find_places(prompt: str, value: str, stops: np.ndarray, num_cut: int) -> Pla
     """
     tokens = list(_first_tokens(prompt, value, stops))
     kept = [token for token in tokens if token >= num_cut]
-    return Places(
-        occurrences=len(tokens),
-        distance=len(stops) - kept[-1] if kept else None,
-        answer_cut=bool(tokens) and not kept,
-    )
+    return Places(occurrences=len(tokens), distance=len(stops) - kept[-1] if kept else None, answer_cut=bool(tokens) and not kept)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lm_eval.api.model import LM
 
     from recallkit.recall.lm_eval_model import Recall
-    from recallkit.recall.records import RecallRow
+    from recallkit.recall.prompts import RecallRow
     from recallkit.recall.tables import RecallTables
     from recallkit.recall.tasks import RecallRows
     from recallkit.text.tokenizers import TextTokenizer
@@ -200,17 +200,9 @@ def _write(
 ) -> None:
     from recallkit.recall.tables import write_documents
 
-    asked = {name: facts[name] for name in ("task", "version", "prompt", "cut")}
-    table = [
-        {
-            "model": evaluated.spec,
-            **asked,
-            **_recalled(document, recalls[document["prompt"], document["value"]]),
-        }
-        for document in documents
-    ]
-    more = {"model": evaluated.spec, "num_rows": len(table), "num_dropped": rows.num_dropped}
-    more["comparable"] = rows.is_comparable
+    shared = {"model": evaluated.spec, **{name: facts[name] for name in ("task", "version", "prompt", "cut")}}
+    table = [{**shared, **_recalled(document, recalls[document["prompt"], document["value"]])} for document in documents]
+    more = {"model": evaluated.spec, "num_rows": len(table), "num_dropped": rows.num_dropped, "comparable": rows.is_comparable}
     write_documents(path, table, {**facts, **more, "origin": rows.origin, "tokenizer": evaluated.tokenizer.describe()})
 
 

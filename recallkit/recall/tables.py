@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.errors import UserError
-from recallkit.recall.accuracy import accuracy_intervals
+from recallkit.recall.accuracy import accuracy_intervals, number_or_none
 from recallkit.storage import db, schemas
 from recallkit.storage.artifacts import read_manifest, write_parquet
 
@@ -107,20 +107,16 @@ def _intervals(
             "tokenizer": manifests[model, task]["tokenizer"]["name"],
             "dropped": manifests[model, task]["num_dropped"],
             "comparable": manifests[model, task]["comparable"],
-            "standard_error": _number(found.standard_error[place]),
-            "ci_low": _number(found.bounds[0, place]),
-            "ci_high": _number(found.bounds[1, place]),
+            "standard_error": number_or_none(found.standard_error[place]),
+            "ci_low": number_or_none(found.bounds[0, place]),
+            "ci_high": number_or_none(found.bounds[1, place]),
             "difference": float(means[place] - means[0]),
-            "difference_error": _number(found.difference_error[place]),
-            "difference_low": _number(found.difference_bounds[0, place]),
-            "difference_high": _number(found.difference_bounds[1, place]),
+            "difference_error": number_or_none(found.difference_error[place]),
+            "difference_low": number_or_none(found.difference_bounds[0, place]),
+            "difference_high": number_or_none(found.difference_bounds[1, place]),
         }
         for place, model in enumerate(models)
     ]
-
-
-def _number(value: float) -> float | None:
-    return float(value) if value == value else None
 
 
 def _sorted(frame: pl.DataFrame, order: Mapping[str, Sequence[str]]) -> pl.DataFrame:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
 from recallkit.recall.package_metadata import read_installed
-from recallkit.recall.records import RecallRow
+from recallkit.recall.prompts import RecallRow
 from recallkit.registry import look_up
 from recallkit.storage.artifacts import digest_json
 from recallkit.text.fields import FieldError, FieldFinder, kind_of, present_names
 from recallkit.text.hub import HubShard
-from recallkit.text.readers import COMPRESSION, JsonLinesShard, ParquetShard
+from recallkit.text.readers import COMPRESSION, JsonLinesShard, ParquetShard, suffix_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -47,8 +47,8 @@ class KnownTask:
     name: str
     hub_id: str | None
     description: str
-    lm_eval_name: str | None
-    is_comparable: bool
+    lm_eval_name: str | None = None
+    is_comparable: bool = False
 
 
 OWN = "own"
@@ -60,13 +60,9 @@ TASKS = {
         KnownTask("fda", "hazyresearch/based-fda", "entries of FDA 510(k) decision summaries", "fda", is_comparable=True),
         KnownTask("squad", "hazyresearch/based-squad", "answers in Wikipedia paragraphs (SQuAD)", "squad_completion", is_comparable=True),
         KnownTask(
-            "metadata",
-            None,
-            "headers of installed Python packages; differs between installations, not comparable with published figures",
-            None,
-            is_comparable=False,
+            "metadata", None, "headers of installed Python packages; differs between installations, not comparable with published figures"
         ),
-        KnownTask(OWN, None, "rows of your own: --data FILE", None, is_comparable=False),
+        KnownTask(OWN, None, "rows of your own: --data FILE"),
     )
 }
 
@@ -78,7 +74,7 @@ def tasks_of(data: Path | None) -> list[str]:
     """
     if data is None:
         return ["metadata"]
-    names = [path.name for path in sorted(data.iterdir()) if _suffix(path)] if data.is_dir() else [data.name]
+    names = [path.name for path in sorted(data.iterdir()) if suffix_of(path.name, SUFFIXES)] if data.is_dir() else [data.name]
     found = [task for task in TASKS if any(name.startswith(task) for name in names)]
     if not found and data.is_dir():
         begun = ", ".join(f"{task}*.jsonl" for task in TASKS)
@@ -196,7 +192,7 @@ def _find_file(task: KnownTask, data: Path) -> Path:
         return data
     exact = [data / f"{task.name}{suffix}" for suffix in SUFFIXES]
     named = [path for path in exact if path.is_file()]
-    begun = [path for path in sorted(data.glob(f"{task.name}*")) if path.is_file() and _suffix(path)]
+    begun = [path for path in sorted(data.glob(f"{task.name}*")) if path.is_file() and suffix_of(path.name, SUFFIXES)]
     found = named[:1] or begun
     if not found:
         looked_for = ", ".join([path.name for path in exact] + [f"{task.name}*{suffix}" for suffix in SUFFIXES])
@@ -206,12 +202,8 @@ def _find_file(task: KnownTask, data: Path) -> Path:
     return found[0]
 
 
-def _suffix(path: Path) -> str | None:
-    return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), None)
-
-
 def _file_shard(path: Path) -> Shard:
-    suffix = _suffix(path)
+    suffix = suffix_of(path.name, SUFFIXES)
     if not path.is_file():
         raise UserError("no such file or folder", where=path, remedy="check the path")
     if suffix is None:

@@ -161,11 +161,8 @@ def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: Scor
 
     is_control = kind_of(request.spec).is_control
     if is_control and (options.tokenizer or options.carry_state):
-        raise UserError(
-            "a control model reads the slices' own tokens and keeps no state",
-            where=request.spec,
-            remedy="leave out --model-tokenizer and --carry-state",
-        )
+        problem = "a control model reads the slices' own tokens and keeps no state"
+        raise UserError(problem, where=request.spec, remedy="leave out --model-tokenizer and --carry-state")
     chosen = {
         "tokenizer": identify_tokenizer(request.spec, options.tokenizer),
         "context": options.context,

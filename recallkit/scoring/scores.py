@@ -135,7 +135,8 @@ def score_sequences(model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, l
     """
     windows = _windows(model, offsets, window)
     total = len(ids) - len(offsets) + 1
-    scores = SequenceScores(np.empty(total, np.float32), *(np.empty(total, np.int32) for _ in range(3)), np.ones(total, bool))
+    argmax, rank, context = np.empty((3, total), np.int32)
+    scores = SequenceScores(np.empty(total, np.float32), argmax, rank, context, np.ones(total, bool))
     for chosen in _batches(windows.stops - windows.starts - 1, limit.batch_tokens, window):
         _score_batch(model, ids, windows, chosen, limit, window, scores)
     return scores
@@ -168,17 +169,11 @@ def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) ->
     if context is None or lengths.max(initial=0) <= context:
         return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
     if window.stride is None:
-        raise UserError(
-            f"its context holds {context:,} ids, but a sequence has {lengths.max():,}",
-            where=model.name,
-            remedy=f"read it in windows (recallkit score --stride {max(1, context // 2)}), or slice with --seq-len {context} or less",
-        )
+        remedy = f"read it in windows (recallkit score --stride {max(1, context // 2)}), or slice with --seq-len {context} or less"
+        raise UserError(f"its context holds {context:,} ids, but a sequence has {lengths.max():,}", where=model.name, remedy=remedy)
     if window.stride > context:
-        raise UserError(
-            f"windows of {context:,} ids at a stride of {window.stride:,} leave ids out",
-            where=model.name,
-            remedy=f"give --stride {context} or less",
-        )
+        problem = f"windows of {context:,} ids at a stride of {window.stride:,} leave ids out"
+        raise UserError(problem, where=model.name, remedy=f"give --stride {context} or less")
     extra = np.maximum(0, -(-(lengths - context) // window.stride))
     of = np.repeat(np.arange(len(starts)), extra + 1)
     nth = positions_within(extra + 1)
@@ -191,9 +186,8 @@ def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) ->
 def _context(model: ScoringModel, window: ContextWindow) -> int | None:
     """Ids that the model reads at once. Raises UserError if more are asked for than its context has."""
     if window.context is not None and model.max_length is not None and window.context > model.max_length:
-        raise UserError(
-            f"its context holds {model.max_length:,} ids", where=model.name, remedy=f"give --context {model.max_length} or less"
-        )
+        problem = f"its context holds {model.max_length:,} ids"
+        raise UserError(problem, where=model.name, remedy=f"give --context {model.max_length} or less")
     return model.max_length if window.context is None else window.context
 
 
@@ -235,11 +229,8 @@ def _score_batch(
                 scores = model.score(batch, batch_offsets)
         except MemoryError:
             if len(chosen) == 1:
-                raise UserError(
-                    f"out of memory with one sequence of {longest:,} ids",
-                    where=model.name,
-                    remedy="read it in windows with --context and --stride, or slice with a smaller --seq-len",
-                ) from None
+                remedy = "read it in windows with --context and --stride, or slice with a smaller --seq-len"
+                raise UserError(f"out of memory with one sequence of {longest:,} ids", where=model.name, remedy=remedy) from None
             limit.exclude(len(chosen), longest, model.name)
         else:
             _place(scores, windows, chosen, out)
@@ -265,11 +256,8 @@ def check_finite(name: str, nll: np.ndarray, first: int, offsets: np.ndarray) ->
         predicted_at = offsets - np.arange(len(offsets))
         sequence = int(np.searchsorted(predicted_at, bad[0], side="right")) - 1
         position = int(bad[0] - predicted_at[sequence]) + 1
-        raise UserError(
-            f"its NLL at sequence {first + sequence}, position {position} is {nll[bad[0]]} ({len(bad)} such values in this part)",
-            where=name,
-            remedy="check the weights, or use a wider --dtype",
-        )
+        problem = f"its NLL at sequence {first + sequence}, position {position} is {nll[bad[0]]} ({len(bad)} such values in this part)"
+        raise UserError(problem, where=name, remedy="check the weights, or use a wider --dtype")
 
 
 def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]) -> None:
@@ -305,11 +293,8 @@ def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manif
     step = SEQUENCES_PER_ROW_GROUP // sequences_per_part
     num_rows = sum(part_rows(part) for part in parts)
     if num_rows != manifest["num_rows"]:
-        raise UserError(
-            f"its parts have {num_rows:,} rows for {manifest['num_rows']:,} tokens",
-            where=path,
-            remedy=f"delete {parts[0].parent} and score again",
-        )
+        problem = f"its parts have {num_rows:,} rows for {manifest['num_rows']:,} tokens"
+        raise UserError(problem, where=path, remedy=f"delete {parts[0].parent} and score again")
     totals: dict[str, int] = {}
 
     def groups() -> Iterator[pa.Table]:

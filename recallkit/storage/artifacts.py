@@ -88,7 +88,7 @@ def _is_running(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 
@@ -196,8 +196,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
     try:
         manifest = json.loads(metadata[MANIFEST_KEY])
-    except (ValueError, RecursionError) as error:
-        raise UserError("its manifest is damaged", where=path, remedy="make it again with --force") from error
+    except (ValueError, RecursionError):
+        manifest = None
     if not isinstance(manifest, dict):
         raise UserError("its manifest is damaged", where=path, remedy="make it again with --force")
     check_schema_version(manifest, path)
@@ -258,11 +258,8 @@ def check_schema_version(manifest: dict[str, Any], path: Path) -> None:
     """Raises UserError unless the manifest is of this program's schema version."""
     found = manifest.get("schema_version")
     if found != SCHEMA_VERSION:
-        raise UserError(
-            f"written with table schema {found}, this recallkit reads schema {SCHEMA_VERSION}",
-            where=path,
-            remedy="make it again with --force, or use the recallkit that wrote it",
-        )
+        problem = f"written with table schema {found}, this recallkit reads schema {SCHEMA_VERSION}"
+        raise UserError(problem, where=path, remedy="make it again with --force, or use the recallkit that wrote it")
 
 
 def digest_bytes(*parts: bytes) -> str:

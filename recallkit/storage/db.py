@@ -63,11 +63,8 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 def _check_holds_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     found = connection.execute(query("counts/find_computed")).fetchone()
     if found is not None:
-        raise UserError(
-            f"it holds a {found[0]}, {found[1]}, which recallkit never writes, and it is not asked",
-            where=path,
-            remedy="make the table with `recallkit count`",
-        )
+        problem = f"it holds a {found[0]}, {found[1]}, which recallkit never writes, and it is not asked"
+        raise UserError(problem, where=path, remedy="make the table with `recallkit count`")
 
 
 def frame(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:

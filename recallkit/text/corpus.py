@@ -19,7 +19,7 @@ from recallkit.registry import may_be_hub_id
 from recallkit.text.demo_text import DemoShard
 from recallkit.text.fields import FieldError, FieldFinder
 from recallkit.text.hub import HubShard
-from recallkit.text.readers import COMPRESSION, JsonLinesShard, ParquetShard, TextShard
+from recallkit.text.readers import COMPRESSION, JsonLinesShard, ParquetShard, TextShard, suffix_of
 from recallkit.text.records import Document, Position, ShardSummary, StreamReport
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _shards_of(argument: str, finder: FieldFinder, default_split: str) -> list[S
         return _unique(_found_in(argument, path, finder))
     if glob.has_magic(argument):
         return _unique(_matching(argument, finder))
-    if _HUB_ID.fullmatch(name) and _suffix(name) is None and may_be_hub_id(name):
+    if _HUB_ID.fullmatch(name) and suffix_of(name, SUFFIXES) is None and may_be_hub_id(name):
         return [HubShard(f"{name}:{split}", name, split, name.split("/")[1], finder)]
     near = difflib.get_close_matches(name, ["demo", *PRESETS], n=1)
     remedy = f"did you mean {near[0]}?" if near else "check the path; `recallkit sources` lists what a source can be"
@@ -213,7 +213,8 @@ def _found_in(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: boo
     below = []
     for folder, subfolders, files in os.walk(path):
         subfolders[:] = [subfolder for subfolder in subfolders if not subfolder.startswith(".")]
-        below += [Path(folder, file).relative_to(path).as_posix() for file in files if not file.startswith(".") and _suffix(file)]
+        shards = (file for file in files if not file.startswith(".") and suffix_of(file, SUFFIXES))
+        below += [Path(folder, file).relative_to(path).as_posix() for file in shards]
     if not below and not is_one_of_many:
         raise UserError(f"no {', '.join(SUFFIXES)} file in this folder", where=name, remedy="name the folder that contains the shards")
     return [
@@ -221,21 +222,9 @@ def _found_in(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: boo
     ]
 
 
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _suffix(name: str) -> str | None:
-    return next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), None)
-
-
 def _file_shard(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: bool) -> Shard:
-    suffix = _suffix(path.name)
-    if not str(path).isprintable() or not _is_utf8(str(path)):
+    suffix = suffix_of(path.name, SUFFIXES)
+    if not str(path).isprintable():  # halves of characters, in names that are not UTF-8, are not
         raise UserError("a name with characters that are not text", where=name, remedy="rename it")
     if not path.exists():
         raise UserError("no such file", where=name, remedy="it is a broken link: fix or remove it")

@@ -36,6 +36,11 @@ _REPEATED_BYTES, _MOST_REPEATED = 64, 1 << 28
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
+def suffix_of(name: str, suffixes: Iterable[str]) -> str | None:
+    """The first of `suffixes` (in lower case) that a file's name ends with, in any case."""
+    return next((suffix for suffix in suffixes if name.lower().endswith(suffix)), None)
+
+
 class Shard(Protocol):
     """One input of a stream; its records are numbered from 0.
 

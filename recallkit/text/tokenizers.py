@@ -301,9 +301,8 @@ def load_slices_tokenizer(slices: Path, described: Mapping[str, Any]) -> TextTok
     elif described["name"] == BUILTIN:
         tokenizer = load_tokenizer(BUILTIN, end_token=end_token)
     else:
-        raise UserError(
-            "the tokenizer of these slices is missing", where=path, remedy="run the same `recallkit slice` again, which adds it"
-        )
+        problem = "the tokenizer of these slices is missing"
+        raise UserError(problem, where=path, remedy="run the same `recallkit slice` again, which adds it")
     if tokenizer.digest != described["digest"]:
         raise _not_that_of_the_slices(path, described)
     return tokenizer
@@ -331,9 +330,8 @@ def check_tokenizer_file(slices: Path, tokenizer: TextTokenizer) -> None:
     check_replaceable(path, b"{")
     is_ours = any((slices / name).exists() for name in ("sequences.parquet", "tokens.parquet"))
     if path.exists() and not is_ours and not _holds(path, tokenizer):
-        raise UserError(
-            "a tokenizer that recallkit did not write and will not replace", where=path, remedy="give another directory with -o"
-        )
+        problem = "a tokenizer that recallkit did not write and will not replace"
+        raise UserError(problem, where=path, remedy="give another directory with -o")
 
 
 def keep_tokenizer(slices: Path, tokenizer: TextTokenizer) -> None:
@@ -379,27 +377,20 @@ def _limited(call: Callable[[], Any], size: int, where: object) -> Any:
     try:
         return call_within(seconds, call)
     except TimeoutError as error:
-        raise UserError(
-            f"the tokenizer takes more than {seconds:,.0f} s for {size:,} characters; its pattern may backtrack without end",
-            where=where,
-            remedy="use another tokenizer",
-        ) from error
+        problem = f"the tokenizer takes more than {seconds:,.0f} s for {size:,} characters; its pattern may backtrack without end"
+        raise UserError(problem, where=where, remedy="use another tokenizer") from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # raised for Rust's panics: no subclass of Exception, and not importable
             raise
-        raise UserError(
-            f"the tokenizer fails ({next(iter(str(error).splitlines()), 'no reason given')})", where=where, remedy="use another tokenizer"
-        ) from error
+        problem = f"the tokenizer fails ({next(iter(str(error).splitlines()), 'no reason given')})"
+        raise UserError(problem, where=where, remedy="use another tokenizer") from error
 
 
 def _check_sizes(backend: tokenizers.Tokenizer, name: str, vocab_size: int) -> None:
     """Raises UserError for a tokenizer whose ids or replacements would exhaust the memory."""
     if vocab_size > config.MAX_VOCABULARY:
-        raise UserError(
-            f"ids up to {vocab_size - 1:,}, more than the {config.MAX_VOCABULARY:,} entries that a vocabulary may have",
-            where=name,
-            remedy="use another tokenizer",
-        )
+        problem = f"ids up to {vocab_size - 1:,}, more than the {config.MAX_VOCABULARY:,} entries that a vocabulary may have"
+        raise UserError(problem, where=name, remedy="use another tokenizer")
     growth = 1
     for part in (backend.normalizer, backend.decoder):
         growth *= 1 if part is None else longest_growth(json.loads(part.__getstate__()))
@@ -420,9 +411,8 @@ def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
             loaded = AutoTokenizer.from_pretrained(str(source), trust_remote_code=False, **options)
         backend = loaded.backend_tokenizer
     except FAILURES_TO_READ as error:
-        raise UserError(
-            f"no tokenizer found here ({first_line(error)})", where=path, remedy="give a tokenizer.json with --tokenizer"
-        ) from error
+        problem = f"no tokenizer found here ({first_line(error)})"
+        raise UserError(problem, where=path, remedy="give a tokenizer.json with --tokenizer") from error
     name = path.stem if path.is_file() else path.resolve().name
     return TextTokenizer(backend, name, end_token=end_token, default_end=loaded.eos_token, begin_token=loaded.bos_token)
 
@@ -436,11 +426,8 @@ def _load_from_hub(spec: str, end_token: str | None) -> TextTokenizer:
     try:
         path = hf_hub_download(spec, "tokenizer.json")
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise UserError(
-            f"neither a file nor a tokenizer on the hub ({type(error).__name__})",
-            where=spec,
-            remedy="check the spelling and the network, or give a local tokenizer.json",
-        ) from error
+        problem = f"neither a file nor a tokenizer on the hub ({type(error).__name__})"
+        raise UserError(problem, where=spec, remedy="check the spelling and the network, or give a local tokenizer.json") from error
     return TextTokenizer(_read_tokenizer_file(Path(path)), spec, end_token=end_token)
 
 

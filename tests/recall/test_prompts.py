@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallkit.recall.prompts import Places, cut_around_answer, find_places, make_prompt, split_query
-from recallkit.recall.records import RecallRow
+from recallkit.recall.prompts import Places, RecallRow, cut_around_answer, find_places, make_prompt, split_query
 from recallkit.text.tokenizers import load_tokenizer
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.recall import tasks
-from recallkit.recall.records import RecallRow
+from recallkit.recall.prompts import RecallRow
 from recallkit.recall.tasks import load_rows
 
 RECORDS: list[dict[str, Any]] = [
