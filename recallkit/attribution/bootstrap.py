@@ -5,6 +5,7 @@ Every total is resampled with the same weights, so differences between models, s
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -91,3 +92,8 @@ def _interpolate(ordered: np.ndarray, place: np.ndarray) -> np.ndarray:
     high = np.take_along_axis(ordered, above[None], axis=0)[0]
     result: np.ndarray = low + (high - low) * (place - below)
     return result
+
+
+def number_or_none(value: float) -> float | None:
+    """A figure as a table has it: None, not NaN, if it is unknown."""
+    return None if math.isnan(value) else float(value)

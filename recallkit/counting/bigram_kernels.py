@@ -126,7 +126,8 @@ class BigramCounter:
         """One table of `num_cells` cells per thread. Counting clears the cells it touched, so that kept tables are all zero."""
         num_words = -(-num_cells // _WORD_CELLS)
         if not self._tables or self._tables[0].touched.size < num_words:
-            self._tables = [_Table.zeroed(num_words) for _ in range(self.num_threads)]
+            sizes = ((num_words * _WORD_CELLS, np.uint32), (num_words, np.uint64))
+            self._tables = [_Table(*(np.zeros(size, dtype) for size, dtype in sizes)) for _ in range(self.num_threads)]
         return [_Table(table.counters[: num_words * _WORD_CELLS], table.touched[:num_words]) for table in self._tables]
 
 
@@ -135,10 +136,6 @@ class _Table(NamedTuple):
 
     counters: np.ndarray
     touched: np.ndarray
-
-    @classmethod
-    def zeroed(cls, num_words: int) -> _Table:
-        return cls(np.zeros(num_words * _WORD_CELLS, np.uint32), np.zeros(num_words, np.uint64))
 
 
 class _Layout(NamedTuple):

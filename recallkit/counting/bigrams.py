@@ -235,18 +235,13 @@ class _Runs:
             self.runs.append(self.files.add(counted))
 
     def merge_similar(self) -> list[SavedRun]:
-        """Merges the last two runs while they are of similar size; returns those replaced."""
+        """Merges the last two runs while they are of similar size; returns those replaced, to be removed after the next commit."""
         replaced = []
         while len(self.runs) > 1 and self.runs[-2].num_rows < 2 * self.runs[-1].num_rows:
             a, b = self.runs[-2:]
             self.runs[-2:] = [self.files.merge_two(a, b)]
             replaced += [a, b]
         return replaced
-
-    def discard(self, runs: Sequence[SavedRun]) -> None:
-        """Deletes the files of runs that a committed state no longer names."""
-        for run in runs:
-            self.files.remove(run)
 
     def finish(self, files: RunFiles, num_threads: int) -> SavedRun:
         """All runs as one, among `files`."""
@@ -272,15 +267,12 @@ class _ShardRangeCounter:
 
     def run(self, batches: Iterable[EncodedDocuments]) -> Generator[int, None, CountedShardRange]:
         for encoded in batches:
-            if self._at_limit():
+            if self.limit is not None and self.state.num_tokens >= self.limit:
                 break
             self._add(encoded)
             yield self.state.num_tokens
         self._commit()
         return self._finish()
-
-    def _at_limit(self) -> bool:
-        return self.limit is not None and self.state.num_tokens >= self.limit
 
     def _add(self, encoded: EncodedDocuments) -> None:
         ids, starts = join_documents(encoded, self.counting.end_token_id, self.counting.boundary)
@@ -294,13 +286,13 @@ class _ShardRangeCounter:
         if not self.chunk.has_room(len(ids)):
             self.chunk = _Chunk(ids.dtype, len(ids), self.state.tail)
         self.chunk.append(ids, starts if self.counting.boundary == "document" else starts[:0])
-        last = encoded.positions[-1]
+        last, overlap = encoded.positions[-1], self.counting.overlap
         self.state = CountingState(
             position=Position(last.shard, last.record + 1),
             num_tokens=self.state.num_tokens + len(ids),
             num_documents=self.state.num_documents + len(starts),
-            head=(self.state.head + _listed(ids[: self.counting.overlap]))[: self.counting.overlap],
-            tail=last_ids(self.state.tail + _listed(ids[max(0, len(ids) - self.counting.overlap) :]), self.counting.overlap),
+            head=(*self.state.head, *ids[:overlap].tolist())[:overlap],
+            tail=last_ids((*self.state.tail, *ids[max(0, len(ids) - overlap) :].tolist()), overlap),
         )
 
     def _count_unigrams(self, chunk: _Chunk, counted: BigramRun) -> None:
@@ -321,15 +313,13 @@ class _ShardRangeCounter:
                     counted = keep_only(counted, self.counting.only)
                 runs.add(counted)
             replaced = {kind: runs.merge_similar() for kind, runs in self.runs.items()}
-            self._save()
+            saved = {kind: [asdict(run) for run in runs.runs] for kind, runs in self.runs.items()}
+            self.journal.commit({"stream": asdict(self.state), "runs": saved, "unigrams": self.unigrams.tolist()})
             for kind, old in replaced.items():
-                self.runs[kind].discard(old)
+                for run in old:
+                    self.runs[kind].files.remove(run)
             self.chunk.restart(self.state.tail)
         self.committed_at = time.monotonic()
-
-    def _save(self) -> None:
-        runs = {kind: [asdict(run) for run in runs.runs] for kind, runs in self.runs.items()}
-        self.journal.commit({"stream": asdict(self.state), "runs": runs, "unigrams": self.unigrams.tolist()})
 
     def _finish(self) -> CountedShardRange:
         """Merges the runs into one per kind, and writes the unigram counts as one more."""
@@ -341,10 +331,6 @@ class _ShardRangeCounter:
         runs["tokens"] = tokens.add(tokens.kind.make(seen, self.unigrams[seen]))
         state = self.state
         return CountedShardRange(runs, state.num_tokens, state.num_documents, state.head, state.tail, self.limit)
-
-
-def _listed(ids: np.ndarray) -> tuple[int, ...]:
-    return tuple(ids.tolist())
 
 
 def last_ids(ids: tuple[int, ...], number: int) -> tuple[int, ...]:

@@ -340,7 +340,7 @@ class InfiniGramIndex:
         text, offsets = ids[is_text], places - places[0] - np.arange(count + 1)
         _check_ids(text, self.vocab_size, shard.ids, int(places[0]))
         if self.is_reversed:
-            text = _reverse_each(text, offsets)
+            text = text[np.repeat(offsets[:-1] + offsets[1:] - 1, np.diff(offsets)) - np.arange(len(text))]
         return EncodedDocuments(text, offsets, [""] * count, [Position(number, first + i) for i in range(count)])
 
     def question(self) -> dict[str, Any]:
@@ -396,12 +396,6 @@ def _may_be(place: Path, name: str, width: int) -> bool:
     entry = math.ceil(math.log2(size) / 8)
     fits_table = not table.exists() or table.stat().st_size == size // width * entry
     return size % width == 0 and begins_with_separator and fits_table
-
-
-def _reverse_each(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Reverses the ids of every document."""
-    turned = np.repeat(offsets[:-1] + offsets[1:] - 1, np.diff(offsets)) - np.arange(len(ids))
-    return np.asarray(ids[turned])
 
 
 # ----------------------------------------------------------------------------------------------------- of both kinds

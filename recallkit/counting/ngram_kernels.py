@@ -106,7 +106,7 @@ class NgramCounter:
         """
         ids, segment_starts = _checked(ids, segment_starts)
         if ids.size < self.order:
-            return _empty_run()
+            return NgramRun(*(np.empty(0, np.uint64) for _ in NgramRun._fields))
         with ThreadPoolExecutor(self.num_threads) as pool:
             largest = int(max(pool.map(np.max, np.array_split(ids, min(self.num_threads, ids.size)))))
             if largest >> self._key_bits:
@@ -200,10 +200,6 @@ class _Chunk(NamedTuple):
     @property
     def routing(self) -> tuple[np.ndarray, int]:
         return self.routes, self.shift
-
-
-def _empty_run() -> NgramRun:
-    return NgramRun(*(np.empty(0, np.uint64) for _ in NgramRun._fields))
 
 
 @njit(cache=True, nogil=True)

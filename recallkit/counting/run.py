@@ -19,7 +19,7 @@ from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, note_skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
 
@@ -214,16 +214,22 @@ def _count_shard_ranges(
     job = job if options.engine == "local" and options.workers == 1 else job.for_others()
     progress = console.progress("counting", total=limit)
     with timings.stage("counting", resumed=bool(before)) as stage, progress as show:
-        while missing := _missing(job.parts, shard_ranges, limit, options.workers):
+        missing, counted = _divide(job.parts, shard_ranges, limit, options.workers)
+        while missing:
             for word in work(job, missing, engine=options.engine, workers=options.workers, address=options.address):
                 done += word.num_tokens
                 show(done)
+            missing, counted = _divide(job.parts, shard_ranges, limit, options.workers)
         stage.amounts["tokens"] = done - before
-    return list(_counted(job.parts, shard_ranges, limit))
+    return counted
 
 
-def _missing(parts: Parts, shard_ranges: Sequence[range], limit: int | None, workers: int) -> list[ShardRange]:
-    """The ranges to count next: all that are missing; under a limit as many as there are workers, which may count too much.
+def _divide(
+    parts: Parts, shard_ranges: Sequence[range], limit: int | None, workers: int
+) -> tuple[list[ShardRange], list[CountedShardRange]]:
+    """The ranges to count next, and those that are counted, up to the limit.
+
+    To count: all that are missing; under a limit as many as there are workers, which may count too much.
 
     How much of a range is within the limit is known when all before it are counted. Until then the most that is possible is
     counted, and the range is counted again if that was too much.
@@ -232,6 +238,7 @@ def _missing(parts: Parts, shard_ranges: Sequence[range], limit: int | None, wor
     from recallkit.counting.worker import ShardRange
 
     missing: list[ShardRange] = []
+    counted: list[CountedShardRange] = []
     left = limit
     for number, shards in enumerate(shard_ranges):
         if left == 0 or (limit is not None and len(missing) == workers):
@@ -239,22 +246,10 @@ def _missing(parts: Parts, shard_ranges: Sequence[range], limit: int | None, wor
         found = CountedShardRange.load(parts.path(number))
         if found is None or (not missing and not found.fits(left)):
             missing.append(ShardRange(number, shards.start, shards.stop, left))
-        elif left is not None:
-            left = max(0, left - found.num_tokens)
-    return missing
-
-
-def _counted(parts: Parts, shard_ranges: Sequence[range], limit: int | None) -> Iterator[CountedShardRange]:
-    from recallkit.counting.bigrams import CountedShardRange
-
-    left = limit
-    for number in range(len(shard_ranges)):
-        if left == 0:
-            return
-        found = CountedShardRange.load(parts.path(number))
-        assert found is not None
-        left = None if left is None else left - found.num_tokens
-        yield found
+        else:
+            counted.append(found)
+            left = None if left is None else max(0, left - found.num_tokens)
+    return missing, counted
 
 
 def _tokens_there(parts: Parts, number: int) -> int:

@@ -36,6 +36,7 @@ _FILE_PADDING = {"left": 16, "right": 16, "top": 4, "bottom": 4}
 """Extra room for labels, which may be wider in the reader's font than in the one that the drawing was measured with."""
 _PIXELS_PER_INCH = 300
 _SVG = "http://www.w3.org/2000/svg"
+_GROUP = f"{{{_SVG}}}g"
 _DRAWN = {"svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath"}
 _REFERRING = re.compile(r"(^|:)href$|^on|^src$|^style$")
 _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -205,7 +206,7 @@ def _tidy(element: ET.Element, name: str) -> None:
         _tidy(child, name)
         if _is_nothing(child):
             element.remove(child)
-    element[:] = [part for child in element for part in (child if _is_bare(child) else [child])]
+    element[:] = [part for child in element for part in (child if child.tag == _GROUP and not child.attrib else [child])]
     for key in [key for key in element.attrib if key in _UNSEEN or (key, element.attrib[key]) in {("opacity", "1"), ("aria-label", "")}]:
         del element.attrib[key]
     for key in _PLACES:
@@ -218,7 +219,7 @@ def _tidy(element: ET.Element, name: str) -> None:
     for key, value in element.attrib.items():
         if value.startswith("url(#"):
             element.set(key, f"url(#{name}-{value.removeprefix('url(#')}")
-    if element.tag == f"{{{_SVG}}}g" and len(element):
+    if element.tag == _GROUP and len(element):
         _share(element)
 
 
@@ -238,11 +239,6 @@ def _is_nothing(element: ET.Element) -> bool:
     return kind == "path" and (element.get("display") == "none" or not {"fill", "stroke"} & set(element.attrib))
 
 
-def _is_bare(element: ET.Element) -> bool:
-    """Whether this is a group without attributes."""
-    return element.tag == f"{{{_SVG}}}g" and not element.attrib
-
-
 def _share(group: ET.Element) -> None:
     """Moves paint and font attributes that all children share to the group."""
     for key in _INHERITED:
@@ -258,7 +254,7 @@ def _share(group: ET.Element) -> None:
 
 def _wrapped(run: list[ET.Element]) -> ET.Element:
     """Groups neighbours that are painted alike."""
-    group = ET.Element(f"{{{_SVG}}}g")
+    group = ET.Element(_GROUP)
     group.extend(run)
     _share(group)
     return group

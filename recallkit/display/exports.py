@@ -73,17 +73,12 @@ def _contents(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Se
     """Each file with its first bytes and its content, format by format."""
     frames = tables if isinstance(tables, Mapping) else {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
     made: dict[str, dict[str, tuple[str, str]]] = {
-        "csv": {name: (_csv_head(frame), _csv(frame)) for name, frame in frames.items()} if "csv" in formats else {},
+        "csv": {name: (frame.clear().write_csv(), _csv(frame)) for name, frame in frames.items()} if "csv" in formats else {},
         "json": {name: (_JSON_HEAD, _json(name, frame)) for name, frame in frames.items()} if "json" in formats else {},
         "md": {name: (MARKDOWN_HEAD, table.markdown()) for name, table in shown.items()} if "md" in formats else {},
         "tex": {name: (LATEX_HEAD, table.latex()) for name, table in shown.items()} if "tex" in formats else {},
     }
     return [(folder / f"{name}.{ending}", content) for ending in formats for name, content in made[ending].items()]
-
-
-def _csv_head(frame: pl.DataFrame) -> str:
-    """The first line of a table's CSV file: which identifies a file as ours."""
-    return frame.clear().write_csv()
 
 
 def _csv(frame: pl.DataFrame) -> str:

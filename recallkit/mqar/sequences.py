@@ -11,7 +11,7 @@ nearer, and nothing overlaps. (The paper says a power law; slots and distinct va
 
 Sampling slots without replacement is an exponential race: each slot gets an exponential time with its probability as the rate, and
 the pairs take the slots in ascending order of these times. `place_queries` sorts the times of many sequences at once,
-`place_plainly` does the same one slot at a time.
+the tests do the same one slot at a time.
 """
 
 from __future__ import annotations
@@ -137,24 +137,8 @@ def draw(task: MqarTask, num_keys: int, num_values: int, sample: int) -> Draws:
     return Draws(times, keys, values)
 
 
-def place_plainly(times: Sequence[float], power: float, pairs: int) -> list[int]:
-    """The slot of each pair: the first pair takes the slot with the smallest time, the second the next ... Slow and plain."""
-
-    def rings(slot: int) -> float:
-        rate: float = (slot + 1) ** (power - 1)
-        return times[slot] / rate
-
-    free = list(range(len(times)))
-    taken = []
-    for _ in range(pairs):
-        first = min(free, key=rings)
-        free.remove(first)
-        taken.append(first)
-    return taken
-
-
 def place_queries(times: np.ndarray, power: float, pairs: int) -> np.ndarray:
-    """`place_plainly` for the times (n, num_slots) of many sequences at once: int64 (n, pairs)."""
+    """The slot of each pair, int64 (n, pairs), by `times` (n, num_slots): the first pair takes the slot that rings first, and so on."""
     rates = np.arange(1, times.shape[1] + 1, dtype=np.float64) ** (power - 1)
     slots: np.ndarray = np.argsort(times / rates, axis=1, kind="stable")[:, :pairs]
     return slots
@@ -206,7 +190,7 @@ def ask(model: ScoringModel, vocabulary: MqarVocabulary, task: MqarTask, made: M
 
     Raises UserError if one sequence does not fit into memory.
     """
-    ids, before = _with_prefix(made.ids, vocabulary.prefix), len(vocabulary.prefix)
+    ids, before = np.hstack([np.tile(np.array(vocabulary.prefix, np.int64), (len(made.ids), 1)), made.ids]), len(vocabulary.prefix)
     step = max(1, batch_tokens // ids.shape[1])
     found = [_score(model, ids[start : start + step]) for start in range(0, len(ids), step)]
     nll, argmax, rank = (np.concatenate([getattr(scores, name) for scores in found]) for name in ("nll", "argmax", "rank"))
@@ -226,10 +210,6 @@ def ask(model: ScoringModel, vocabulary: MqarVocabulary, task: MqarTask, made: M
         filler_right=(is_best[:, of_tail] & is_filler).sum(axis=1),
         filler_nll=np.where(is_filler, nll[:, of_tail].astype(np.float64), 0.0).sum(axis=1),
     )
-
-
-def _with_prefix(ids: np.ndarray, prefix: tuple[int, ...]) -> np.ndarray:
-    return np.hstack([np.tile(np.array(prefix, np.int64), (len(ids), 1)), ids])
 
 
 def _score(model: ScoringModel, ids: np.ndarray) -> TokenScores:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.bootstrap import resample_totals
+from recallkit.attribution.bootstrap import number_or_none, resample_totals
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.errors import UserError
-from recallkit.recall.accuracy import number_or_none, spread
+from recallkit.recall.accuracy import spread
 from recallkit.storage import artifacts, db, schemas
 from recallkit.storage.journal import read_part
 

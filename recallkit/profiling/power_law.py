@@ -117,9 +117,9 @@ def _compared(histogram: np.ndarray, x_min: int, alpha: float, ks: float) -> Pow
     geometric = gain([support / x_max], [x_max * float(np.log(mean / (1 + mean)))], even)
     lognormal = gain([logs, logs**2], [-alpha, 0.0], even) if np.count_nonzero(shares) > 2 else None
     exposed = gain([logs], [-alpha], room)
-    gains = (None if found is None else found[0] for found in (geometric, lognormal, exposed))
+    gains = [None if found is None else found[0] for found in (geometric, lognormal, exposed)]
     alpha_exposed = None if exposed is None else -float(exposed[1][0])
-    return PowerLaw(alpha, x_min, x_max, int(histogram[x_min:].sum()), ks, *gains, alpha_exposed=alpha_exposed)
+    return PowerLaw(alpha, x_min, x_max, int(histogram[x_min:].sum()), ks, gains[0], gains[1], gains[2], alpha_exposed)
 
 
 def _log_masses(theta: np.ndarray, statistics: np.ndarray, log_weight: np.ndarray) -> np.ndarray:

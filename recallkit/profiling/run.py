@@ -9,7 +9,7 @@ ends in the same bytes.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,7 +197,7 @@ def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal
             state = block.state
             show(sums.num_tokens)
             if time.monotonic() >= due:
-                _commit(journal, state.to_json(), sums)
+                _commit(journal, asdict(state), sums)
                 due = time.monotonic() + SECONDS_PER_COMMIT
     return state.sequence
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.attribution.aligned import RowReader, batch_ranges, check_labels
-from recallkit.attribution.bootstrap import percentile_interval, resample_totals
+from recallkit.attribution.bootstrap import number_or_none, percentile_interval, resample_totals
 from recallkit.attribution.buckets import position_bucket
 from recallkit.attribution.cells import NUM_POSITION_BUCKETS
 from recallkit.config import MAX_RESAMPLED_SOURCES
@@ -381,13 +381,9 @@ def _fits(
         for kind, name in enumerate(KINDS):
             if name == "ar_hit" and not knows_hits:
                 continue
-            low, high = (_float(value) for value in bounds[kind][:, place])
+            low, high = (number_or_none(value) for value in bounds[kind][:, place])
             rows.append({"source": source, "kind": name, **_fit_row(found.distances[place, kind], fits[place][kind], low, high)})
     return pl.DataFrame(rows, schema=pl.DataFrame(arrow_schema("profile/fits").empty_table()).schema)
-
-
-def _float(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def _fit_row(distances: np.ndarray, fit: PowerLaw | None, mean_log_low: float | None, mean_log_high: float | None) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Several rows may query one document and are then dependent, so documents are res
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,8 +52,3 @@ def spread(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     known = np.where(np.ptp(samples, axis=0) > 1e-12, 1.0, np.nan)
     return samples.std(axis=0, ddof=1) * known, np.stack(percentile_interval(samples)) * known
-
-
-def number_or_none(value: float) -> float | None:
-    """A figure as a table has it: None, not NaN, if it is unknown."""
-    return None if math.isnan(value) else float(value)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.bootstrap import number_or_none
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.errors import UserError
-from recallkit.recall.accuracy import accuracy_intervals, number_or_none
+from recallkit.recall.accuracy import accuracy_intervals
 from recallkit.storage import db, schemas
 from recallkit.storage.artifacts import read_manifest, write_parquet
 

@@ -262,7 +262,14 @@ def check_finite(name: str, nll: np.ndarray, first: int, offsets: np.ndarray) ->
 
 def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScores, facts: dict[str, Any]) -> None:
     """Writes the scores of the sequences from number `first` on as a part, with `facts` in its manifest."""
-    artifacts.write_parquet(path, [_scores_table(first, offsets, scores)], schemas.arrow_schema("scores"), facts, **PARQUET_OPTIONS)
+    import pyarrow as pa
+
+    counts, schema = np.diff(offsets) - 1, schemas.arrow_schema("scores")
+    sequence = np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts)
+    position = (positions_within(counts) + 1).astype(np.int32)
+    columns = (sequence, position, scores.nll, scores.argmax, scores.rank, scores.context, scores.exact)
+    table = pa.Table.from_arrays([pa.array(column) for column in columns], schema=schema)
+    artifacts.write_parquet(path, [table], schema, facts, **PARQUET_OPTIONS)
 
 
 def summarise_scores(path: Path) -> pl.DataFrame:
@@ -270,16 +277,6 @@ def summarise_scores(path: Path) -> pl.DataFrame:
     with db.connect() as connection:
         db.view_file(connection, "scores", path)
         return db.frame(connection, "scores/summarise_scores")
-
-
-def _scores_table(first: int, offsets: np.ndarray, scores: SequenceScores) -> pa.Table:
-    import pyarrow as pa
-
-    counts = np.diff(offsets) - 1
-    sequence = np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts)
-    position = (positions_within(counts) + 1).astype(np.int32)
-    columns = (sequence, position, scores.nll, scores.argmax, scores.rank, scores.context, scores.exact)
-    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=schemas.arrow_schema("scores"))
 
 
 def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manifest: dict[str, Any]) -> dict[str, Any]:

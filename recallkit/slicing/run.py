@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
@@ -96,7 +96,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
                 artifacts.write_parquet(
                     journal.part(journal.num_parts), [table], schemas.arrow_schema("sequences"), {}, use_dictionary=False, compression="lz4"
                 )
-                journal.commit(block.state.to_json())
+                journal.commit(asdict(block.state))
                 show(block.state.num_predictions)
         if not journal.num_parts:
             raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))

@@ -353,8 +353,7 @@ def _each(inner: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 def _is_bytes_row(value: Any) -> bool:
     """[source, bytes, bytes in AR hits or null]"""
-    is_count = _whole()
-    return isinstance(value, list) and len(value) == 3 and _is_text(value[0]) and is_count(value[1]) and _maybe(is_count)(value[2])
+    return isinstance(value, list) and len(value) == 3 and _is_text(value[0]) and _is_count(value[1]) and _maybe(_is_count)(value[2])
 
 
 _is_count = _whole()

@@ -43,10 +43,10 @@ class Stage:
 
 
 class Timings:
-    """The stages of one output, in their order. `known` are those that an earlier run finished, as its manifest has them."""
+    """The stages of one output, in their order."""
 
-    def __init__(self, known: Mapping[str, Any] | None = None) -> None:
-        self._stages: dict[str, dict[str, Any]] = {name: dict(stage) for name, stage in _stages_of(known).items()}
+    def __init__(self) -> None:
+        self._stages: dict[str, dict[str, Any]] = {}
         self._resumed = False
 
     @contextlib.contextmanager
@@ -85,13 +85,6 @@ class Timings:
         return {"seconds": seconds, "resumed": resumed, "stages": self._stages}
 
 
-def _stages_of(timings: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """The stages in a manifest's timings; those that are no such thing are left out."""
-    stages = (timings or {}).get("stages")
-    found = stages.items() if isinstance(stages, dict) else ()
-    return {name: stage for name, stage in found if isinstance(stage, dict) and isinstance(stage.get("seconds"), int | float)}
-
-
 def read_timings(path: Path, **facts: Any) -> dict[str, Any] | None:
     """The timings in a manifest file, if it says these `facts`.
 
@@ -101,8 +94,10 @@ def read_timings(path: Path, **facts: Any) -> dict[str, Any] | None:
     found = manifest.get(KEY)
     if not isinstance(found, dict) or any(manifest.get(name) != value for name, value in facts.items()):
         return None
-    is_sound = isinstance(found.get("seconds"), int | float) and isinstance(found.get("stages"), dict)
-    return {**found, "stages": _stages_of(found)} if is_sound else None
+    if not isinstance(found.get("seconds"), int | float) or not isinstance(found.get("stages"), dict):
+        return None
+    sound = {name: of for name, of in found["stages"].items() if isinstance(of, dict) and isinstance(of.get("seconds"), int | float)}
+    return {**found, "stages": sound}
 
 
 def write_manifest(path: Path, manifest: Mapping[str, Any], timings: Timings) -> None:

@@ -20,7 +20,7 @@ from recallkit.text.demo_text import DemoShard
 from recallkit.text.fields import FieldError, FieldFinder
 from recallkit.text.hub import HubShard
 from recallkit.text.readers import COMPRESSION, JsonLinesShard, ParquetShard, TextShard, suffix_of
-from recallkit.text.records import Document, Position, ShardSummary, StreamReport
+from recallkit.text.records import Document, Position, StreamReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,9 +70,9 @@ class Corpus:
         self.report = StreamReport()
         self._skip_bad = skip_bad
 
-    def summaries(self) -> list[ShardSummary]:
-        """Name and digest of each shard, in stream order."""
-        return [ShardSummary(shard.name, self.digest(number)) for number, shard in enumerate(self.shards)]
+    def digests(self) -> list[str]:
+        """The digest of each shard, in stream order. Raises UserError if one cannot be read."""
+        return [self.digest(number) for number in range(len(self.shards))]
 
     def digest(self, number: int) -> str:
         """The digest of a shard. Raises UserError if it cannot be read."""

@@ -45,14 +45,6 @@ class EncodedDocuments:
     positions: Sequence[Position]
 
 
-@dataclass(frozen=True, slots=True)
-class ShardSummary:
-    """One input of a stream: its name as shown to the user, and a digest that changes with its content."""
-
-    name: str
-    digest: str
-
-
 @dataclass(slots=True)
 class StreamReport:
     """Statistics of a stream: filled while it is read, complete when it ends."""

@@ -8,7 +8,7 @@ By document: the end token precedes each document, and windows are cut inside it
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,13 +44,9 @@ class PackingState:
     sequence: int = 0
     num_predictions: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> PackingState:
-        """The inverse of `to_json`."""
+        """The inverse of `dataclasses.asdict`."""
         return cls(**{**saved, "position": Position(**saved["position"])})
 
 

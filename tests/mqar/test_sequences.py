@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from recallkit.errors import UserError
 from recallkit.models.protocol import TokenScores
-from recallkit.mqar.sequences import MqarTask, MqarVocabulary, ask, draw, make_sequences, place_plainly, place_queries, split_vocabulary
+from recallkit.mqar.sequences import MqarTask, MqarVocabulary, ask, draw, make_sequences, place_queries, split_vocabulary
 from recallkit.text.tokenizers import TextTokenizer, load_tokenizer
 from tests.made_tokenizers import NAMES, made
 
@@ -44,6 +45,22 @@ def tasks(draw_):
     pairs = draw_(st.integers(1, 40))
     length = draw_(st.integers(4 * pairs, 4 * pairs + 60))
     return MqarTask(length, pairs, draw_(st.sampled_from([0.01, 0.5, 1.0, 3.0])), draw_(st.integers(0, 2**62)))
+
+
+def place_plainly(times: Sequence[float], power: float, pairs: int) -> list[int]:
+    """The slot of each pair: the first pair takes the slot with the smallest time, the second the next ... Slow and plain."""
+
+    def rings(slot: int) -> float:
+        rate: float = (slot + 1) ** (power - 1)
+        return times[slot] / rate
+
+    free = list(range(len(times)))
+    taken = []
+    for _ in range(pairs):
+        first = min(free, key=rings)
+        free.remove(first)
+        taken.append(first)
+    return taken
 
 
 @given(tasks(), st.lists(st.integers(0, 10**6), min_size=1, max_size=4))

@@ -119,7 +119,7 @@ def test_reentry_and_digest() -> None:
         start = documents[index].position
         assert list(corpus.documents(start)) == documents[index:]
     assert list(corpus.documents(Position(1, 0))) == []
-    digests = [open_corpus([f"demo:{split}"]).summaries()[0].digest for split in ("validation", "validation", "train")]
+    digests = [open_corpus([f"demo:{split}"]).digests()[0] for split in ("validation", "validation", "train")]
     assert digests[0] == digests[1] != digests[2]
 
 

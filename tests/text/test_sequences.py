@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -78,7 +80,7 @@ def test_packing_goes_on_from_every_block(boundary, documents, seq_len, block, l
         patch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", block)
         whole = list(pack_sequences(batches(documents, [2]), **options))
         for done, stopped_at in enumerate(whole, 1):
-            state = PackingState.from_json(stopped_at.state.to_json())
+            state = PackingState.from_json(asdict(stopped_at.state))
             rest = list(pack_sequences(batches(documents, [3], state.position.record), state=state, **options))
             assert packed(rest) == packed(whole[done:])
             assert [b.first for b in rest] == [b.first for b in whole[done:]]
