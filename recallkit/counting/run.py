@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recallkit.counting import bigrams, make_table
+from recallkit.counting.bigrams import CountedShardRange, CountedStream
+from recallkit.counting.sorted_runs import RunFiles
 from recallkit.counting.table import counts_result, open_counts
 from recallkit.display import console
 from recallkit.errors import UsageError, UserError
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from recallkit.counting.bigrams import CountedShardRange, CountedStream
     from recallkit.counting.worker import CountingJob, ShardRange
     from recallkit.storage.journal import Parts, PartsJournal
     from recallkit.text.joining import Boundary
@@ -60,8 +62,6 @@ def count(
     `only` names a slice directory: bigrams that its sequences do not hold are left out, to save memory and disk.
     Raises UserError for everything a user can correct.
     """
-    from recallkit.counting import bigrams, make_table
-
     options.check(only)
     opened = OpenText(text)
     sequences = only / "sequences.parquet" if only else None
@@ -86,8 +86,6 @@ def count(
 
 def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
     """Writes the bigrams of a counts table to Parquet; a file that is there and holds others is replaced with `force` alone."""
-    from recallkit.counting import make_table
-
     artifacts.check_replaceable(parquet, artifacts.PARQUET_MAGIC)
     table = open_counts(counts)
     if parquet.exists() and not force:
@@ -105,7 +103,7 @@ def import_counts(
     `file` is a table (Parquet or CSV: first, second, count) or an index of tokengrams or infini-gram, whose ids are counted as
     a text's would be: `tokenizer` says what they are, `end_token` what ends documents. Raises UserError for everything a user can correct.
     """
-    from recallkit.counting import index_import, indexes, make_table
+    from recallkit.counting import index_import, indexes
     from recallkit.text.tokenizers import load_tokenizer
 
     if indexes.is_index(file):
@@ -135,7 +133,6 @@ def count_text(
 
     `only`, sorted bigram keys, keeps these bigrams alone. Raises UserError for everything a user can correct.
     """
-    from recallkit.counting import bigrams
     from recallkit.parallel.processes import num_cores
 
     job = _job(opened, journal.parts, options, only)
@@ -152,7 +149,6 @@ def count_text(
 
 
 def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndarray | None) -> CountingJob:
-    from recallkit.counting import bigrams
     from recallkit.counting.worker import CountingJob
 
     tokenizer = opened.tokenizer
@@ -174,11 +170,9 @@ def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndar
 
 def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
     """Every shard cut as finely as it can be: as it was cut when the work began, should the hub have moved on since."""
-    from recallkit.counting.bigrams import MAX_SHARD_RANGES
-
     shards = opened.corpus.shards
     pieces: list[Sequence[Shard]] = []
-    numbers = parts.settle("pieces", lambda: [len(shard.pieces(MAX_SHARD_RANGES)) for shard in shards])
+    numbers = parts.settle("pieces", lambda: [len(shard.pieces(bigrams.MAX_SHARD_RANGES)) for shard in shards])
     for shard, number in zip(shards, numbers, strict=True):
         pieces.append(shard.pieces(number))
         if len(pieces[-1]) != number:
@@ -188,17 +182,13 @@ def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
 
 
 def _plan(shards: Sequence[Shard]) -> list[list[int]]:
-    from recallkit.counting.bigrams import plan_shard_ranges
     from recallkit.text.corpus import sizes_of
 
-    return [[shard_range.start, shard_range.stop] for shard_range in plan_shard_ranges(sizes_of(shards))]
+    return [[shard_range.start, shard_range.stop] for shard_range in bigrams.plan_shard_ranges(sizes_of(shards))]
 
 
 def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:
     """Removes runs in the folder of the parts that belong to none of them: left by processes that were killed at the end of a range."""
-    from recallkit.counting.bigrams import CountedShardRange
-    from recallkit.counting.sorted_runs import RunFiles
-
     done = [shard_range for number in parts.done() if (shard_range := CountedShardRange.load(parts.path(number))) is not None]
     for kind in (*kinds, "tokens"):
         RunFiles(parts.folder, kind).remove_others([shard_range.runs[kind] for shard_range in done])
@@ -234,7 +224,6 @@ def _divide(
     How much of a range is within the limit is known when all before it are counted. Until then the most that is possible is
     counted, and the range is counted again if that was too much.
     """
-    from recallkit.counting.bigrams import CountedShardRange
     from recallkit.counting.worker import ShardRange
 
     missing: list[ShardRange] = []
@@ -254,8 +243,6 @@ def _divide(
 
 def _tokens_there(parts: Parts, number: int) -> int:
     """Tokens of a range that an earlier run counted, according to its part or its journal."""
-    from recallkit.counting.bigrams import CountedShardRange
-
     found = CountedShardRange.load(parts.path(number))
     state = parts.begun_state(number).get("stream", {"num_tokens": 0})
     return int(state["num_tokens"]) if found is None else found.num_tokens

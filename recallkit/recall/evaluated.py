@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import __version__
 from recallkit.display import console
 from recallkit.errors import UserError
+from recallkit.models.kinds import COPY_CONTROL, kind_of
 from recallkit.models.protocol import ModelRequest
 from recallkit.scoring.model_tokenizer import identify_tokenizer, own_tokenizer
 from recallkit.storage import artifacts
@@ -80,8 +81,6 @@ class EvaluatedModel:
     @property
     def copies_text(self) -> bool:
         """Whether it is the text control."""
-        from recallkit.models.kinds import COPY_CONTROL
-
         return self.spec == COPY_CONTROL
 
     @cached_property
@@ -104,14 +103,11 @@ class EvaluatedModel:
 
     @property
     def _is_control(self) -> bool:
-        from recallkit.models.kinds import kind_of
-
         return kind_of(self.spec).is_control
 
     @cached_property
     def _named_tokenizer(self) -> str | None:
         """The tokenizer that the user names, or that comes with the model: with the zoo's the built-in one."""
-        from recallkit.models.kinds import kind_of
         from recallkit.text.tokenizers import BUILTIN
 
         own = BUILTIN if kind_of(self.spec).reads_builtin_tokenizer else own_tokenizer(self.spec)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.errors import UsageError, UserError
+from recallkit.models.kinds import kind_of
 from recallkit.models.protocol import ModelRequest
 from recallkit.scoring.model_tokenizer import identify_tokenizer, own_tokenizer
 from recallkit.storage import artifacts
@@ -156,7 +157,6 @@ def _request(spec: str, slices: Path, sequences: Mapping[str, Any], options: Sco
 
 def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: ScoringOptions) -> dict[str, Any]:
     """Everything that decides the numbers; what has its usual value is left out."""
-    from recallkit.models.kinds import kind_of
     from recallkit.models.loading import identify_model
 
     is_control = kind_of(request.spec).is_control
