@@ -148,6 +148,11 @@ def percent(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
+def or_dash(value: float | None, form: str) -> str:
+    """The value in a format such as `,` or `.2f`; a dash for None."""
+    return "–" if value is None else format(value, form)
+
+
 def counted(number: int, noun: str) -> str:
     """1 -> 1 token, 1203 -> 1,203 tokens."""
     return f"{number:,} {noun}" + "s" * (number != 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.display.console import percent, sparkline
+from recallkit.display.console import or_dash, percent, sparkline
 from recallkit.display.durations import print_timings
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
@@ -89,10 +89,10 @@ def distances_table(tables: ProfileTables) -> Table:
     cells = [
         [
             row["source"],
-            _number(row["median_distance"], ","),
-            _number(row["alpha"], ".2f"),
+            or_dash(row["median_distance"], ","),
+            or_dash(row["alpha"], ".2f"),
             _bounds(row["alpha_ci_low"], row["alpha_ci_high"], 2),
-            _number(row["x_min"], ","),
+            or_dash(row["x_min"], ","),
             curves.get(row["source"], ""),
         ]
         for row in fits
@@ -109,12 +109,12 @@ def fits_table(tables: ProfileTables) -> Table:
             row["source"],
             _KINDS[row["kind"]],
             f"{row['distances']:,}",
-            _number(row["alpha"], ".2f"),
+            or_dash(row["alpha"], ".2f"),
             _bounds(row["alpha_ci_low"], row["alpha_ci_high"], 2),
-            _number(row["x_min"], ","),
+            or_dash(row["x_min"], ","),
             percent(row["tail_share"]),
-            *(_number(row[name], ".3f") for name in ("ks", "gain_exposed")),
-            _number(row["alpha_exposed"], ".2f"),
+            *(or_dash(row[name], ".3f") for name in ("ks", "gain_exposed")),
+            or_dash(row["alpha_exposed"], ".2f"),
         ]
         for row in tables.fits.head(3 * (_MOST_ROWS + 1)).iter_rows(named=True)
     ]
@@ -128,10 +128,6 @@ def fits_table(tables: ProfileTables) -> Table:
 
 def _bounds(low: float | None, high: float | None, digits: int) -> str:
     return "–" if low is None or high is None else f"{low:.{digits}f} to {high:.{digits}f}"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
 
 
 def _curves(tables: ProfileTables) -> dict[str, str]:

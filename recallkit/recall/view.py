@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.display.console import counted, sparkline
+from recallkit.display.console import counted, or_dash, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.slicing.view import powers_of_two
@@ -85,7 +85,7 @@ def answers_table(tables: RecallTables) -> Table:
     return Table(
         "NLL of the answer after the prompt, in nats per token",
         ["model", *tasks],
-        [[model, *(_nats(cells[model, task]["answer_nll"]) for task in tasks)] for model in models],
+        [[model, *(or_dash(cells[model, task]["answer_nll"], ".3f") for task in tasks)] for model in models],
     )
 
 
@@ -137,10 +137,6 @@ def _points(row: Mapping[str, Any]) -> str:
     return "–" if low is None else f"{100 * low:+.1f} to {100 * high:+.1f}"
 
 
-def _nats(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
 def _what_was_asked(row: Mapping[str, Any]) -> str:
     """Numbers of prompts and documents, and of dropped rows."""
     dropped = f", {counted(row['dropped'], 'row')} without a value dropped" if row["dropped"] else ""
@@ -175,7 +171,7 @@ def metrics_table(metrics: pl.DataFrame) -> Table:
             row["task"] if row["version"] is None else f"{row['task']} v{row['version']}",
             row["metric"] if row["filter"] == "none" else f"{row['metric']},{row['filter']}",
             f"{row['value']:.4f}",
-            "–" if row["standard_error"] is None else f"{row['standard_error']:.4f}",
+            or_dash(row["standard_error"], ".4f"),
         ]
         for row in metrics.iter_rows(named=True)
     ]

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
+from recallkit.display.console import or_dash
 from recallkit.display.tables import Table
 from recallkit.errors import UserError, printable
 
@@ -237,17 +238,13 @@ def _difference(shown: ShownSequence, row: Mapping[str, Any]) -> float:
 
 
 def _cells(shown: ShownSequence, row: Mapping[str, Any]) -> list[str]:
-    cells = [_visible(row["text"]), f"{row['position']:,}", _whole(row["earlier"]), _whole(row["train_count"])]
+    cells = [_visible(row["text"]), f"{row['position']:,}", or_dash(row["earlier"], ","), or_dash(row["train_count"], ",")]
     if shown.model is None:
         return cells
     place = 0 if shown.reference is None else 1
     guess = row[f"predicted_{place}"]
     predicted = "" if row[f"right_{place}"] else "–" if guess is None else _visible(guess)
     return [*cells, *(f"{row[f'nll_{side}']:.2f}" for side in range(place + 1)), predicted]
-
-
-def _whole(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
 
 
 def _visible(token: str) -> str:

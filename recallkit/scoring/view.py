@@ -62,7 +62,7 @@ def print_checks(checks: Mapping[str, Mapping[str, Any]]) -> None:
             f"{check['tokens']:,}",
             f"{check['largest']:.2e}",
             f"{check['mean']:.2e}",
-            "–" if check["same_argmax"] is None else percent(check["same_argmax"], 2),
+            percent(check["same_argmax"], 2),
         ]
         for model, check in checks.items()
     ]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.display.console import percent, sparkline
+from recallkit.display.console import or_dash, percent, sparkline
 from recallkit.display.durations import print_timings
 from recallkit.display.tables import Table
 from recallkit.storage import artifacts
@@ -54,7 +54,7 @@ def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any]) -> Table:
             row["source"],
             f"{row['tokens']:,}",
             percent(row["repeated_share"]),
-            "–" if row["ar_hits"] is None else f"{row['ar_hits']:,}",
+            or_dash(row["ar_hits"], ","),
             percent(row["ar_hit_share"], 2),
         ]
         for row in summary.head(_MOST_ROWS + 1).iter_rows(named=True)
