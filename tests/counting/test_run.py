@@ -182,7 +182,7 @@ def test_a_shard_range_given_out_twice_is_counted_once(text, whole, tmp_path):
     identity = {**opened.identity(), "only": None}
     with PartsJournal(tmp_path / "counts.duckdb", identity) as journal:
         job = counting._job(opened, journal.parts, CountingOptions(), None).for_others()
-        missing = counting._missing(journal.parts, [range(*ends) for ends in counting._plan(job.shards)], None, 1)
+        missing, _ = counting._divide(journal.parts, [range(*ends) for ends in counting._plan(job.shards)], None, 1)
         told: list[int] = []
         twice = [threading.Thread(target=lambda: told.append(sum(d.num_tokens for d in job.open().run(missing)))) for _ in range(2)]
         for thread in twice:
