@@ -224,7 +224,7 @@ def _found_in(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: boo
 
 def _file_shard(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: bool) -> Shard:
     suffix = suffix_of(path.name, SUFFIXES)
-    if not str(path).isprintable():  # halves of characters, in names that are not UTF-8, are not
+    if not str(path).isprintable():  # nor are the surrogates in names that are not UTF-8
         raise UserError("a name with characters that are not text", where=name, remedy="rename it")
     if not path.exists():
         raise UserError("no such file", where=name, remedy="it is a broken link: fix or remove it")
