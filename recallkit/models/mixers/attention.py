@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, linear_flops, widened
 from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
 from recallkit.models.mixers.short_conv import ShortConv
 
@@ -86,8 +86,7 @@ class Attention(Mixer):
 
     def merge(self, context: Tensor) -> Tensor:
         """context: (b, h, t, k) -> (b, t, d): the heads side by side, projected."""
-        y: Tensor = self.out_proj(context.transpose(1, 2).flatten(2))
-        return y
+        return applied(self.out_proj, context.transpose(1, 2).flatten(2))
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.reference`."""

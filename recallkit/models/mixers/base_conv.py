@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.nn import functional
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.api import Mixer, State, applied, linear_flops
 from recallkit.models.mixers.filters import FILTERS, FilterConv, make_filter
 from recallkit.models.mixers.short_conv import ShortConv
 
@@ -108,14 +108,12 @@ class GatedShortConv(Mixer):
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.forward`."""
         mixed, gate = self.in_proj(u).chunk(2, dim=-1)
-        y: Tensor = self.out_proj(self.conv(mixed, activation="silu", gate=gate))
-        return y
+        return applied(self.out_proj, self.conv(mixed, activation="silu", gate=gate))
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.reference`."""
         mixed, gate = self.in_proj(u).chunk(2, dim=-1)
-        y: Tensor = self.out_proj(functional.silu(self.conv.reference(mixed)) * gate)
-        return y
+        return applied(self.out_proj, functional.silu(self.conv.reference(mixed)) * gate)
 
     def initial_state(self, batch: int) -> State:
         """The last inputs, within reach of the convolution."""

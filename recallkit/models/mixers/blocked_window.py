@@ -22,14 +22,7 @@ class BlockedWindow(Attention):
     too, so that none of it sees fewer than `window` keys once the text is that long. Other options are those of `Attention`.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        window: int = 64,
-        previous: bool = False,
-        **options: Any,
-    ) -> None:
+    def __init__(self, d_model: int, *, window: int = 64, previous: bool = False, **options: Any) -> None:
         super().__init__(d_model, **options)
         if window < 1:
             raise ValueError(f"a block of {window} tokens sees nothing")

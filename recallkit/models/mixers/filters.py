@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from recallkit.kernels.long_conv.api import long_conv
-from recallkit.models.mixers.api import widened
-from recallkit.models.mixers.fft_conv import conv_flops
+from recallkit.models.mixers.api import conv_flops, widened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

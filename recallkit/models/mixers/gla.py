@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from recallkit.kernels.gated_linear_attention.api import gated_linear_attention
-from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,5 +112,4 @@ class GLA(Mixer):
         o = widened(o)
         normed = nn.functional.rms_norm(o, (self.value_dim,), self.norm.weight.to(o.dtype), self.norm.eps)
         gate = nn.functional.silu(self.g_proj(u))
-        y: Tensor = self.out_proj(gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))
-        return y
+        return applied(self.out_proj, gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from recallkit.kernels.long_conv.api import long_conv
-from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
-from recallkit.models.mixers.fft_conv import conv_flops
+from recallkit.models.mixers.api import Mixer, State, applied, conv_flops, linear_flops, widened
 from recallkit.models.mixers.s4d import DiagonalSSM
 
 if TYPE_CHECKING:
@@ -91,8 +90,7 @@ class H3(Mixer):
         """mixed: (b, p, p, t, h), the state spaces' outputs -> (b, t, d)."""
         q = self.q_proj(u)
         answers = (self._by_head(q).unsqueeze(2) * (mixed + self.skip * products)).sum(1)
-        y: Tensor = self.out_proj(answers.permute(0, 2, 3, 1).flatten(2).to(q.dtype))
-        return y
+        return applied(self.out_proj, answers.permute(0, 2, 3, 1).flatten(2).to(q.dtype))
 
     def _by_head(self, x: Tensor) -> Tensor:
         """(b, t, d) -> (b, p, t, h): a head's channels are contiguous."""

@@ -10,7 +10,7 @@ from torch import nn
 from recallkit.kernels.linear_attention import CHUNK, Decay, LinearState, linear_attention_chunked, linear_attention_step
 from recallkit.kernels.taylor_attention.api import taylor_attention, taylor_attention_step
 from recallkit.kernels.taylor_attention.state import TaylorState
-from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.feature_maps import make_feature_map
 from recallkit.models.mixers.short_conv import ShortConv
 
@@ -190,8 +190,7 @@ class LinearAttention(Mixer):
 
     def _merge(self, y: Tensor, u: Tensor) -> Tensor:
         """The outputs of the heads, (b, h, t, v) -> (b, t, d)."""
-        projected: Tensor = self.out_proj(y.transpose(1, 2).flatten(start_dim=2).to(u.dtype))
-        return projected
+        return applied(self.out_proj, y.transpose(1, 2).flatten(start_dim=2).to(u.dtype))
 
     def _scan(
         self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, state: State | None, *, final_state: bool = True

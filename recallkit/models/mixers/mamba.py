@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from recallkit.kernels.selective_scan.api import selective_scan, selective_scan_step
 from recallkit.kernels.short_conv.api import short_conv
-from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, linear_flops, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,16 +61,12 @@ class Mamba(Mixer):
         dt = functional.softplus(self.dt_proj(r))
         x, dt, write, read, z = (part.transpose(0, 1) for part in (x, dt, write, read, z))
         y, _ = selective_scan(x, dt, -torch.exp(self.A_log), write, read, skip=self.D, gate=z, impl="reference")
-        mixed: Tensor = self.out_proj(y.transpose(0, 1))
-        return mixed
+        return applied(self.out_proj, y.transpose(0, 1))
 
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`."""
         like = widened(self.A_log)
-        return {
-            "conv": like.new_zeros(batch, self.conv_kernel - 1, self.width),
-            "scan": like.new_zeros(batch, self.state, self.width),
-        }
+        return {"conv": like.new_zeros(batch, self.conv_kernel - 1, self.width), "scan": like.new_zeros(batch, self.state, self.width)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
@@ -105,8 +101,7 @@ class Mamba(Mixer):
             y = step.unsqueeze(0)
         else:
             y, last = selective_scan(x, dt, rates, write, read, start, skip=self.D, gate=z)
-        mixed: Tensor = self.out_proj(y.to(z.dtype))
-        return mixed.transpose(0, 1), latest, last
+        return self.out_proj(y.to(z.dtype)).transpose(0, 1), latest, last
 
 
 def initial_dt_bias(channels: int) -> Tensor:

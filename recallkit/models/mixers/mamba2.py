@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from recallkit.kernels.decayed_attention.api import decayed_attention
 from recallkit.kernels.short_conv.api import short_conv
-from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.mamba import initial_dt_bias
 
 if TYPE_CHECKING:
@@ -141,5 +141,4 @@ class Mamba2(Mixer):
         """Gated, normalised and projected: y, z (t, b, d_inner) -> (b, t, d)."""
         gated = torch.unflatten(y * functional.silu(z.to(y.dtype)), -1, (self.groups, -1))
         normed = functional.rms_norm(gated, gated.shape[-1:], eps=self.eps).flatten(-2) * self.norm.weight
-        mixed: Tensor = self.out_proj(normed.to(z.dtype))
-        return mixed.transpose(0, 1)
+        return applied(self.out_proj, normed.to(z.dtype)).transpose(0, 1)

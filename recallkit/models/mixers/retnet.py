@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from recallkit.kernels.decayed_attention.api import decayed_attention
-from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.linear_attention import log_decays
 from recallkit.models.mixers.rotary import rotate, rotate_reference
 from recallkit.models.mixers.short_conv import ShortConv
@@ -125,5 +125,4 @@ class RetNet(Mixer):
         o = widened(o)
         normed = o * torch.rsqrt(o.square().mean(dim=-1, keepdim=True) + self.eps)
         gate = nn.functional.silu(self.g_proj(u))
-        y: Tensor = self.out_proj(gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))
-        return y
+        return applied(self.out_proj, gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from recallkit.kernels.lookup_attention.api import lookup_attention
-from recallkit.models.mixers.api import State, linear_flops
+from recallkit.models.mixers.api import State, applied, linear_flops
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.selection import Selector, follower_lists, followers, hash_share, hash_share_reference, repeated
 
@@ -55,10 +55,7 @@ class SelectiveAttention(Attention):
             raise ValueError(f"keys {keys} with selection {selection}: all, or with programmatic matches")
         if not 0 < share <= 1:
             raise ValueError(f"share is {share}, not a fraction of the positions")
-        self.selection = selection
-        self.share = share
-        self.keys = keys
-        self.seed = seed
+        self.selection, self.share, self.keys, self.seed = selection, share, keys, seed
         # Whether ids are needed depends on the selection, so this is an attribute of the instance.
         self.needs_ids = selection == "programmatic"  # type: ignore[misc]
         self.selector = Selector(d_model, share, penalty) if selection == "learned" else None
@@ -139,8 +136,7 @@ class SelectiveAttention(Attention):
     def _choose(self, u: Tensor, places: Tensor) -> Tensor:
         """u: (b, t, d), places: (t,) or (b, t) -> which positions are selected, (b or 1, t); with a gradient where it is learned."""
         if self.selector is not None:
-            chosen: Tensor = self.selector(u)
-            return chosen
+            return applied(self.selector, u)
         places = places if places.dim() == 2 else places[None]
         return hash_share(self.seed, places) < self.share if self.selection == "random" else torch.ones_like(places)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from recallkit.models.mixers.api import State
 
+    Read = Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]]
 
 WIDEST_RING = 512
 """Largest ring of keys, which is copied entirely at each step: wider windows keep a state that grows with the text."""
@@ -65,8 +66,7 @@ class SlidingWindow(Attention):
         """See `Mixer.initial_state`."""
         if not self.has_rings:
             return super().initial_state(batch)
-        rings = empty_window(batch, self.num_heads, self.window, self.head_width, like=self.qkv.weight)
-        state: State = rings._asdict()
+        state: State = empty_window(batch, self.num_heads, self.window, self.head_width, like=self.qkv.weight)._asdict()
         return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
 
     @property
@@ -82,8 +82,7 @@ class SlidingWindow(Attention):
         rings = _rings(state)
         q, k, v = (x.squeeze(2).to(rings.keys.dtype) for x in self.split_heads(z))
         context, rings = window_attention_step(q, k, v, rings, rope_base=self.rope_base, rope_width=self.rope_width)
-        y: Tensor = self.out_proj(context.flatten(1))
-        return y, rings._asdict() | recent
+        return self.out_proj(context.flatten(1)), rings._asdict() | recent
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`."""
@@ -126,18 +125,14 @@ def _is_fresh(seen: Tensor) -> bool:
     return seen.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(seen.any())
 
 
-def read_grown(
-    read: Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]], u: Tensor, state: State, ids: Tensor | None, size: int
-) -> tuple[Tensor, State]:
+def read_grown(read: Read, u: Tensor, state: State, ids: Tensor | None, size: int) -> tuple[Tensor, State]:
     """With a growing state: a first text is read at once, a long later one in chunks of `size`."""
     if u.shape[1] <= size or state["keys"].shape[2] == 0:
         return read(u, state, ids)
     return read_in_pieces(read, u, state, ids, size)
 
 
-def read_in_pieces(
-    read: Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]], u: Tensor, state: State, ids: Tensor | None, size: int
-) -> tuple[Tensor, State]:
+def read_in_pieces(read: Read, u: Tensor, state: State, ids: Tensor | None, size: int) -> tuple[Tensor, State]:
     """A text read in chunks of `size` tokens, so that the masks of all pairs stay small."""
     t, outputs = u.shape[1], []
     for start in range(0, t, size):

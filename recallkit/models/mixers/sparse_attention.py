@@ -102,12 +102,8 @@ class SparseAttention(Attention):
             raise ValueError(f"multihead gives each half of the heads a part, and {self.num_heads} heads cannot be halved")
         if stride < 1 or not 0 <= sparsity <= 1:
             raise ValueError(f"a stride of {stride} and a sparsity of {sparsity}: at least 1, and from 0 to 1")
-        self.pattern = pattern
-        self.configuration = configuration
-        self.stride = stride
-        self.sparsity = sparsity
-        self.layer = layer
-        self.seed = seed
+        self.pattern, self.configuration, self.layer = pattern, configuration, layer
+        self.stride, self.sparsity, self.seed = stride, sparsity, seed
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
         """See `Attention.sees`."""

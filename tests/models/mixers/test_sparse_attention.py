@@ -156,7 +156,7 @@ def test_a_long_text_is_counted_without_a_mask(options, monkeypatch):
         ({"pattern": "zigzag"}, "no sparse pattern"),
         ({"configuration": "both"}, "no configuration"),
         ({"pattern": "star", "configuration": "multihead"}, "one part"),
-        ({"num_heads": 1, "configuration": "multihead"}, "halves"),
+        ({"num_heads": 1, "configuration": "multihead"}, "half of the heads"),
         ({"stride": 0}, "stride"),
         ({"sparsity": 1.5}, "sparsity"),
     ],
