@@ -74,7 +74,6 @@ class Taylor(FeatureMap):
         self.num_features = num_taylor_features(feature_dim)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `FeatureMap.forward`."""
         return taylor_features(x)
 
     def reference(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -87,7 +86,6 @@ class Taylor(FeatureMap):
         return taylor_scores(q, k)
 
     def flops(self) -> int:
-        """See `FeatureMap.flops`."""
         return 2 * self.feature_dim + 2 * self.feature_dim + self.feature_dim * (self.feature_dim - 1) // 2
 
     def score_flops(self) -> int:
@@ -105,11 +103,9 @@ class Elementwise(FeatureMap):
         self.function, self.operations = function, operations
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `FeatureMap.forward`."""
         return self.function(x)
 
     def flops(self) -> int:
-        """See `FeatureMap.flops`."""
         return self.operations * self.feature_dim
 
 
@@ -128,14 +124,12 @@ class CosFormer(FeatureMap):
         self.max_length = max_length
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `FeatureMap.forward`."""
         assert positions is not None
         angles = positions.to(x.dtype) * (math.pi / 2 / self.max_length)
         positive = x.relu()
         return torch.cat([positive * angles.cos(), positive * angles.sin()], dim=-1)
 
     def flops(self) -> int:
-        """See `FeatureMap.flops`."""
         return 3 * self.feature_dim
 
 
@@ -159,13 +153,11 @@ class Performer(FeatureMap):
         self.register_buffer("projection", _orthogonal_normal(self.num_features, feature_dim, seed))
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `FeatureMap.forward`."""
         x = x / self.root
         exponents = x @ self.projection.to(x.dtype).T - x.square().sum(dim=-1, keepdim=True) / 2
         return (exponents.exp() + self.STABILISER) / math.sqrt(self.num_features)
 
     def flops(self) -> int:
-        """See `FeatureMap.flops`."""
         return self.num_features * (2 * self.feature_dim + 3) + 3 * self.feature_dim
 
 

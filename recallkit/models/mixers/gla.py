@@ -57,7 +57,6 @@ class GLA(Mixer):
         self.out_proj = nn.Linear(value_width, d_model, bias=False)
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         return self.read(u, {})[0]
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:

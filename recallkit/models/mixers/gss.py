@@ -43,10 +43,8 @@ class GSS(StateSpaceMixer):
         return projections + self.ssm.flops(t) + t * ((8 + 8 + 2) * self.width + (8 + 1) * gate_width)
 
     def inputs(self, u: Tensor) -> Tensor:
-        """See `StateSpaceMixer.inputs`."""
         return applied(self.norm, functional.gelu(self.narrow(u)))
 
     def outputs(self, mixed: Tensor, w: Tensor, u: Tensor) -> Tensor:
-        """See `StateSpaceMixer.outputs`."""
         gate = functional.gelu(self.gate(u))
         return applied(self.out_proj, self.widen((mixed + self.skip * w).to(gate.dtype)) * gate)

@@ -40,13 +40,11 @@ class H3(Mixer):
         self.out_proj = nn.Linear(d_model, d_model)
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         k = self.k_proj(u)
         products = self._products(long_conv(k, self.shift, skip=self.shift_skip, out_dtype=k.dtype), u)
         return self._queried(self.ssm(products.flatten(0, 2)).view_as(products), products, u)
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         k = self.k_proj(u)
         products = self._products(long_conv(k, self.shift, skip=self.shift_skip, impl="reference"), u)
         return self._queried(self.ssm.reference(products.flatten(0, 2)).view_as(products), products, u)
@@ -60,7 +58,6 @@ class H3(Mixer):
         }
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         k = self.k_proj(u)
         keys = torch.cat([state["keys"], k.to(state["keys"].dtype)], dim=1)
         # Keys are kept in a wider type than the inputs': a kernel needs them in the narrow one again.

@@ -59,7 +59,6 @@ class Hyena(Mixer):
         return applied(self.out_proj, z)
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         *gates, z = self._parts(self.short_conv.reference(self.in_proj(u)))
         for gate, taps, skip in zip(reversed(gates[1:]), self._filters(u.shape[1]), self.skip, strict=True):
             z = gate * z
@@ -72,7 +71,6 @@ class Hyena(Mixer):
         return {"short": self.short_conv.initial_state(batch), "inputs": weight.new_zeros(batch, self.order - 1, 0, self.d_model)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         parts, short = self.short_conv.read(self.in_proj(u), state["short"])
         *gates, z = self._parts(parts)
         history, inputs = state["inputs"], []

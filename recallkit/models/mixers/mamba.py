@@ -50,11 +50,9 @@ class Mamba(Mixer):
             self.dt_proj.bias.copy_(initial_dt_bias(self.width))
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         return self._mix(u, None, None)[0]
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         x, z = self.in_proj(u).chunk(2, dim=-1)
         x, _ = short_conv(x, self.conv1d.weight.squeeze(1), bias=self.conv1d.bias, activation="silu", impl="reference")
         r, write, read = self.x_proj(x).split([self.dt_rank, self.state, self.state], dim=-1)
@@ -64,12 +62,10 @@ class Mamba(Mixer):
         return applied(self.out_proj, y.transpose(0, 1))
 
     def initial_state(self, batch: int) -> State:
-        """See `Mixer.initial_state`."""
         like = widened(self.A_log)
         return {"conv": like.new_zeros(batch, self.conv_kernel - 1, self.width), "scan": like.new_zeros(batch, self.state, self.width)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         y, conv, scan = self._mix(u, state["conv"], state["scan"])
         return y, {"conv": conv, "scan": scan}
 

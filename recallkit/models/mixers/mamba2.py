@@ -65,7 +65,6 @@ class Mamba2(Mixer):
         self.out_proj = nn.Linear(self.width, d_model, bias=False)
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         return self._mix(*self._projected(u), None, None)[0]
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
@@ -91,7 +90,6 @@ class Mamba2(Mixer):
         }
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         z, convolved, dt = self._projected(u)
         y, conv, scan = self._mix(z, convolved, dt, state["conv"], state["scan"])
         return y, {"conv": conv, "scan": scan}

@@ -54,7 +54,6 @@ class RetNet(Mixer):
         self.short_conv = ShortConv((2 + value_factor) * d_model, short_conv, bias=False) if short_conv else None
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         z = self._project(u)
         q, k, v = self._split(z if self.short_conv is None else self.short_conv(z))
         o, _ = self._attend(q, k, v, torch.arange(u.shape[1], device=u.device), None)

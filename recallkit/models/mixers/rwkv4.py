@@ -49,7 +49,6 @@ class RWKV4(Mixer):
             nn.init.zeros_(layer_at_zero.weight)
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         before = torch.cat([torch.zeros_like(u[:, :1]), u[:, :-1]], dim=1)
         k, v, r = self._projected(u, before)
         outputs = []
@@ -60,13 +59,11 @@ class RWKV4(Mixer):
         return applied(self.out_proj, torch.sigmoid(r) * torch.stack(outputs, dim=1))
 
     def initial_state(self, batch: int) -> State:
-        """See `Mixer.initial_state`."""
         like = widened(self.time_decay)
         sums = empty_state(batch, self.d_model, dtype=like.dtype, device=like.device)
         return {"previous": like.new_zeros(batch, self.d_model), **sums._asdict()}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         u = u.transpose(0, 1)
         k, v, r = self._projected(u, previous_inputs(u, state["previous"]))
         sums = Rwkv4State(*(state[name] for name in Rwkv4State._fields))

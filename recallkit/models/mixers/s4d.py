@@ -203,12 +203,10 @@ class StateSpaceMixer(Mixer):
         raise NotImplementedError
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         w = self.inputs(u)
         return self.outputs(self.ssm(w), w, u)
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         w = self.inputs(u)
         return self.outputs(self.ssm.reference(w), w, u)
 
@@ -217,13 +215,11 @@ class StateSpaceMixer(Mixer):
         return {"poles": self.ssm.initial_state(batch)}
 
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
         w = self.inputs(u)
         mixed, poles = self.ssm.step(w, state["poles"])
         return self.outputs(mixed, w, u), {"poles": poles}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         w = self.inputs(u)
         mixed, poles = self.ssm.read(w, state["poles"])
         return self.outputs(mixed, w, u), {"poles": poles}
@@ -263,6 +259,5 @@ class S4D(StateSpaceMixer):
         return self.ssm.flops(t) + linear_flops(t, self.out_proj) + t * self.d_model * (2 + 8 + 5 * self.glu)
 
     def outputs(self, mixed: Tensor, w: Tensor, u: Tensor) -> Tensor:
-        """See `StateSpaceMixer.outputs`."""
         y: Tensor = self.out_proj(functional.gelu(mixed + self.skip * u).to(u.dtype))
         return functional.glu(y, dim=-1) if self.glu else y

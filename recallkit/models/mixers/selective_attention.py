@@ -62,7 +62,6 @@ class SelectiveAttention(Attention):
         self._excess: Tensor | None = None
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         places = torch.arange(u.shape[1], device=u.device)
         q, k, v = self.project(u, places)
         if self.keys == "matches":
@@ -72,7 +71,6 @@ class SelectiveAttention(Attention):
         return self.merge(_where_chosen(self.attend(q, k, v), chosen))
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         t = u.shape[1]
         q, new = self.extend(u, state)
         if self.needs_ids:
@@ -92,7 +90,6 @@ class SelectiveAttention(Attention):
         return self.merge(_where_chosen(F.scaled_dot_product_attention(q, new["keys"], new["values"], attn_mask=mask), chosen)), new
 
     def chosen_reference(self, u: Tensor, ids: list[int] | None) -> list[list[list[int]]]:
-        """See `Attention.chosen_reference`."""
         stood: dict[int, list[int]] = {}
         seen = []
         for i in range(u.shape[0]):

@@ -42,28 +42,22 @@ class SlidingWindow(Attention):
         self.window = window
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """See `Attention.sees`."""
         return (keys <= queries) & (keys > queries - self.window)
 
     def keys_of(self, query: int, head: int) -> list[int]:
-        """See `Attention.keys_of`."""
         return list(range(max(0, query - self.window + 1), query + 1))
 
     def num_kept(self) -> int:
-        """See `Attention.num_kept`."""
         return self.window
 
     def num_pairs(self, t: int) -> int:
-        """See `Attention.num_pairs`."""
         full = min(t, self.window)
         return self.num_heads * (full * (full + 1) // 2 + (t - full) * self.window)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Attention.attend`."""
         return window_attention(q, k, v, self.window)
 
     def initial_state(self, batch: int) -> State:
-        """See `Mixer.initial_state`."""
         if not self.has_rings:
             return super().initial_state(batch)
         state: State = empty_window(batch, self.num_heads, self.window, self.head_width, like=self.qkv.weight)._asdict()
@@ -75,7 +69,6 @@ class SlidingWindow(Attention):
         return self.window <= WIDEST_RING
 
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
         if not self.has_rings:
             return super().step(u, state, ids)
         z, recent = self.convolved(u.unsqueeze(1), state)
@@ -85,7 +78,6 @@ class SlidingWindow(Attention):
         return self.out_proj(context.flatten(1)), rings._asdict() | recent
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         if not self.has_rings:
             return read_grown(super().read, u, state, ids, self.window)
         t = u.shape[1]

@@ -106,13 +106,11 @@ class SparseAttention(Attention):
         self.stride, self.sparsity, self.seed = stride, sparsity, seed
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """See `Attention.sees`."""
         if self.configuration != "multihead":
             return self._rule()(queries, keys, stride=self.stride)
         return self._rule()(queries, keys, torch.arange(self.num_heads, device=queries.device).view(-1, 1, 1), stride=self.stride)
 
     def keys_of(self, query: int, head: int) -> list[int]:
-        """See `Attention.keys_of`."""
         parts = {"sequential": {self.layer % 2}, "union": {0, 1}, "multihead": {int(head >= self.num_heads // 2)}}[self.configuration]
         return sorted({query}.union(*(self._keys_of_part(query, part) for part in parts)))
 
@@ -125,7 +123,6 @@ class SparseAttention(Attention):
         return self.num_heads * self._num_pairs(None if self.configuration == "union" else self.layer % 2, t)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Attention.attend`."""
         rule = self._rule()
         key = (rule.func, *rule.args, *sorted(rule.keywords.items()))
         return masked_attention(q, k, v, rule, by_head=self.configuration == "multihead", key=key, numbers={"stride": self.stride})
