@@ -61,7 +61,7 @@ def identify_transformers(request: ModelRequest) -> str:
         patterns = (*_DECIDING_FILES, *(_CODE_FILES if request.trust_remote_code else ()))
         found = sorted({file for pattern in patterns for file in path.glob(pattern) if file.name not in _TRAINING_FILES})
         return artifacts.digest_json([[file.name, artifacts.digest_weights(file)] for file in found])
-    return hub_commit(request.spec)
+    return hub_file(request.spec, "config.json").parent.name  # the commit is part of the path in the hub's cache
 
 
 def own_tokenizer(spec: str) -> str | None:
@@ -84,11 +84,6 @@ def code_files(request: ModelRequest) -> list[str]:
     named = saved.get("auto_map") if isinstance(saved, dict) else None
     classes = [named.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")] if isinstance(named, dict) else []
     return sorted({f"{name.rpartition('.')[0]}.py" for name in classes if isinstance(name, str)})
-
-
-def hub_commit(spec: str) -> str:
-    """The commit that a hub id stands for: part of the path of its files in the hub's cache. Raises UserError, see `hub_file`."""
-    return hub_file(spec, "config.json").parent.name
 
 
 def hub_file(spec: str, name: str) -> Path:
@@ -121,8 +116,10 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
         try:
             if not options:  # the header of a GGUF file is read by transformers, which takes seconds
                 _check_config(source)
+            from transformers import AutoModelForCausalLM
+
             loader = _own_class(source) if trusted and not options else None
-            model, info = (loader or _known_class()).from_pretrained(
+            model, info = (loader or AutoModelForCausalLM).from_pretrained(
                 source, dtype=choose_dtype(request.dtype), output_loading_info=True, trust_remote_code=trusted, **options
             )
         except pickle.UnpicklingError as error:
@@ -137,8 +134,7 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
             raise UserError(
                 f"transformers cannot load it ({first_line(error)})", where=spec, remedy="give a model directory, a .gguf file or a hub id"
             ) from error
-    missing = sorted(info.get("missing_keys", ()))
-    if missing:
+    if missing := sorted(info.get("missing_keys", ())):
         raise UserError(
             f"{len(missing)} weights are missing from its files, {missing[0]} among them",
             where=spec,
@@ -155,12 +151,6 @@ def _check_config(source: str) -> None:
         return
     config, _ = PreTrainedConfig.get_config_dict(source)
     check_foreign(config)
-
-
-def _known_class() -> Any:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM
 
 
 def _own_class(source: str) -> Any:

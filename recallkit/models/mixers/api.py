@@ -30,6 +30,8 @@ class Mixer(nn.Module):
     """Whether the mixer also depends on the token ids (to find repeated tokens): they are then passed as `ids`."""
     max_length: int | None = None
     """Longest sequence, where a filter has that length; None where there is no limit."""
+    chunk: int
+    """Of linear attentions: tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()

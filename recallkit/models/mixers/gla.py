@@ -26,7 +26,6 @@ class GLA(Mixer):
     """
 
     chunk = 16
-    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(
         self,

@@ -34,7 +34,6 @@ class LinearAttention(Mixer):
     """
 
     chunk = CHUNK
-    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state. Shorter sequences are one chunk."""
 
     def __init__(
         self,

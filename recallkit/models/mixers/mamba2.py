@@ -33,7 +33,6 @@ class Mamba2(Mixer):
     """
 
     chunk = 64
-    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(
         self,

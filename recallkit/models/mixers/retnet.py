@@ -34,7 +34,6 @@ class RetNet(Mixer):
     """
 
     chunk = 128
-    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(self, d_model: int, *, num_heads: int = 4, value_factor: int = 2, eps: float = 1e-6, short_conv: int = 0) -> None:
         super().__init__(d_model)

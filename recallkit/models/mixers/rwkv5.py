@@ -28,7 +28,6 @@ class RWKV5(Mixer):
     """
 
     chunk = 64
-    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(self, d_model: int, *, head_size: int = 64, layer: int = 0, num_layers: int = 1, eps: float = 64e-5) -> None:
         """`layer` of `num_layers` determines the initial decays of its channels and the initial weight of x_{i-1}."""

@@ -52,12 +52,6 @@ def sees_in_pattern(
     return seen & (apart >= 0)
 
 
-def pattern_mask(pattern: str, t: int, *, part: int | None = None, stride: int = 16, sparsity: float = 0.875, seed: int = 0) -> Tensor:
-    """The pattern of a text of t tokens: (t, t) bool, queries down, keys across. See `sees_in_pattern`."""
-    places = torch.arange(t)
-    return sees_in_pattern(pattern, places[:, None], places[None, :], part=part, stride=stride, sparsity=sparsity, seed=seed)
-
-
 class SparseAttention(Attention):
     """Softmax attention over the keys of a sparse pattern, S(i) as in `sees_in_pattern`.
 
