@@ -27,20 +27,14 @@ _OLDEST_PYTHON = (3, 11)
 
 def check_python() -> list[Check]:
     """recallkit, Python, the platform."""
-    version = platform.python_version()
+    facts = {"version": platform.python_version()}
+    python = f"{platform.python_implementation()} {facts['version']}, {sys.executable}"
     is_new = sys.version_info[:2] >= _OLDEST_PYTHON
     system = f"{platform.platform()}, {platform.machine()}"
     is_linux = sys.platform == "linux"
     return [
         Check(_GROUP, "recallkit", "ok", __version__, facts={"version": __version__}),
-        Check(
-            _GROUP,
-            "python",
-            "ok" if is_new else "fail",
-            f"{platform.python_implementation()} {version}, {sys.executable}",
-            None if is_new else "install Python 3.11 or newer",
-            {"version": version},
-        ),
+        Check(_GROUP, "python", "ok" if is_new else "fail", python, None if is_new else "install Python 3.11 or newer", facts),
         Check(_GROUP, "platform", "ok" if is_linux else "warn", system, None if is_linux else "recallkit is tested on Linux only"),
     ]
 

@@ -96,11 +96,9 @@ def hub_file(spec: str, name: str) -> Path:
     try:
         return Path(hf_hub_download(spec, name))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise UserError(
-            f"neither a model directory nor a model that the hub provides ({type(error).__name__})",
-            where=spec,
-            remedy="check the spelling and the network, or give a directory or a .gguf file",
-        ) from error
+        problem = f"neither a model directory nor a model that the hub provides ({type(error).__name__})"
+        remedy = "check the spelling and the network, or give a directory or a .gguf file"
+        raise UserError(problem, where=spec, remedy=remedy) from error
 
 
 def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]) -> Any:
@@ -126,20 +124,13 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
             raise UserError("its .bin file contains more than weights, and could run code", where=spec, remedy="use safetensors") from error
         except failures as error:
             if "trust_remote_code" in str(error) and not trusted:
-                raise UserError(
-                    "it needs Python code from its own repository, which is never run unasked",
-                    where=spec,
-                    remedy="read that code, then allow it with --trust-remote-code",
-                ) from error
-            raise UserError(
-                f"transformers cannot load it ({first_line(error)})", where=spec, remedy="give a model directory, a .gguf file or a hub id"
-            ) from error
+                problem = "it needs Python code from its own repository, which is never run unasked"
+                raise UserError(problem, where=spec, remedy="read that code, then allow it with --trust-remote-code") from error
+            problem = f"transformers cannot load it ({first_line(error)})"
+            raise UserError(problem, where=spec, remedy="give a model directory, a .gguf file or a hub id") from error
     if missing := sorted(info.get("missing_keys", ())):
-        raise UserError(
-            f"{len(missing)} weights are missing from its files, {missing[0]} among them",
-            where=spec,
-            remedy="scores of random weights mean nothing: check the files",
-        )
+        problem = f"{len(missing)} weights are missing from its files, {missing[0]} among them"
+        raise UserError(problem, where=spec, remedy="scores of random weights mean nothing: check the files")
     return model
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.aligned import LabelledTokens, RowReader, open_scores, open_tokens
@@ -20,7 +21,7 @@ from recallkit.storage import artifacts, db
 from recallkit.text.tokenizers import load_slices_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -161,9 +162,8 @@ def _sequences_of(tokens: LabelledTokens, documents: Sequence[int]) -> list[int]
         rows = connection.sql(db.query("report/find_documents"), params={"documents": list(documents)}).fetchall()
     for document in documents:
         if not any(found == document for found, _ in rows):
-            raise UserError(
-                "no predicted token belongs to this document", where=f"--document {document}", remedy="give a number of tokens.parquet"
-            )
+            problem = "no predicted token belongs to this document"
+            raise UserError(problem, where=f"--document {document}", remedy="give a number of tokens.parquet")
     return [sequence for document in documents for found, sequence in rows if found == document]
 
 
@@ -174,8 +174,11 @@ def preferred(every: Sequence[Excerpt], asked: Sequence[Excerpt] = ()) -> list[E
     """
     taken = {(excerpt.sequence, excerpt.block) for excerpt in asked}
     with_hits = [excerpt for excerpt in every if excerpt.hits and (excerpt.sequence, excerpt.block) not in taken]
-    lists = [sorted(with_hits, key=lambda excerpt: -sum(excerpt.gaps))[:_TOP_OVERALL]]
-    lists += [sorted(with_hits, key=lambda excerpt, m=model: -excerpt.gaps[m])[:_TOP_OF_MODEL] for model in range(len(every[0].gaps))]
+
+    def first_by(size: Callable[[tuple[float, ...]], float], most: int) -> list[Excerpt]:
+        return sorted(with_hits, key=lambda excerpt: size(excerpt.gaps), reverse=True)[:most]
+
+    lists = [first_by(sum, _TOP_OVERALL), *(first_by(itemgetter(model), _TOP_OF_MODEL) for model in range(len(every[0].gaps)))]
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*lists))
     return list(dict.fromkeys(excerpt for excerpt in in_turn if excerpt is not None))
 

@@ -220,8 +220,7 @@ class FilterConv(nn.Module):
 
     def initial_state(self, batch: int) -> Tensor:
         """The history before the first input: empty."""
-        parameter = next(self.filters.parameters())
-        return widened(parameter.new_zeros(batch, 0, self.filters.channels))
+        return widened(next(self.filters.parameters()).new_zeros(batch, 0, self.filters.channels))
 
     def read(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
         """u: (b, t, channels), the next t inputs of each row -> their outputs and a new history; `history` is unchanged."""

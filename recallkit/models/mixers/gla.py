@@ -70,8 +70,7 @@ class GLA(Mixer):
 
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`: S (b, h, k, v) as `kv`."""
-        weight = self.out_proj.weight
-        return {"kv": widened(weight).new_zeros(batch, self.num_heads, self.key_dim, self.value_dim)}
+        return {"kv": widened(self.out_proj.weight).new_zeros(batch, self.num_heads, self.key_dim, self.value_dim)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`: all chunks at once except for the states between them. An empty state is the initial one."""

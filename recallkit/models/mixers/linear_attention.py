@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -206,9 +206,10 @@ class LinearAttention(Mixer):
             None if state is None else LinearState(state["kv"], state.get("k")),
             self.feature_map,
             final_state=final_state,
+            eps=self.eps if self.normalise else None,
+            decay=self._decay(q),
             chunk=self.chunk,
             positions=positions,
-            **self._options(q),
         )
         return y, {} if last is None else _entries(last)
 
@@ -217,20 +218,13 @@ class LinearAttention(Mixer):
         if self.is_taylor_attention:
             y, after = taylor_attention_step(q, k, v, TaylorState(state["kv"], state["k"]), eps=self.eps)
             return y, after._asdict()
-        before = LinearState(state["kv"], state.get("k"))
-        y, last = linear_attention_step(q, k, v, before, self.feature_map, positions=positions, **self._options(q))
+        before, eps = LinearState(state["kv"], state.get("k")), self.eps if self.normalise else None
+        y, last = linear_attention_step(q, k, v, before, self.feature_map, eps=eps, decay=self._decay(q), positions=positions)
         return y, _entries(last)
 
-    def _options(self, like: Tensor) -> _Options:
-        """Normaliser and decays, in the precision in which `like` is summed."""
-        logs = log_decays(self.num_heads, self.decay_exponent, widened(like)) if self.decay else None
-        decay = None if logs is None else Decay(logs, self.decay_normaliser)
-        return {"eps": self.eps if self.normalise else None, "decay": decay}
-
-
-class _Options(TypedDict):
-    eps: float | None
-    decay: Decay | None
+    def _decay(self, like: Tensor) -> Decay | None:
+        """The heads' decays, in the precision in which `like` is summed."""
+        return Decay(log_decays(self.num_heads, self.decay_exponent, widened(like)), self.decay_normaliser) if self.decay else None
 
 
 def _entries(state: LinearState) -> State:
