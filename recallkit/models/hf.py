@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,11 +76,8 @@ def code_files(request: ModelRequest) -> list[str]:
     path = Path(request.spec)
     if not request.trust_remote_code or path.is_file():
         return []  # a GGUF file has no code
-    try:
-        saved = json.loads((path / "config.json" if path.is_dir() else hub_file(request.spec, "config.json")).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return []  # loading reports what cannot be read
-    named = saved.get("auto_map") if isinstance(saved, dict) else None
+    # Loading reports what cannot be read.
+    named = artifacts.json_object(path / "config.json" if path.is_dir() else hub_file(request.spec, "config.json")).get("auto_map")
     classes = [named.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")] if isinstance(named, dict) else []
     return sorted({f"{name.rpartition('.')[0]}.py" for name in classes if isinstance(name, str)})
 

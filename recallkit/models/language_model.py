@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from recallkit.models.mixers import make_mixer
 from recallkit.models.mixers.api import applied, linear_flops
+from recallkit.models.mixers.rwkv_channel_mix import RWKVChannelMix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,13 +178,8 @@ class SwiGLU(nn.Module):
 
 
 def _mlp(config: ArchitectureConfig) -> Any:
-    if config.mlp == "none":
-        return None
-    if config.mlp == "swiglu":
-        return SwiGLU(config.d_model, config.width)
-    from recallkit.models.mixers.rwkv_channel_mix import RWKVChannelMix
-
-    return RWKVChannelMix(config.d_model, config.width)
+    make = {"none": None, "swiglu": SwiGLU, "rwkv": RWKVChannelMix}[config.mlp]
+    return None if make is None else make(config.d_model, config.width)
 
 
 def _norm(config: ArchitectureConfig) -> nn.Module:
