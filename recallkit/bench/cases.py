@@ -33,9 +33,6 @@ def _on_gpu(setting: Setting, runs: dict[str, Callable[..., Any]]) -> dict[str, 
 def _token_nll(setting: Setting) -> Iterator[Case]:
     from recallkit.kernels.token_nll.api import token_nll
 
-    def ours(hidden: Tensor, weight: Tensor, targets: Tensor, *, impl: Any) -> Any:
-        return token_nll(hidden, weight, targets, impl=impl)
-
     width = setting.dtype.itemsize
     for n, d, vocab in setting.sizes(
         [(16384, 1024, 50257), (16384, 2048, 50257), (512, 1024, 50257)], [(512, 256, 4096), (512, 576, 49152)]
@@ -45,7 +42,7 @@ def _token_nll(setting: Setting) -> Iterator[Case]:
             {"n": n, "d": d, "vocab": vocab},
             partial(_head, setting, n, d, vocab),
             {
-                **_ours(setting, ours),
+                **_ours(setting, token_nll),
                 "eager PyTorch": peers.eager_nll,
                 **_on_gpu(setting, {"liger": peers.liger_nll, "cut-cross-entropy": peers.cut_nll}),
             },
@@ -62,9 +59,6 @@ def _head(setting: Setting, n: int, d: int, vocab: int) -> tuple[Tensor, ...]:
 def _taylor_attention(setting: Setting) -> Iterator[Case]:
     from recallkit.kernels.taylor_attention.api import taylor_attention
 
-    def ours(q: Tensor, k: Tensor, v: Tensor, *_: Tensor, impl: Any) -> Any:
-        return taylor_attention(q, k, v, impl=impl, final_state=False)
-
     h, f, v = (16, 16, 64) if setting.on_gpu else (4, 16, 64)
     by_length = [(4, n) for n in (1024, 4096, 16384, 32768)]
     for b, n in setting.sizes([(16, 32768), *by_length, *((b, 4096) for b in (1, 16, 64))], [(1, 256), (1, 1024), (1, 4096)]):
@@ -75,12 +69,11 @@ def _taylor_attention(setting: Setting) -> Iterator[Case]:
             # SDPA gets heads of the values' width, as attention would have.
             partial(_normals, setting, (b, h, n, f), (b, h, n, f), (b, h, n, v), (b, h, n, v), (b, h, n, v)),
             {
-                **_ours(setting, ours),
+                **_ours(setting, lambda q, k, v, *_, impl: taylor_attention(q, k, v, impl=impl, final_state=False)),
                 "SDPA": lambda _q, _k, v, wide_q, wide_k: peers.softmax_attention(wide_q, wide_k, v),
                 **(listing if b * h * n <= 1 << 14 else {}),
                 **_on_gpu(setting, {"fla parallel_based": lambda q, k, v, *_: peers.fla_based(*_time_before_heads(q, k, v))}),
             },
-            flops=0.0,
             num_bytes=2.0 * setting.dtype.itemsize * b * h * n * (f + v),
             # 40 % of the 149 ps per token and head that the memory traffic of three kernels takes.
             targets={
@@ -106,26 +99,21 @@ def _taylor_attention_step(setting: Setting) -> Iterator[Case]:
     h, f, v = 16, 16, 64
     features = 1 + f + f * (f + 1) // 2
 
-    def ours(q: Tensor, k: Tensor, v: Tensor, kv: Tensor, sums: Tensor, *_: Tensor, impl: Any) -> Any:
-        return taylor_attention_step(q, k, v, TaylorState(kv, sums), impl=impl)
-
-    def listed(q: Tensor, k: Tensor, v: Tensor, _kv: Tensor, _sums: Tensor, kv: Tensor, sums: Tensor) -> Any:
-        return peers.taylor_step(q, k, v, kv, sums)
-
     def make(b: int) -> tuple[Tensor, ...]:
         """The next token, with the states of both implementations after the 16 before it."""
         before = [setting.normal(b, h, 16, width, dtype=torch.float32) for width in (f, v)]
         _, state = taylor_attention(before[0], before[0], before[1])
-        listed = peers.taylor_state(*before)
-        return *_normals(setting, (b, h, f), (b, h, f), (b, h, v)), *state, *listed
+        return *_normals(setting, (b, h, f), (b, h, f), (b, h, v)), *state, *peers.taylor_state(*before)
 
     for b in setting.sizes([64, 1, 4, 16, 256], [8, 1, 32]):
         yield Case(
             "taylor_attention_step",
             {"b": b, "h": h},
             partial(make, b),
-            {**_ours(setting, ours), "as listed": listed},
-            flops=0.0,
+            {
+                **_ours(setting, lambda q, k, v, kv, sums, *_, impl: taylor_attention_step(q, k, v, TaylorState(kv, sums), impl=impl)),
+                "as listed": lambda q, k, v, _kv, _sums, *state: peers.taylor_step(q, k, v, *state),
+            },
             num_bytes=2 * 4.0 * b * h * features * (v + 1),
             graph=True,
             targets={COPY: 0.7, "as listed": 4.0} if b >= 32 else {},
@@ -173,7 +161,6 @@ def _window_attention_step(setting: Setting) -> Iterator[Case]:
             {"b": b, "h": h, "window": window},
             partial(make, b, window),
             {**_ours(setting, ours), "SDPA and index_copy": theirs},
-            flops=0.0,
             num_bytes=2.0 * setting.dtype.itemsize * b * h * window * k,
             graph=True,
             targets={"SDPA and index_copy": 2.0, **({MICROSECONDS: 4.0} if b <= 16 else {})},
@@ -213,12 +200,6 @@ def _lookup_attention(setting: Setting) -> Iterator[Case]:
 
     h, k = 16, 64
 
-    def ours(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor, _: Tensor, *, impl: Any) -> Any:
-        return lookup_attention(q, k, v, offsets, keys, impl=impl)
-
-    def theirs(q: Tensor, k: Tensor, v: Tensor, _offsets: Tensor, _keys: Tensor, mask: Tensor) -> Any:
-        return peers.masked_softmax_attention(q, k, v, mask)
-
     def flex(q: Tensor, k: Tensor, v: Tensor, _offsets: Tensor, keys: Tensor, mask: Tensor) -> Any:
         return masked_attention(q, k, v, lambda i, j: mask[i, j], key=("bench", mask.shape, len(keys)), impl="triton")
 
@@ -238,8 +219,11 @@ def _lookup_attention(setting: Setting) -> Iterator[Case]:
             "lookup_attention",
             {"b": b, "h": h, "n": n, "keys": most},
             partial(make, b, n, most),
-            {**_ours(setting, ours), "SDPA with a mask": theirs, **_on_gpu(setting, {"FlexAttention": flex})},
-            flops=0.0,
+            {
+                **_ours(setting, lambda *given, impl: lookup_attention(*given[:5], impl=impl)),
+                "SDPA with a mask": lambda q, k, v, _offsets, _keys, mask: peers.masked_softmax_attention(q, k, v, mask),
+                **_on_gpu(setting, {"FlexAttention": flex}),
+            },
             num_bytes=2.0 * setting.dtype.itemsize * b * h * n * k * (1 + most),
             targets={"FlexAttention": 5.0} if most <= 16 else {},
         )
@@ -247,9 +231,6 @@ def _lookup_attention(setting: Setting) -> Iterator[Case]:
 
 def _long_conv(setting: Setting) -> Iterator[Case]:
     from recallkit.kernels.long_conv.api import long_conv
-
-    def ours(u: Tensor, filters: Tensor, *, impl: Any) -> Any:
-        return long_conv(u, filters, out_dtype=u.dtype, impl=impl)
 
     def make(b: int, n: int, c: int) -> tuple[Tensor, ...]:
         return setting.normal(b, n, c), setting.normal(c, n, dtype=torch.float32) / n**0.5
@@ -259,7 +240,7 @@ def _long_conv(setting: Setting) -> Iterator[Case]:
             "long_conv",
             {"b": b, "n": n, "c": c},
             partial(make, b, n, c),
-            {**_ours(setting, ours), "FFT": peers.fft_conv},
+            {**_ours(setting, long_conv, out_dtype=setting.dtype), "FFT": peers.fft_conv},
             flops=1.0 * b * n * n * c if setting.on_gpu else 0.0,
             num_bytes=2.0 * setting.dtype.itemsize * b * n * c,
             targets={"FFT": 2.0 if n <= 2048 else 1.3} if n <= 4096 else {},
@@ -283,7 +264,6 @@ def _selective_scan(setting: Setting) -> Iterator[Case]:
             {"b": b, "n": n, "d": d},
             partial(make, b, n, d),
             {**_ours(setting, lambda *given, impl: selective_scan(*given, impl=impl)[0]), "step by step": peers.scan_step_by_step},
-            flops=0.0,
             # Of x, its output, and dt, which is float32; on a GPU the 16 exponentials per element take longer than these bytes.
             num_bytes=1.0 * b * n * d * (2 * setting.dtype.itemsize + 4),
             # 40 % of the 4.3 ps that 16 exponentials per token and channel take.
@@ -294,16 +274,15 @@ def _selective_scan(setting: Setting) -> Iterator[Case]:
 def _short_conv(setting: Setting) -> Iterator[Case]:
     from recallkit.kernels.short_conv.api import short_conv
 
-    def ours(u: Tensor, taps: Tensor, gate: Tensor, *, impl: Any) -> Any:
-        return short_conv(u, taps, gate=gate, activation="silu", impl=impl)[0]
-
     for b, n, c in setting.sizes([(16, 2048, 2048), (16, 8192, 2048)], [(4, 256, 384), (4, 2048, 384)]):
         yield Case(
             "short_conv",
             {"b": b, "n": n, "c": c},
             partial(_normals, setting, (b, n, c), (c, 3), (b, n, c)),
-            {**_ours(setting, ours), "conv1d": peers.gated_conv1d},
-            flops=0.0,
+            {
+                **_ours(setting, lambda u, taps, gate, *, impl: short_conv(u, taps, gate=gate, activation="silu", impl=impl)[0]),
+                "conv1d": peers.gated_conv1d,
+            },
             num_bytes=3.0 * setting.dtype.itemsize * b * n * c,
             targets={COPY: 0.8},
         )
@@ -325,7 +304,6 @@ def _rwkv4_attention(setting: Setting) -> Iterator[Case]:
             {"b": b, "n": n, "d": d},
             partial(make, b, n, d),
             {**_ours(setting, run), "token by token": partial(run, impl="reference")},
-            flops=0.0,
             num_bytes=4.0 * setting.dtype.itemsize * b * n * d,
             targets={"token by token": 10.0},
         )
@@ -344,7 +322,6 @@ def _recurrence(
             {"b": b, "h": h, "n": n},
             partial(make, b * h, n, k),
             {**{f"{OURS} ({impl})": partial(run, impl=impl) for impl in impls}, **listed},
-            flops=0.0,
             num_bytes=4.0 * setting.dtype.itemsize * b * h * n * k,
         )
 

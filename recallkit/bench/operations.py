@@ -51,10 +51,10 @@ class Case:
     size: dict[str, int]
     make: Callable[[], tuple[Tensor, ...]]
     runs: dict[str, Callable[..., Any]]
-    flops: float
-    """Arithmetic operations that every implementation needs; 0 where memory traffic is the bound."""
     num_bytes: float
     """Least bytes read and written."""
+    flops: float = 0.0
+    """Arithmetic operations that every implementation needs; 0 where memory traffic is the bound."""
     graph: bool = False
     """Whether it is so short that it is timed in a CUDA graph."""
     targets: dict[str, float] = field(default_factory=dict)
@@ -65,7 +65,8 @@ def measure_case(case: Case, setting: Setting, ceilings: Ceilings, repeats: int)
     """A row for each implementation, ours first, and a line for each target on a GPU."""
     try:
         first = case.make()
-        copies = [first, *(case.make() for _ in range(num_copies(_num_bytes(first), setting.device) - 1))]
+        num_bytes = sum(tensor.nbytes for tensor in first)
+        copies = [first, *(case.make() for _ in range(num_copies(num_bytes, setting.device) - 1))]
     except (MemoryError, RuntimeError) as error:  # inputs that do not fit must not lose what was measured
         times = dict.fromkeys(case.runs, Timing(problem=problem_of(error)))
     else:
@@ -73,11 +74,12 @@ def measure_case(case: Case, setting: Setting, ceilings: Ceilings, repeats: int)
         with torch.inference_mode():
             times = compare(calls, setting.device, repeats=repeats, graph=case.graph)
     ours = next(iter(times.values())).median
-    bound_by_products = case.flops / ceilings.matrix > case.num_bytes / ceilings.copy
+    work, most, unit = case.num_bytes, ceilings.copy, "B/s"
+    if case.flops / ceilings.matrix > case.num_bytes / ceilings.copy:
+        work, most, unit = case.flops, ceilings.matrix, "FLOP/s"
     rows = []
     for name, timing in times.items():
         known = timing.problem is None
-        work, most = (case.flops, ceilings.matrix) if bound_by_products else (case.num_bytes, ceilings.copy)
         rows.append(
             Row(
                 case.operation,
@@ -87,7 +89,7 @@ def measure_case(case: Case, setting: Setting, ceilings: Ceilings, repeats: int)
                 timing.fastest,
                 timing.slowest,
                 rate=work / timing.median if known else None,
-                unit="FLOP/s" if bound_by_products else "B/s",
+                unit=unit,
                 share=work / timing.median / most if known else None,
                 ratio=timing.median / ours if known and math.isfinite(ours) else None,
                 problem=timing.problem,
@@ -98,10 +100,6 @@ def measure_case(case: Case, setting: Setting, ceilings: Ceilings, repeats: int)
 
 def _call(run: Callable[..., Any], copies: list[tuple[Tensor, ...]], i: int) -> Any:
     return run(*copies[i % len(copies)])
-
-
-def _num_bytes(tensors: tuple[Tensor, ...]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, torch.Tensor))
 
 
 def _verdicts(case: Case, rows: list[Row]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from itertools import groupby
+from itertools import cycle, groupby
 from typing import TYPE_CHECKING, Any
 
 from recallkit.bench.results import OURS
@@ -106,17 +106,9 @@ def _looks(rows: Sequence[Row], palette: Palette) -> list[Series]:
     """Colours and dashes of implementations, in the order of their rows."""
     names = list(dict.fromkeys(row.implementation for row in rows))
     shown = labels(names)
-    return [
-        Series(
-            name,
-            shown[name],
-            palette.models[place % len(palette.models)],
-            [1, 0] if name.startswith(OURS) else [5, 3],
-            "circle" if name.startswith(OURS) else "square",
-            2.0 if name.startswith(OURS) else 1.2,
-        )
-        for place, name in enumerate(names)
-    ]
+    looks = {True: ([1, 0], "circle", 2.0), False: ([5, 3], "square", 1.2)}
+    colours = zip(names, cycle(palette.models), strict=False)
+    return [Series(name, shown[name], colour, *looks[name.startswith(OURS)]) for name, colour in colours]
 
 
 def _point(row: Row, letter: str) -> Point:

@@ -24,10 +24,10 @@ class Row:
     """The sizes, by their usual letters."""
     implementation: str
     """`recallkit (triton)`, a public library, or a model's name."""
-    seconds: float
+    seconds: float = math.nan
     """Of one call, the median."""
-    fastest: float
-    slowest: float
+    fastest: float = math.nan
+    slowest: float = math.nan
     rate: float | None = None
     unit: str | None = None
     """The unit of `rate`: FLOP/s, B/s or tokens/ms."""
@@ -70,15 +70,8 @@ class Results:
     @staticmethod
     def from_json(saved: dict[str, Any]) -> Results:
         """The inverse of `to_json`."""
-        return Results(saved["machine"], [_row_of(row) for row in saved["rows"]], saved["targets"])
-
-
-_TIMES = ("seconds", "fastest", "slowest")
-
-
-def _row_of(saved: dict[str, Any]) -> Row:
-    fields: dict[str, Any] = {**saved, **{name: math.nan if saved[name] is None else saved[name] for name in _TIMES}}
-    return Row(**fields)
+        rows = [Row(**{name: value for name, value in row.items() if value is not None}) for row in saved["rows"]]
+        return Results(saved["machine"], rows, saved["targets"])
 
 
 def _known(value: Any) -> Any:
@@ -151,19 +144,10 @@ def model_lines(rows: list[Row]) -> list[tuple[str, ...]]:
     found: dict[str, dict[str, str]] = {}
     for row in rows:
         if row.unit == TOKENS:
-            shown = row.problem or f"{row.rate:.3g}"
-            found.setdefault(row.implementation, {})[row.benchmark] = shown
+            found.setdefault(row.implementation, {})[row.benchmark] = row.problem or f"{row.rate:.3g}"
     return [(name, *(rates.get(column, "") for column in MODEL_COLUMNS[1:])) for name, rates in found.items()]
 
 
 def model_sizes(rows: list[Row]) -> str:
     """The workload of the models, in words."""
     return "; ".join(dict.fromkeys(f"{row.benchmark}: {row.size_text}" for row in rows if row.unit == TOKENS))
-
-
-def plain_table(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
-    """A table in plain text, for machines without rich."""
-    table = [columns, *lines]
-    titles = [line for line in table if any(line[1:])]
-    widths = [max(len(line[i]) for line in titles) for i in range(len(columns))]
-    return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in table)

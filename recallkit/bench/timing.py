@@ -18,8 +18,6 @@ from recallkit.quiet_transformers import first_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from torch import Tensor
-
     Call = Callable[[int], Any]
     """Does the work once, on the copy of the inputs with this index."""
 
@@ -137,8 +135,4 @@ def measure_ceilings(device: torch.device, dtype: torch.dtype, *, repeats: int =
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     calls: dict[str, Call] = {"copy": lambda _: target.copy_(source), "matrix": lambda _: left @ right}
     times = compare(calls, device, repeats=repeats)
-    return Ceilings(2 * _num_bytes(source) / times["copy"].median, 2 * side**3 / times["matrix"].median)
-
-
-def _num_bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return Ceilings(2 * source.nbytes / times["copy"].median, 2 * side**3 / times["matrix"].median)

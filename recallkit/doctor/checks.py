@@ -53,7 +53,7 @@ def guarded(group: str, name: str, look: Callable[[], list[Check]], *, seconds: 
     except TimeoutError:
         problem = f"no answer within {seconds:g} s"
     except Exception as error:  # noqa: BLE001 - whatever it was, the other checks continue
-        problem = f"could not be checked ({_reason(error)})"
+        problem = f"could not be checked ({printable(described(error))[:200]})"
     return [Check(group, name, "warn", problem, "try again when the machine is idle; if it persists, please report a bug")]
 
 
@@ -128,6 +128,7 @@ def _last_line(output: bytes) -> str:
     return lines[-1] if lines else ""
 
 
-def _reason(error: Exception) -> str:
+def described(error: Exception) -> str:
+    """The type of an error, and the first line of its message."""
     first = next(iter(str(error).strip().splitlines()), "")
-    return printable(f"{type(error).__name__}: {first}" if first else type(error).__name__)[:200]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

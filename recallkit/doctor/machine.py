@@ -156,11 +156,10 @@ def check_folder(name: str, folder: Path, *, is_needed: bool = False) -> list[Ch
         lacks = what_lacks(place)
     except OSError as error:
         reason = error.strerror or str(error)
-        remedy = {"cache": "name another with RECALLKIT_HOME", "temporary files": "name another with TMPDIR"}.get(
-            name, "write elsewhere with -o"
-        )
-        facts["writable"] = False
-        return [Check("folders", name, "fail" if is_needed else "warn", f"{found}, not writable ({reason})", remedy, facts)]
+        variables = {"cache": "RECALLKIT_HOME", "temporary files": "TMPDIR"}
+        remedy = f"name another with {variables[name]}" if name in variables else "write elsewhere with -o"
+        problem = f"{found}, not writable ({reason})"
+        return [Check("folders", name, "fail" if is_needed else "warn", problem, remedy, {**facts, "writable": False})]
     facts |= {"writable": True, "lacks": lacks}
     if lacks:
         return [Check("folders", name, "warn", f"{found}, without {' and '.join(lacks)}", "write to a local disk (-o)", facts)]
@@ -171,21 +170,17 @@ def check_folder(name: str, folder: Path, *, is_needed: bool = False) -> list[Ch
 
 def what_lacks(folder: Path) -> list[str]:
     """Which of exclusive locks and atomic replacement the file system lacks. Raises OSError."""
-    lacks = []
     with tempfile.TemporaryDirectory(prefix=".recallkit-doctor-", dir=folder) as made:
         first, second = Path(made) / "first", Path(made) / "second"
         first.write_bytes(b"1")
         second.write_bytes(b"2")
-        if not _locks_exclude(first):
-            lacks.append("locks (flock)")
+        lacks = [] if _locks_exclude(first) else ["locks (flock)"]
         try:
             first.replace(second)
             is_replaced = second.read_bytes() == b"1" and not first.exists()
         except OSError:
             is_replaced = False
-        if not is_replaced:
-            lacks.append("atomic renames")
-    return lacks
+    return lacks if is_replaced else [*lacks, "atomic renames"]
 
 
 def _locks_exclude(path: Path) -> bool:

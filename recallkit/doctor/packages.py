@@ -5,13 +5,10 @@ from __future__ import annotations
 import platform
 import sys
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recallkit import __version__
-from recallkit.doctor.checks import Check, ProbeError, probe
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from recallkit.doctor.checks import Check, ProbeError, Status, probe
 
 _GROUP = "packages"
 NEEDED = ("torch", "numpy", "numba", "pyarrow", "polars", "duckdb", "tokenizers", "transformers", "lm-eval", "datasets")
@@ -30,49 +27,32 @@ _OLDEST_PYTHON = (3, 11)
 
 def check_python() -> list[Check]:
     """recallkit, Python, the platform."""
-    version = platform.python_version()
+    facts = {"version": platform.python_version()}
+    python = f"{platform.python_implementation()} {facts['version']}, {sys.executable}"
     is_new = sys.version_info[:2] >= _OLDEST_PYTHON
     system = f"{platform.platform()}, {platform.machine()}"
     is_linux = sys.platform == "linux"
     return [
         Check(_GROUP, "recallkit", "ok", __version__, facts={"version": __version__}),
-        Check(
-            _GROUP,
-            "python",
-            "ok" if is_new else "fail",
-            f"{platform.python_implementation()} {version}, {sys.executable}",
-            None if is_new else "install Python 3.11 or newer",
-            {"version": version},
-        ),
+        Check(_GROUP, "python", "ok" if is_new else "fail", python, None if is_new else "install Python 3.11 or newer", facts),
         Check(_GROUP, "platform", "ok" if is_linux else "warn", system, None if is_linux else "recallkit is tested on Linux only"),
     ]
 
 
 def check_versions() -> list[Check]:
     """Each distribution: installed, and new enough."""
+    absent: dict[str, tuple[Status, str, str | None]] = {name: ("fail", "not installed", f'pip install "{name}"') for name in NEEDED}
+    absent |= {name: ("warn", *absent[name][1:]) for name in NEEDED[_NUM_ESSENTIAL:]}
+    absent |= {name: ("ok", f"not installed ({what}: {how})", None) for name, (what, how) in OPTIONAL.items()}
     asked = _requirements()
-    checks = [_needed(name, place < _NUM_ESSENTIAL, asked) for place, name in enumerate(NEEDED)]
-    return checks + [_optional(name, asked) for name in OPTIONAL]
+    return [_version(name, if_absent, asked.get(name)) for name, if_absent in absent.items()]
 
 
-def _needed(name: str, is_essential: bool, asked: dict[str, Any]) -> Check:
+def _version(name: str, if_absent: tuple[Status, str, str | None], wanted: Any) -> Check:
     version = installed(name)
     facts = {"version": version}
     if version is None:
-        return Check(_GROUP, name, "fail" if is_essential else "warn", "not installed", f'pip install "{name}"', facts)
-    return _judged(name, version, asked, facts)
-
-
-def _optional(name: str, asked: dict[str, Any]) -> Check:
-    version = installed(name)
-    what, remedy = OPTIONAL[name]
-    if version is None:  # an optional package
-        return Check(_GROUP, name, "ok", f"not installed ({what}: {remedy})", facts={"version": None})
-    return _judged(name, version, asked, {"version": version})
-
-
-def _judged(name: str, version: str, asked: dict[str, Any], facts: dict[str, Any]) -> Check:
-    wanted = asked.get(name)
+        return Check(_GROUP, name, *if_absent, facts)
     if wanted is None or wanted.contains(version, prereleases=True):
         return Check(_GROUP, name, "ok", version, facts=facts)
     return Check(_GROUP, name, "warn", f"{version}, recallkit requires {wanted}", f'pip install "{name}{wanted}"', facts)
@@ -114,8 +94,3 @@ def check_working(name: str, seconds: float) -> list[Check]:
     except ProbeError as error:
         return [Check(_GROUP, f"{name} at work", "fail" if is_needed else "warn", str(error), remedy)]
     return [Check(_GROUP, f"{name} at work", "ok", found)]
-
-
-def names() -> Sequence[str]:
-    """All distributions that are checked."""
-    return (*NEEDED, *OPTIONAL)

@@ -9,6 +9,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from recallkit.doctor.checks import described
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -46,9 +48,8 @@ def probe_torch() -> dict[str, Any]:
         for number in range(torch.cuda.device_count()):
             facts = torch.cuda.get_device_properties(number)
             free, total = torch.cuda.mem_get_info(number)
-            capability = [facts.major, facts.minor]
-            gpu = {"name": facts.name, "memory_bytes": total, "free_bytes": free, "capability": capability, "bf16": capability[0] >= 8}
-            gpus.append(gpu)
+            sizes = {"memory_bytes": total, "free_bytes": free}
+            gpus.append({"name": facts.name, **sizes, "capability": [facts.major, facts.minor], "bf16": facts.major >= 8})
     return {"threads": torch.get_num_threads(), "cuda": torch.version.cuda, "gpus": gpus}
 
 
@@ -122,8 +123,7 @@ def main(name: str) -> None:
     try:
         answer = PROBES[name]()
     except Exception as error:  # noqa: BLE001 - the caller reports it
-        first = next(iter(str(error).strip().splitlines()), "")
-        answer = {"error": f"{type(error).__name__}: {first}" if first else type(error).__name__}
+        answer = {"error": described(error)}
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
 
 

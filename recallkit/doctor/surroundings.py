@@ -29,15 +29,7 @@ def check_numba(seconds: float) -> list[Check]:
     try:
         folder = Path(probe("numba", seconds=seconds)["cache"])
     except ProbeError as error:
-        return [
-            Check(
-                _GROUP,
-                "compiled loops",
-                "fail",
-                str(error),
-                "set NUMBA_CACHE_DIR to a writable folder, or reinstall numba",
-            )
-        ]
+        return [Check(_GROUP, "compiled loops", "fail", str(error), "set NUMBA_CACHE_DIR to a writable folder, or reinstall numba")]
     facts = {"cache": str(folder)}
     place = next(place for place in (folder, *folder.parents) if place.exists())
     try:

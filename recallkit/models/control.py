@@ -54,11 +54,8 @@ class _ControlModel:
         if request.tokenizer:
             self.table.check_tokenizer(request.tokenizer["digest"], request.tokenizer["name"])
         if self.table.meta.get("only"):
-            raise UserError(
-                "this table contains only the bigrams of one slice directory",
-                where=request.counts,
-                remedy="a control model needs all of them: count without --only",
-            )
+            problem = "this table contains only the bigrams of one slice directory"
+            raise UserError(problem, where=request.counts, remedy="a control model needs all of them: count without --only")
         self.vocab_size = max(request.vocab_size, len(self.table.unigram_counts))
 
     @classmethod
@@ -144,11 +141,7 @@ class RecallModel(_ControlModel):
     cache_weight = CACHE_WEIGHT
 
 
-_MODELS: dict[str, type[_ControlModel]] = {
-    "control:unigram": UnigramModel,
-    "control:bigram": BigramModel,
-    "control:recall": RecallModel,
-}
+_MODELS: dict[str, type[_ControlModel]] = {"control:unigram": UnigramModel, "control:bigram": BigramModel, "control:recall": RecallModel}
 
 
 def identify_control(request: ModelRequest) -> str:

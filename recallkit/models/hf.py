@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +60,7 @@ def identify_transformers(request: ModelRequest) -> str:
         patterns = (*_DECIDING_FILES, *(_CODE_FILES if request.trust_remote_code else ()))
         found = sorted({file for pattern in patterns for file in path.glob(pattern) if file.name not in _TRAINING_FILES})
         return artifacts.digest_json([[file.name, artifacts.digest_weights(file)] for file in found])
-    return hub_commit(request.spec)
+    return hub_file(request.spec, "config.json").parent.name  # the commit is part of the path in the hub's cache
 
 
 def own_tokenizer(spec: str) -> str | None:
@@ -77,18 +76,10 @@ def code_files(request: ModelRequest) -> list[str]:
     path = Path(request.spec)
     if not request.trust_remote_code or path.is_file():
         return []  # a GGUF file has no code
-    try:
-        saved = json.loads((path / "config.json" if path.is_dir() else hub_file(request.spec, "config.json")).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return []  # loading reports what cannot be read
-    named = saved.get("auto_map") if isinstance(saved, dict) else None
+    # Loading reports what cannot be read.
+    named = artifacts.json_object(path / "config.json" if path.is_dir() else hub_file(request.spec, "config.json")).get("auto_map")
     classes = [named.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")] if isinstance(named, dict) else []
     return sorted({f"{name.rpartition('.')[0]}.py" for name in classes if isinstance(name, str)})
-
-
-def hub_commit(spec: str) -> str:
-    """The commit that a hub id stands for: part of the path of its files in the hub's cache. Raises UserError, see `hub_file`."""
-    return hub_file(spec, "config.json").parent.name
 
 
 def hub_file(spec: str, name: str) -> Path:
@@ -101,11 +92,9 @@ def hub_file(spec: str, name: str) -> Path:
     try:
         return Path(hf_hub_download(spec, name))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise UserError(
-            f"neither a model directory nor a model that the hub provides ({type(error).__name__})",
-            where=spec,
-            remedy="check the spelling and the network, or give a directory or a .gguf file",
-        ) from error
+        problem = f"neither a model directory nor a model that the hub provides ({type(error).__name__})"
+        remedy = "check the spelling and the network, or give a directory or a .gguf file"
+        raise UserError(problem, where=spec, remedy=remedy) from error
 
 
 def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]) -> Any:
@@ -121,29 +110,23 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
         try:
             if not options:  # the header of a GGUF file is read by transformers, which takes seconds
                 _check_config(source)
+            from transformers import AutoModelForCausalLM
+
             loader = _own_class(source) if trusted and not options else None
-            model, info = (loader or _known_class()).from_pretrained(
+            model, info = (loader or AutoModelForCausalLM).from_pretrained(
                 source, dtype=choose_dtype(request.dtype), output_loading_info=True, trust_remote_code=trusted, **options
             )
         except pickle.UnpicklingError as error:
             raise UserError("its .bin file contains more than weights, and could run code", where=spec, remedy="use safetensors") from error
         except failures as error:
             if "trust_remote_code" in str(error) and not trusted:
-                raise UserError(
-                    "it needs Python code from its own repository, which is never run unasked",
-                    where=spec,
-                    remedy="read that code, then allow it with --trust-remote-code",
-                ) from error
-            raise UserError(
-                f"transformers cannot load it ({first_line(error)})", where=spec, remedy="give a model directory, a .gguf file or a hub id"
-            ) from error
-    missing = sorted(info.get("missing_keys", ()))
-    if missing:
-        raise UserError(
-            f"{len(missing)} weights are missing from its files, {missing[0]} among them",
-            where=spec,
-            remedy="scores of random weights mean nothing: check the files",
-        )
+                problem = "it needs Python code from its own repository, which is never run unasked"
+                raise UserError(problem, where=spec, remedy="read that code, then allow it with --trust-remote-code") from error
+            problem = f"transformers cannot load it ({first_line(error)})"
+            raise UserError(problem, where=spec, remedy="give a model directory, a .gguf file or a hub id") from error
+    if missing := sorted(info.get("missing_keys", ())):
+        problem = f"{len(missing)} weights are missing from its files, {missing[0]} among them"
+        raise UserError(problem, where=spec, remedy="scores of random weights mean nothing: check the files")
     return model
 
 
@@ -155,12 +138,6 @@ def _check_config(source: str) -> None:
         return
     config, _ = PreTrainedConfig.get_config_dict(source)
     check_foreign(config)
-
-
-def _known_class() -> Any:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM
 
 
 def _own_class(source: str) -> Any:

@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from recallkit.models.mixers import make_mixer
-from recallkit.models.mixers.api import linear_flops
+from recallkit.models.mixers.api import applied, linear_flops
+from recallkit.models.mixers.rwkv_channel_mix import RWKVChannelMix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,14 +97,11 @@ class LanguageModel(nn.Module):
         return sum(block.flops(t) for block in self.blocks) + 2 * t * self.config.d_model * self.config.vocab_size
 
     def _embedded(self, ids: Tensor) -> Tensor:
-        x: Tensor = self.embedding(ids)
-        if self.embedding_norm is not None:
-            x = self.embedding_norm(x)
-        return x
+        x = applied(self.embedding, ids)
+        return x if self.embedding_norm is None else applied(self.embedding_norm, x)
 
     def _normalised(self, x: Tensor) -> Tensor:
-        normalised: Tensor = self.norm(x)
-        return normalised
+        return applied(self.norm, x)
 
 
 class Block(nn.Module):
@@ -164,8 +162,7 @@ class SwiGLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(b, t, d) -> (b, t, d)."""
         gate, value = self.up(x).chunk(2, dim=-1)
-        changed: Tensor = self.down(functional.silu(gate) * value)
-        return changed
+        return applied(self.down, functional.silu(gate) * value)
 
     def initial_state(self, batch: int) -> State:
         """Empty: it processes each token by itself."""
@@ -181,13 +178,8 @@ class SwiGLU(nn.Module):
 
 
 def _mlp(config: ArchitectureConfig) -> Any:
-    if config.mlp == "none":
-        return None
-    if config.mlp == "swiglu":
-        return SwiGLU(config.d_model, config.width)
-    from recallkit.models.mixers.rwkv_channel_mix import RWKVChannelMix
-
-    return RWKVChannelMix(config.d_model, config.width)
+    make = {"none": None, "swiglu": SwiGLU, "rwkv": RWKVChannelMix}[config.mlp]
+    return None if make is None else make(config.d_model, config.width)
 
 
 def _norm(config: ArchitectureConfig) -> nn.Module:

@@ -40,9 +40,7 @@ def load_model(request: ModelRequest) -> ScoringModel:
     model = kind_of(request.spec).load(request)
     if model.vocab_size < request.vocab_size:
         name = request.tokenizer.get("name", "in use")
-        raise UserError(
-            f"its vocabulary has {model.vocab_size:,} entries, the tokenizer {name} {request.vocab_size:,}",
-            where=request.spec,
-            remedy="name the model's own tokenizer with --model-tokenizer (`bytes` for 256 entries), or slice with it (--tokenizer)",
-        )
+        problem = f"its vocabulary has {model.vocab_size:,} entries, the tokenizer {name} {request.vocab_size:,}"
+        remedy = "name the model's own tokenizer with --model-tokenizer (`bytes` for 256 entries), or slice with it (--tokenizer)"
+        raise UserError(problem, where=request.spec, remedy=remedy)
     return model

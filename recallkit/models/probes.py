@@ -128,11 +128,8 @@ def find_sharing(logits: Callable[[Tensor], Tensor], ids: Tensor, name: str) -> 
     other_end = torch.cat([ids[:1, :seen], ids[1:, seen:]], dim=1)
     together = logits(torch.cat([ids[:1], other_end]))[:, :seen]
     if not is_close(together[1], together[0], _LEAK):
-        raise UserError(
-            "it is not causal: the ids that follow a token change what is predicted before them",
-            where=name,
-            remedy="its scores would mean nothing; give a causal language model",
-        )
+        problem = "it is not causal: the ids that follow a token change what is predicted before them"
+        raise UserError(problem, where=name, remedy="its scores would mean nothing; give a causal language model")
     if is_close(together[:1], logits(ids[:1, :seen])):
         return "any"
     return "equal" if is_close(together[:1], logits(ids[:1])[:, :seen]) else "none"

@@ -70,11 +70,7 @@ class GeneratingModel(ScoringModel, Protocol):
     """A model that generates faster than by scoring the whole sequence again for each id."""
 
     def generate(
-        self,
-        prompts: Sequence[np.ndarray],
-        answers: Sequence[np.ndarray],
-        most: int,
-        is_done: Callable[[int, list[int]], bool],
+        self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
     ) -> list[Continuation]:
         """See `recallkit.models.generation.generate`."""
         ...

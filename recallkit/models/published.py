@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,15 +51,10 @@ _Plan = tuple[dict[str, Any], dict[str, tuple[str, tuple[int, ...]]]]
 
 def is_published(folder: Path) -> bool:
     """Whether a folder contains a checkpoint in one of the layouts, according to config.json; False for anything unreadable."""
-    try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    if not isinstance(config, dict) or not (folder / WEIGHTS).is_file():
-        return False
+    config = artifacts.json_object(folder / CONFIG)
     # transformers' own Mamba has these entries, too, next to its model_type.
     is_mamba = "ssm_cfg" in config and config.get("model_type") != "mamba"
-    return is_mamba or ("n_embd" in config and "rotary_emb_fraction" in config)
+    return (is_mamba or ("n_embd" in config and "rotary_emb_fraction" in config)) and (folder / WEIGHTS).is_file()
 
 
 def read_published(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
@@ -307,7 +303,7 @@ def _real(entry: Mapping[str, Any], name: str, default: float, where: Path) -> f
 
 def _read_config(path: Path) -> Mapping[str, Any]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"not a readable JSON file ({first_line(error)})", where=path) from error
     if not isinstance(config, dict):

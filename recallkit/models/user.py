@@ -265,17 +265,13 @@ class UserScoringModel:
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         """See `ScoringModel.score`. Raises UserError unless it returns one value per prediction."""
-        with self.code.running(self.name):
-            scores = self.inner.score(ids, offsets)
-        return self._checked(scores, len(ids) - len(offsets) + 1)
+        return self._scored("score", ids, offsets)
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
         """See `CarryingModel.score_carrying`. Raises UserError where the user's object has none."""
         if not hasattr(self.inner, "score_carrying"):
             raise _cannot_carry(self.name)
-        with self.code.running(self.name):
-            scores = self.inner.score_carrying(ids, offsets, chunk)
-        return self._checked(scores, len(ids) - len(offsets) + 1)
+        return self._scored("score_carrying", ids, offsets, chunk)
 
     def generate(
         self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
@@ -294,8 +290,10 @@ class UserScoringModel:
             raise UserError(problem, where=self.name, remedy="return a list of recallkit.models.protocol.Continuation")
         return [Continuation(ids, nll) for ids, nll in pairs]
 
-    def _checked(self, scores: Any, num_predictions: int) -> TokenScores:
-        values: dict[str, np.ndarray] = {}
+    def _scored(self, method: str, ids: np.ndarray, offsets: np.ndarray, *chunk: int) -> TokenScores:
+        with self.code.running(self.name):
+            scores = getattr(self.inner, method)(ids, offsets, *chunk)
+        num_predictions, values = len(ids) - len(offsets) + 1, dict[str, np.ndarray]()
         for name, dtype in (("nll", np.float32), ("argmax", np.int32), ("rank", np.int32)):
             try:
                 values[name] = np.asarray(getattr(scores, name, None)).astype(dtype)

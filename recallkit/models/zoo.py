@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from recallkit import config, registry
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,11 +126,7 @@ def shipped() -> dict[str, Path]:
 
 def is_ours(folder: Path) -> bool:
     """Whether a folder contains a checkpoint of ours, according to config.json; False for anything unreadable."""
-    try:
-        saved = json.loads((folder / CONFIG).read_bytes())
-    except (ValueError, OSError, RecursionError):
-        return False
-    return isinstance(saved, dict) and saved.get("model_type") == MODEL_TYPE
+    return bool(artifacts.json_object(folder / CONFIG).get("model_type") == MODEL_TYPE)
 
 
 def find_shipped(spec: str) -> Path:

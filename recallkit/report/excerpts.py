@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.aligned import LabelledTokens, RowReader, open_scores, open_tokens
@@ -125,15 +126,13 @@ def list_excerpts(tokens: LabelledTokens, scores: Mapping[str, Path]) -> list[Ex
         db.view_file(connection, "tokens", tokens.path)
         db.view_file(connection, "reference", reference)
         frames = [_sums(connection, path) for path in models]
-    first = frames[0]
-    stops = np.cumsum(first["tokens"].to_numpy()).tolist()
-    columns = (first["sequence"], first["block"], [0, *stops], stops, first["ar_hits"])
     for path, frame in zip(models, frames, strict=True):
         if not np.isfinite(frame["hit_nats"].to_numpy()).all():
             raise UserError("contains NLLs that are not finite, or the reference's scores do", where=path, remedy=_REMEDY)
-    gaps = zip(*(frame["hit_nats"] for frame in frames), strict=True)
-    rows = zip(*columns, gaps, strict=False)
-    return [Excerpt(sequence, block, start, stop, hits, gap) for sequence, block, start, stop, hits, gap in rows]
+    first, gaps = frames[0], zip(*(frame["hit_nats"] for frame in frames), strict=True)
+    stops = np.cumsum(first["tokens"].to_numpy()).tolist()
+    columns = (first["sequence"], first["block"], [0, *stops][:-1], stops, first["ar_hits"], gaps)
+    return list(itertools.starmap(Excerpt, zip(*columns, strict=True)))
 
 
 def _sums(connection: Any, scores: Path) -> pl.DataFrame:
@@ -163,9 +162,8 @@ def _sequences_of(tokens: LabelledTokens, documents: Sequence[int]) -> list[int]
         rows = connection.sql(db.query("report/find_documents"), params={"documents": list(documents)}).fetchall()
     for document in documents:
         if not any(found == document for found, _ in rows):
-            raise UserError(
-                "no predicted token belongs to this document", where=f"--document {document}", remedy="give a number of tokens.parquet"
-            )
+            problem = "no predicted token belongs to this document"
+            raise UserError(problem, where=f"--document {document}", remedy="give a number of tokens.parquet")
     return [sequence for document in documents for found, sequence in rows if found == document]
 
 
@@ -176,14 +174,13 @@ def preferred(every: Sequence[Excerpt], asked: Sequence[Excerpt] = ()) -> list[E
     """
     taken = {(excerpt.sequence, excerpt.block) for excerpt in asked}
     with_hits = [excerpt for excerpt in every if excerpt.hits and (excerpt.sequence, excerpt.block) not in taken]
-    lists = [_first_by(lambda excerpt: sum(excerpt.gaps), with_hits, _TOP_OVERALL)]
-    lists += [_first_by(lambda excerpt, m=model: excerpt.gaps[m], with_hits, _TOP_OF_MODEL) for model in range(len(every[0].gaps))]
+
+    def first_by(size: Callable[[tuple[float, ...]], float], most: int) -> list[Excerpt]:
+        return sorted(with_hits, key=lambda excerpt: size(excerpt.gaps), reverse=True)[:most]
+
+    lists = [first_by(sum, _TOP_OVERALL), *(first_by(itemgetter(model), _TOP_OF_MODEL) for model in range(len(every[0].gaps)))]
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*lists))
     return list(dict.fromkeys(excerpt for excerpt in in_turn if excerpt is not None))
-
-
-def _first_by(size: Callable[..., float], found: Sequence[Excerpt], most: int) -> list[Excerpt]:
-    return sorted(found, key=size, reverse=True)[:most]
 
 
 # ------------------------------------------------------------------------------------------------------------- packing
@@ -303,8 +300,7 @@ class _Columns:
         nll, argmax, rank, exact = (rows[name].to_numpy() for name in _SCORES)
         if not np.isfinite(nll).all():
             raise UserError("contains NLLs that are not finite", where="scores", remedy=_REMEDY)
+        predicted = np.where(argmax == tokens, RIGHT, argmax + 1)
         if is_own:
             predicted = np.where(exact & (rank >= 0), np.where(rank == 0, RIGHT, WRONG), UNKNOWN)
-        else:
-            predicted = np.where(argmax == tokens, RIGHT, argmax + 1)
         return cls(np.rint(nll.astype(np.float64) * 100).astype(np.int64).tolist(), rank.tolist(), predicted.tolist())

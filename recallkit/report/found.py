@@ -26,17 +26,13 @@ def find_results(folder: Path, more: Sequence[Path] = ()) -> dict[str, Path]:
     """
     for place in (folder, *more):
         if not place.is_dir():
-            raise UserError(
-                "no such directory", where=place, remedy="name one that `recallkit gap`, `eval-recall`, `mqar` or `profile` wrote"
-            )
+            remedy = "name one that `recallkit gap`, `eval-recall`, `mqar` or `profile` wrote"
+            raise UserError("no such directory", where=place, remedy=remedy)
     named, own = _results(more), _results([folder])
     found = {kind: _only(kind, named.get(kind) or own[kind], folder) for kind in KINDS if named.get(kind) or own.get(kind)}
     if not found:
-        raise UserError(
-            "no results here, nor in the folders within",
-            where=folder,
-            remedy="make some with `recallkit gap REFERENCE MODEL... --slices DIR`",
-        )
+        remedy = "make some with `recallkit gap REFERENCE MODEL... --slices DIR`"
+        raise UserError("no results here, nor in the folders within", where=folder, remedy=remedy)
     return found
 
 
@@ -54,12 +50,9 @@ def _results(folders: Sequence[Path]) -> dict[str, list[Path]]:
 def _within(top: Path) -> Iterator[Path]:
     """`top` and the folders in it, in order of their names."""
     for path, names, _ in os.walk(top):
-        folder = Path(path)
-        depth = len(folder.relative_to(top).parts)
-        names[:] = (
-            sorted(name for name in names if not name.startswith(".") and not name.endswith(artifacts.PARTIAL)) if depth < _DEEPEST else []
-        )
-        yield folder
+        is_deepest = len(Path(path).relative_to(top).parts) >= _DEEPEST
+        names[:] = sorted(name for name in names if not (is_deepest or name.startswith(".") or name.endswith(artifacts.PARTIAL)))
+        yield Path(path)
 
 
 def _contains(folder: Path, kind: str) -> bool:

@@ -29,30 +29,23 @@ def _resource(name: str) -> str:
 def lay_out(title: str, question: str, opening: str, sections: Sequence[Section], version: str) -> bytes:
     """The page's bytes. `title`, `question` and `version` are text, `opening` is markup."""
     style, script = _resource("report.css"), _resource("report.js")
-    head = tag(
-        "head",
-        "\n",
+    lines = [
         tag("meta", charset="utf-8"),
-        "\n",
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        "\n",
         tag("meta", http_equiv="Content-Security-Policy", content=markup.policy(style, script)),
-        "\n",
         tag("meta", name="referrer", content="no-referrer"),
-        "\n",
         tag("title", text(title)),
-        "\n",
-        f"<style>{style}</style>\n",
-    )
+        f"<style>{style}</style>",
+    ]
+    head = tag("head", "\n", *(line + "\n" for line in lines))
     links = [tag("a", text(section.title), href=f"#{section.name}") for section in sections]
+    made_by = f"Made by recallkit {version}. This file fetches nothing; the text in it is that of the corpus."
     body = [
         tag("h1", text(question)),
         opening,
         tag("nav", *links, aria_label="Sections") if len(links) > 1 else "",
         *(tag("section", tag("h2", text(section.title)), "\n", section.body, id=section.name) for section in sections),
-        tag(
-            "footer", text(f"Made by recallkit {version}. This file fetches nothing; the text in it is that of the corpus."), class_="notes"
-        ),
+        tag("footer", text(made_by), class_="notes"),
     ]
     main = tag("main", *(part + "\n" for part in body if part))
     return HEAD + f"{head}\n{tag('body', main, chr(10), f'<script>{script}</script>')}\n</html>\n".encode()

@@ -67,9 +67,8 @@ class Excerpts:
         import polars as pl
 
         if not 0 <= sequence < self.num_sequences:
-            raise UserError(
-                f"no sequence {sequence:,}", where=self.slices, remedy=f"sequences are numbered 0 to {self.num_sequences - 1:,}"
-            )
+            remedy = f"sequences are numbered 0 to {self.num_sequences - 1:,}"
+            raise UserError(f"no sequence {sequence:,}", where=self.slices, remedy=remedy)
         labels = _rows(self.labelled.path, "tokens", _LABELS, sequence, _SLICE_AGAIN)
         frame = labels.with_columns(
             pl.col("source").cast(pl.String),

@@ -21,6 +21,7 @@ _MOST_ROWS = 40
 """Tokens in the table; `--json` has all of them."""
 
 _SIGNS = {"\n": "↵", "\t": "⇥", " ": "·"}
+_SIGNS_IN_TEXT = {"\n": "↵\n", "\t": "⇥   "}
 
 
 class Which(StrEnum):
@@ -151,14 +152,14 @@ def _text(shown: ShownSequence, chosen: list[bool], *, has_colours: bool, only_c
     """The text of the sequence; its first token, which is not predicted, is dim."""
     from rich.text import Text
 
-    text = Text(_in_text(shown.before), style="")
+    text = Text(_written(shown.before, _SIGNS_IN_TEXT), style="")
     text.stylize("dim")
     looks = _looks(shown)
     hits, repeated = shown.rows[shown.hits].to_list(), shown.rows["repeated"].to_list()
     for place, token in enumerate(shown.rows["text"]):
         style, sign = looks[place]
         # A mark that extended over a line's end would colour the margin, or be closed on the next line.
-        written, end = _in_text(token).removesuffix("\n"), "\n" * token.endswith("\n")
+        written, end = _written(token, _SIGNS_IN_TEXT).removesuffix("\n"), "\n" * token.endswith("\n")
         if not has_colours:
             text.append(f"⟦{written}⟧{sign}{end}" if chosen[place] else f"{written}{end}")
             continue
@@ -238,25 +239,15 @@ def _difference(shown: ShownSequence, row: Mapping[str, Any]) -> float:
 
 
 def _cells(shown: ShownSequence, row: Mapping[str, Any]) -> list[str]:
-    cells = [_visible(row["text"]), f"{row['position']:,}", or_dash(row["earlier"], ","), or_dash(row["train_count"], ",")]
+    cells = [_written(row["text"]), f"{row['position']:,}", or_dash(row["earlier"], ","), or_dash(row["train_count"], ",")]
     if shown.model is None:
         return cells
     place = 0 if shown.reference is None else 1
     guess = row[f"predicted_{place}"]
-    predicted = "" if row[f"right_{place}"] else "–" if guess is None else _visible(guess)
+    predicted = "" if row[f"right_{place}"] else "–" if guess is None else _written(guess)
     return [*cells, *(f"{row[f'nll_{side}']:.2f}" for side in range(place + 1)), predicted]
 
 
-def _visible(token: str) -> str:
-    """A token in a table: spaces and line ends as signs, without control characters."""
-    return "".join(_SIGNS.get(character) or _harmless(character) for character in token)
-
-
-def _in_text(token: str) -> str:
-    """A token in running text, with spaces and line breaks kept."""
-    signs = {"\n": "↵\n", "\t": "⇥   ", " ": " "}
-    return "".join(signs.get(character) or _harmless(character) for character in token)
-
-
-def _harmless(character: str) -> str:
-    return character if character.isprintable() else f"\\x{ord(character):02x}"
+def _written(token: str, signs: Mapping[str, str] = _SIGNS) -> str:
+    """A token without control characters, spaces and line ends as `signs`: those of a table, or of running text."""
+    return "".join(signs.get(character) or (character if character.isprintable() else f"\\x{ord(character):02x}") for character in token)

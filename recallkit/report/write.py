@@ -67,9 +67,8 @@ def write_report(folder: Path, out: Path | None = None, options: ReportOptions =
     found = find_results(folder, options.more)
     comparison = read_comparison(found["gap"], options.slices) if "gap" in found else None
     if comparison is None and (options.slices, tuple(options.sequences), tuple(options.documents)) != (None, (), ()):
-        raise UserError(
-            "there is no comparison here, hence no text to show", where=folder, remedy="leave out --slices, --sequence, --document"
-        )
+        problem = "there is no comparison here, hence no text to show"
+        raise UserError(problem, where=folder, remedy="leave out --slices, --sequence, --document")
     target = out or (comparison.folder if comparison else folder) / "report.html"
     artifacts.check_replaceable(target, page.HEAD)
     content, figures, num_excerpts = _compose(comparison, found, options)

@@ -114,6 +114,15 @@ def read_json(path: Path) -> Any:
         raise UserError("not a readable JSON file", where=path, remedy="make it again with --force") from error
 
 
+def json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in any file; an empty one where there is none that can be read."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def write_parquet(
     path: Path, tables: Iterable[pa.Table], schema: pa.Schema, manifest: dict[str, Any] | Callable[[], dict[str, Any]], **options: Any
 ) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def read_timings(path: Path, **facts: Any) -> dict[str, Any] | None:
 
     None where it is absent or damaged, says otherwise, or has none: nothing depends on timings.
     """
-    manifest = _read(path)
+    manifest = artifacts.json_object(path)
     found = manifest.get(KEY)
     if not isinstance(found, dict) or any(manifest.get(name) != value for name, value in facts.items()):
         return None
@@ -102,18 +102,9 @@ def read_timings(path: Path, **facts: Any) -> dict[str, Any] | None:
 
 def write_manifest(path: Path, manifest: Mapping[str, Any], timings: Timings) -> None:
     """Writes a manifest file with timings, whole or not at all. One of another kind of result that stands there stays."""
-    if _read(path).get("kind") not in (None, manifest.get("kind")):
+    if artifacts.json_object(path).get("kind") not in (None, manifest.get("kind")):
         return
     sorted_facts = json.loads(json.dumps(manifest, sort_keys=True))
     with artifacts.replacing(path) as temporary:  # stages stay in their order
         text = json.dumps({**sorted_facts, KEY: timings.to_json()}, indent=2, ensure_ascii=False)
         temporary.write_text(text + "\n", encoding="utf-8")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A manifest file; an empty one where there is none that can be read."""
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return manifest if isinstance(manifest, dict) else {}

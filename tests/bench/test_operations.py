@@ -74,7 +74,7 @@ def test_inputs_that_do_not_fit_are_rows():
     def make():
         raise torch.OutOfMemoryError
 
-    case = Case("op", {"n": 3}, make, {"recallkit (torch)": print, "peer": print}, 0.0, 1.0)
+    case = Case("op", {"n": 3}, make, {"recallkit (torch)": print, "peer": print}, 1.0)
     rows, _ = measure_case(case, CPU, Ceilings(1.0, 1.0), 1)
     assert [(row.implementation, row.problem) for row in rows] == [("recallkit (torch)", "out of memory"), ("peer", "out of memory")]
 
@@ -86,7 +86,7 @@ def test_targets_are_met_missed_or_not_measured():
         Row("op", {"n": 3}, "absent", math.nan, math.nan, math.nan, problem="not installed"),
     ]
     targets = {COPY: 0.5, MATRIX: 0.6, "peer": 4.0, "absent": 2.0, MICROSECONDS: 1500.0}
-    case = Case("op", {"n": 3}, tuple, {}, 0.0, 1.0, targets=targets)
+    case = Case("op", {"n": 3}, tuple, {}, 1.0, targets=targets)
     assert operations._verdicts(case, rows) == [
         "op n=3: 50 % of the copy rate: met (0.55)",
         "op n=3: 60 % of the matrix rate: MISSED (0.55)",

@@ -168,9 +168,6 @@ def test_tables_name_a_size_once_and_show_what_is_missing():
     assert lines[-1] == ("· absent", "not installed", "", "", "")
     assert shown.model_lines(ROWS) == [("based 2m", "", "12.3", "0.5")]
     assert shown.model_sizes(ROWS) == "prefill: b=1 n=64; generation: b=4 new=8"
-    plain = shown.plain_table(shown.COLUMNS, lines).splitlines()
-    assert plain[1] == "scan b=2 n=64"
-    assert plain[2].split() == ["·", "recallkit", "(torch)", "128", "ms", "2", "GB/s", "25", "%", "0.06"]
 
 
 def test_a_picture_shows_milliseconds_in_the_order_of_what_varied(tmp_path):

@@ -80,12 +80,20 @@ def run() -> None:
         (shown.MODEL_COLUMNS, shown.model_lines(results.rows)),
     ):
         if lines:
-            print(shown.plain_table(columns, lines))
+            print(plain_table(columns, lines))
     print("\n".join(results.verdicts))
     if given.json:
         given.json.write_text(json.dumps(results.to_json(), indent=1), encoding="utf-8")
     if given.plot:
         print(f"{draw(results, given.plot)} axes in {given.plot}")
+
+
+def plain_table(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+    """A table in plain text."""
+    table = [columns, *lines]
+    titles = [line for line in table if any(line[1:])]
+    widths = [max(len(line[i]) for line in titles) for i in range(len(columns))]
+    return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in table)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import nn
+
+from recallkit.kernels.long_conv.torch_impl import DIRECT_TAPS, transform_length
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +30,8 @@ class Mixer(nn.Module):
     """Whether the mixer also depends on the token ids (to find repeated tokens): they are then passed as `ids`."""
     max_length: int | None = None
     """Longest sequence, where a filter has that length; None where there is no limit."""
+    chunk: int
+    """Of linear attentions: tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -34,7 +39,7 @@ class Mixer(nn.Module):
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """u: (b, t, d), ids: (b, t) int64 -> (b, t, d), at once for all t."""
-        raise NotImplementedError
+        return self.read(u, self.initial_state(len(u)), ids)[0]
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """The same, written like the equation, in the precision of `u` and the parameters."""
@@ -84,10 +89,25 @@ def chunk_sizes(t: int, chunk: int) -> list[int]:
     return [min(chunk, t - start) for start in range(0, t, chunk)]
 
 
-def linear_flops(t: int, *layers: nn.Module) -> int:
+def linear_flops(t: int, *layers: nn.Linear) -> int:
     """Operations of linear layers applied to each of t tokens: two for each weight, one for each bias."""
-    total = 0
-    for layer in layers:
-        assert isinstance(layer, nn.Linear)
-        total += t * layer.out_features * (2 * layer.in_features + (layer.bias is not None))
-    return total
+    return sum(t * layer.out_features * (2 * layer.in_features + (layer.bias is not None)) for layer in layers)
+
+
+def conv_flops(t: int, taps: int, channels: int) -> int:
+    """Operations of a causal convolution of one sequence on a CPU, direct or by FFT as in `kernels/long_conv/torch_impl.py`.
+
+    Two per tap, or two transforms of 5 n log2 n and a product of spectra. The filters' own transform is included: it is computed in
+    each forward pass, once for the batch.
+    """
+    taps = min(taps, t)
+    if taps <= DIRECT_TAPS:
+        return 2 * taps * t * channels
+    n = transform_length(t, taps)
+    return channels * math.ceil(3 * 5 * n * math.log2(n) + 6 * (n // 2 + 1))
+
+
+def applied(layer: nn.Module, x: Tensor) -> Tensor:
+    """layer(x), with its type: torch declares the result of calling a module as Any."""
+    y: Tensor = layer(x)
+    return y

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, linear_flops, widened
 from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
 from recallkit.models.mixers.short_conv import ShortConv
 
@@ -72,7 +72,6 @@ class Attention(Mixer):
         return self.num_heads * (t * (t + 1) // 2)
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         return self.merge(self.attend(*self.project(u, torch.arange(u.shape[1], device=u.device))))
 
     def project(self, u: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,11 +85,9 @@ class Attention(Mixer):
 
     def merge(self, context: Tensor) -> Tensor:
         """context: (b, h, t, k) -> (b, t, d): the heads side by side, projected."""
-        y: Tensor = self.out_proj(context.transpose(1, 2).flatten(2))
-        return y
+        return applied(self.out_proj, context.transpose(1, 2).flatten(2))
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         z = self.qkv(u)
         parts = self.split_heads(z if self.short_conv is None else self.short_conv.reference(z))
         q, k = (self._rotated_reference(x) for x in parts[:2])
@@ -109,14 +106,12 @@ class Attention(Mixer):
         return [[self.keys_of(i, head) for i in range(u.shape[0])] for head in range(self.num_heads)]
 
     def initial_state(self, batch: int) -> State:
-        """See `Mixer.initial_state`."""
         weight = self.qkv.weight
         empty = weight.new_zeros(batch, self.num_heads, 0, self.head_width)
         state = {"keys": empty, "values": empty, "seen": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
         return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         q, state = self.extend(u, state)
         fresh = state["keys"].shape[2] == u.shape[1]
         context = self.attend(q, state["keys"], state["values"]) if fresh else self._attend_kept(q, state)

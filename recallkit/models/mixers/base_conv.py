@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.nn import functional
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
+from recallkit.models.mixers.api import Mixer, State, applied, linear_flops
 from recallkit.models.mixers.filters import FILTERS, FilterConv, make_filter
 from recallkit.models.mixers.short_conv import ShortConv
 
@@ -54,7 +54,6 @@ class BaseConv(Mixer):
         return self._gated(u, self.conv(u))
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         return self._gated(u, self.conv.reference(u))
 
     def initial_state(self, batch: int) -> State:
@@ -62,7 +61,6 @@ class BaseConv(Mixer):
         return {"inputs": self.conv.initial_state(batch)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         if isinstance(self.conv, ShortConv):
             gated, inputs = self.conv.read(u, state["inputs"], activation=self.activation, gate=self._gate(u))
             return self._with_input(u, gated), {"inputs": inputs}
@@ -106,23 +104,18 @@ class GatedShortConv(Mixer):
         self.out_proj = nn.Linear(self.width, d_model, bias=bias)
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         mixed, gate = self.in_proj(u).chunk(2, dim=-1)
-        y: Tensor = self.out_proj(self.conv(mixed, activation="silu", gate=gate))
-        return y
+        return applied(self.out_proj, self.conv(mixed, activation="silu", gate=gate))
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         mixed, gate = self.in_proj(u).chunk(2, dim=-1)
-        y: Tensor = self.out_proj(functional.silu(self.conv.reference(mixed)) * gate)
-        return y
+        return applied(self.out_proj, functional.silu(self.conv.reference(mixed)) * gate)
 
     def initial_state(self, batch: int) -> State:
         """The last inputs, within reach of the convolution."""
         return {"inputs": self.conv.initial_state(batch)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         mixed, gate = self.in_proj(u).chunk(2, dim=-1)
         gated, inputs = self.conv.read(mixed, state["inputs"], activation="silu", gate=gate)
         return self.out_proj(gated), {"inputs": inputs}

@@ -22,14 +22,7 @@ class BlockedWindow(Attention):
     too, so that none of it sees fewer than `window` keys once the text is that long. Other options are those of `Attention`.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        window: int = 64,
-        previous: bool = False,
-        **options: Any,
-    ) -> None:
+    def __init__(self, d_model: int, *, window: int = 64, previous: bool = False, **options: Any) -> None:
         super().__init__(d_model, **options)
         if window < 1:
             raise ValueError(f"a block of {window} tokens sees nothing")
@@ -37,30 +30,24 @@ class BlockedWindow(Attention):
         self.previous = previous
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """See `Attention.sees`."""
         return (keys <= queries) & (queries // self.window - keys // self.window <= int(self.previous))
 
     def keys_of(self, query: int, head: int) -> list[int]:
-        """See `Attention.keys_of`."""
         start = query - query % self.window
         return list(range(max(0, start - self.window * self.previous), query + 1))
 
     def num_kept(self) -> int:
-        """See `Attention.num_kept`."""
         return self.window * (1 + self.previous)
 
     def num_pairs(self, t: int) -> int:
-        """See `Attention.num_pairs`."""
         blocks, rest = divmod(t, self.window)
         own = blocks * (self.window * (self.window + 1) // 2) + rest * (rest + 1) // 2
         return self.num_heads * (own + self.previous * max(0, t - self.window) * self.window)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Attention.attend`."""
         if q.shape[2] <= self.num_kept():
             return super().attend(q, k, v)
         return attend_in_blocks(q, k, v, self.window, self.sees, previous=self.previous)
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         return read_grown(super().read, u, state, ids, self.window)

@@ -73,12 +73,10 @@ class ProgrammaticConv(DynamicConv):
         self.occurrences = occurrences
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         assert ids is not None
         return self._gated(u, self._mixed(u, ids, torch.full_like(ids[:, 0], u.shape[1]), u.shape[1]))
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         assert ids is not None
         mixed = torch.zeros_like(u)
         for row, tokens in enumerate(ids.tolist()):
@@ -95,7 +93,6 @@ class ProgrammaticConv(DynamicConv):
         return {"inputs": weight.new_zeros(batch, 0, self.d_model), "ids": ids, "seen": ids.new_zeros(batch)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         assert ids is not None
         inputs = torch.cat([state["inputs"], u.to(state["inputs"].dtype)], dim=1)
         all_ids = torch.cat([state["ids"], ids], dim=1)
@@ -148,12 +145,10 @@ class AutocorrelationConv(DynamicConv):
         self.key = nn.Linear(d_model, key_width, bias=False)
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         mixed, _ = self._mixed(u, self._keys(u), u.new_zeros(len(u), 0), u.shape[1])
         return self._gated(u, mixed)
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         x = self.key(u)
         x = x / x.norm(dim=-1, keepdim=True)
         mixed = torch.zeros_like(u)
@@ -176,7 +171,6 @@ class AutocorrelationConv(DynamicConv):
         return {name: weight.new_zeros(batch, *shape) for name, shape in shapes.items()}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         inputs = torch.cat([state["inputs"], u.to(state["inputs"].dtype)], dim=1)
         keys = torch.cat([state["keys"], self._keys(u).to(state["keys"].dtype)], dim=1)
         mixed, correlation = self._mixed(inputs, keys, state["correlation"].flip(-1), u.shape[1])

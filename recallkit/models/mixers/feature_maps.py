@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 from recallkit.kernels.taylor_attention.features import num_taylor_features, taylor_features, taylor_scores
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 
@@ -71,7 +74,6 @@ class Taylor(FeatureMap):
         self.num_features = num_taylor_features(feature_dim)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `FeatureMap.forward`."""
         return taylor_features(x)
 
     def reference(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -84,7 +86,6 @@ class Taylor(FeatureMap):
         return taylor_scores(q, k)
 
     def flops(self) -> int:
-        """See `FeatureMap.flops`."""
         return 2 * self.feature_dim + 2 * self.feature_dim + self.feature_dim * (self.feature_dim - 1) // 2
 
     def score_flops(self) -> int:
@@ -92,38 +93,20 @@ class Taylor(FeatureMap):
         return 2 * self.feature_dim + 4
 
 
-class ReLU(FeatureMap):
-    """phi(x) = max(x, 0) (the map of cosFormer without its weights, arXiv 2202.08791, section 3.2)."""
+class Elementwise(FeatureMap):
+    """phi(x) = f(x), entry by entry, of a function f that is never negative, in `operations` for each entry."""
 
     has_positive_scores = True
 
-    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `FeatureMap.forward`."""
-        return x.relu()
-
-
-class OnePlusELU(FeatureMap):
-    """phi(x) = 1 + elu(x) (Linear Transformers, arXiv 2006.16236, equation 7)."""
-
-    has_positive_scores = True
+    def __init__(self, feature_dim: int, function: Callable[[Tensor], Tensor], operations: int = 1) -> None:
+        super().__init__(feature_dim)
+        self.function, self.operations = function, operations
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `FeatureMap.forward`."""
-        return 1 + nn.functional.elu(x)
+        return self.function(x)
 
     def flops(self) -> int:
-        """See `FeatureMap.flops`: an exponential, a sum and a comparison."""
-        return 3 * self.feature_dim
-
-
-class Square(FeatureMap):
-    """phi(x) = x^2, entry by entry (one of the maps that Based compares, arXiv 2402.18668, figure 3)."""
-
-    has_positive_scores = True
-
-    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `FeatureMap.forward`."""
-        return x.square()
+        return self.operations * self.feature_dim
 
 
 class CosFormer(FeatureMap):
@@ -141,14 +124,12 @@ class CosFormer(FeatureMap):
         self.max_length = max_length
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `FeatureMap.forward`."""
         assert positions is not None
         angles = positions.to(x.dtype) * (math.pi / 2 / self.max_length)
         positive = x.relu()
         return torch.cat([positive * angles.cos(), positive * angles.sin()], dim=-1)
 
     def flops(self) -> int:
-        """See `FeatureMap.flops`."""
         return 3 * self.feature_dim
 
 
@@ -172,13 +153,11 @@ class Performer(FeatureMap):
         self.register_buffer("projection", _orthogonal_normal(self.num_features, feature_dim, seed))
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `FeatureMap.forward`."""
         x = x / self.root
         exponents = x @ self.projection.to(x.dtype).T - x.square().sum(dim=-1, keepdim=True) / 2
         return (exponents.exp() + self.STABILISER) / math.sqrt(self.num_features)
 
     def flops(self) -> int:
-        """See `FeatureMap.flops`."""
         return self.num_features * (2 * self.feature_dim + 3) + 3 * self.feature_dim
 
 
@@ -194,11 +173,18 @@ def _orthogonal_normal(rows: int, columns: int, seed: int) -> Tensor:
     return vectors
 
 
-FEATURE_MAPS: dict[str, type[FeatureMap]] = {
+def _one_plus_elu(x: Tensor) -> Tensor:
+    return 1 + nn.functional.elu(x)
+
+
+FEATURE_MAPS: dict[str, Callable[..., FeatureMap]] = {
     "taylor": Taylor,
-    "relu": ReLU,
-    "elu": OnePlusELU,
-    "square": Square,
+    # The map of cosFormer without its weights (arXiv 2202.08791, section 3.2).
+    "relu": partial(Elementwise, function=torch.relu),
+    # Linear Transformers (arXiv 2006.16236, equation 7): an exponential, a sum and a comparison.
+    "elu": partial(Elementwise, function=_one_plus_elu, operations=3),
+    # One of the maps that Based compares (arXiv 2402.18668, figure 3).
+    "square": partial(Elementwise, function=torch.square),
     "identity": FeatureMap,
     "cosformer": CosFormer,
     "performer": Performer,

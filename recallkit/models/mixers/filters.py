@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from recallkit.kernels.long_conv.api import long_conv
-from recallkit.models.mixers.api import widened
-from recallkit.models.mixers.fft_conv import conv_flops
+from recallkit.models.mixers.api import conv_flops, widened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,8 +220,7 @@ class FilterConv(nn.Module):
 
     def initial_state(self, batch: int) -> Tensor:
         """The history before the first input: empty."""
-        parameter = next(self.filters.parameters())
-        return widened(parameter.new_zeros(batch, 0, self.filters.channels))
+        return widened(next(self.filters.parameters()).new_zeros(batch, 0, self.filters.channels))
 
     def read(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
         """u: (b, t, channels), the next t inputs of each row -> their outputs and a new history; `history` is unchanged."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from recallkit.kernels.gated_linear_attention.api import gated_linear_attention
-from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,6 @@ class GLA(Mixer):
     """
 
     chunk = 16
-    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(
         self,
@@ -57,7 +56,6 @@ class GLA(Mixer):
         self.out_proj = nn.Linear(value_width, d_model, bias=False)
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         return self.read(u, {})[0]
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
@@ -72,8 +70,7 @@ class GLA(Mixer):
 
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`: S (b, h, k, v) as `kv`."""
-        weight = self.out_proj.weight
-        return {"kv": widened(weight).new_zeros(batch, self.num_heads, self.key_dim, self.value_dim)}
+        return {"kv": widened(self.out_proj.weight).new_zeros(batch, self.num_heads, self.key_dim, self.value_dim)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`: all chunks at once except for the states between them. An empty state is the initial one."""
@@ -112,5 +109,4 @@ class GLA(Mixer):
         o = widened(o)
         normed = nn.functional.rms_norm(o, (self.value_dim,), self.norm.weight.to(o.dtype), self.norm.eps)
         gate = nn.functional.silu(self.g_proj(u))
-        y: Tensor = self.out_proj(gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))
-        return y
+        return applied(self.out_proj, gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.models.mixers.api import Mixer, State, linear_flops
-from recallkit.models.mixers.s4d import DiagonalSSM
+from recallkit.models.mixers.api import applied, linear_flops
+from recallkit.models.mixers.s4d import DiagonalSSM, StateSpaceMixer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class GSS(Mixer):
+class GSS(StateSpaceMixer):
     """y = out_proj((widen(k conv w + D w)) * gelu(gate(u))), w = norm(gelu(narrow(u)))  (arXiv 2206.13947, section 3, figure 1).
 
     narrow maps d to `width` channels (d / 4), gate and widen map to `expand` d, out_proj back to d; norm is a layer norm. k is
@@ -36,47 +36,15 @@ class GSS(Mixer):
         self.widen = nn.Linear(self.width, expand * d_model, bias=False)
         self.out_proj = nn.Linear(expand * d_model, d_model, bias=False)
 
-    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
-        w = self._narrowed(u)
-        return self._gated(self.ssm(w), w, u)
-
-    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
-        w = self._narrowed(u)
-        return self._gated(self.ssm.reference(w), w, u)
-
-    def initial_state(self, batch: int) -> State:
-        """The poles' sums (b, width, state, 2), real and imaginary parts."""
-        return {"poles": self.ssm.initial_state(batch)}
-
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        w = self._narrowed(u)
-        mixed, poles = self.ssm.step(w, state["poles"])
-        return self._gated(mixed, w, u), {"poles": poles}
-
-    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
-        w = self._narrowed(u)
-        mixed, poles = self.ssm.read(w, state["poles"])
-        return self._gated(mixed, w, u), {"poles": poles}
-
-    def state_size(self, t: int) -> int:
-        """Counted from the state: two real numbers per pole and channel, 2 `width` `state`."""
-        return 2 * self.width * self.ssm.poles
-
     def flops(self, t: int) -> int:
         """Of our forward: projections, eight for each gelu and the norm, kernel, convolution, skip, gate."""
         gate_width = self.gate.out_features
         projections = linear_flops(t, self.narrow, self.gate, self.widen, self.out_proj)
         return projections + self.ssm.flops(t) + t * ((8 + 8 + 2) * self.width + (8 + 1) * gate_width)
 
-    def _narrowed(self, u: Tensor) -> Tensor:
-        w: Tensor = self.norm(functional.gelu(self.narrow(u)))
-        return w
+    def inputs(self, u: Tensor) -> Tensor:
+        return applied(self.norm, functional.gelu(self.narrow(u)))
 
-    def _gated(self, mixed: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    def outputs(self, mixed: Tensor, w: Tensor, u: Tensor) -> Tensor:
         gate = functional.gelu(self.gate(u))
-        y: Tensor = self.out_proj(self.widen((mixed + self.skip * w).to(gate.dtype)) * gate)
-        return y
+        return applied(self.out_proj, self.widen((mixed + self.skip * w).to(gate.dtype)) * gate)

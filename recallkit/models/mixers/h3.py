@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from recallkit.kernels.long_conv.api import long_conv
-from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
-from recallkit.models.mixers.fft_conv import conv_flops
+from recallkit.models.mixers.api import Mixer, State, applied, conv_flops, linear_flops, widened
 from recallkit.models.mixers.s4d import DiagonalSSM
 
 if TYPE_CHECKING:
@@ -41,13 +40,11 @@ class H3(Mixer):
         self.out_proj = nn.Linear(d_model, d_model)
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         k = self.k_proj(u)
         products = self._products(long_conv(k, self.shift, skip=self.shift_skip, out_dtype=k.dtype), u)
         return self._queried(self.ssm(products.flatten(0, 2)).view_as(products), products, u)
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         k = self.k_proj(u)
         products = self._products(long_conv(k, self.shift, skip=self.shift_skip, impl="reference"), u)
         return self._queried(self.ssm.reference(products.flatten(0, 2)).view_as(products), products, u)
@@ -61,7 +58,6 @@ class H3(Mixer):
         }
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         k = self.k_proj(u)
         keys = torch.cat([state["keys"], k.to(state["keys"].dtype)], dim=1)
         # Keys are kept in a wider type than the inputs': a kernel needs them in the narrow one again.
@@ -91,8 +87,7 @@ class H3(Mixer):
         """mixed: (b, p, p, t, h), the state spaces' outputs -> (b, t, d)."""
         q = self.q_proj(u)
         answers = (self._by_head(q).unsqueeze(2) * (mixed + self.skip * products)).sum(1)
-        y: Tensor = self.out_proj(answers.permute(0, 2, 3, 1).flatten(2).to(q.dtype))
-        return y
+        return applied(self.out_proj, answers.permute(0, 2, 3, 1).flatten(2).to(q.dtype))
 
     def _by_head(self, x: Tensor) -> Tensor:
         """(b, t, d) -> (b, p, t, h): a head's channels are contiguous."""

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from recallkit.kernels.long_conv.api import long_conv
-from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
-from recallkit.models.mixers.fft_conv import conv_flops
+from recallkit.models.mixers.api import Mixer, State, applied, conv_flops, linear_flops, widened
 from recallkit.models.mixers.filters import ImplicitFilter
 from recallkit.models.mixers.short_conv import ShortConv
 
@@ -57,28 +56,21 @@ class Hyena(Mixer):
         for n, gate in enumerate(reversed(gates[1:])):
             out_gate = gates[0] if n == last else None
             z = long_conv(z, filters[n], skip=self.skip[n], in_gate=gate, out_gate=out_gate, out_dtype=z.dtype)
-        y: Tensor = self.out_proj(z)
-        return y
+        return applied(self.out_proj, z)
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         *gates, z = self._parts(self.short_conv.reference(self.in_proj(u)))
         for gate, taps, skip in zip(reversed(gates[1:]), self._filters(u.shape[1]), self.skip, strict=True):
             z = gate * z
             z = long_conv(z, taps, out_dtype=z.dtype, impl="reference") + skip * z
-        y: Tensor = self.out_proj(gates[0] * z)
-        return y
+        return applied(self.out_proj, gates[0] * z)
 
     def initial_state(self, batch: int) -> State:
         """The last inputs, within reach of the short convolution, and all inputs of each long one (b, order - 1, T, d)."""
         weight = widened(self.out_proj.weight)
-        return {
-            "short": self.short_conv.initial_state(batch),
-            "inputs": weight.new_zeros(batch, self.order - 1, 0, self.d_model),
-        }
+        return {"short": self.short_conv.initial_state(batch), "inputs": weight.new_zeros(batch, self.order - 1, 0, self.d_model)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         parts, short = self.short_conv.read(self.in_proj(u), state["short"])
         *gates, z = self._parts(parts)
         history, inputs = state["inputs"], []
@@ -88,8 +80,7 @@ class Hyena(Mixer):
             # The first inputs stay in their narrow type, so that a kernel can be used.
             whole = inputs[-1] if history.shape[2] else inputs[-1].to(z.dtype)
             z = long_conv(whole, filters[n], skip=self.skip[n], last=u.shape[1], out_dtype=z.dtype)
-        y: Tensor = self.out_proj(gates[0] * z)
-        return y, {"short": short, "inputs": torch.stack(inputs, dim=1)}
+        return self.out_proj(gates[0] * z), {"short": short, "inputs": torch.stack(inputs, dim=1)}
 
     def state_size(self, t: int) -> int:
         """(order - 1) d t, as Zoology's code counts its order of two; neither counts the history of the short convolution."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ from torch import nn
 from recallkit.kernels.linear_attention import CHUNK, Decay, LinearState, linear_attention_chunked, linear_attention_step
 from recallkit.kernels.taylor_attention.api import taylor_attention, taylor_attention_step
 from recallkit.kernels.taylor_attention.state import TaylorState
-from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.feature_maps import make_feature_map
 from recallkit.models.mixers.short_conv import ShortConv
 
@@ -34,7 +34,6 @@ class LinearAttention(Mixer):
     """
 
     chunk = CHUNK
-    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state. Shorter sequences are one chunk."""
 
     def __init__(
         self,
@@ -190,8 +189,7 @@ class LinearAttention(Mixer):
 
     def _merge(self, y: Tensor, u: Tensor) -> Tensor:
         """The outputs of the heads, (b, h, t, v) -> (b, t, d)."""
-        projected: Tensor = self.out_proj(y.transpose(1, 2).flatten(start_dim=2).to(u.dtype))
-        return projected
+        return applied(self.out_proj, y.transpose(1, 2).flatten(start_dim=2).to(u.dtype))
 
     def _scan(
         self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, state: State | None, *, final_state: bool = True
@@ -208,9 +206,10 @@ class LinearAttention(Mixer):
             None if state is None else LinearState(state["kv"], state.get("k")),
             self.feature_map,
             final_state=final_state,
+            eps=self.eps if self.normalise else None,
+            decay=self._decay(q),
             chunk=self.chunk,
             positions=positions,
-            **self._options(q),
         )
         return y, {} if last is None else _entries(last)
 
@@ -219,20 +218,13 @@ class LinearAttention(Mixer):
         if self.is_taylor_attention:
             y, after = taylor_attention_step(q, k, v, TaylorState(state["kv"], state["k"]), eps=self.eps)
             return y, after._asdict()
-        before = LinearState(state["kv"], state.get("k"))
-        y, last = linear_attention_step(q, k, v, before, self.feature_map, positions=positions, **self._options(q))
+        before, eps = LinearState(state["kv"], state.get("k")), self.eps if self.normalise else None
+        y, last = linear_attention_step(q, k, v, before, self.feature_map, eps=eps, decay=self._decay(q), positions=positions)
         return y, _entries(last)
 
-    def _options(self, like: Tensor) -> _Options:
-        """Normaliser and decays, in the precision in which `like` is summed."""
-        logs = log_decays(self.num_heads, self.decay_exponent, widened(like)) if self.decay else None
-        decay = None if logs is None else Decay(logs, self.decay_normaliser)
-        return {"eps": self.eps if self.normalise else None, "decay": decay}
-
-
-class _Options(TypedDict):
-    eps: float | None
-    decay: Decay | None
+    def _decay(self, like: Tensor) -> Decay | None:
+        """The heads' decays, in the precision in which `like` is summed."""
+        return Decay(log_decays(self.num_heads, self.decay_exponent, widened(like)), self.decay_normaliser) if self.decay else None
 
 
 def _entries(state: LinearState) -> State:

@@ -43,7 +43,6 @@ class LongConv(Mixer):
         return self._projected(self.conv(u))
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         return self._projected(self.conv.reference(u))
 
     def initial_state(self, batch: int) -> State:
@@ -51,7 +50,6 @@ class LongConv(Mixer):
         return {"inputs": self.conv.initial_state(batch)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         mixed, inputs = self.conv.read(u, state["inputs"])
         return self._projected(mixed), {"inputs": inputs}
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from recallkit.kernels.selective_scan.api import selective_scan, selective_scan_step
 from recallkit.kernels.short_conv.api import short_conv
-from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, linear_flops, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,30 +50,22 @@ class Mamba(Mixer):
             self.dt_proj.bias.copy_(initial_dt_bias(self.width))
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         return self._mix(u, None, None)[0]
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         x, z = self.in_proj(u).chunk(2, dim=-1)
         x, _ = short_conv(x, self.conv1d.weight.squeeze(1), bias=self.conv1d.bias, activation="silu", impl="reference")
         r, write, read = self.x_proj(x).split([self.dt_rank, self.state, self.state], dim=-1)
         dt = functional.softplus(self.dt_proj(r))
         x, dt, write, read, z = (part.transpose(0, 1) for part in (x, dt, write, read, z))
         y, _ = selective_scan(x, dt, -torch.exp(self.A_log), write, read, skip=self.D, gate=z, impl="reference")
-        mixed: Tensor = self.out_proj(y.transpose(0, 1))
-        return mixed
+        return applied(self.out_proj, y.transpose(0, 1))
 
     def initial_state(self, batch: int) -> State:
-        """See `Mixer.initial_state`."""
         like = widened(self.A_log)
-        return {
-            "conv": like.new_zeros(batch, self.conv_kernel - 1, self.width),
-            "scan": like.new_zeros(batch, self.state, self.width),
-        }
+        return {"conv": like.new_zeros(batch, self.conv_kernel - 1, self.width), "scan": like.new_zeros(batch, self.state, self.width)}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         y, conv, scan = self._mix(u, state["conv"], state["scan"])
         return y, {"conv": conv, "scan": scan}
 
@@ -105,8 +97,7 @@ class Mamba(Mixer):
             y = step.unsqueeze(0)
         else:
             y, last = selective_scan(x, dt, rates, write, read, start, skip=self.D, gate=z)
-        mixed: Tensor = self.out_proj(y.to(z.dtype))
-        return mixed.transpose(0, 1), latest, last
+        return self.out_proj(y.to(z.dtype)).transpose(0, 1), latest, last
 
 
 def initial_dt_bias(channels: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from recallkit.kernels.decayed_attention.api import decayed_attention
 from recallkit.kernels.short_conv.api import short_conv
-from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.mamba import initial_dt_bias
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ class Mamba2(Mixer):
     """
 
     chunk = 64
-    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(
         self,
@@ -65,7 +64,6 @@ class Mamba2(Mixer):
         self.out_proj = nn.Linear(self.width, d_model, bias=False)
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         return self._mix(*self._projected(u), None, None)[0]
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
@@ -91,7 +89,6 @@ class Mamba2(Mixer):
         }
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         z, convolved, dt = self._projected(u)
         y, conv, scan = self._mix(z, convolved, dt, state["conv"], state["scan"])
         return y, {"conv": conv, "scan": scan}
@@ -141,5 +138,4 @@ class Mamba2(Mixer):
         """Gated, normalised and projected: y, z (t, b, d_inner) -> (b, t, d)."""
         gated = torch.unflatten(y * functional.silu(z.to(y.dtype)), -1, (self.groups, -1))
         normed = functional.rms_norm(gated, gated.shape[-1:], eps=self.eps).flatten(-2) * self.norm.weight
-        mixed: Tensor = self.out_proj(normed.to(z.dtype))
-        return mixed.transpose(0, 1)
+        return applied(self.out_proj, normed.to(z.dtype)).transpose(0, 1)

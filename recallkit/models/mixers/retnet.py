@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from recallkit.kernels.decayed_attention.api import decayed_attention
-from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.linear_attention import log_decays
 from recallkit.models.mixers.rotary import rotate, rotate_reference
 from recallkit.models.mixers.short_conv import ShortConv
@@ -34,7 +34,6 @@ class RetNet(Mixer):
     """
 
     chunk = 128
-    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(self, d_model: int, *, num_heads: int = 4, value_factor: int = 2, eps: float = 1e-6, short_conv: int = 0) -> None:
         super().__init__(d_model)
@@ -54,7 +53,6 @@ class RetNet(Mixer):
         self.short_conv = ShortConv((2 + value_factor) * d_model, short_conv, bias=False) if short_conv else None
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         z = self._project(u)
         q, k, v = self._split(z if self.short_conv is None else self.short_conv(z))
         o, _ = self._attend(q, k, v, torch.arange(u.shape[1], device=u.device), None)
@@ -125,5 +123,4 @@ class RetNet(Mixer):
         o = widened(o)
         normed = o * torch.rsqrt(o.square().mean(dim=-1, keepdim=True) + self.eps)
         gate = nn.functional.silu(self.g_proj(u))
-        y: Tensor = self.out_proj(gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))
-        return y
+        return applied(self.out_proj, gate * normed.transpose(1, 2).flatten(start_dim=2).to(gate.dtype))

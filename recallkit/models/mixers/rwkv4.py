@@ -10,8 +10,7 @@ from torch import nn
 
 from recallkit.kernels.rwkv4.api import rwkv4_attention
 from recallkit.kernels.rwkv4.state import Rwkv4State, empty_state
-from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
-from recallkit.models.mixers.shift import previous_inputs
+from recallkit.models.mixers.api import Mixer, State, applied, linear_flops, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,12 +48,7 @@ class RWKV4(Mixer):
         for layer_at_zero in (self.key, self.receptance, self.out_proj):
             nn.init.zeros_(layer_at_zero.weight)
 
-    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
-        return self.read(u, self.initial_state(len(u)))[0]
-
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
         before = torch.cat([torch.zeros_like(u[:, :1]), u[:, :-1]], dim=1)
         k, v, r = self._projected(u, before)
         outputs = []
@@ -62,24 +56,19 @@ class RWKV4(Mixer):
             ages = torch.arange(i - 1, -1, -1, dtype=u.dtype)[:, None]
             exponents = torch.cat([k[:, :i] - ages * torch.exp(self.time_decay), (self.time_first + k[:, i])[:, None]], dim=1)
             outputs.append((torch.softmax(exponents, dim=1) * v[:, : i + 1]).sum(1))
-        mixed: Tensor = self.out_proj(torch.sigmoid(r) * torch.stack(outputs, dim=1))
-        return mixed
+        return applied(self.out_proj, torch.sigmoid(r) * torch.stack(outputs, dim=1))
 
     def initial_state(self, batch: int) -> State:
-        """See `Mixer.initial_state`."""
         like = widened(self.time_decay)
         sums = empty_state(batch, self.d_model, dtype=like.dtype, device=like.device)
         return {"previous": like.new_zeros(batch, self.d_model), **sums._asdict()}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         u = u.transpose(0, 1)
         k, v, r = self._projected(u, previous_inputs(u, state["previous"]))
         sums = Rwkv4State(*(state[name] for name in Rwkv4State._fields))
         y, sums = rwkv4_attention(k, v, decay_rates(self.time_decay), widened(self.time_first), sums, gate=r)
-        mixed: Tensor = self.out_proj(y)
-        after = {"previous": widened(u[-1]), **sums._asdict()}
-        return mixed.transpose(0, 1), after
+        return self.out_proj(y).transpose(0, 1), {"previous": widened(u[-1]), **sums._asdict()}
 
     def state_size(self, t: int) -> int:
         """4 d: the previous input, two sums and their exponent (arXiv 2305.13048, time mixing as an RNN cell)."""
@@ -100,6 +89,11 @@ class RWKV4(Mixer):
 def decay_rates(time_decay: Tensor) -> Tensor:
     """exp(time_decay) of decays exp(-exp(time_decay)), finite, in float32 at least."""
     return torch.exp(widened(time_decay).clamp(max=FASTEST))
+
+
+def previous_inputs(u: Tensor, before: Tensor, time: int = 0) -> Tensor:
+    """u: (t, b, d), or with the time at axis 1, before: (b, d), the input before the first -> as u: at i the input i - 1."""
+    return torch.cat([before.to(u.dtype).unsqueeze(time), u.narrow(time, 0, u.shape[time] - 1)], dim=time)
 
 
 def depth_of(layer: int, num_layers: int) -> float:

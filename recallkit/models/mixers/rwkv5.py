@@ -9,9 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from recallkit.kernels.rwkv5.api import rwkv5_attention
-from recallkit.models.mixers.api import Mixer, State, chunk_sizes, linear_flops, widened
-from recallkit.models.mixers.rwkv4 import decay_rates, depth_of, initial_mix
-from recallkit.models.mixers.shift import previous_inputs
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.rwkv4 import decay_rates, depth_of, initial_mix, previous_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +28,6 @@ class RWKV5(Mixer):
     """
 
     chunk = 64
-    """Tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 
     def __init__(self, d_model: int, *, head_size: int = 64, layer: int = 0, num_layers: int = 1, eps: float = 64e-5) -> None:
         """`layer` of `num_layers` determines the initial decays of its channels and the initial weight of x_{i-1}."""
@@ -51,10 +49,6 @@ class RWKV5(Mixer):
             nn.init.orthogonal_(linear.weight, gain=gain)
         nn.init.zeros_(self.out_proj.weight)
         nn.init.constant_(self.norm.weight, ((1 + layer) / num_layers) ** 0.7)
-
-    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
-        return self.read(u, self.initial_state(len(u)))[0]
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.reference`: the recurrence, token by token."""
@@ -116,5 +110,4 @@ class RWKV5(Mixer):
         """The heads' outputs (b, h, t, n), each normalised, gated by g (b, t, d) and projected."""
         flat = o.transpose(1, 2).flatten(0, 1).flatten(1)
         normed = functional.group_norm(flat, self.num_heads, self.norm.weight.to(o.dtype), self.norm.bias.to(o.dtype), self.norm.eps)
-        mixed: Tensor = self.out_proj((normed.view(g.shape) * functional.silu(g.to(o.dtype))).to(g.dtype))
-        return mixed
+        return applied(self.out_proj, (normed.view(g.shape) * functional.silu(g.to(o.dtype))).to(g.dtype))

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from recallkit.models.mixers.api import State, linear_flops, widened
-from recallkit.models.mixers.rwkv4 import initial_mix
-from recallkit.models.mixers.shift import previous_inputs
+from recallkit.models.mixers.rwkv4 import initial_mix, previous_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from recallkit.kernels.long_conv.api import long_conv
-from recallkit.models.mixers.api import Mixer, State, linear_flops, widened
-from recallkit.models.mixers.fft_conv import conv_flops
+from recallkit.models.mixers.api import Mixer, State, conv_flops, linear_flops, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -190,10 +189,50 @@ def initial_frequencies(start: str, poles: int) -> Tensor:
     return frequencies.float()
 
 
+class StateSpaceMixer(Mixer):
+    """A mixer around one diagonal state space, `ssm`: y = outputs(ssm(w), w, u), w = inputs(u)."""
+
+    ssm: DiagonalSSM
+
+    def inputs(self, u: Tensor) -> Tensor:
+        """What the state space reads (..., channels), of u (..., d)."""
+        return u
+
+    def outputs(self, mixed: Tensor, w: Tensor, u: Tensor) -> Tensor:
+        """The mixer's outputs (..., d), of those of the state space (..., channels), its inputs, and u."""
+        raise NotImplementedError
+
+    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        w = self.inputs(u)
+        return self.outputs(self.ssm(w), w, u)
+
+    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
+        w = self.inputs(u)
+        return self.outputs(self.ssm.reference(w), w, u)
+
+    def initial_state(self, batch: int) -> State:
+        """The poles' sums (b, channels, poles, 2), real and imaginary parts."""
+        return {"poles": self.ssm.initial_state(batch)}
+
+    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        w = self.inputs(u)
+        mixed, poles = self.ssm.step(w, state["poles"])
+        return self.outputs(mixed, w, u), {"poles": poles}
+
+    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
+        w = self.inputs(u)
+        mixed, poles = self.ssm.read(w, state["poles"])
+        return self.outputs(mixed, w, u), {"poles": poles}
+
+    def state_size(self, t: int) -> int:
+        """Counted from the state: two real numbers per pole and channel; d `state` for S4D, twice that for DSS."""
+        return 2 * self.ssm.channels * self.ssm.poles
+
+
 VARIANTS = ("s4d-lin", "s4d-inv", "s4d-legs", "dss")
 
 
-class S4D(Mixer):
+class S4D(StateSpaceMixer):
     """y = glu(out_proj(gelu(k conv u + D u))), k the kernel of a diagonal state space for each channel, glu([a, b]) = a sigmoid(b).
 
     s4d-lin, s4d-inv, s4d-legs: S4D (arXiv 2206.11893, section 4), `state` / 2 poles with their conjugates and zero-order hold;
@@ -215,36 +254,10 @@ class S4D(Mixer):
         self.skip = nn.Parameter(torch.randn(d_model))
         self.out_proj = nn.Linear(d_model, (1 + glu) * d_model)
 
-    def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
-        return self._projected(self.ssm(u), u)
-
-    def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.reference`."""
-        return self._projected(self.ssm.reference(u), u)
-
-    def initial_state(self, batch: int) -> State:
-        """The poles' sums (b, d, poles, 2), real and imaginary parts."""
-        return {"poles": self.ssm.initial_state(batch)}
-
-    def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
-        mixed, poles = self.ssm.step(u, state["poles"])
-        return self._projected(mixed, u), {"poles": poles}
-
-    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
-        mixed, poles = self.ssm.read(u, state["poles"])
-        return self._projected(mixed, u), {"poles": poles}
-
-    def state_size(self, t: int) -> int:
-        """Counted from the state: two real numbers per pole, so d `state` for S4D and twice that for DSS."""
-        return 2 * self.d_model * self.ssm.poles
-
     def flops(self, t: int) -> int:
         """Of our forward: kernel, convolution, skip, eight for each gelu, projection, five for each gate of the glu."""
         return self.ssm.flops(t) + linear_flops(t, self.out_proj) + t * self.d_model * (2 + 8 + 5 * self.glu)
 
-    def _projected(self, mixed: Tensor, u: Tensor) -> Tensor:
+    def outputs(self, mixed: Tensor, w: Tensor, u: Tensor) -> Tensor:
         y: Tensor = self.out_proj(functional.gelu(mixed + self.skip * u).to(u.dtype))
         return functional.glu(y, dim=-1) if self.glu else y

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from recallkit.kernels.lookup_attention.api import lookup_attention
-from recallkit.models.mixers.api import State, linear_flops
+from recallkit.models.mixers.api import State, applied, linear_flops
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.selection import Selector, follower_lists, followers, hash_share, hash_share_reference, repeated
 
@@ -55,17 +55,13 @@ class SelectiveAttention(Attention):
             raise ValueError(f"keys {keys} with selection {selection}: all, or with programmatic matches")
         if not 0 < share <= 1:
             raise ValueError(f"share is {share}, not a fraction of the positions")
-        self.selection = selection
-        self.share = share
-        self.keys = keys
-        self.seed = seed
+        self.selection, self.share, self.keys, self.seed = selection, share, keys, seed
         # Whether ids are needed depends on the selection, so this is an attribute of the instance.
         self.needs_ids = selection == "programmatic"  # type: ignore[misc]
         self.selector = Selector(d_model, share, penalty) if selection == "learned" else None
         self._excess: Tensor | None = None
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        """See `Mixer.forward`."""
         places = torch.arange(u.shape[1], device=u.device)
         q, k, v = self.project(u, places)
         if self.keys == "matches":
@@ -75,7 +71,6 @@ class SelectiveAttention(Attention):
         return self.merge(_where_chosen(self.attend(q, k, v), chosen))
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         t = u.shape[1]
         q, new = self.extend(u, state)
         if self.needs_ids:
@@ -95,7 +90,6 @@ class SelectiveAttention(Attention):
         return self.merge(_where_chosen(F.scaled_dot_product_attention(q, new["keys"], new["values"], attn_mask=mask), chosen)), new
 
     def chosen_reference(self, u: Tensor, ids: list[int] | None) -> list[list[list[int]]]:
-        """See `Attention.chosen_reference`."""
         stood: dict[int, list[int]] = {}
         seen = []
         for i in range(u.shape[0]):
@@ -139,8 +133,7 @@ class SelectiveAttention(Attention):
     def _choose(self, u: Tensor, places: Tensor) -> Tensor:
         """u: (b, t, d), places: (t,) or (b, t) -> which positions are selected, (b or 1, t); with a gradient where it is learned."""
         if self.selector is not None:
-            chosen: Tensor = self.selector(u)
-            return chosen
+            return applied(self.selector, u)
         places = places if places.dim() == 2 else places[None]
         return hash_share(self.seed, places) < self.share if self.selection == "random" else torch.ones_like(places)
 

@@ -51,8 +51,7 @@ class ShortConv(nn.Module):
 
     def initial_state(self, batch: int) -> Tensor:
         """The history (b, kernel - 1, channels) before the first input."""
-        weight = widened(self.conv.weight)
-        return weight.new_zeros(batch, self.kernel - 1, self.channels)
+        return widened(self.conv.weight).new_zeros(batch, self.kernel - 1, self.channels)
 
     def read(self, u: Tensor, history: Tensor, *, activation: str | None = None, gate: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """u: (b, t, channels), the next t inputs of each row -> their outputs, contiguous, and a new history; `history` is unchanged."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from recallkit.models.mixers.api import State
 
+    Read = Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]]
 
 WIDEST_RING = 512
 """Largest ring of keys, which is copied entirely at each step: wider windows keep a state that grows with the text."""
@@ -41,32 +42,25 @@ class SlidingWindow(Attention):
         self.window = window
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """See `Attention.sees`."""
         return (keys <= queries) & (keys > queries - self.window)
 
     def keys_of(self, query: int, head: int) -> list[int]:
-        """See `Attention.keys_of`."""
         return list(range(max(0, query - self.window + 1), query + 1))
 
     def num_kept(self) -> int:
-        """See `Attention.num_kept`."""
         return self.window
 
     def num_pairs(self, t: int) -> int:
-        """See `Attention.num_pairs`."""
         full = min(t, self.window)
         return self.num_heads * (full * (full + 1) // 2 + (t - full) * self.window)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Attention.attend`."""
         return window_attention(q, k, v, self.window)
 
     def initial_state(self, batch: int) -> State:
-        """See `Mixer.initial_state`."""
         if not self.has_rings:
             return super().initial_state(batch)
-        rings = empty_window(batch, self.num_heads, self.window, self.head_width, like=self.qkv.weight)
-        state: State = rings._asdict()
+        state: State = empty_window(batch, self.num_heads, self.window, self.head_width, like=self.qkv.weight)._asdict()
         return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
 
     @property
@@ -75,18 +69,15 @@ class SlidingWindow(Attention):
         return self.window <= WIDEST_RING
 
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.step`."""
         if not self.has_rings:
             return super().step(u, state, ids)
         z, recent = self.convolved(u.unsqueeze(1), state)
         rings = _rings(state)
         q, k, v = (x.squeeze(2).to(rings.keys.dtype) for x in self.split_heads(z))
         context, rings = window_attention_step(q, k, v, rings, rope_base=self.rope_base, rope_width=self.rope_width)
-        y: Tensor = self.out_proj(context.flatten(1))
-        return y, rings._asdict() | recent
+        return self.out_proj(context.flatten(1)), rings._asdict() | recent
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        """See `Mixer.read`."""
         if not self.has_rings:
             return read_grown(super().read, u, state, ids, self.window)
         t = u.shape[1]
@@ -126,18 +117,14 @@ def _is_fresh(seen: Tensor) -> bool:
     return seen.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(seen.any())
 
 
-def read_grown(
-    read: Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]], u: Tensor, state: State, ids: Tensor | None, size: int
-) -> tuple[Tensor, State]:
+def read_grown(read: Read, u: Tensor, state: State, ids: Tensor | None, size: int) -> tuple[Tensor, State]:
     """With a growing state: a first text is read at once, a long later one in chunks of `size`."""
     if u.shape[1] <= size or state["keys"].shape[2] == 0:
         return read(u, state, ids)
     return read_in_pieces(read, u, state, ids, size)
 
 
-def read_in_pieces(
-    read: Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]], u: Tensor, state: State, ids: Tensor | None, size: int
-) -> tuple[Tensor, State]:
+def read_in_pieces(read: Read, u: Tensor, state: State, ids: Tensor | None, size: int) -> tuple[Tensor, State]:
     """A text read in chunks of `size` tokens, so that the masks of all pairs stay small."""
     t, outputs = u.shape[1], []
     for start in range(0, t, size):

@@ -52,12 +52,6 @@ def sees_in_pattern(
     return seen & (apart >= 0)
 
 
-def pattern_mask(pattern: str, t: int, *, part: int | None = None, stride: int = 16, sparsity: float = 0.875, seed: int = 0) -> Tensor:
-    """The pattern of a text of t tokens: (t, t) bool, queries down, keys across. See `sees_in_pattern`."""
-    places = torch.arange(t)
-    return sees_in_pattern(pattern, places[:, None], places[None, :], part=part, stride=stride, sparsity=sparsity, seed=seed)
-
-
 class SparseAttention(Attention):
     """Softmax attention over the keys of a sparse pattern, S(i) as in `sees_in_pattern`.
 
@@ -102,21 +96,15 @@ class SparseAttention(Attention):
             raise ValueError(f"multihead gives each half of the heads a part, and {self.num_heads} heads cannot be halved")
         if stride < 1 or not 0 <= sparsity <= 1:
             raise ValueError(f"a stride of {stride} and a sparsity of {sparsity}: at least 1, and from 0 to 1")
-        self.pattern = pattern
-        self.configuration = configuration
-        self.stride = stride
-        self.sparsity = sparsity
-        self.layer = layer
-        self.seed = seed
+        self.pattern, self.configuration, self.layer = pattern, configuration, layer
+        self.stride, self.sparsity, self.seed = stride, sparsity, seed
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """See `Attention.sees`."""
         if self.configuration != "multihead":
             return self._rule()(queries, keys, stride=self.stride)
         return self._rule()(queries, keys, torch.arange(self.num_heads, device=queries.device).view(-1, 1, 1), stride=self.stride)
 
     def keys_of(self, query: int, head: int) -> list[int]:
-        """See `Attention.keys_of`."""
         parts = {"sequential": {self.layer % 2}, "union": {0, 1}, "multihead": {int(head >= self.num_heads // 2)}}[self.configuration]
         return sorted({query}.union(*(self._keys_of_part(query, part) for part in parts)))
 
@@ -129,7 +117,6 @@ class SparseAttention(Attention):
         return self.num_heads * self._num_pairs(None if self.configuration == "union" else self.layer % 2, t)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Attention.attend`."""
         rule = self._rule()
         key = (rule.func, *rule.args, *sorted(rule.keywords.items()))
         return masked_attention(q, k, v, rule, by_head=self.configuration == "multihead", key=key, numbers={"stride": self.stride})

@@ -257,7 +257,7 @@ def test_states_stay_wide_where_weights_are_narrow():
     ("options", "said"),
     [
         ({"num_heads": 3}, "num_heads"),
-        ({"feature_map": "tailor"}, "none of taylor"),
+        ({"feature_map": "tailor"}, "not one of taylor"),
         ({"feature_map": "cosformer"}, "max_length"),
         ({"feature_map": "identity", "normalise": True}, "cannot be normalised"),
         ({"feature_dim": 0}, "feature_dim"),

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from recallkit.models.mixers.mamba import DT_RANGE, Mamba
 from recallkit.models.mixers.mamba2 import Mamba2
-from recallkit.models.mixers.shift import previous_inputs
+from recallkit.models.mixers.rwkv4 import previous_inputs
 from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
 
 

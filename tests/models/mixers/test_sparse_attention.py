@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recallkit.models.mixers.attention import Attention
-from recallkit.models.mixers.sparse_attention import PATTERNS, SparseAttention, pattern_mask
+from recallkit.models.mixers.sparse_attention import PATTERNS, SparseAttention, sees_in_pattern
 from tests.models.mixers.battery import check_mixer, difference, inputs
 
 D = 16
@@ -15,6 +15,12 @@ D = 16
 def make(**options):
     torch.manual_seed(0)
     return SparseAttention(D, **options).double().eval().requires_grad_(False)
+
+
+def pattern_mask(pattern, t, **options):
+    """The pattern of a text of t tokens: (t, t) bool, queries down, keys across."""
+    places = torch.arange(t)
+    return sees_in_pattern(pattern, places[:, None], places[None, :], **options)
 
 
 def drawn(mask):
@@ -156,7 +162,7 @@ def test_a_long_text_is_counted_without_a_mask(options, monkeypatch):
         ({"pattern": "zigzag"}, "no sparse pattern"),
         ({"configuration": "both"}, "no configuration"),
         ({"pattern": "star", "configuration": "multihead"}, "one part"),
-        ({"num_heads": 1, "configuration": "multihead"}, "halves"),
+        ({"num_heads": 1, "configuration": "multihead"}, "half of the heads"),
         ({"stride": 0}, "stride"),
         ({"sparsity": 1.5}, "sparsity"),
     ],
