@@ -7,7 +7,7 @@ The stages are functions here, with the names and the options of the command lin
     recallkit.slice("valid.jsonl.zst", counts="counts.duckdb", out="slices")
     tables = recallkit.gap("path/to/attention", ["path/to/mamba"], slices="slices")
 
-Nothing but this file and `errors` is imported before a function is asked for: the command line and every process that
+Nothing but this file, `config` and `errors` is imported before a function is asked for: the command line and every process that
 scores import this package, too.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from recallkit.config import VERSION as __version__  # noqa: N811 - the name that Python expects
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from recallkit.mqar.tables import MqarTables
     from recallkit.profiling.tables import ProfileTables
     from recallkit.recall.tables import RecallTables
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Comparison",

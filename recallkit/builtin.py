@@ -12,7 +12,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from recallkit import __version__, attribution, config, counting, slicing
+from recallkit import attribution, config, counting, slicing
+from recallkit.config import VERSION
 from recallkit.errors import UsageError
 from recallkit.models import zoo
 from recallkit.storage import artifacts
@@ -43,7 +44,7 @@ def folder() -> Path:
     """The cache folder of the built-in results: one per set of installed packages, whose READMEs are part of the text."""
     installed = sorted({(d.metadata["Name"] or "", d.version or "") for d in distributions()})
     shipped = artifacts.digest_file(zoo.TRAINING_BIGRAMS)
-    made_by = [__version__, config.SCHEMA_VERSION, _LAYOUT, sys.version]
+    made_by = [VERSION, config.SCHEMA_VERSION, _LAYOUT, sys.version]
     return config.home() / "demo" / artifacts.digest_json([*made_by, installed, shipped])[:12]
 
 

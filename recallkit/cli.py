@@ -162,12 +162,12 @@ def _write_report(lines: str) -> str:
     import shlex
     import tempfile
 
-    from recallkit import __version__
+    from recallkit.config import VERSION
 
     with tempfile.NamedTemporaryFile(
         "w", prefix="recallkit-error-", suffix=".txt", delete=False, encoding="utf-8", errors="replace"
     ) as file:
-        file.write(f"recallkit {__version__}, Python {platform.python_version()}, {platform.platform()}\n{shlex.join(sys.argv)}\n\n{lines}")
+        file.write(f"recallkit {VERSION}, Python {platform.python_version()}, {platform.platform()}\n{shlex.join(sys.argv)}\n\n{lines}")
     return file.name
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+VERSION = "0.1.0"
+"""Of the program, as in pyproject.toml."""
+
 SCHEMA_VERSION = 1
 """Version of all table schemas; readers refuse tables of another version."""
 

@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import recallkit
 from tests.conftest import ROOT
 from tests.test_structure import python_files
 
@@ -127,6 +128,11 @@ def test_two_lower_bounds_of_one_dependency_cannot_be_tried(tmp_path):
     path.write_text('[project]\ndependencies = ["numpy>=2"]\noptional-dependencies = {fast = ["numpy>=2.1"]}\n', encoding="utf-8")
     done = lowest_versions(path)
     assert (done.returncode, done.stderr) == (1, "numpy: two lower bounds\n")
+
+
+def test_the_version_is_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == recallkit.__version__
 
 
 def test_tested_versions_are_admitted():

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from recallkit import __version__, events
+from recallkit import events
 from recallkit.commands import COMMANDS
 from recallkit.commands.adapter import DECLARED, Argument, Command, Parameter
+from recallkit.config import VERSION
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -48,7 +49,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"recallkit {__version__}")
+        typer.echo(f"recallkit {VERSION}")
         raise typer.Exit
 
 

@@ -7,7 +7,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from recallkit import __version__
+from recallkit.config import VERSION
 from recallkit.doctor.checks import Check, ProbeError, Status, probe
 
 _GROUP = "packages"
@@ -33,7 +33,7 @@ def check_python() -> list[Check]:
     system = f"{platform.platform()}, {platform.machine()}"
     is_linux = sys.platform == "linux"
     return [
-        Check(_GROUP, "recallkit", "ok", __version__, facts={"version": __version__}),
+        Check(_GROUP, "recallkit", "ok", VERSION, facts={"version": VERSION}),
         Check(_GROUP, "python", "ok" if is_new else "fail", python, None if is_new else "install Python 3.11 or newer", facts),
         Check(_GROUP, "platform", "ok" if is_linux else "warn", system, None if is_linux else "recallkit is tested on Linux only"),
     ]

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__
+from recallkit.config import VERSION
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models.kinds import COPY_CONTROL, kind_of
@@ -90,7 +90,7 @@ class EvaluatedModel:
 
         options = self.options
         if self.copies_text:
-            return {"model_digest": artifacts.digest_json([self.spec, __version__]), "tokenizer": self.tokenizer.digest}
+            return {"model_digest": artifacts.digest_json([self.spec, VERSION]), "tokenizer": self.tokenizer.digest}
         context = {} if options.context is None else {"context": options.context}
         if self._is_control:
             return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}

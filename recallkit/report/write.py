@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from recallkit import __version__
 from recallkit.attribution.comparison import Comparison, read_comparison
+from recallkit.config import VERSION
 from recallkit.display.chart_theme import check_figures_folder, save_figures
 from recallkit.errors import UserError
 from recallkit.report import excerpts, page, sections, words
@@ -82,7 +82,7 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
     """The page's bytes, its charts, and how many excerpts of text it shows."""
     if comparison is None:
         others, figures = _others(found)
-        return page.lay_out("Recall", _OTHERS_QUESTION, "", others, __version__), figures, 0
+        return page.lay_out("Recall", _OTHERS_QUESTION, "", others, VERSION), figures, 0
     labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
     words.check_facts(comparison, labels)
     tokens, num_excerpts = _tokens(comparison, options, excerpts.MOST_BYTES)  # first, because it fails if the requested text does not exist
@@ -95,7 +95,7 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
 
     def lay_out(text: Section) -> bytes:
         title, opening = f"Recall in the gap to {comparison.reference}", sections.results(comparison, totals)
-        return page.lay_out(title, words.question(comparison), opening, [before, text, *others, after], __version__)
+        return page.lay_out(title, words.question(comparison), opening, [before, text, *others, after], VERSION)
 
     content, room = lay_out(tokens), excerpts.MOST_BYTES
     while num_excerpts and len(content) > page.MOST_BYTES:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from recallkit import __version__, events
-from recallkit.config import SCHEMA_VERSION
+from recallkit import events
+from recallkit.config import SCHEMA_VERSION, VERSION
 from recallkit.errors import UserError
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.journal import Journal, PartsJournal, forget_finished
@@ -89,7 +89,7 @@ class Result:
     def stamp(self) -> dict[str, Any]:
         """What the manifest of every result says: by it finished work is found again."""
         kind = {} if self.kind is None else {"kind": self.kind}
-        return {"recallkit_version": __version__, "schema_version": SCHEMA_VERSION, **kind, "options": self.options}
+        return {"recallkit_version": VERSION, "schema_version": SCHEMA_VERSION, **kind, "options": self.options}
 
     def write_tables(self, tables: Any, facts: Mapping[str, Any], timings: Timings) -> None:
         """Writes each frame of a dataclass into the result's folder, stamped and with `facts`, and `manifest.json` with the timings."""

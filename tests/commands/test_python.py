@@ -34,7 +34,7 @@ def test_importing_the_package_imports_nothing_else():
         "import sys; before = set(sys.modules); import recallkit; print(sorted(m for m in set(sys.modules) - before if 'recallkit' in m))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ast.literal_eval(done.stdout) == ["recallkit", "recallkit.errors"]
+    assert ast.literal_eval(done.stdout) == ["recallkit", "recallkit.config", "recallkit.errors"]
 
 
 def test_the_interface_loads_no_torch():
