@@ -59,14 +59,9 @@ def split_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
 
     Raises UserError for a name that is neither.
     """
-    if not names:
-        return tuple(OPERATIONS), tuple(zoo.ARCHITECTURES)
     groups = {"operations": tuple(OPERATIONS), "models": tuple(zoo.ARCHITECTURES)}
-    known = {**dict.fromkeys(groups), **dict.fromkeys(OPERATIONS), **dict.fromkeys(zoo.ARCHITECTURES)}
-    wanted: list[str] = []
-    for name in names:
-        registry.look_up(known, name, "operation or architecture")
-        wanted += groups.get(name, (name,))
+    known = groups | {name: (name,) for name in (*OPERATIONS, *zoo.ARCHITECTURES)}
+    wanted = set(chain.from_iterable(registry.look_up(known, name, "operation or architecture") for name in names or groups))
     return tuple(n for n in OPERATIONS if n in wanted), tuple(n for n in zoo.ARCHITECTURES if n in wanted)
 
 

@@ -53,7 +53,7 @@ class LanguageModel(nn.Module):
         x = self._embedded(ids)
         for block in self.blocks:
             x = block(x, ids)
-        return self._normalised(x)
+        return applied(self.norm, x)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Ids (b, t) to logits (b, t, vocab)."""
@@ -64,7 +64,7 @@ class LanguageModel(nn.Module):
         x = self._embedded(ids)
         for block in self.blocks:
             x = block.reference(x, ids)
-        return self._normalised(x)
+        return applied(self.norm, x)
 
     def initial_state(self, batch: int) -> list[dict[str, State]]:
         """The state before the first id, layer by layer."""
@@ -76,7 +76,7 @@ class LanguageModel(nn.Module):
         for block, before in zip(self.blocks, state, strict=True):
             x, after = block.read(x, before, ids)
             states.append(after)
-        return self._normalised(x), states
+        return self.norm(x), states
 
     def auxiliary_loss(self) -> Tensor | None:
         """The sum of the mixers' auxiliary losses of the last forward pass; None where no mixer has one."""
@@ -99,9 +99,6 @@ class LanguageModel(nn.Module):
     def _embedded(self, ids: Tensor) -> Tensor:
         x = applied(self.embedding, ids)
         return x if self.embedding_norm is None else applied(self.embedding_norm, x)
-
-    def _normalised(self, x: Tensor) -> Tensor:
-        return applied(self.norm, x)
 
 
 class Block(nn.Module):

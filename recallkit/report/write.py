@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.display.chart_theme import Figure
-    from recallkit.report.excerpts import TokenView
     from recallkit.report.sections import Section
 
 _OTHERS_QUESTION = "How much do these models, and this text, recall?"
@@ -113,17 +112,15 @@ def _others(found: Mapping[str, Path]) -> tuple[list[Section], list[Figure]]:
 
 def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> tuple[Section, int]:
     """The token view, or why there is none; an error if text was requested."""
-    if comparison.slices is None:
-        reason: UserError = UserError("the slices of this comparison were not found")
-    else:
+    reason = UserError("the slices of this comparison were not found")
+    if comparison.slices is not None:
         try:
-            view: TokenView = excerpts.token_view(comparison, options.sequences, options.documents, most_bytes)
-        except UserError as error:
-            reason = error
-        else:
+            view = excerpts.token_view(comparison, options.sequences, options.documents, most_bytes)
             if view.shown:
                 return sections.token_section(view, "DIR"), view.shown
             reason = UserError("no excerpt contains AR hits, or none fits on a page")
+        except UserError as error:
+            reason = error
     if options.slices is not None or options.sequences or options.documents:
         raise UserError(reason.problem, where=reason.where or comparison.folder, remedy=reason.remedy or "give --slices DIR")
     return sections.no_token_section(reason.problem, "DIR"), 0

@@ -30,6 +30,14 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_only_a_whole_json_object_is_read_as_one(tmp_path):
+    path = tmp_path / "config.json"
+    assert artifacts.json_object(path) == {}
+    for content, wanted in ((b'{"a": [1]}', {"a": [1]}), (b"[1]", {}), (b'{"a":', {}), (b"\xff\x00", {}), (b"[" * 100_000, {})):
+        path.write_bytes(content)
+        assert artifacts.json_object(path) == wanted
+
+
 def test_a_manifest_comes_back(tmp_path):
     table = pa.table({"a": [1]})
     written = artifacts.write_parquet(tmp_path / "t.parquet", [table, table], table.schema, lambda: {"kind": "x"})

@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from recallkit.models.mixers.api import Mixer, State, applied, linear_flops, widened
 from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
-from recallkit.models.mixers.short_conv import ShortConv
+from recallkit.models.mixers.short_conv import ShortConv, read_convolved
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,18 +119,10 @@ class Attention(Mixer):
 
     def extend(self, u: Tensor, state: State) -> tuple[Tensor, State]:
         """The queries of new tokens (b, h, t, k), and a state with their keys and values after the older ones."""
-        first, (z, recent) = state["seen"], self.convolved(u, state)
+        first, (z, recent) = state["seen"], read_convolved(self.short_conv, self.qkv(u), state)
         q, k, v = self.rotated(z, first[:, None] + torch.arange(u.shape[1], device=u.device))
         keys, values = (torch.cat([state[name], x.to(state[name].dtype)], dim=2) for name, x in (("keys", k), ("values", v)))
         return q.to(keys.dtype), {"keys": keys, "values": values, "seen": first + u.shape[1]} | recent
-
-    def convolved(self, u: Tensor, state: State) -> tuple[Tensor, State]:
-        """The projections of new tokens (b, t, 3 d), after the short convolution where there is one, and its new history."""
-        z = self.qkv(u)
-        if self.short_conv is None:
-            return z, {}
-        z, recent = self.short_conv.read(z, state["recent"])
-        return z, {"recent": recent}
 
     def places(self, state: State, num_latest: int) -> Tensor:
         """The positions (b, num_latest) of a state's latest entries; negative where a row has none."""

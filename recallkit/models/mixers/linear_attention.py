@@ -12,7 +12,7 @@ from recallkit.kernels.taylor_attention.api import taylor_attention, taylor_atte
 from recallkit.kernels.taylor_attention.state import TaylorState
 from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.feature_maps import make_feature_map
-from recallkit.models.mixers.short_conv import ShortConv
+from recallkit.models.mixers.short_conv import ShortConv, read_convolved
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,7 +116,7 @@ class LinearAttention(Mixer):
         """See `Mixer.step`. Raises ValueError as `forward` does."""
         if self.max_length is not None:
             self._check_length(int(state["seen"].max()) + 1)
-        z, recent = self._project_on(u[:, None], state)
+        z, recent = read_convolved(self.short_conv, self._project(u[:, None]), state)
         q, k, v = (part[:, :, 0] for part in self._split(z))
         positions = state["seen"][:, None, None] if self.feature_map.needs_positions else None
         y, new = self._advance(q, k, v, positions, state)
@@ -128,7 +128,7 @@ class LinearAttention(Mixer):
         """See `Mixer.read`: chunk by chunk. Raises ValueError as `forward` does."""
         if self.max_length is not None:
             self._check_length(int(state["seen"].max()) + u.shape[1])
-        z, recent = self._project_on(u, state)
+        z, recent = read_convolved(self.short_conv, self._project(u), state)
         q, k, v = self._split(z)
         positions = None
         if self.feature_map.needs_positions:
@@ -171,13 +171,6 @@ class LinearAttention(Mixer):
     def _project(self, u: Tensor) -> Tensor:
         """q, k and v concatenated, (b, t, channels)."""
         return torch.cat([project(u) for project in (self.q_proj, self.k_proj, self.v_proj)], dim=-1)
-
-    def _project_on(self, u: Tensor, state: State) -> tuple[Tensor, State]:
-        """The same for the next tokens, after the short convolution where there is one, and the new entries of the state."""
-        if self.short_conv is None:
-            return self._project(u), {}
-        z, recent = self.short_conv.read(self._project(u), state["recent"])
-        return z, {"recent": recent}
 
     def _split(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k: (b, h, t, f) and v: (b, h, t, v)."""

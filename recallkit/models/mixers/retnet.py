@@ -12,7 +12,7 @@ from recallkit.kernels.decayed_attention.api import decayed_attention
 from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.linear_attention import log_decays
 from recallkit.models.mixers.rotary import rotate, rotate_reference
-from recallkit.models.mixers.short_conv import ShortConv
+from recallkit.models.mixers.short_conv import ShortConv, read_convolved
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,9 +79,7 @@ class RetNet(Mixer):
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         """See `Mixer.read`: chunk by chunk."""
-        z, recent = self._project(u), {}
-        if self.short_conv is not None:
-            z, recent["recent"] = self.short_conv.read(z, state["recent"])
+        z, recent = read_convolved(self.short_conv, self._project(u), state)
         q, k, v = self._split(z)
         positions = state["seen"][:, None] + torch.arange(u.shape[1], device=u.device)
         o, kv = self._attend(q, k, v, positions, state["kv"])

@@ -15,6 +15,8 @@ from recallkit.models.mixers.api import widened
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from recallkit.models.mixers.api import State
+
 
 class ShortConv(nn.Module):
     """A building block of mixers: y[i] = sum_{s < kernel} h[s] u[i - s] + bias, a filter h for each of the channels.
@@ -75,3 +77,11 @@ class ShortConv(nn.Module):
     def _convolve(self, u: Tensor, history: Tensor | None, activation: str | None, gate: Tensor | None) -> tuple[Tensor, Tensor]:
         taps = self.conv.weight.squeeze(1)
         return short_conv(u, taps, bias=self.conv.bias, history=history, activation=activation, gate=gate)
+
+
+def read_convolved(conv: ShortConv | None, z: Tensor, state: State) -> tuple[Tensor, State]:
+    """The next values z (b, t, channels) after a short convolution, if there is one, and its history: the new `recent` of a state."""
+    if conv is None:
+        return z, {}
+    z, recent = conv.read(z, state["recent"])
+    return z, {"recent": recent}

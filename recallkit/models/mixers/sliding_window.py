@@ -10,6 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 from recallkit.kernels.window_attention.api import window_attention, window_attention_step
 from recallkit.kernels.window_attention.ring import WindowState, empty_window, positions_in_ring, written_ring
 from recallkit.models.mixers.attention import Attention
+from recallkit.models.mixers.short_conv import read_convolved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +72,7 @@ class SlidingWindow(Attention):
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         if not self.has_rings:
             return super().step(u, state, ids)
-        z, recent = self.convolved(u.unsqueeze(1), state)
+        z, recent = read_convolved(self.short_conv, self.qkv(u.unsqueeze(1)), state)
         rings = _rings(state)
         q, k, v = (x.squeeze(2).to(rings.keys.dtype) for x in self.split_heads(z))
         context, rings = window_attention_step(q, k, v, rings, rope_base=self.rope_base, rope_width=self.rope_width)
@@ -87,7 +88,7 @@ class SlidingWindow(Attention):
         fresh = _is_fresh(state["seen"])
         if not fresh and self.window < t <= 2 * self.window:
             return read_in_pieces(self.read, u, state, ids, self.window)
-        z, recent = self.convolved(u, state)
+        z, recent = read_convolved(self.short_conv, self.qkv(u), state)
         rings, seen = _rings(state), state["seen"]
         q, k, v = (x.to(rings.keys.dtype) for x in self.rotated(z, seen[:, None] + torch.arange(t, device=u.device)))
         context = self.attend(q, k, v) if fresh else self._attend_after(q, k, v, rings)
