@@ -43,10 +43,8 @@ def match_bucket(lengths: np.ndarray) -> np.ndarray:
 
     A match is as long as a power of two or longer: what these buckets begin with, where the others end with one.
     """
-    import numpy as np
-
-    from_four = log2_bucket(lengths + 1)
-    buckets: np.ndarray = np.where(lengths < 4, lengths, from_four).astype(np.uint8)
+    buckets = log2_bucket(lengths + 1)
+    buckets -= lengths < 3
     return buckets
 
 
@@ -71,5 +69,5 @@ def position_bucket(positions: np.ndarray, seq_len: int, num_buckets: int) -> np
     import numpy as np
 
     table = (np.maximum(np.arange(seq_len + 1) - 1, 0) * num_buckets // seq_len).astype(np.uint8)
-    buckets: np.ndarray = table[positions]
+    buckets: np.ndarray = table.take(positions, mode="clip")
     return buckets
