@@ -26,15 +26,16 @@ def log2_bucket(values: np.ndarray) -> np.ndarray:
     import numpy as np
 
     buckets = np.empty(values.size, np.uint8)
-    scratch, mantissa, exponent = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK, np.int32)
+    scratch = np.empty(_BLOCK)
     for start in range(0, values.size, _BLOCK):
         block = values[start : start + _BLOCK]
         size = block.size
-        # The exponent of v - 1/2 is ceil(log2 v) exactly; 1/4 stands for v = 0, one below the exponent for v = 1.
+        # The exponent of v - 1/2 is ceil(log2 v) exactly, in bits 52 to 62; 1/4 stands for v = 0, one below the exponent for v = 1.
         np.subtract(block, 0.5, out=scratch[:size])
         np.maximum(scratch[:size], 0.25, out=scratch[:size])
-        np.frexp(scratch[:size], out=(mantissa[:size], exponent[:size]))
-        np.add(exponent[:size], 1, out=buckets[start : start + size], casting="unsafe")
+        exponent = scratch[:size].view(np.int64)
+        exponent >>= 52
+        np.subtract(exponent, 1021, out=buckets[start : start + size], casting="unsafe")
     return buckets
 
 

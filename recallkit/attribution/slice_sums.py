@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+_BLOCK = 1 << 15
+"""Rows summed at a time: the temporaries stay in the processor's cache."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sums:
@@ -43,6 +46,13 @@ def sum_rows(
     """
     import numpy as np
 
+    if len(sequence) > _BLOCK:
+        parts = []
+        for block in (slice(start, start + _BLOCK) for start in range(0, len(sequence), _BLOCK)):
+            classes = slice_ if isinstance(slice_, int) else slice_[block]
+            sources = None if source is None else source[block]
+            parts.append(sum_rows(classes, sequence[block], sources, [nll[block] for nll in nlls], num_slices))
+        return join_sums(parts)
     starts = run_starts(sequence) if source is None else run_starts(sequence, source)
     entry = np.repeat(np.arange(len(starts)) * num_slices, np.diff(starts, append=len(sequence)))
     entry += slice_
