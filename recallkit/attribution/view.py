@@ -181,7 +181,7 @@ def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:
         "NLL of AR hits by distance and length of match, and of all repeated tokens by training count",
         ["model", *(f"{curve.what}\n{curve.first:,} to {curve.last:,}" for curve in curves)],
         [[name, *(curve.lines[place] for curve in curves)] for place, name in enumerate(names)],
-        caption=f"Nats a token {scales}, in steps of powers of two.{threshold}",
+        caption=f"Nats per token {scales}, in steps of powers of two.{threshold}",
     )
 
 

@@ -28,8 +28,3 @@ def new_tokens(sequence: np.ndarray, prev_token: np.ndarray, token: np.ndarray, 
         first_place[context] = -1
         found[candidates[begin:end]] = first_place[own] == own_places
     return found
-
-
-def new_tokens_reference(ids: list[int]) -> list[bool]:
-    """The same for the ids of one sequence, as it is defined: the oracle of the tests."""
-    return [token not in ids[:place] for place, token in enumerate(ids) if place]

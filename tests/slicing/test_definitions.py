@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import COLUMNS, NEW_TOKEN, PARTITION, SLICES, STANDARD, members, parse_slice, parse_slices
-from recallkit.slicing.label_kernels import label_bigrams_reference
-from recallkit.slicing.new_tokens import new_tokens, new_tokens_reference
+from recallkit.slicing.new_tokens import new_tokens
+from tests.slicing.references import label_bigrams_reference, new_tokens_reference
 
 ROWS = pa.table(
     {
