@@ -158,14 +158,9 @@ class _Worker:
         import pyarrow as pa
 
         max_count, num_slices = self._tokens.max_count, len(self._slices)
-        sequence, source, repeated, rare = (
-            _values(labels["sequence"]),
-            _codes_of(labels),
-            _flags(labels["repeated"]),
-            _values(labels["train_count"]) <= max_count,
-        )
-        new = self._new_tokens(labels, start)
-        partition = sum_rows(partition_codes(repeated, new, rare), sequence, None, nlls, len(PARTITION))
+        sequence, source, new = _values(labels["sequence"]), _codes_of(labels), self._new_tokens(labels, start)
+        classes = partition_codes(_values(labels["repeated"]), new, _values(labels["train_count"]) <= max_count)
+        partition = sum_rows(classes, sequence, None, nlls, len(PARTITION))
         if not num_slices:
             return None, partition
         found = []
@@ -184,8 +179,7 @@ class _Worker:
         names = ("sequence", "prev_token", "token", "repeated")
         if inside:
             labels = pa.concat_tables([self._labels.read(start - inside, start).select(names), labels.select(names)])
-        columns = (_one_array(labels[name]).to_numpy(zero_copy_only=False) for name in names)
-        return new_tokens(*columns)[inside:]
+        return new_tokens(*(_values(labels[name]) for name in names))[inside:]
 
     def total_cells(self, cells: pa.Table) -> pa.Table:
         """Cells added up over sequences and batches."""
@@ -217,7 +211,7 @@ class _Worker:
         import numpy as np
 
         seq_len = self._tokens.seq_len
-        repeated, ar_hit = _flags(labels["repeated"]), _flags(labels["ar_hit"])
+        repeated, ar_hit = _values(labels["repeated"]), _values(labels["ar_hit"])
         classes = count_class(self._values_within(labels, "train_count", 0, LARGEST_COUNT), extra_thresholds(self._tokens))
         positions = position_bucket(self._values_within(labels, "position", 1, seq_len), seq_len, NUM_POSITION_BUCKETS)
         matches = match_bucket(self._values_within(labels, "match_length", 0, seq_len))
@@ -244,14 +238,9 @@ def _codes_of(labels: pa.Table) -> np.ndarray:
     return codes
 
 
-def _flags(column: pa.ChunkedArray) -> np.ndarray:
-    flags: np.ndarray = _one_array(column).to_numpy(zero_copy_only=False)
-    return flags
-
-
 def _values(column: pa.ChunkedArray) -> np.ndarray:
-    """A column without nulls as an array, a view where it lies in one piece."""
-    values: np.ndarray = _one_array(column).to_numpy()
+    """A column without nulls as an array, of numbers in one piece a view."""
+    values: np.ndarray = _one_array(column).to_numpy(zero_copy_only=False)
     return values
 
 
@@ -277,13 +266,12 @@ def _sum_sequences(cells: pa.Table, sources: list[str], given: Sums | None, part
     column = {name: label_cells[name].to_numpy() for name in label_cells.column_names if name not in _PLACES}
     num_models = sum(name.startswith("nll_") for name in column) - 1
     gaps = np.stack([column[f"nll_{index + 1}"] - column["nll_0"] for index in range(num_models)])
-    keep = column["repeated"]
-    of_repeated = (column[name][keep] for name in ("count_class", "sequence", "tokens"))
-    count_class, sequence, tokens = of_repeated
+    everything, keep = np.zeros(len(label_cells), np.int64), column["repeated"]
+    classes = Sums(*(part[..., keep] for part in (column["count_class"], column["sequence"], everything, column["tokens"], gaps)))
     return _BatchSums(
         sources=sources,
         standard=sum_cells(Sums(column["ar_hit"].astype(np.int64), column["sequence"], column["source"], column["tokens"], gaps)),
-        classes=sum_cells(Sums(count_class, sequence, np.zeros(len(tokens), np.int64), tokens, gaps[:, keep])),
+        classes=sum_cells(classes),
         given=given,
         partition=partition,
     )
