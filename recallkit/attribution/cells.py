@@ -160,13 +160,13 @@ class _Worker:
         max_count, num_slices = self._tokens.max_count, len(self._slices)
         sequence, source, new = _values(labels["sequence"]), _codes_of(labels), self._new_tokens(labels, start)
         classes = partition_codes(_values(labels["repeated"]), new, _values(labels["train_count"]) <= max_count)
-        partition = sum_rows(classes, sequence, None, nlls, len(PARTITION))
+        partition = sum_rows(classes, sequence, np.zeros_like(classes), nlls, len(PARTITION))
         if not num_slices:
             return None, partition
         found = []
         for place, mask in enumerate(members(self._slices, labels.append_column(NEW_TOKEN, [pa.array(new)]), max_count)):
             rows = np.flatnonzero(mask)
-            found.append(sum_rows(place, sequence[rows], source[rows], [nll[rows] for nll in nlls], num_slices))
+            found.append(sum_rows(np.full(len(rows), place), sequence[rows], source[rows], [nll[rows] for nll in nlls], num_slices))
         return join_sums(found), partition
 
     def _new_tokens(self, labels: pa.Table, start: int) -> np.ndarray:

@@ -37,23 +37,17 @@ class SliceSums:
     source_nlls: np.ndarray  # (1 + m, t, k), the reference first
 
 
-def sum_rows(
-    slice_: np.ndarray | int, sequence: np.ndarray, source: np.ndarray | None, nlls: Sequence[np.ndarray], num_slices: int
-) -> Sums:
-    """The sums of a batch of rows, each in one slice: all (rows,), without `source` of one source.
+def sum_rows(slice_: np.ndarray, sequence: np.ndarray, source: np.ndarray, nlls: Sequence[np.ndarray], num_slices: int) -> Sums:
+    """The sums of a batch of rows, each in one slice: all (rows,).
 
     Rows of a sequence come one after the other, and sources in documents, so that runs of both are few: an entry is of a run.
     """
     import numpy as np
 
     if len(sequence) > _BLOCK:
-        parts = []
-        for block in (slice(start, start + _BLOCK) for start in range(0, len(sequence), _BLOCK)):
-            classes = slice_ if isinstance(slice_, int) else slice_[block]
-            sources = None if source is None else source[block]
-            parts.append(sum_rows(classes, sequence[block], sources, [nll[block] for nll in nlls], num_slices))
-        return join_sums(parts)
-    starts = run_starts(sequence) if source is None else run_starts(sequence, source)
+        blocks = (slice(start, start + _BLOCK) for start in range(0, len(sequence), _BLOCK))
+        return join_sums([sum_rows(slice_[at], sequence[at], source[at], [nll[at] for nll in nlls], num_slices) for at in blocks])
+    starts = run_starts(sequence, source)
     entry = np.repeat(np.arange(len(starts)) * num_slices, np.diff(starts, append=len(sequence)))
     entry += slice_
     tokens = np.bincount(entry)
@@ -62,7 +56,7 @@ def sum_rows(
     return Sums(
         slice=occur % num_slices,
         sequence=sequence[first],
-        source=np.zeros(len(occur), np.int64) if source is None else source[first],
+        source=source[first],
         tokens=tokens[occur],
         values=np.stack([np.bincount(entry, weights=nll)[occur] for nll in nlls]),
     )
