@@ -22,3 +22,11 @@ def positions_within(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
     offsets = offsets_of(lengths)
     positions: np.ndarray = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
     return positions
+
+
+def run_starts(*columns: np.ndarray) -> np.ndarray:
+    """Where a run of rows begins that are equal in all columns (n,), int64: of 5, 5, 7 it is at 0 and 2."""
+    changes = np.arange(len(columns[0])) == 0
+    for column in columns:
+        changes[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(changes)

@@ -87,17 +87,9 @@ def check_labels(path: Path, manifest: Mapping[str, Any], *, columns: Iterable[s
 
     with arrow_errors_as_user_errors(path, _SLICE_AGAIN):
         check_schema(pq.read_schema(path), "tokens", path, remedy=_SLICE_AGAIN, columns=columns)
-    _check_rows(path, manifest, _SLICE_AGAIN)
-
-
-def _check_rows(path: Path, manifest: Mapping[str, Any], remedy: str) -> None:
-    """Raises UserError where a table has not the rows that its manifest tells of."""
-    import pyarrow.parquet as pq
-
-    with arrow_errors_as_user_errors(path, remedy):
         num_rows = pq.read_metadata(path).num_rows
     if num_rows != manifest["num_rows"]:
-        raise UserError(f"damaged ({num_rows:,} rows, not {manifest['num_rows']:,})", where=path, remedy=remedy)
+        raise UserError(f"damaged ({num_rows:,} rows, not {manifest['num_rows']:,})", where=path, remedy=_SLICE_AGAIN)
 
 
 def open_scores(path: Path, tokens: LabelledTokens) -> Scores:

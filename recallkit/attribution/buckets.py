@@ -26,15 +26,16 @@ def log2_bucket(values: np.ndarray) -> np.ndarray:
     import numpy as np
 
     buckets = np.empty(values.size, np.uint8)
-    scratch, mantissa, exponent = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK, np.int32)
+    scratch = np.empty(_BLOCK)
     for start in range(0, values.size, _BLOCK):
         block = values[start : start + _BLOCK]
         size = block.size
-        # The exponent of v - 1/2 is ceil(log2 v) exactly; 1/4 stands for v = 0, one below the exponent for v = 1.
+        # The exponent of v - 1/2 is ceil(log2 v) exactly, in bits 52 to 62; 1/4 stands for v = 0, one below the exponent for v = 1.
         np.subtract(block, 0.5, out=scratch[:size])
         np.maximum(scratch[:size], 0.25, out=scratch[:size])
-        np.frexp(scratch[:size], out=(mantissa[:size], exponent[:size]))
-        np.add(exponent[:size], 1, out=buckets[start : start + size], casting="unsafe")
+        exponent = scratch[:size].view(np.int64)
+        exponent >>= 52
+        np.subtract(exponent, 1021, out=buckets[start : start + size], casting="unsafe")
     return buckets
 
 
@@ -43,10 +44,8 @@ def match_bucket(lengths: np.ndarray) -> np.ndarray:
 
     A match is as long as a power of two or longer: what these buckets begin with, where the others end with one.
     """
-    import numpy as np
-
-    from_four = log2_bucket(lengths + 1)
-    buckets: np.ndarray = np.where(lengths < 4, lengths, from_four).astype(np.uint8)
+    buckets = log2_bucket(lengths + 1)
+    buckets -= lengths < 3
     return buckets
 
 
@@ -71,5 +70,5 @@ def position_bucket(positions: np.ndarray, seq_len: int, num_buckets: int) -> np
     import numpy as np
 
     table = (np.maximum(np.arange(seq_len + 1) - 1, 0) * num_buckets // seq_len).astype(np.uint8)
-    buckets: np.ndarray = table[positions]
+    buckets: np.ndarray = table.take(positions, mode="clip")
     return buckets

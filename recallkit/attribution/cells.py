@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import queue
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
 from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
-from recallkit.attribution.slice_sums import Runs, SliceSums, join_runs, sum_runs
+from recallkit.attribution.slice_sums import SliceSums, Sums, add_up, join_sums, sum_cells, sum_rows, sum_slices
 from recallkit.config import MAX_COUNT, MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
-from recallkit.slicing.definitions import NEW_TOKEN, PARTITION, members
+from recallkit.slicing.definitions import NEW_TOKEN, PARTITION, members, partition_codes
 from recallkit.slicing.new_tokens import new_tokens
 from recallkit.storage import db
 
@@ -62,19 +62,13 @@ class SequenceSums:
 
 @dataclass(frozen=True, slots=True)
 class _BatchSums:
-    """A batch's part of SequenceSums, with an entry for each sequence x source x slice that occurs: most do not."""
+    """A batch's part of SequenceSums."""
 
-    sequences: np.ndarray  # (n,) int64
     sources: list[str]  # names behind the codes
-    row: np.ndarray  # (e,) index into `sequences`
-    source: np.ndarray  # (e,) codes
-    ar_hit: np.ndarray  # (e,) 0 or 1
-    tokens: np.ndarray  # (e,)
-    gaps: np.ndarray  # (m, e)
-    class_tokens: np.ndarray  # (n, c)
-    class_gaps: np.ndarray  # (n, m, c)
-    given: Runs | None
-    partition: Runs
+    standard: Sums  # of gaps, by AR hit
+    classes: Sums  # of gaps of repeated tokens, by count class
+    given: Sums | None  # of NLLs
+    partition: Sums  # of NLLs
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +96,7 @@ def collect_cells(tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequ
     Raises UserError where a file is damaged, a column misses values or NLLs are not finite numbers.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     ranges = batch_ranges(tokens.path)
     num_workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MAX_WORKERS, len(ranges))
@@ -120,7 +115,8 @@ def collect_cells(tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequ
     with ThreadPoolExecutor(num_workers) as pool:
         batches = list(pool.map(reduce_batch, ranges))
     totals = idle.get().total_cells(pa.concat_tables([batch[0] for batch in batches]))
-    by_sequence, sources = _join_sums([batch[1] for batch in batches], len(slices))
+    num_classes = pc.max(totals["count_class"]).as_py() + 1
+    by_sequence, sources = _join_sums([batch[1] for batch in batches], num_classes, len(slices))
     return Cells(totals, by_sequence, sources)
 
 
@@ -144,7 +140,7 @@ class _Worker:
 
         labels, nlls = self._read(start, stop)
         source = labels["source"].chunk(0)
-        label, place = self._codes(labels, source.indices.to_numpy())
+        label, place = self._codes(labels)
         aligned = {"sequence": labels["sequence"], "label": label, "place": place}
         self._database.register("aligned", pa.table({**aligned, **{f"nll_{index}": nll for index, nll in enumerate(nlls)}}))
         cells = self._database.sql(db.query("gap/aggregate_cells")).to_arrow_table()
@@ -153,17 +149,27 @@ class _Worker:
         named_cells = cells.set_column(cells.schema.get_field_index("source"), "source", named)
         totals = self.total_cells(named_cells)
         _require_finite(totals, self._scores)
-        return totals, _sum_sequences(cells, source.dictionary.to_pylist(), *self._runs(labels, [_values(nll) for nll in nlls], start))
+        sums = self._sum_slices(labels, [_values(nll) for nll in nlls], start)
+        return totals, _sum_sequences(cells, source.dictionary.to_pylist(), *sums)
 
-    def _runs(self, labels: pa.Table, nlls: Sequence[np.ndarray], start: int) -> tuple[Runs | None, Runs]:
-        """The runs of the slices that were asked for, and of the partition."""
-        rows = labels.append_column(NEW_TOKEN, [self._new_tokens(labels, start)])
-        sequence, source = _values(labels["sequence"]), labels["source"].chunk(0).indices.to_numpy()
-        max_count = self._tokens.max_count
-        given = sum_runs(members(self._slices, rows, max_count), sequence, source, nlls) if self._slices else None
-        return given, sum_runs(members(PARTITION, rows, max_count), sequence, None, nlls)
+    def _sum_slices(self, labels: pa.Table, nlls: Sequence[np.ndarray], start: int) -> tuple[Sums | None, Sums]:
+        """The sums of the slices that were asked for, and of the partition."""
+        import numpy as np
+        import pyarrow as pa
 
-    def _new_tokens(self, labels: pa.Table, start: int) -> pa.Array:
+        max_count, num_slices = self._tokens.max_count, len(self._slices)
+        sequence, source, new = _values(labels["sequence"]), _codes_of(labels), self._new_tokens(labels, start)
+        classes = partition_codes(_values(labels["repeated"]), new, _values(labels["train_count"]) <= max_count)
+        partition = sum_rows(classes, sequence, np.zeros_like(classes), nlls, len(PARTITION))
+        if not num_slices:
+            return None, partition
+        found = []
+        for place, mask in enumerate(members(self._slices, labels.append_column(NEW_TOKEN, [pa.array(new)]), max_count)):
+            rows = np.flatnonzero(mask)
+            found.append(sum_rows(np.full(len(rows), place), sequence[rows], source[rows], [nll[rows] for nll in nlls], num_slices))
+        return join_sums(found), partition
+
+    def _new_tokens(self, labels: pa.Table, start: int) -> np.ndarray:
         """Which rows, from `start` on, have a token that is new in its context: a batch may begin within a sequence."""
         import pyarrow as pa
 
@@ -173,8 +179,7 @@ class _Worker:
         names = ("sequence", "prev_token", "token", "repeated")
         if inside:
             labels = pa.concat_tables([self._labels.read(start - inside, start).select(names), labels.select(names)])
-        columns = (_one_array(labels[name]).to_numpy(zero_copy_only=False) for name in names)
-        return pa.array(new_tokens(*columns)[inside:])
+        return new_tokens(*(_values(labels[name]) for name in names))[inside:]
 
     def total_cells(self, cells: pa.Table) -> pa.Table:
         """Cells added up over sequences and batches."""
@@ -201,25 +206,22 @@ class _Worker:
             nlls.append(nll)
         return labels.set_column(labels.schema.get_field_index("source"), "source", source), nlls
 
-    def _codes(self, labels: pa.Table, source: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _codes(self, labels: pa.Table) -> tuple[np.ndarray, np.ndarray]:
         """The two codes of each token that aggregate_cells groups by and takes apart again, both uint32 (n,)."""
         import numpy as np
 
         seq_len = self._tokens.seq_len
-        repeated, ar_hit = (_one_array(labels[name]).to_numpy(zero_copy_only=False) for name in ("repeated", "ar_hit"))
-        counts, positions, matches = (
-            self._values_within(labels, "train_count", 0, LARGEST_COUNT),
-            self._values_within(labels, "position", 1, seq_len),
-            self._values_within(labels, "match_length", 0, seq_len),
-        )
-        label = source.astype(np.uint32)
-        for bits, part in ((1, repeated), (1, ar_hit), (6, count_class(counts, extra_thresholds(self._tokens)))):
-            label <<= bits
-            label |= part
-        place = position_bucket(positions, seq_len, NUM_POSITION_BUCKETS).astype(np.uint32)
-        for bits, part in ((6, log2_bucket(_values(labels["distance"].fill_null(0)))), (6, match_bucket(matches)), (1, ar_hit)):
-            place <<= bits
-            place |= part
+        repeated, ar_hit = _values(labels["repeated"]), _values(labels["ar_hit"])
+        classes = count_class(self._values_within(labels, "train_count", 0, LARGEST_COUNT), extra_thresholds(self._tokens))
+        positions = position_bucket(self._values_within(labels, "position", 1, seq_len), seq_len, NUM_POSITION_BUCKETS)
+        matches = match_bucket(self._values_within(labels, "match_length", 0, seq_len))
+        distances = log2_bucket(_values(labels["distance"].fill_null(0)))
+        # Parts are put together in bytes as far as they fit, which is quicker.
+        label = _codes_of(labels).astype(np.uint32) << 8
+        label |= repeated.view(np.uint8) << 7 | ar_hit.view(np.uint8) << 6 | classes
+        place = positions.astype(np.uint32) << 13
+        place |= distances.astype(np.uint32) << 7
+        place |= matches << 1 | ar_hit.view(np.uint8)
         return label, place
 
     def _values_within(self, labels: pa.Table, name: str, low: int, high: int) -> np.ndarray:
@@ -230,9 +232,15 @@ class _Worker:
         return values
 
 
+def _codes_of(labels: pa.Table) -> np.ndarray:
+    """The codes of `source`."""
+    codes: np.ndarray = labels["source"].chunk(0).indices.to_numpy()
+    return codes
+
+
 def _values(column: pa.ChunkedArray) -> np.ndarray:
-    """A column without nulls as an array, a view where it lies in one piece."""
-    values: np.ndarray = _one_array(column).to_numpy()
+    """A column without nulls as an array, of numbers in one piece a view."""
+    values: np.ndarray = _one_array(column).to_numpy(zero_copy_only=False)
     return values
 
 
@@ -249,79 +257,52 @@ def _require_finite(totals: pa.Table, scores: Sequence[Scores]) -> None:
             raise _not_finite(score)
 
 
-def _sum_sequences(cells: pa.Table, sources: list[str], given: Runs | None, partition: Runs) -> _BatchSums:
+def _sum_sequences(cells: pa.Table, sources: list[str], given: Sums | None, partition: Sums) -> _BatchSums:
     """Each sequence's sums of a batch's label cells; `cells.source` are codes of `sources`."""
     import numpy as np
     import pyarrow.compute as pc
 
     label_cells = cells.filter(pc.is_valid(cells["sequence"]))
     column = {name: label_cells[name].to_numpy() for name in label_cells.column_names if name not in _PLACES}
-    sequences, row = np.unique(column["sequence"], return_inverse=True)
-    classes = column["count_class"].astype(np.int64)
     num_models = sum(name.startswith("nll_") for name in column) - 1
-    gaps = [column[f"nll_{index + 1}"] - column["nll_0"] for index in range(num_models)]
-    entries, entry = np.unique((row * len(sources) + column["source"]) * 2 + column["ar_hit"], return_inverse=True)
-    num_classes = int(classes.max()) + 1
-    repeated = column["repeated"].astype(np.float64)
-
-    def scatter(values: np.ndarray) -> np.ndarray:
-        by_class = np.bincount(row * num_classes + classes, weights=values, minlength=sequences.size * num_classes)
-        return by_class.reshape(sequences.size, num_classes)
-
+    gaps = np.stack([column[f"nll_{index + 1}"] - column["nll_0"] for index in range(num_models)])
+    everything, keep = np.zeros(len(label_cells), np.int64), column["repeated"]
+    classes = Sums(*(part[..., keep] for part in (column["count_class"], column["sequence"], everything, column["tokens"], gaps)))
     return _BatchSums(
-        sequences=sequences.astype(np.int64),
         sources=sources,
-        row=entries // (2 * len(sources)),
-        source=entries // 2 % len(sources),
-        ar_hit=entries % 2,
-        tokens=np.bincount(entry, weights=column["tokens"]),
-        gaps=np.stack([np.bincount(entry, weights=gap) for gap in gaps]),
-        class_tokens=scatter(column["tokens"] * repeated),
-        class_gaps=np.stack([scatter(gap * repeated) for gap in gaps], axis=1),
+        standard=sum_cells(Sums(column["ar_hit"].astype(np.int64), column["sequence"], column["source"], column["tokens"], gaps)),
+        classes=sum_cells(classes),
         given=given,
         partition=partition,
     )
 
 
-def _join_sums(parts: Sequence[_BatchSums], num_slices: int) -> tuple[SequenceSums, list[str]]:
+def _join_sums(parts: Sequence[_BatchSums], num_classes: int, num_slices: int) -> tuple[SequenceSums, list[str]]:
     """One table of sums over all batches, a sequence that two batches share added up; and the names of all sources.
 
     Of more than MAX_RESAMPLED_SOURCES the smaller ones get one place after the largest: the sums over all stay whole.
     """
     import numpy as np
 
-    sequences, row = np.unique(np.concatenate([part.sequences for part in parts]), return_inverse=True)
-    rows = np.split(row, np.cumsum([part.sequences.size for part in parts])[:-1])
     names = sorted({source for part in parts for source in part.sources})
     index = {name: i for i, name in enumerate(names)}
     codes = [np.array([index[name] for name in part.sources]) for part in parts]
-    source = np.concatenate([own[part.source] for part, own in zip(parts, codes, strict=True)])
-    largest, places = _place_sources(source, np.concatenate([part.tokens for part in parts]), len(names))
-    num_places = int(places.max()) + 1
-    entry_rows = np.concatenate([own[part.row] for part, own in zip(parts, rows, strict=True)])
-    entry = (entry_rows * num_places + places[source]) * 2 + np.concatenate([part.ar_hit for part in parts])
-
-    def scatter(values: Sequence[np.ndarray]) -> np.ndarray:
-        sums = np.bincount(entry, weights=np.concatenate(values), minlength=sequences.size * num_places * 2)
-        return sums.reshape(-1, num_places, 2)
-
-    num_models, num_classes = parts[0].gaps.shape[0], max(part.class_tokens.shape[1] for part in parts)
-    given = [replace(part.given, source=own[part.given.source]) for part, own in zip(parts, codes, strict=True) if part.given is not None]
-    everything = np.zeros(1, np.int64)
+    standard = join_sums([part.standard for part in parts], codes)
+    classes, partition = (join_sums([getattr(part, kind) for part in parts]) for kind in ("classes", "partition"))
+    given = join_sums([part.given for part in parts if part.given is not None], codes) if num_slices else None
+    sequences = np.unique(standard.sequence)
+    largest, places = _place_sources(standard.source, standard.tokens, len(names))
+    tokens, gaps = add_up(standard, sequences, places, 2)
+    class_tokens, class_gaps = add_up(classes, sequences, np.zeros(1, np.int64), num_classes)
     joined = SequenceSums(
         sources=[names[i] for i in largest],
-        tokens=scatter([part.tokens for part in parts]),
-        gaps=np.stack([scatter([part.gaps[model] for part in parts]) for model in range(num_models)], axis=1),
-        class_tokens=np.zeros((sequences.size, num_classes)),
-        class_gaps=np.zeros((sequences.size, num_models, num_classes)),
-        given=join_runs(given, sequences, places, num_slices) if given else None,
-        partition=join_runs([part.partition for part in parts], sequences, everything, len(PARTITION)),
+        tokens=tokens,
+        gaps=gaps,
+        class_tokens=class_tokens[:, 0],
+        class_gaps=class_gaps[:, :, 0],
+        given=None if given is None else sum_slices(given, sequences, places, num_slices),
+        partition=sum_slices(partition, sequences, np.zeros(1, np.int64), len(PARTITION)),
     )
-    for part, own in zip(parts, rows, strict=True):
-        # The sequences of one part are distinct, so that each row is added to once by the assignments below.
-        width = part.class_tokens.shape[1]
-        joined.class_tokens[own, :width] += part.class_tokens
-        joined.class_gaps[own, :, :width] += part.class_gaps
     return joined, names
 
 

@@ -28,7 +28,7 @@ from recallkit.display.chart_theme import WIDTH, Figure
 from recallkit.display.console import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import altair as alt
 
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from recallkit.display.chart_theme import Chart, Palette
 
     Row = Mapping[str, Any]
+    Sides = dict[str, list[Point]]
+    XAxis = Callable[[Sequence[float], str | None], alt.X]
 
 _HITS, _OTHER = "ar_hit", "other"
 _NAMES = {_HITS: "AR hits", _OTHER: "other tokens"}
 _HOLLOW = f"Hollow: fewer than {FEW} tokens."
-_NATS = "NLL, nats a token"
+_NATS = "NLL, nats per token"
 _POSITIONS = 16
 """Points of a line by position: the table's buckets are put together by twos, which halves their noise."""
 _GAP = 18
@@ -48,25 +50,56 @@ _GAP = 18
 
 def by_count(comparison: Comparison) -> Figure | None:
     """Mean NLL by training frequency of the bigram, tokens that repeat one above those that do not (Zoology, figure 1)."""
-    rows = comparison.tables.by_count.to_dicts()
+    rows, threshold = comparison.tables.by_count.to_dicts(), comparison.manifest["slices"]["max_count"]
     panels = {
         name: _sides(comparison, [row for row in rows if row["repeated"] is kind], "training count") for name, kind in _REPEATS.items()
     }
-    panels = {name: sides for name, sides in panels.items() if sides}
     caption = (
         "Mean log-perplexity by how often training had the bigram (as figure 1 of Zoology): above, tokens that repeat a bigram "
-        f"of their context, AR hits up to the threshold of {comparison.manifest['slices']['max_count']:,} (shaded); below, those "
-        f"that do not. {_HOLLOW}"
+        f"of their context, AR hits up to the threshold of {threshold:,} (shaded); below, those that do not. {_HOLLOW}"
     )
-    edge = bucket_edge(comparison.manifest["slices"]["max_count"])
-    draw = partial(_draw_counts, comparison.models, comparison.reference, panels, edge)
-    return Figure("by_count", "By training frequency", caption, draw) if panels else None
+    looks = {"title": "training count of the bigram, up to", "edge": bucket_edge(threshold), "spacing": _GAP, "size": (WIDTH, _TALL)}
+    return _figure(comparison, ("by_count", "By training frequency", caption), panels, bucket_axis, **looks)
 
 
 _REPEATS = {"bigram repeated": True, "bigram not repeated": False}
+_TALL = 210
 
 
-def _sides(comparison: Comparison, rows: Sequence[Row], what: str, *, x: Callable[[Row], float] | None = None) -> dict[str, list[Point]]:
+def _figure(comparison: Comparison, told: tuple[str, str, str], panels: Mapping[str, Sides], axis: XAxis, **looks: Any) -> Figure | None:
+    """A figure, `told` by name, title and caption, of the panels that have points. None where none has."""
+    panels = {name: sides for name, sides in panels.items() if sides}
+    return Figure(*told, partial(_draw, comparison, panels, axis, **looks)) if panels else None
+
+
+def _draw(
+    comparison: Comparison,
+    panels: Mapping[str, Sides],
+    axis: XAxis,
+    palette: Palette,
+    *,
+    title: str,
+    edge: float = -math.inf,
+    most: int = 6,
+    spacing: float = 14,
+    **panel: Any,
+) -> Chart:
+    """A panel below the other, over one `axis` with its title at the last; AR hits are up to `edge`, where that is on the axis."""
+    looks = series(comparison.models, palette, comparison.reference)
+    places = [point.x for sides in panels.values() for points in sides.values() for point in points]
+    parts: list[Chart] = []
+    for index, (name, sides) in enumerate(panels.items()):
+        x, nlls = axis(places, title if index == len(panels) - 1 else None), [point.y for points in sides.values() for point in points]
+        above, below = head(palette, name, _NATS), []
+        if _REPEATS.get(name) and (high := min(edge, max(places) + 0.5)) > min(places) - 0.5:
+            below = [shade(palette, min(places) - 0.5, high, x, _TALL)]
+            above.append(text("AR hits", 6, _TALL - 8, colour=palette.soft))
+        axes = {"x": x, "y": nice_axis(min(nlls), max(nlls), most=most)}
+        parts.append(line_panel(looks, sides, axes, palette, below=below, above=above, **panel))
+    return stacked(*parts, legend(keys(looks), palette), spacing=spacing)
+
+
+def _sides(comparison: Comparison, rows: Sequence[Row], what: str, *, x: Callable[[Row], float] | None = None) -> Sides:
     """The points of the reference and of every model: any model's rows hold the reference's NLLs. Empty without rows."""
     at = x or (lambda row: math.ceil(place(row["low"])))
     sides = {comparison.reference: [row for row in rows if row["model"] == comparison.models[0]]}
@@ -83,49 +116,12 @@ def _point(name: str, row: Row, nll: float, x: float, what: str) -> Point:
     return Point(x, nll, told, row["tokens"] < FEW)
 
 
-def _nll_axis(sides: Mapping[str, Sequence[Point]], most: int = 6) -> alt.Y:
-    """NLLs upwards."""
-    nlls = [point.y for points in sides.values() for point in points]
-    return nice_axis(min(nlls), max(nlls), most=most)
-
-
-def _places(panels: Iterable[Mapping[str, Sequence[Point]]]) -> list[float]:
-    return [point.x for sides in panels for points in sides.values() for point in points]
-
-
-def _draw_counts(
-    models: Sequence[str], reference: str, panels: Mapping[str, Mapping[str, Sequence[Point]]], edge: float, palette: Palette
-) -> Chart:
-    looks, places = series(models, palette, reference), _places(panels.values())
-    parts = []
-    for index, (name, sides) in enumerate(panels.items()):
-        title = "training count of the bigram, up to" if index == len(panels) - 1 else None
-        axis = bucket_axis(places, title)
-        axes = {"x": axis, "y": _nll_axis(sides)}
-        above = head(palette, name, _NATS)
-        below = []
-        if _REPEATS[name] and (high := min(edge, max(places) + 0.5)) > min(places) - 0.5:
-            below = [shade(palette, min(places) - 0.5, high, axis, _TALL)]
-            above.append(text("AR hits", 6, _TALL - 8, colour=palette.soft))
-        parts.append(line_panel(looks, sides, axes, palette, below=below, above=above, size=(WIDTH, _TALL)))
-    return stacked(*parts, legend(keys(looks), palette), spacing=_GAP)
-
-
-_TALL = 210
-
-
 def by_distance(comparison: Comparison) -> Figure | None:
     """Mean NLL of AR hits by the distance to the latest earlier occurrence of their bigram. None where there is nothing to draw."""
     sides = _sides(comparison, [row for row in comparison.tables.by_distance.to_dicts() if row["ar_hit"]], "distance")
     caption = f"NLL of AR hits by the distance to the latest earlier occurrence of their bigram in the context. {_HOLLOW}"
-    draw = partial(_draw_distances, comparison.models, comparison.reference, sides)
-    return Figure("by_distance", "By distance", caption, draw) if sides else None
-
-
-def _draw_distances(models: Sequence[str], reference: str, sides: Mapping[str, Sequence[Point]], palette: Palette) -> Chart:
-    looks = series(models, palette, reference)
-    axes = {"x": bucket_axis(_places([sides]), "tokens back to the bigram, up to"), "y": _nll_axis(sides)}
-    return stacked(line_panel(looks, sides, axes, palette, above=head(palette, "AR hits", _NATS)), legend(keys(looks), palette))
+    told = ("by_distance", "By distance", caption)
+    return _figure(comparison, told, {"AR hits": sides}, bucket_axis, title="tokens back to the bigram, up to")
 
 
 def by_match(comparison: Comparison) -> Figure | None:
@@ -136,8 +132,8 @@ def by_match(comparison: Comparison) -> Figure | None:
         "NLL of AR hits by how long a context they could be found by: tokens before each one that also stood before an earlier "
         f"occurrence of it, the most over all of these. {_HOLLOW}"
     )
-    draw = partial(_draw_matches, comparison.models, comparison.reference, sides)
-    return Figure("by_match", "By length of match", caption, draw) if sides else None
+    told = ("by_match", "By length of match", caption)
+    return _figure(comparison, told, {"AR hits": sides}, partial(bucket_axis, number=_match_low), title="tokens matched, from")
 
 
 def _match_place(low: int) -> float:
@@ -150,12 +146,6 @@ def _match_low(tick: int) -> int:
     return tick if tick < 4 else 1 << (tick - 2)
 
 
-def _draw_matches(models: Sequence[str], reference: str, sides: Mapping[str, Sequence[Point]], palette: Palette) -> Chart:
-    looks = series(models, palette, reference)
-    axes = {"x": bucket_axis(_places([sides]), "tokens matched, from", number=_match_low), "y": _nll_axis(sides)}
-    return stacked(line_panel(looks, sides, axes, palette, above=head(palette, "AR hits", _NATS)), legend(keys(looks), palette))
-
-
 def by_position(comparison: Comparison) -> Figure | None:
     """Mean NLL of AR hits and of other tokens by position in the sequence. None where there is nothing to draw."""
     rows = comparison.tables.by_position.to_dicts()
@@ -164,10 +154,16 @@ def by_position(comparison: Comparison) -> Figure | None:
         _NAMES[kind]: _sides(comparison, _joined([row for row in rows if row["slice"] == kind], high), "position", x=_middle)
         for kind in (_HITS, _OTHER)
     }
-    panels = {name: sides for name, sides in panels.items() if sides}
-    caption = f"NLL by position in the sequence. {_HOLLOW}"
-    draw = partial(_draw_positions, comparison.models, comparison.reference, panels, high)
-    return Figure("by_position", "By position", caption, draw) if panels else None
+    told = ("by_position", "By position", f"NLL by position in the sequence. {_HOLLOW}")
+    looks = {"title": "position in the sequence", "most": 5, "spacing": _GAP, "size": (WIDTH, 160), "dot": 16}
+    return _figure(comparison, told, panels, partial(_position_axis, high), **looks)
+
+
+def _position_axis(high: int, _: Sequence[float], title: str | None) -> alt.X:
+    import altair as alt
+
+    axis = alt.Axis(title=title, tickCount=6, grid=False, format=",d", labelFlush=False)
+    return alt.X("x:Q", scale=alt.Scale(domain=[0, high], nice=False), axis=axis)
 
 
 def _middle(row: Row) -> float:
@@ -189,17 +185,3 @@ def _joined(rows: Sequence[Row], high: int) -> list[Row]:
         }
         for (model, _), parts in found.items()
     ]
-
-
-def _draw_positions(
-    models: Sequence[str], reference: str, panels: Mapping[str, Mapping[str, Sequence[Point]]], high: int, palette: Palette
-) -> Chart:
-    import altair as alt
-
-    looks, parts = series(models, palette, reference), []
-    for index, (name, sides) in enumerate(panels.items()):
-        title = "position in the sequence" if index == len(panels) - 1 else None
-        axis = alt.Axis(title=title, tickCount=6, grid=False, format=",d", labelFlush=False)
-        axes = {"x": alt.X("x:Q", scale=alt.Scale(domain=[0, high], nice=False), axis=axis), "y": _nll_axis(sides, 5)}
-        parts.append(line_panel(looks, sides, axes, palette, above=head(palette, name, _NATS), size=(WIDTH, 160), dot=16))
-    return stacked(*parts, legend(keys(looks), palette), spacing=_GAP)

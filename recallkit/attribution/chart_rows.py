@@ -120,7 +120,7 @@ def _named_ticks(ticks: Mapping[float, float], title: str) -> alt.Axis:
 
 
 def gap_parts(comparison: Comparison) -> Figure | None:
-    """The gap in nats a token, split over AR hits and other tokens, with the interval of the AR hits' part."""
+    """The gap in nats per token, split over AR hits and other tokens, with the interval of the AR hits' part."""
     bars = {model: [comparison.totals[model, kind] for kind in ("all", _HITS, _OTHER)] for model in comparison.models}
     if not _is_finite(row["delta_nll"] for rows in bars.values() for row in rows if row["tokens"]):
         return None
@@ -150,7 +150,7 @@ def _draw_parts(bars: Mapping[str, Sequence[Row]], palette: Palette) -> Chart:
     ends = [0.0, *(block[end] for block in blocks for end in ("x", "x2")), *(row[end] for row in whiskers for end in ("x", "x2"))]
     room = 0.015 * (max(ends) - min(ends) or 1.0)
     scale = alt.Scale(domain=[min(ends) - room, max(ends) + room], nice=False)
-    axis = alt.X("x:Q", scale=scale, axis=alt.Axis(title="nats a token behind the reference", tickCount=6, labelFlush=False))
+    axis = alt.X("x:Q", scale=scale, axis=alt.Axis(title="nats per token behind the reference", tickCount=6, labelFlush=False))
     drawn = []
     for kind, colour in ((_HITS, palette.hits), (_OTHER, palette.rest)):
         mine = alt.Chart(values(block for block in blocks if block["kind"] == kind)).mark_rect(color=colour)
@@ -173,7 +173,7 @@ def _whiskers(rows: Sequence[Row], axis: alt.X, down: alt.Y, palette: Palette) -
 
 
 def _weight(row: Row) -> float:
-    """What a slice adds to the gap of all tokens, in nats a token."""
+    """What a slice adds to the gap of all tokens, in nats per token."""
     return float((row["delta_nll"] or 0.0) * row["share_of_tokens"])
 
 

@@ -118,14 +118,9 @@ def _draw_rows(
     names = labels(sources, 16 if whole else _SLICE_NAME)
     columns, left = (1 if len(models) == 1 else 2), min(110 if whole else 150, 10 + CHARACTER * max(len(name) for name in names.values()))
     width, height = (FULL - left - 18 * (columns - 1)) / columns, 18 * len(sources)
-    ends = [
-        end
-        for rows in shares.values()
-        for row in rows.values()
-        for end in (row["gap_share"], row["ci_low"], row["ci_high"], *(() if whole else (row["share_of_tokens"],)))
-        if end is not None
-    ]
-    domain = _share_domain([*ends, *(row["gap_share"] for row in whole.values() if not is_void(row))])
+    drawn = [row for rows in shares.values() for row in rows.values()]
+    marks = [row["gap_share"] for row in whole.values() if not is_void(row)] if whole else [row["share_of_tokens"] for row in drawn]
+    domain = _share_domain(drawn, marks)
     axis = alt.X("x:Q", scale=alt.Scale(domain=domain, nice=False), axis=_share_axis(domain, width))
     plots = []
     for index, model in enumerate(models):
@@ -199,8 +194,10 @@ def _other(axis: alt.X, field: str) -> alt.X:
     return alt.X(f"{field}:Q", scale=axis["scale"], axis=axis["axis"])
 
 
-def _share_domain(shares: Sequence[float]) -> tuple[float, float]:
-    """From 0, or what is below it, to what is highest; cut where shares are out of all proportion."""
+def _share_domain(rows: Sequence[Row], marks: Sequence[float] = ()) -> tuple[float, float]:
+    """From 0, or what is below it, to what is highest of shares, intervals and `marks`; cut where they are out of all proportion."""
+    ends = (row[name] for row in rows for name in ("gap_share", "ci_low", "ci_high"))
+    shares = [*marks, *(end for end in ends if end is not None)]
     low, high = max(_LEAST_SHARE, min([0.0, *shares])), min(_LARGEST_SHARE, max([0.1, *shares]))
     room = 0.04 * (high - low)
     return (low - room if low < 0 else low - room / 2, high + room)
@@ -250,31 +247,23 @@ def _draw_thresholds(comparison: Comparison, of_models: Mapping[str, Sequence[Ro
     columns = 1 if len(of_models) == 1 else 2
     width = WIDTH if columns == 1 else (FULL - AXIS - 18) / 2
     height = 200 if columns == 1 else 100
-    ends = [
-        end for rows in of_models.values() for row in rows for end in (row["gap_share"], row["ci_low"], row["ci_high"]) if end is not None
-    ]
-    domain = _share_domain(ends)
-    last = max(place(row["threshold"]) for rows in of_models.values() for row in rows)
-    x = bucket_axis([0, last], None, most=9 if columns == 1 else 5)
-    known = dict.fromkeys(row["threshold"] for rows in of_models.values() for row in rows)
-    entries = [Key(f"AR hits here: up to {rounded(used)}", palette.ink, [4, 3], None, 1)] if used in known else []
-    entries += (
-        [Key(f"Zoology's {MAX_COUNT:,} of 10B tokens", palette.soft, [1.5, 2.5], None, 1.2)]
-        if used != MAX_COUNT and MAX_COUNT in known
-        else []
-    )
+    drawn = [row for rows in of_models.values() for row in rows]
+    domain, known = _share_domain(drawn), {row["threshold"] for row in drawn}
+    x = bucket_axis([0, max(map(place, known))], None, most=9 if columns == 1 else 5)
+    marks = {used: Key(f"AR hits here: up to {rounded(used)}", palette.ink, [4, 3], None, 1)}
+    marks.setdefault(MAX_COUNT, Key(f"Zoology's {MAX_COUNT:,} of 10B tokens", palette.soft, [1.5, 2.5], None, 1.2))
+    marks = {threshold: key for threshold, key in marks.items() if threshold in known}
     plots = []
     for index, model in enumerate(of_models):
         named: dict[str, Any] = {"minExtent": AXIS, "maxExtent": AXIS} if index % columns == 0 else {"labels": False}
         axis = alt.Axis(title=None, format=".0%", grid=True, tickCount=4 if columns == 2 else 6, domain=False, ticks=False, **named)
         y = alt.Y("y:Q", scale=alt.Scale(domain=domain, nice=False), axis=axis)
-        rules = [upright(palette, place(used), x, height, [4, 3], palette.ink)] if used in known else []
-        rules += [upright(palette, place(MAX_COUNT), x, height, [1.5, 2.5])] if used != MAX_COUNT and MAX_COUNT in known else []
+        rules = [upright(palette, place(threshold), x, height, key.dash or (), key.colour) for threshold, key in marks.items()]
         others = [_share_lines([rows for name, rows in of_models.items() if name != model], x, y, palette)] if len(of_models) > 1 else []
         mine = _share_band(looks[model], of_models[model], x, y, domain)
         top = head(palette, shorten(looks[model].label, int(width / CHARACTER)))
         plots.append(alt.layer(*others, *rules, *mine, *top, width=width, height=height))
-    return _grid(plots, columns, palette, entries)
+    return _grid(plots, columns, palette, list(marks.values()))
 
 
 def _share_lines(of_others: Sequence[Sequence[Row]], x: alt.X, y: alt.Y, palette: Palette) -> alt.Chart:

@@ -40,12 +40,13 @@ def gap_intervals(sums: SequenceSums, num_resamples: int, seed: int) -> GapInter
     import numpy as np
 
     num_models = sums.gaps.shape[1]
-    added = [sums.partition] if sums.given is None else [sums.partition, sums.given]
-    blocks = [_flat(sums.tokens, sums.gaps, sums.class_gaps), *(_flat(slices.tokens, slices.gaps) for slices in added)]
-    whole, *totals = resample_blocks(blocks, num_resamples, seed)
+    blocks = [_flat(sums.tokens, sums.gaps, sums.class_gaps), _flat(sums.partition.gaps)]
+    if sums.given is not None:
+        blocks.append(_flat(sums.given.tokens, sums.given.gaps))
+    whole, classes, *given = resample_blocks(blocks, num_resamples, seed)
     tokens, gaps, class_gaps = _apart(whole, sums.tokens, sums.gaps, sums.class_gaps)
-    apart = [_apart(total, slices.tokens, slices.gaps) for total, slices in zip(totals, added, strict=True)]
-    given_tokens, given_gaps = apart[1] if sums.given is not None else (None, None)
+    [part_gaps] = _apart(classes, sums.partition.gaps)
+    given_tokens, given_gaps = (None, None) if sums.given is None else _apart(given[0], sums.given.tokens, sums.given.gaps)
     tokens = _with_all(tokens, given_tokens)
 
     held = np.count_nonzero(_with_all(sums.tokens, None if sums.given is None else sums.given.tokens), axis=0)
@@ -58,7 +59,7 @@ def gap_intervals(sums: SequenceSums, num_resamples: int, seed: int) -> GapInter
             delta_nll.append(_interval(gap / tokens, held))
             share.append(_interval(gap / gap[..., :1], held))
             class_share.append(_interval(np.cumsum(class_gaps[:, model], axis=1) / gap[:, :1, 0], class_held))
-            partition_share.append(_interval(apart[0][1][:, model, 0] / gap[:, :1, 0], part_held))
+            partition_share.append(_interval(part_gaps[:, model, 0] / gap[:, :1, 0], part_held))
     return GapIntervals(
         delta_nll=np.stack(delta_nll, axis=1),
         share=np.stack(share, axis=1),

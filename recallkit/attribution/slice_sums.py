@@ -1,25 +1,30 @@
-"""Tokens and NLLs summed by slice and sequence, for any slices: masks of a batch's rows, sums of their runs, and what they add up to."""
+"""Tokens and NLLs summed by sequence, source and slice, batch by batch, and what the sums of all batches add up to."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
+
+from recallkit.ragged import run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
 
+_BLOCK = 1 << 15
+"""Rows summed at a time: the temporaries stay in the processor's cache."""
+
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """Sums over runs of rows of one sequence and source that are in a slice: e runs in a batch, reference and m models."""
+class Sums:
+    """Sums of one batch, or of several: e entries, each of a sequence, a source and a slice, of which most do not occur."""
 
-    slice: np.ndarray  # (e,) place of the slice
+    slice: np.ndarray  # (e,) place of the slice among k
     sequence: np.ndarray  # (e,)
     source: np.ndarray  # (e,) code
-    tokens: np.ndarray  # (e,) float64
-    nlls: np.ndarray  # (1 + m, e) float64, in nats
+    tokens: np.ndarray  # (e,)
+    values: np.ndarray  # (v, e) float64: NLLs of the reference and m models, or m gaps, in nats
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,48 +37,77 @@ class SliceSums:
     source_nlls: np.ndarray  # (1 + m, t, k), the reference first
 
 
-def sum_runs(masks: Sequence[np.ndarray], sequence: np.ndarray, source: np.ndarray | None, nlls: Sequence[np.ndarray]) -> Runs:
-    """The runs of a batch of rows: `masks` say which are in each slice, each of them bool (rows,), as `nlls` are float32 (rows,).
+def sum_rows(slice_: np.ndarray, sequence: np.ndarray, source: np.ndarray, nlls: Sequence[np.ndarray], num_slices: int) -> Sums:
+    """The sums of a batch of rows, each in one slice: all (rows,).
 
-    Rows of a sequence come one after the other, and sources in documents, so that runs are few. Without `source` there is one.
+    Rows of a sequence come one after the other, and sources in documents, so that runs of both are few: an entry is of a run.
     """
     import numpy as np
 
-    parts = []
-    for place, mask in enumerate(masks):
-        rows = np.flatnonzero(mask)
-        changes = np.diff(sequence[rows], prepend=-1) != 0
-        if source is not None:
-            changes |= np.diff(source[rows], prepend=-1) != 0
-        starts = np.flatnonzero(changes)
-        sums = [np.add.reduceat(nll[rows], starts, dtype=np.float64) if starts.size else np.empty(0) for nll in nlls]
-        lengths = np.diff(starts, append=len(rows)).astype(np.float64)
-        first = rows[starts]
-        sources = np.zeros(len(starts), np.int64) if source is None else source[first].astype(np.int64)
-        parts.append((np.full(len(starts), place), sequence[first], sources, lengths, np.stack(sums)))
-    return Runs(*(np.concatenate(column, axis=-1) for column in zip(*parts, strict=True)))
-
-
-def join_runs(batches: Sequence[Runs], sequences: np.ndarray, places: np.ndarray, num_slices: int) -> SliceSums:
-    """Runs of all batches added up, their sources by one numbering: `sequences` ascend, as they occur in the labels.
-
-    `places` (t,) is the place of each source among the s that are resampled.
-    """
-    import numpy as np
-
-    runs = Runs(*(np.concatenate([getattr(batch, part.name) for batch in batches], axis=-1) for part in fields(Runs)))
-    row = np.searchsorted(sequences, runs.sequence)
-    num_places, num_sources = int(places.max()) + 1, len(places)
-    by_sequence = (row * num_places + places[runs.source]) * num_slices + runs.slice
-    by_source = runs.source * num_slices + runs.slice
-
-    def scatter(entry: np.ndarray, values: np.ndarray, *shape: int) -> np.ndarray:
-        return np.bincount(entry, weights=values, minlength=int(np.prod(shape))).reshape(shape)
-
-    shape = (len(sequences), num_places, num_slices)
-    return SliceSums(
-        tokens=scatter(by_sequence, runs.tokens, *shape),
-        gaps=np.stack([scatter(by_sequence, nll - runs.nlls[0], *shape) for nll in runs.nlls[1:]], axis=1),
-        source_tokens=scatter(by_source, runs.tokens, num_sources, num_slices),
-        source_nlls=np.stack([scatter(by_source, nll, num_sources, num_slices) for nll in runs.nlls]),
+    if len(sequence) > _BLOCK:
+        blocks = (slice(start, start + _BLOCK) for start in range(0, len(sequence), _BLOCK))
+        return join_sums([sum_rows(slice_[at], sequence[at], source[at], [nll[at] for nll in nlls], num_slices) for at in blocks])
+    starts = run_starts(sequence, source)
+    entry = np.repeat(np.arange(len(starts)) * num_slices, np.diff(starts, append=len(sequence)))
+    entry += slice_
+    tokens = np.bincount(entry)
+    occur = np.flatnonzero(tokens)
+    first = starts[occur // num_slices]
+    return Sums(
+        slice=occur % num_slices,
+        sequence=sequence[first],
+        source=source[first],
+        tokens=tokens[occur],
+        values=np.stack([np.bincount(entry, weights=nll)[occur] for nll in nlls]),
     )
+
+
+def sum_cells(cells: Sums) -> Sums:
+    """Cells added up where sequence, source and slice are the same, in their order."""
+    import numpy as np
+
+    num_sources, num_slices = (int(codes.max(initial=0)) + 1 for codes in (cells.source, cells.slice))
+    key = (cells.sequence.astype(np.int64) * num_sources + cells.source) * num_slices + cells.slice
+    _, first, entry = np.unique(key, return_index=True, return_inverse=True)
+    return Sums(
+        slice=cells.slice[first],
+        sequence=cells.sequence[first],
+        source=cells.source[first],
+        tokens=np.bincount(entry, weights=cells.tokens),
+        values=np.stack([np.bincount(entry, weights=value) for value in cells.values]),
+    )
+
+
+def join_sums(batches: Sequence[Sums], codes: Sequence[np.ndarray] | None = None) -> Sums:
+    """The entries of all batches, one after the other; `codes` of each are those of its sources by one numbering."""
+    import numpy as np
+
+    if codes is not None:
+        batches = [replace(batch, source=own[batch.source]) for batch, own in zip(batches, codes, strict=True)]
+    return Sums(*(np.concatenate([getattr(batch, part.name) for batch in batches], axis=-1) for part in fields(Sums)))
+
+
+def add_up(sums: Sums, sequences: np.ndarray, places: np.ndarray, num_slices: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens (n, s, k) and values (n, v, s, k) by sequence; `sequences` (n,) ascend, `places` (t,) are those of the sources among s."""
+    import numpy as np
+
+    return _scatter(
+        sums, np.searchsorted(sequences, sums.sequence), places[sums.source], (len(sequences), int(places.max()) + 1, num_slices)
+    )
+
+
+def sum_slices(sums: Sums, sequences: np.ndarray, places: np.ndarray, num_slices: int) -> SliceSums:
+    """The sums of slices, whose values are NLLs, by sequence (see `add_up`) and by source."""
+    import numpy as np
+
+    tokens, nlls = add_up(sums, sequences, places, num_slices)
+    source_tokens, source_nlls = _scatter(sums, np.zeros_like(sums.slice), sums.source, (1, len(places), num_slices))
+    return SliceSums(tokens, nlls[:, 1:] - nlls[:, :1], source_tokens[0], source_nlls[0])
+
+
+def _scatter(sums: Sums, row: np.ndarray, place: np.ndarray, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    import numpy as np
+
+    entry, size = np.ravel_multi_index((row, place, sums.slice), shape), int(np.prod(shape))
+    tokens, *values = (np.bincount(entry, weights=part, minlength=size).reshape(shape) for part in (sums.tokens, *sums.values))
+    return tokens, np.stack(values, axis=1)

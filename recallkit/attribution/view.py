@@ -1,4 +1,4 @@
-"""The gap and what it is made of."""
+"""The gap and what it is made of, and the arithmetic on printed perplexities."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from recallkit.attribution.published import PublishedGap
     from recallkit.attribution.tables import GapTables
 
 
@@ -181,7 +182,7 @@ def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:
         "NLL of AR hits by distance and length of match, and of all repeated tokens by training count",
         ["model", *(f"{curve.what}\n{curve.first:,} to {curve.last:,}" for curve in curves)],
         [[name, *(curve.lines[place] for curve in curves)] for place, name in enumerate(names)],
-        caption=f"Nats a token {scales}, in steps of powers of two.{threshold}",
+        caption=f"Nats per token {scales}, in steps of powers of two.{threshold}",
     )
 
 
@@ -258,3 +259,31 @@ def interval(row: Mapping[str, Any]) -> str:
     """The 95 % interval of a share, in per cent; a dash where there is none."""
     low, high = row["ci_low"], row["ci_high"]
     return "–" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f} %"
+
+
+def published_json(published: PublishedGap) -> dict[str, Any]:
+    """The arithmetic on printed perplexities, row by row."""
+    return {"reference": published.reference, "ar_share": published.ar_share, "rows": published.frame.to_dicts()}
+
+
+def print_published(published: PublishedGap) -> None:
+    """Printed perplexities with the share of the gap that they imply."""
+    console.print_table(published_table(published))
+    for row in published.frame.iter_rows(named=True):
+        if row["note"]:
+            console.print_line(f"{row['model']}: {row['note']}")
+
+
+def published_table(published: PublishedGap) -> Table:
+    """A row a model, as in the table that was given."""
+    rows = [
+        [row["model"], ppl(row["all"]), ppl(row["ar"]), ppl(row["other"]), percent(row["gap_share"]), percent(row["gap_share_clipped"])]
+        for row in published.frame.iter_rows(named=True)
+    ]
+    return Table(
+        "Share of the gap that is associative recall, from printed perplexities",
+        ["model", "all", "AR hits", "other", "raw share", "clipped"],
+        rows,
+        caption=f"AR hits are {percent(published.ar_share, 2)} of tokens, by the row of {published.reference}.",
+        groups=[("", 1), ("perplexity", 3), ("gap due to AR hits", 2)],
+    )

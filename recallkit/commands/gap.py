@@ -96,7 +96,7 @@ def gap(
 
 def _published(table: File, reference: str | None, ar_share: float | None, out: File | None) -> Outcome[Any]:
     """`gap --table`: the arithmetic on printed perplexities."""
-    from recallkit.attribution.published_view import print_published, published_json, published_table
+    from recallkit.attribution.view import print_published, published_json, published_table
 
     published = gap_of_table(table, reference=reference, ar_share=ar_share)
     return Outcome(

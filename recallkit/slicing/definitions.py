@@ -44,87 +44,64 @@ class Slice:
     given: str
 
 
-def _repeated(_: int) -> pl.Expr:
+def _define(name: str, expression: str, sentence: str) -> Slice:
+    """A slice of ours, by an expression in which {most} is the largest training count of an AR hit."""
+    columns = tuple(column for column in COLUMNS if re.search(rf"\b{column}\b", expression))
+    return Slice(name, columns, partial(_fill_in, expression), sentence, name)
+
+
+def _fill_in(expression: str, max_count: int) -> pl.Expr:
     import polars as pl
 
-    return pl.col("repeated")
-
-
-def _rare(max_count: int) -> pl.Expr:
-    import polars as pl
-
-    return pl.col("train_count") <= min(max_count, 2**63 - 1)
-
-
-def _rare_and(repeated: bool, max_count: int) -> pl.Expr:
-    return _rare(max_count) & (_repeated(max_count) if repeated else ~_repeated(max_count))
-
-
-def _copied(gram: int, _: int) -> pl.Expr:
-    import polars as pl
-
-    return pl.col("match_length") >= gram - 1
-
-
-def _define(name: str, columns: str, predicate: Callable[[int], pl.Expr], sentence: str) -> Slice:
-    return Slice(name, tuple(columns.split()), predicate, sentence, name)
+    return pl.sql_expr(expression.format(most=min(max_count, 2**63 - 1)))
 
 
 STANDARD = (
-    _define("all", "repeated", lambda most: _repeated(most).is_not_null(), "All predicted tokens."),
+    _define("all", "repeated IS NOT NULL", "All predicted tokens."),
     _define(
         "ar_hit",
-        "repeated train_count",
-        partial(_rare_and, True),
+        "repeated AND train_count <= {most}",
         "Tokens that complete a bigram which is in the context already and was seen at most --max-count times in training.",
     ),
-    _define("other", "repeated train_count", lambda most: ~_rare_and(True, most), "All tokens that are no AR hits."),
+    _define("other", "NOT (repeated AND train_count <= {most})", "All tokens that are no AR hits."),
 )
 """Slices of every comparison."""
 
 _MORE = (
-    _define(
-        "repeated", "repeated", _repeated, "Tokens that complete a bigram which is in the context already, however often seen in training."
-    ),
+    _define("repeated", "repeated", "Tokens that complete a bigram which is in the context already, however often seen in training."),
     _define(
         "first_rare",
-        "repeated train_count",
-        partial(_rare_and, False),
+        "NOT repeated AND train_count <= {most}",
         "Tokens that complete a bigram which is not in the context yet, and as rare in training as those of AR hits.",
     ),
 )
 SLICES = {slice_.name: slice_ for slice_ in (*STANDARD, *_MORE)}
 _COPY = re.compile(r"copy:k([1-9]\d{0,8})", re.ASCII)
 
-_KINDS = {
-    "bigram repeated": "The bigram is in the context already",
-    "token repeated": "The bigram is not in the context yet, its token is",
-    "token new": "The token is not in the context yet",
-}
-
-
-def _class(kind: str, rare: bool, max_count: int) -> pl.Expr:
-    import polars as pl
-
-    repeated, new = pl.col("repeated"), pl.col(NEW_TOKEN)
-    of_kind = {"bigram repeated": repeated, "token repeated": ~repeated & ~new, "token new": ~repeated & new}[kind]
-    return of_kind & (_rare(max_count) if rare else ~_rare(max_count))
-
-
 PARTITION = tuple(
     _define(
-        f"{kind}, {'rare' if rare else 'frequent'}",
-        f"repeated {NEW_TOKEN} train_count",
-        partial(_class, kind, rare),
-        f"{sentence}; seen {'at most' if rare else 'more than'} --max-count times in training.",
+        f"{kind}, {how_often}", f"{expression} AND train_count {most} {{most}}", f"{sentence}; seen {told} --max-count times in training."
     )
-    for kind, sentence in _KINDS.items()
-    for rare in (True, False)
+    for kind, expression, sentence in (
+        ("bigram repeated", "repeated", "The bigram is in the context already"),
+        ("token repeated", f"NOT repeated AND NOT {NEW_TOKEN}", "The bigram is not in the context yet, its token is"),
+        ("token new", f"NOT repeated AND {NEW_TOKEN}", "The token is not in the context yet"),
+    )
+    for how_often, most, told in (("rare", "<=", "at most"), ("frequent", ">", "more than"))
 )
 """Classes that every token is in exactly one of: what is in the context already, and how often training saw the bigram.
 
 The first of them is the AR hits.
 """
+
+
+def partition_codes(repeated: np.ndarray, new: np.ndarray, rare: np.ndarray) -> np.ndarray:
+    """The place in PARTITION of each of n tokens' classes, uint8 (n,), for millions of tokens; all bool (n,), a new token not repeated."""
+    codes: np.ndarray = (~repeated).view("uint8") + new
+    codes <<= 1
+    codes |= ~rare
+    return codes
+
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
 _MOST_SLICES, _LONGEST, _DEEPEST = 16, 500, 8
@@ -169,7 +146,7 @@ def _copy_slice(name: str) -> Slice:
     if not 2 <= gram <= config.LONGEST:
         raise UserError("no such slice", where=name, remedy="write copy:kN for k-grams of N tokens, 2 or more, such as copy:k4")
     sentence = f"Tokens that complete a {gram}-gram which is in the context already (match_length >= {gram - 1})."
-    return _define(name, "match_length", partial(_copied, gram), sentence)
+    return _define(name, f"match_length >= {gram - 1}", sentence)
 
 
 def _own_slice(name: str, expression: str) -> Slice:

@@ -81,15 +81,3 @@ def _label_range(  # type: ignore[no-untyped-def]
                 distance[out] = NO_DISTANCE
                 occurrences[out] = 0
             previous = token
-
-
-def label_bigrams_reference(ids: list[int]) -> tuple[list[int], list[int]]:
-    """The same for one sequence with a dictionary: reads like the definition, and is the reference of the tests."""
-    places: dict[tuple[int, int], list[int]] = {}
-    distance, occurrences = [], []
-    for place in range(1, len(ids)):
-        earlier = places.setdefault((ids[place - 1], ids[place]), [])
-        distance.append(place - earlier[-1] if earlier else NO_DISTANCE)
-        occurrences.append(len(earlier))
-        earlier.append(place)
-    return distance, occurrences

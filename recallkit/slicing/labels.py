@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.config import MAX_RESAMPLED_SOURCES
-from recallkit.ragged import positions_within
+from recallkit.ragged import positions_within, run_starts
 from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 from recallkit.slicing.match_kernels import longest_matches
 from recallkit.storage.schemas import arrow_schema
@@ -108,7 +108,7 @@ class BytesBySource:
         in_hits = num_bytes * table["ar_hit"].to_numpy() if self._knows_hits else np.zeros_like(num_bytes)
         codes = sources.indices.to_numpy()
         # Sources come in runs, a document each: to add up runs is quicker than to sort every row into its source.
-        starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+        starts = run_starts(codes)
         sums = zip(*(np.add.reduceat(column, starts).tolist() for column in (num_bytes, in_hits)), strict=True)
         num_tokens = np.diff(starts, append=len(codes)).tolist()
         names = sources.dictionary.to_pylist()

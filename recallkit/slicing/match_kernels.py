@@ -211,17 +211,3 @@ def _common_prefixes(ids, order, rank):  # type: ignore[no-untyped-def]
         common[row] = same
         same = max(same - 1, 0)
     return common
-
-
-def longest_matches_reference(ids: list[int]) -> list[int]:
-    """The same for one sequence, by comparing every pair of positions: reads like the definition, and is the reference of the tests."""
-    found = []
-    for place in range(1, len(ids)):
-        longest = 0
-        for earlier in range(place):
-            same = 0
-            while same <= earlier and ids[earlier - same] == ids[place - same]:
-                same += 1
-            longest = max(longest, same)
-        found.append(max(0, longest - 1))
-    return found

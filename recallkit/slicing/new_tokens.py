@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from recallkit.ragged import run_starts
+
 
 def new_tokens(sequence: np.ndarray, prev_token: np.ndarray, token: np.ndarray, repeated: np.ndarray) -> np.ndarray:
     """Whether each of n tokens is at its first place in its sequence, bool (n,).
@@ -12,23 +14,17 @@ def new_tokens(sequence: np.ndarray, prev_token: np.ndarray, token: np.ndarray, 
     A token that completes a `repeated` bigram is not new, so that only the others are looked at.
     """
     candidates = np.flatnonzero(~repeated)
-    ids, places = token[candidates], np.arange(len(candidates), dtype=np.int32)
-    starts = np.flatnonzero(np.diff(sequence, prepend=-1))
+    ids, places = token[candidates].astype(np.intp), np.arange(len(candidates), dtype=np.int32)
+    starts = run_starts(sequence)
+    contexts = prev_token[starts]
     bounds = np.append(np.searchsorted(candidates, starts), len(candidates)).tolist()
     # Of places that are written to one id from last to first the first remains; a sequence leaves nothing that the next one reads,
     # since it writes all ids that it looks up.
-    first_place = np.empty(int(max(token.max(initial=0), prev_token.max(initial=0))) + 1, np.int32)
-    backwards, places_backwards = ids[::-1], places[::-1]
-    is_first = np.empty(len(candidates), bool)
-    for context, begin, end in zip(prev_token[starts].tolist(), bounds, bounds[1:], strict=False):
-        first_place[backwards[len(ids) - end : len(ids) - begin]] = places_backwards[len(ids) - end : len(ids) - begin]
-        first_place[context] = -1
-        is_first[begin:end] = first_place[ids[begin:end]] == places[begin:end]
+    first_place = np.empty(int(max(ids.max(initial=0), contexts.max(initial=0))) + 1, np.int32)
     found = np.zeros(len(token), bool)
-    found[candidates] = is_first
+    for context, begin, end in zip(contexts.tolist(), bounds, bounds[1:], strict=False):
+        own, own_places = ids[begin:end], places[begin:end]
+        first_place[own[::-1]] = own_places[::-1]
+        first_place[context] = -1
+        found[candidates[begin:end]] = first_place[own] == own_places
     return found
-
-
-def new_tokens_reference(ids: list[int]) -> list[bool]:
-    """The same for the ids of one sequence, as it is defined: the oracle of the tests."""
-    return [token not in ids[:place] for place, token in enumerate(ids) if place]

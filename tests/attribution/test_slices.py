@@ -24,9 +24,9 @@ from recallkit.attribution.tables import EMPTY_SLICE, attribute_gap
 from recallkit.attribution.view import gap_json, gap_tables, given_table, partition_table
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import NEW_TOKEN, PARTITION, SLICES, members, parse_slice, parse_slices
-from recallkit.slicing.label_kernels import label_bigrams_reference
 from recallkit.slicing.view import manifest_of
 from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, Corpus, assert_row, small_corpus
+from tests.slicing.references import label_bigrams_reference
 
 GIVEN = ("repeated", "first_rare", "copy:k3", "far=distance > 3 AND source <> 'b'", "none=token < 0")
 KEEP = {

@@ -13,9 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.errors import UserError
-from recallkit.slicing.definitions import COLUMNS, NEW_TOKEN, PARTITION, SLICES, STANDARD, members, parse_slice, parse_slices
-from recallkit.slicing.label_kernels import label_bigrams_reference
-from recallkit.slicing.new_tokens import new_tokens, new_tokens_reference
+from recallkit.slicing.definitions import (
+    COLUMNS,
+    NEW_TOKEN,
+    PARTITION,
+    SLICES,
+    STANDARD,
+    members,
+    parse_slice,
+    parse_slices,
+    partition_codes,
+)
+from recallkit.slicing.new_tokens import new_tokens
+from tests.slicing.references import label_bigrams_reference, new_tokens_reference
 
 ROWS = pa.table(
     {
@@ -177,6 +187,15 @@ def test_new_tokens_are_those_of_the_definition(sequences):
     ]
     arrays = [np.array(column) for column in zip(*columns, strict=True)]
     assert new_tokens(*arrays).tolist() == [new for ids in sequences for new in new_tokens_reference(ids)]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 9)), min_size=1, max_size=40))
+def test_codes_of_the_partition_are_its_slices(tokens):
+    repeated, new, counts = (np.array(column) for column in zip(*tokens, strict=True))
+    new &= ~repeated
+    rows = pa.table({"repeated": repeated, NEW_TOKEN: new, "train_count": counts})
+    codes = partition_codes(repeated, new, counts <= 5)
+    assert [(codes == place).tolist() for place in range(6)] == [mask.tolist() for mask in members(PARTITION, rows, 5)]
 
 
 def test_the_columns_of_labels_are_the_slices_of_their_names(small_slices):

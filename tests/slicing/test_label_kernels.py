@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.counting.lookup_kernels import build_index, index_rows, lookup_counts, lookup_indexed
-from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams, label_bigrams_reference
+from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
+from tests.slicing.references import label_bigrams_reference
 
 id_lists = st.sampled_from([3, 20, 50_000, 2**32 - 1]).flatmap(lambda top: st.lists(st.integers(0, top), min_size=1, max_size=80))
 

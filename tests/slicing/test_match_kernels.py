@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from recallkit.slicing import match_kernels
 from recallkit.slicing.label_kernels import label_bigrams
-from recallkit.slicing.match_kernels import longest_matches, longest_matches_reference
+from recallkit.slicing.match_kernels import longest_matches
+from tests.slicing.references import longest_matches_reference
 
 LARGE = 1_000_000
 ids_of = st.one_of(st.lists(st.integers(0, top), min_size=1, max_size=40) for top in (0, 1, 2, 5, 2**32 - 1))
