@@ -195,8 +195,8 @@ def test_nothing_in_gives_nothing_out(impl):
         ({"bias": (1, 3)}, r"bias must have shape \(3,\)"),
         ({"in_gate": (2, 1, 3)}, r"in_gate must have shape \(2, 5, 3\)"),
         ({"out_gate": (2, 5, 3), "last": 2}, r"out_gate must have shape \(2, 2, 3\)"),
-        ({"last": 6}, "of 5 outputs the last 6"),
-        ({"last": -1}, "the last -1"),
+        ({"last": 6}, "last is 6, and there are 5 outputs"),
+        ({"last": -1}, "last is -1, and there are"),
     ],
 )
 def test_what_does_not_fit_is_named(shapes, message):
