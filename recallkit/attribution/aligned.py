@@ -1,7 +1,7 @@
 """Row-aligned reading of token labels and score files: row i of each is the same token, so no join on keys is needed.
 
-A keyed join of the same tables costs several times as much time and memory. What makes the shortcut safe is checked
-before a row is read: the digest of the sequences, the number of rows, and the sequences that each row group spans.
+A keyed join of the same tables takes several times as much time and memory. To make row order safe, three things are checked
+before a row is read: the digest of the sequences, the number of rows, and the range of sequences in each row group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BATCH_ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LabelledTokens:
-    """The labels of a set of sequences (`tokens.parquet`) and what its manifest says."""
+    """The labels of a set of sequences (`tokens.parquet`) and their manifest."""
 
     path: Path
     manifest: dict[str, Any]
@@ -60,7 +60,7 @@ class Scores:
 def open_tokens(path: Path) -> LabelledTokens:
     """The table of labelled tokens at `path`.
 
-    Raises UserError where it is not such a table, was labelled without training counts, is empty, or lacks a column that a
+    Raises UserError if it is not such a table, was labelled without training counts, is empty, or lacks a column that a
     later version added.
     """
     manifest = read_manifest(path)
@@ -74,12 +74,12 @@ def open_tokens(path: Path) -> LabelledTokens:
         )
     if not manifest["num_rows"]:
         raise UserError("holds no tokens", where=path, remedy="slice a source with longer text")
-    check_labels(path, manifest, columns=("match_length",))  # the others are looked at when rows are read
+    check_labels(path, manifest, columns=("match_length",))  # the others are checked when rows are read
     return LabelledTokens(path, manifest)
 
 
 def check_labels(path: Path, manifest: Mapping[str, Any], *, columns: Iterable[str] | None = None) -> None:
-    """Raises UserError where the columns (these, or all) or the number of rows of `tokens.parquet` are not what they should be.
+    """Raises UserError if columns of `tokens.parquet` (these, or all) or its number of rows are not as expected.
 
     No row is read.
     """
@@ -95,7 +95,7 @@ def check_labels(path: Path, manifest: Mapping[str, Any], *, columns: Iterable[s
 def open_scores(path: Path, tokens: LabelledTokens) -> Scores:
     """The score file at `path`, checked to be of the sequences in `tokens`, row by row.
 
-    Raises UserError, naming the file and how to make it again, where it is not.
+    If it is not, raises UserError with the file and how to make it again.
     """
     manifest = read_manifest(path)
     if manifest.get("kind") != "scores":
@@ -112,7 +112,7 @@ def open_scores(path: Path, tokens: LabelledTokens) -> Scores:
 
 
 def _rows_agree(scores: Path, tokens: Path) -> bool:
-    """Whether the footers hold as many rows and, group by group, the same first and last sequence: no row is read."""
+    """Whether the footers have the same number of rows and, per row group, the same first and last sequence: no row is read."""
     import pyarrow.parquet as pq
 
     ours, theirs = pq.read_metadata(tokens), pq.read_metadata(scores)
@@ -124,7 +124,7 @@ def _rows_agree(scores: Path, tokens: Path) -> bool:
 
 
 def _sequence_spans(metadata: pq.FileMetaData) -> Iterator[tuple[int, tuple[int, int] | None]]:
-    """For each row group its number of rows, and its smallest and largest sequence where the writer recorded them."""
+    """The number of rows of each row group, and its smallest and largest sequence if the writer recorded them."""
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         columns = (group.column(i) for i in range(group.num_columns))
@@ -133,7 +133,7 @@ def _sequence_spans(metadata: pq.FileMetaData) -> Iterator[tuple[int, tuple[int,
 
 
 def batch_ranges(path: Path) -> list[tuple[int, int]]:
-    """Row ranges [start, stop) to read together: whole row groups of `path` where they have a usual size."""
+    """Row ranges [start, stop) to read together: whole row groups of `path` if they are of the usual size."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(path)
@@ -143,12 +143,12 @@ def batch_ranges(path: Path) -> list[tuple[int, int]]:
 
 
 class RowReader:
-    """Reads any range of rows of a Parquet file; a row group is decoded once when ranges ascend.
+    """Reads any range of rows of a Parquet file; each row group is decoded once if the ranges ascend.
 
-    Our own files are read one whole row group at a time. A file of another layout (rewritten by another tool) costs a
-    copy, and holds one of its own row groups in memory. Not for use by several threads: each opens its own.
-    Raises UserError with `remedy` where the file is damaged, which a footer read before does not tell: its pages, the types of
-    columns, and values where none may be missing or negative (without `checks_values` not these, where the caller has more to say of them).
+    Files of our own are read one whole row group at a time. A file of another layout (rewritten by another tool) costs a
+    copy, and one of its row groups is kept in memory. Not thread-safe: each thread opens its own.
+    Raises UserError with `remedy` for damage that the footer does not show: in pages and types of columns, and, if `checks_values`,
+    missing or negative values where none are allowed (not for callers that give more specific errors for these).
     """
 
     def __init__(self, path: Path, columns: Sequence[str], *, remedy: str, checks_values: bool = True) -> None:
@@ -170,7 +170,7 @@ class RowReader:
         self._kept: tuple[int, pa.Table] | None = None
 
     def read(self, start: int, stop: int) -> pa.Table:
-        """Rows [start, stop) of the chosen columns. Raises UserError where they are damaged."""
+        """Rows [start, stop) of the chosen columns. Raises UserError if they are damaged."""
         import pyarrow as pa
 
         parts = []
@@ -186,7 +186,7 @@ class RowReader:
         self._kept = None
         with arrow_errors_as_user_errors(self._path, self._remedy):
             table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
-            table.validate(full=True)  # what decodes may still hold codes without a name, or names that are no text
+            table.validate(full=True)  # data that decodes may still contain codes outside the dictionary, or names that are not UTF-8
         if self._checks_values:
             check_values(table, self._layout, self._path, remedy=self._remedy, most=self._most)
         if keep:

@@ -1,4 +1,4 @@
-"""Percentile bootstrap over sequences: tokens of one sequence depend on each other, sequences are the independent draws.
+"""Percentile bootstrap over sequences: tokens of one sequence depend on each other, sequences are the independent units.
 
 Every total is resampled with the same weights, so differences between models, slices and sources are paired.
 """
@@ -30,7 +30,7 @@ def resample_totals(sums: np.ndarray, num_resamples: int, seed: int) -> np.ndarr
 def resample_blocks(blocks: Sequence[np.ndarray], num_resamples: int, seed: int) -> list[np.ndarray]:
     """The totals of each block of sums, (num_resamples, k) of (num_sequences, k), from the same resamples.
 
-    A block is multiplied by itself: what is added in another block changes no bit of its totals.
+    Each block is multiplied separately, so that its totals do not depend, in any bit, on the other blocks.
     """
     import numpy as np
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -44,8 +44,8 @@ def resample_blocks(blocks: Sequence[np.ndarray], num_resamples: int, seed: int)
 
     rng = np.random.Generator(np.random.PCG64(seed))
     step = max(1, _BLOCK_DRAWS // num_sequences)
-    # One thread draws the next block while one multiplies the last. BLAS's own threads would wait for each other
-    # at every block, which on a busy machine takes forty times as long as the work.
+    # One thread draws the next block while another multiplies the last. BLAS's own threads would wait for each other
+    # at every block, which on a busy machine takes forty times as long as the multiplication.
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(1) as multiplier:
         pending: Future[None] | None = None
         for start in range(0, num_resamples, step):
@@ -72,7 +72,7 @@ def draw_weights(rng: np.random.Generator, num_resamples: int, num_sequences: in
 def percentile_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper bounds (...) of the central `confidence` of `samples` (num_resamples, ...), interpolated linearly.
 
-    Samples that are not numbers (a resample without the slice) are left out; where none is left, the bounds are NaN.
+    Samples that are not numbers (a resample without the slice) are left out; if none is left, the bounds are NaN.
     """
     import numpy as np
 
@@ -95,5 +95,5 @@ def _interpolate(ordered: np.ndarray, place: np.ndarray) -> np.ndarray:
 
 
 def number_or_none(value: float) -> float | None:
-    """A figure as a table has it: None, not NaN, if it is unknown."""
+    """A value for a table: None, not NaN, if it is unknown."""
     return None if math.isnan(value) else float(value)

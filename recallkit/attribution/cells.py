@@ -1,8 +1,7 @@
 """Millions of labelled tokens and their NLLs reduced to cells: small sums from which every table of the gap is made.
 
-One pass in batches of a row group, each read, reduced by one query and dropped. A batch is always summed in the order of
-its rows by one thread, and batches are added in order: the sums are the same bits on every run and for any number of
-threads.
+One pass in batches of one row group, each read, reduced by one query and dropped. Each batch is summed in row order by one
+thread, and batches are added in order: the sums are bit-identical on every run and for any number of threads.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ _MAX_WORKERS = 4
 _SLICE_AGAIN = "slice again with --force"
 _LABELS = ("sequence", "position", "source", "repeated", "distance", "match_length", "train_count", "ar_hit")
 _IDS = ("prev_token", "token")
-"""Columns beside _LABELS that the partition asks for."""
+"""Columns that the partition needs besides _LABELS."""
 _PLACES = ("position_bucket", "distance_bucket", "match_bucket")
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceSums:
-    """Sums of each sequence, what the bootstrap resamples: n sequences, m models, s sources, c classes of counts.
+    """Sums of each sequence, which the bootstrap resamples: n sequences, m models, s sources, c classes of counts.
 
     The last axis of `tokens` and `gaps` is the slice: 0 other tokens, 1 AR hits. Gaps are NLL sums in nats, model minus
-    reference. The classes are of repeated tokens only. `given` are sums of the slices that were asked for, `partition` those of the
-    classes of PARTITION, whose one source is all of them. Of more than MAX_RESAMPLED_SOURCES sources the smaller ones share
-    one last place, which has no name in `sources`.
+    reference. The classes contain repeated tokens only. `given` are the sums of the requested slices, `partition` those of the
+    classes of PARTITION, whose single source is all of them. Beyond MAX_RESAMPLED_SOURCES sources, the smaller ones share
+    one last index, which has no name in `sources`.
     """
 
     sources: list[str]  # names of the s sources, or of all but the last
@@ -62,9 +61,9 @@ class SequenceSums:
 
 @dataclass(frozen=True, slots=True)
 class _BatchSums:
-    """A batch's part of SequenceSums."""
+    """The contribution of one batch to SequenceSums."""
 
-    sources: list[str]  # names behind the codes
+    sources: list[str]  # names, indexed by code
     standard: Sums  # of gaps, by AR hit
     classes: Sums  # of gaps of repeated tokens, by count class
     given: Sums | None  # of NLLs
@@ -73,9 +72,9 @@ class _BatchSums:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """All cells: `totals` as queries/gap/total_cells.sql gives them, and the sums of each sequence.
+    """All cells: `totals` as returned by queries/gap/total_cells.sql, and the sums of each sequence.
 
-    `sources` are all of them, in the order of `by_sequence.given`.
+    `sources` contains all of them, in the order of `by_sequence.given`.
     """
 
     totals: pa.Table
@@ -84,16 +83,16 @@ class Cells:
 
 
 def extra_thresholds(tokens: LabelledTokens) -> list[int]:
-    """Thresholds to cut training counts at besides the powers of two: the paper's, and the one the AR hits are made with."""
+    """Thresholds at which training counts are cut besides the powers of two: the paper's, and the one that defines AR hits."""
     return [MAX_COUNT, min(tokens.max_count, LARGEST_THRESHOLD)]
 
 
 def collect_cells(tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice] = ()) -> Cells:
-    """The cells of `tokens` under all `scores` (the reference first), read row-aligned, a row group of each at a time.
+    """The cells of `tokens` under all `scores` (the reference first), read row-aligned, one row group of each at a time.
 
-    `slices` are summed beside AR hits, other tokens, and the classes of PARTITION.
+    `slices` are summed in addition to AR hits, other tokens, and the classes of PARTITION.
 
-    Raises UserError where a file is damaged, a column misses values or NLLs are not finite numbers.
+    Raises UserError if a file is damaged, a column has missing values or NLLs are not finite numbers.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -121,7 +120,7 @@ def collect_cells(tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequ
 
 
 class _Worker:
-    """One thread's file handles and database: neither is shared."""
+    """The file handles and the database of one thread: neither is shared."""
 
     def __init__(self, tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice]) -> None:
         self._tokens = tokens
@@ -135,7 +134,7 @@ class _Worker:
         self._database = db.connect(threads=1)
 
     def reduce(self, start: int, stop: int) -> tuple[pa.Table, _BatchSums]:
-        """The cells of rows [start, stop): added up over sequences, and each sequence's sums."""
+        """The cells of rows [start, stop), summed over sequences, and the sums of each sequence."""
         import pyarrow as pa
 
         labels, nlls = self._read(start, stop)
@@ -153,7 +152,7 @@ class _Worker:
         return totals, _sum_sequences(cells, source.dictionary.to_pylist(), *sums)
 
     def _sum_slices(self, labels: pa.Table, nlls: Sequence[np.ndarray], start: int) -> tuple[Sums | None, Sums]:
-        """The sums of the slices that were asked for, and of the partition."""
+        """The sums of the requested slices and of the partition."""
         import numpy as np
         import pyarrow as pa
 
@@ -170,7 +169,7 @@ class _Worker:
         return join_sums(found), partition
 
     def _new_tokens(self, labels: pa.Table, start: int) -> np.ndarray:
-        """Which rows, from `start` on, have a token that is new in its context: a batch may begin within a sequence."""
+        """Which rows, from `start` on, have a token that is new in its context; a batch may begin within a sequence."""
         import pyarrow as pa
 
         inside = labels["position"][0].as_py() - 1
@@ -182,7 +181,7 @@ class _Worker:
         return new_tokens(*(_values(labels[name]) for name in names))[inside:]
 
     def total_cells(self, cells: pa.Table) -> pa.Table:
-        """Cells added up over sequences and batches."""
+        """Cells summed over sequences and batches."""
         self._database.register("cells", cells)
         totals = self._database.sql(db.query("gap/total_cells")).to_arrow_table()
         self._database.unregister("cells")
@@ -207,7 +206,7 @@ class _Worker:
         return labels.set_column(labels.schema.get_field_index("source"), "source", source), nlls
 
     def _codes(self, labels: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-        """The two codes of each token that aggregate_cells groups by and takes apart again, both uint32 (n,)."""
+        """The two codes of each token that aggregate_cells groups by and decodes again, both uint32 (n,)."""
         import numpy as np
 
         seq_len = self._tokens.seq_len
@@ -216,7 +215,7 @@ class _Worker:
         positions = position_bucket(self._values_within(labels, "position", 1, seq_len), seq_len, NUM_POSITION_BUCKETS)
         matches = match_bucket(self._values_within(labels, "match_length", 0, seq_len))
         distances = log2_bucket(_values(labels["distance"].fill_null(0)))
-        # Parts are put together in bytes as far as they fit, which is quicker.
+        # Fields are combined as bytes as far as they fit, which is faster.
         label = _codes_of(labels).astype(np.uint32) << 8
         label |= repeated.view(np.uint8) << 7 | ar_hit.view(np.uint8) << 6 | classes
         place = positions.astype(np.uint32) << 13
@@ -225,7 +224,7 @@ class _Worker:
         return label, place
 
     def _values_within(self, labels: pa.Table, name: str, low: int, high: int) -> np.ndarray:
-        """A column's values. Raises UserError where one is out of low..high: damage that left the file readable."""
+        """A column's values. Raises UserError if one is outside low..high: damage that leaves the file readable."""
         values = _values(labels[name])
         if values.size and (values.min() < low or values.max() > high):
             raise UserError(f"damaged (column {name} is not within {low}..{high})", where=self._tokens.path, remedy=_SLICE_AGAIN)
@@ -239,7 +238,7 @@ def _codes_of(labels: pa.Table) -> np.ndarray:
 
 
 def _values(column: pa.ChunkedArray) -> np.ndarray:
-    """A column without nulls as an array, of numbers in one piece a view."""
+    """A column without nulls as an array; numbers in one chunk are not copied."""
     values: np.ndarray = _one_array(column).to_numpy(zero_copy_only=False)
     return values
 
@@ -249,7 +248,7 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _require_finite(totals: pa.Table, scores: Sequence[Scores]) -> None:
-    """A sum is a finite number only where every NLL in it is."""
+    """A sum is finite only if every NLL in it is."""
     import numpy as np
 
     for index, score in enumerate(scores):
@@ -258,7 +257,7 @@ def _require_finite(totals: pa.Table, scores: Sequence[Scores]) -> None:
 
 
 def _sum_sequences(cells: pa.Table, sources: list[str], given: Sums | None, partition: Sums) -> _BatchSums:
-    """Each sequence's sums of a batch's label cells; `cells.source` are codes of `sources`."""
+    """The sums of each sequence from a batch's label cells; `cells.source` are codes of `sources`."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -278,9 +277,9 @@ def _sum_sequences(cells: pa.Table, sources: list[str], given: Sums | None, part
 
 
 def _join_sums(parts: Sequence[_BatchSums], num_classes: int, num_slices: int) -> tuple[SequenceSums, list[str]]:
-    """One table of sums over all batches, a sequence that two batches share added up; and the names of all sources.
+    """One table of sums over all batches, adding up a sequence that two batches share; and the names of all sources.
 
-    Of more than MAX_RESAMPLED_SOURCES the smaller ones get one place after the largest: the sums over all stay whole.
+    Beyond MAX_RESAMPLED_SOURCES the smaller ones share one index after the largest, so that sums over all are complete.
     """
     import numpy as np
 
@@ -307,7 +306,7 @@ def _join_sums(parts: Sequence[_BatchSums], num_classes: int, num_slices: int) -
 
 
 def _place_sources(source: np.ndarray, tokens: np.ndarray, num_sources: int) -> tuple[np.ndarray, np.ndarray]:
-    """The largest sources in the order of their names, and the place of each source among them, from entries of `tokens`."""
+    """The largest sources, sorted by name, and the index of each source among them, from entries of `tokens`."""
     import numpy as np
 
     sizes = np.bincount(source, weights=tokens, minlength=num_sources)

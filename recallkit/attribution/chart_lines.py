@@ -1,4 +1,4 @@
-"""Pictures of a comparison with a line a model: NLLs by training frequency, distance, length of match and position."""
+"""Charts of a comparison with one line per model: NLLs by training frequency, distance, match length and position."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _NAMES = {_HITS: "AR hits", _OTHER: "other tokens"}
 _HOLLOW = f"Hollow: fewer than {FEW} tokens."
 _NATS = "NLL, nats per token"
 _POSITIONS = 16
-"""Points of a line by position: the table's buckets are put together by twos, which halves their noise."""
+"""Points of a line by position: the table's buckets are merged in pairs, which reduces their noise."""
 _GAP = 18
 
 
 def by_count(comparison: Comparison) -> Figure | None:
-    """Mean NLL by training frequency of the bigram, tokens that repeat one above those that do not (Zoology, figure 1)."""
+    """Mean NLL by training frequency of the bigram, repeated tokens above and the others below (Zoology, figure 1)."""
     rows, threshold = comparison.tables.by_count.to_dicts(), comparison.manifest["slices"]["max_count"]
     panels = {
         name: _sides(comparison, [row for row in rows if row["repeated"] is kind], "training count") for name, kind in _REPEATS.items()
@@ -67,7 +67,7 @@ _TALL = 210
 
 
 def _figure(comparison: Comparison, told: tuple[str, str, str], panels: Mapping[str, Sides], axis: XAxis, **looks: Any) -> Figure | None:
-    """A figure, `told` by name, title and caption, of the panels that have points. None where none has."""
+    """A figure of the panels that have points; `told` are its name, title and caption. None if no panel has points."""
     panels = {name: sides for name, sides in panels.items() if sides}
     return Figure(*told, partial(_draw, comparison, panels, axis, **looks)) if panels else None
 
@@ -84,7 +84,7 @@ def _draw(
     spacing: float = 14,
     **panel: Any,
 ) -> Chart:
-    """A panel below the other, over one `axis` with its title at the last; AR hits are up to `edge`, where that is on the axis."""
+    """Panels one below the other over a shared `axis`, titled at the last; AR hits are up to `edge`, if that is on the axis."""
     looks = series(comparison.models, palette, comparison.reference)
     places = [point.x for sides in panels.values() for points in sides.values() for point in points]
     parts: list[Chart] = []
@@ -100,7 +100,7 @@ def _draw(
 
 
 def _sides(comparison: Comparison, rows: Sequence[Row], what: str, *, x: Callable[[Row], float] | None = None) -> Sides:
-    """The points of the reference and of every model: any model's rows hold the reference's NLLs. Empty without rows."""
+    """The points of the reference and of every model; any model's rows contain the reference's NLLs. Empty without rows."""
     at = x or (lambda row: math.ceil(place(row["low"])))
     sides = {comparison.reference: [row for row in rows if row["model"] == comparison.models[0]]}
     sides |= {model: [row for row in rows if row["model"] == model] for model in comparison.models}
@@ -117,7 +117,7 @@ def _point(name: str, row: Row, nll: float, x: float, what: str) -> Point:
 
 
 def by_distance(comparison: Comparison) -> Figure | None:
-    """Mean NLL of AR hits by the distance to the latest earlier occurrence of their bigram. None where there is nothing to draw."""
+    """Mean NLL of AR hits by the distance to the latest earlier occurrence of their bigram. None if there is nothing to draw."""
     sides = _sides(comparison, [row for row in comparison.tables.by_distance.to_dicts() if row["ar_hit"]], "distance")
     caption = f"NLL of AR hits by the distance to the latest earlier occurrence of their bigram in the context. {_HOLLOW}"
     told = ("by_distance", "By distance", caption)
@@ -125,7 +125,7 @@ def by_distance(comparison: Comparison) -> Figure | None:
 
 
 def by_match(comparison: Comparison) -> Figure | None:
-    """Mean NLL of AR hits by the length of the longest earlier match. None where there is nothing to draw."""
+    """Mean NLL of AR hits by the length of the longest earlier match. None if there is nothing to draw."""
     rows = [row for row in comparison.tables.by_match.to_dicts() if row["ar_hit"]]
     sides = _sides(comparison, rows, "match length", x=lambda row: _match_place(row["low"]))
     caption = (
@@ -137,17 +137,17 @@ def by_match(comparison: Comparison) -> Figure | None:
 
 
 def _match_place(low: int) -> float:
-    """Where a bucket of match lengths stands: 0, 1, 2 and 3 at their own places, 4 to 7 at 4, 8 to 15 at 5 ..."""
+    """Place of a bucket of match lengths on the axis: 0, 1, 2 and 3 at their own places, 4 to 7 at 4, 8 to 15 at 5 ..."""
     return low if low < 4 else low.bit_length() + 1
 
 
 def _match_low(tick: int) -> int:
-    """The shortest match of the bucket at a place: the inverse."""
+    """The shortest match of the bucket at a place: the inverse of `_match_place`."""
     return tick if tick < 4 else 1 << (tick - 2)
 
 
 def by_position(comparison: Comparison) -> Figure | None:
-    """Mean NLL of AR hits and of other tokens by position in the sequence. None where there is nothing to draw."""
+    """Mean NLL of AR hits and of other tokens by position in the sequence. None if there is nothing to draw."""
     rows = comparison.tables.by_position.to_dicts()
     high = max((row["high"] for row in rows), default=1)
     panels = {
@@ -171,7 +171,7 @@ def _middle(row: Row) -> float:
 
 
 def _joined(rows: Sequence[Row], high: int) -> list[Row]:
-    """The buckets of each model put together until there are at most `_POSITIONS`: means weighted by their tokens."""
+    """The buckets of each model, merged until there are at most `_POSITIONS`: means weighted by their tokens."""
     found: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         found.setdefault((row["model"], (row["high"] * _POSITIONS - 1) // high), []).append(row)

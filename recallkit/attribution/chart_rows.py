@@ -1,4 +1,4 @@
-"""Pictures of a comparison with a row a model: perplexities, and what each gap is made of."""
+"""Charts of a comparison with one row per model: perplexities, and the parts of each gap."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROW = 42
 
 
 def perplexities(comparison: Comparison) -> Figure | None:
-    """Perplexity on AR hits and on other tokens, a row a model. None where there is nothing to draw."""
+    """Perplexity on AR hits and on other tokens, one row per model. None if there is nothing to draw."""
     kinds = [kind for kind in (_HITS, _OTHER) if comparison.totals[comparison.models[0], kind]["tokens"]]
     rows = [comparison.totals[comparison.models[0], kind] for kind in kinds]
     sides = {comparison.reference: [(row["slice"], row["nll_reference"], row["tokens"]) for row in rows]}
@@ -74,7 +74,7 @@ def _draw_perplexities(reference: str, sides: Mapping[str, Sequence[tuple[str, f
 
 
 def _row_heads(names: Iterable[tuple[str, str, float]], palette: Palette) -> list[alt.Chart]:
-    """Above each row its model at the left, and its figures at the right."""
+    """Above each row, the model on the left and its numbers on the right."""
     import altair as alt
 
     rows = [{"name": name, "figures": shown, "y": y} for name, shown, y in names]
@@ -95,7 +95,7 @@ def _decades(nll: float) -> float:
 
 
 def _perplexity_axis(nlls: Sequence[float]) -> alt.X:
-    """An axis of log10 perplexities, whose ticks are perplexities: 1, 2 and 5 times powers of ten as far as there is room."""
+    """An axis of log10 perplexities with ticks at perplexities: 1, 2 and 5 times powers of ten as far as there is room."""
     import altair as alt
 
     low, high = _decades(min(nlls)), _decades(max(nlls))
@@ -111,7 +111,7 @@ def _perplexity_axis(nlls: Sequence[float]) -> alt.X:
 
 
 def _named_ticks(ticks: Mapping[float, float], title: str) -> alt.Axis:
-    """An axis with a tick at each key, which shows its number. The expression holds numbers of ours alone."""
+    """An axis with a tick at each key, labelled with its number. The expression contains only numbers of our own."""
     import altair as alt
 
     names = [rounded(number) if number < 1e15 else f"{number:.0e}" for number in ticks.values()]
@@ -163,7 +163,7 @@ def _draw_parts(bars: Mapping[str, Sequence[Row]], palette: Palette) -> Chart:
 
 
 def _whiskers(rows: Sequence[Row], axis: alt.X, down: alt.Y, palette: Palette) -> list[alt.Chart]:
-    """An interval as a line with a cap at either end."""
+    """An interval as a line with a cap at each end."""
     import altair as alt
 
     mark: dict[str, Any] = {"color": palette.ink, "strokeWidth": 1.4, "aria": False}
@@ -173,12 +173,12 @@ def _whiskers(rows: Sequence[Row], axis: alt.X, down: alt.Y, palette: Palette) -
 
 
 def _weight(row: Row) -> float:
-    """What a slice adds to the gap of all tokens, in nats per token."""
+    """What a slice contributes to the gap over all tokens, in nats per token."""
     return float((row["delta_nll"] or 0.0) * row["share_of_tokens"])
 
 
 def _stack(parts: Sequence[float]) -> list[tuple[float, float]]:
-    """Low and high end of each part: positive ones upwards from zero, one on the other, negative ones downwards."""
+    """Low and high end of each part: positive parts are stacked upwards from zero, negative ones downwards."""
     ends, spans = {True: 0.0, False: 0.0}, []
     for part in parts:
         start = ends[part > 0]
@@ -188,6 +188,6 @@ def _stack(parts: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def _is_finite(numbers: Iterable[float]) -> bool:
-    """Whether there is something to draw, and a place for all of it."""
+    """Whether there are numbers, all of them finite."""
     found = list(numbers)
     return bool(found) and all(map(math.isfinite, found))

@@ -1,4 +1,4 @@
-"""Pictures of a comparison with a small plot a model: shares of the gap by source, by threshold, by class of the partition, by slice."""
+"""Charts of a comparison with one small plot per model: shares of the gap by source, by threshold, by class of the partition, by slice."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 _HITS, _OTHER = "ar_hit", "other"
 _MOST_SOURCES, _SLICE_NAME = 12, 25
 _LEAST_SHARE, _LARGEST_SHARE = -1.0, 2.0
-"""Shares beyond are drawn at the edge: where the gap of a source is next to nothing they can be of any size."""
+"""Shares beyond these are drawn at the edge: if the gap of a source is close to zero, they can be of any size."""
 
 
 def by_source(comparison: Comparison) -> Figure | None:
-    """The AR hits' share of each source's gap, the largest sources alone. None where there is nothing to draw."""
+    """The AR hits' share of each source's gap, for the largest sources only. None if there is nothing to draw."""
     of_models = {model: _source_rows(comparison, model) for model in comparison.models}
     tokens = {row["source"]: row["tokens"] for row in of_models[comparison.models[0]]["all"]}
     sources = sorted(tokens, key=lambda source: (-tokens[source], source))[:_MOST_SOURCES]
@@ -68,7 +68,7 @@ def by_source(comparison: Comparison) -> Figure | None:
 
 
 def by_partition(comparison: Comparison) -> Figure | None:
-    """The share of the gap in each class of PARTITION. None where there is nothing to draw."""
+    """The share of the gap in each class of PARTITION. None if there is nothing to draw."""
     caption = (
         "Every token is in one class: by what of it is in the context already, and by how often training saw its bigram. The dots are "
         "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. The first class is the AR hits."
@@ -79,7 +79,7 @@ def by_partition(comparison: Comparison) -> Figure | None:
 
 
 def by_slice(comparison: Comparison) -> Figure | None:
-    """The share of the gap in each slice that was asked for. None where there is nothing to draw."""
+    """The share of the gap in each requested slice. None if there is nothing to draw."""
     caption = (
         "The slices' shares of the gap, with 95 % intervals; the hollow squares are their shares of tokens. Slices may overlap. "
         + " ".join(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given)
@@ -89,7 +89,7 @@ def by_slice(comparison: Comparison) -> Figure | None:
 
 
 def _share_figure(comparison: Comparison, rows: Sequence[Row], names: Sequence[str], told: tuple[str, str, str]) -> Figure | None:
-    """A figure, `told` by name, title and caption, of rows that are each of a model and a slice."""
+    """A figure of rows, each of one model and one slice; `told` are its name, title and caption."""
     shown = [model for model in comparison.models if _has_share(comparison, model)]
     shares = {model: {row["slice"]: row for row in rows if row["model"] == model and row["gap_share"] is not None} for model in shown}
     if not any(shares.values()):
@@ -98,7 +98,7 @@ def _share_figure(comparison: Comparison, rows: Sequence[Row], names: Sequence[s
 
 
 def _source_rows(comparison: Comparison, model: str) -> dict[str, list[Row]]:
-    """Rows of one model by slice, without the three of all sources together, which come first."""
+    """Rows of one model by slice, without the first three, which are of all sources together."""
     rows = [row for row in comparison.tables.gap.to_dicts() if row["model"] == model][3:]
     return {kind: [row for row in rows if row["slice"] == kind] for kind in ("all", _HITS)}
 
@@ -111,7 +111,7 @@ def _draw_rows(
     whole: Mapping[str, Row],
     palette: Palette,
 ) -> Chart:
-    """A line a source, with `whole` the share of all of them; or without it a line a slice, with its share of tokens."""
+    """One line per source, with `whole` the share of all of them; without it, one line per slice, with its share of tokens."""
     import altair as alt
 
     looks = {look.name: look for look in series(comparison.models, palette, comparison.reference)}
@@ -135,7 +135,7 @@ def _draw_rows(
 
 
 def _source_axis(names: Mapping[str, str], sources: Sequence[str], height: float, left: float, *, is_named: bool) -> alt.Y:
-    """A line a source, named at the left of the first column. The names are data of the scale, not of an expression."""
+    """One line per source, named at the left of the first column. The names are data of the scale, not of an expression."""
     import altair as alt
 
     scale = alt.Scale(domain=[names[source] for source in sources], range=[0, height])
@@ -195,7 +195,7 @@ def _other(axis: alt.X, field: str) -> alt.X:
 
 
 def _share_domain(rows: Sequence[Row], marks: Sequence[float] = ()) -> tuple[float, float]:
-    """From 0, or what is below it, to what is highest of shares, intervals and `marks`; cut where they are out of all proportion."""
+    """From the lowest value, at most 0, to the highest of shares, intervals and `marks`; cut off where they are out of all proportion."""
     ends = (row[name] for row in rows for name in ("gap_share", "ci_low", "ci_high"))
     shares = [*marks, *(end for end in ends if end is not None)]
     low, high = max(_LEAST_SHARE, min([0.0, *shares])), min(_LARGEST_SHARE, max([0.1, *shares]))
@@ -210,7 +210,7 @@ def _share_axis(domain: tuple[float, float], width: float) -> alt.Axis:
 
 
 def _grid(plots: Sequence[Chart], columns: int, palette: Palette, entries: Sequence[Key], left: float = AXIS) -> Chart:
-    """Small plots in `columns`, row by row, and what their lines mean below."""
+    """Small plots in `columns`, row by row, with the legend of their lines below."""
     import altair as alt
 
     grid = alt.concat(*plots, columns=columns, spacing={"row": 10, "column": 18}).resolve_scale(x="independent", y="independent")
@@ -218,7 +218,7 @@ def _grid(plots: Sequence[Chart], columns: int, palette: Palette, entries: Seque
 
 
 def by_threshold(comparison: Comparison) -> Figure | None:
-    """The AR hits' share of the gap at every threshold on the training count. None where there is nothing to draw."""
+    """The AR hits' share of the gap at every threshold on the training count. None if there is nothing to draw."""
     rows = comparison.tables.by_threshold.to_dicts()
     shown = [model for model in comparison.models if not is_void(comparison.totals[model, _HITS]) or _has_share(comparison, model)]
     of_models = {model: [row for row in rows if row["model"] == model and row["gap_share"] is not None] for model in shown}
@@ -235,7 +235,7 @@ def by_threshold(comparison: Comparison) -> Figure | None:
 
 
 def _has_share(comparison: Comparison, model: str) -> bool:
-    """Whether the model's gap is one to take shares of, though no token is an AR hit at the threshold that was used."""
+    """Whether shares of the model's gap are meaningful, although no token is an AR hit at the threshold that was used."""
     whole = comparison.totals[model, "all"]
     return whole["gap_share"] is not None and not is_void(whole)
 
@@ -277,7 +277,7 @@ def _share_lines(of_others: Sequence[Sequence[Row]], x: alt.X, y: alt.Y, palette
 
 
 def _share_band(look: Series, rows: Sequence[Row], x: alt.X, y: alt.Y, domain: tuple[float, float]) -> list[alt.Chart]:
-    """The share of one model with its interval, and a dot at every threshold that says what it is."""
+    """The share of one model with its interval, and a dot with its values at every threshold."""
     import altair as alt
 
     found = []

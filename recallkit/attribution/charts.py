@@ -1,4 +1,4 @@
-"""Pictures of a comparison: where models differ from the reference, what the gap is made of, and on what it depends."""
+"""Charts of a comparison: where models differ from the reference, what makes up the gap, and what it depends on."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ _MAKERS = (perplexities, gap_parts, by_partition, by_slice, by_count, by_distanc
 
 
 def figures(comparison: Comparison) -> list[Figure]:
-    """Every picture of a comparison that has something to show, in the order of a report."""
+    """Every chart of a comparison that has something to show, in the order of a report."""
     return [figure for maker in _MAKERS if (figure := maker(comparison)) is not None]

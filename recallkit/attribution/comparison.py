@@ -1,4 +1,4 @@
-"""A comparison read back: the tables that `recallkit gap` wrote, found in their folder, checked to be of one question."""
+"""A comparison read back: the tables that `recallkit gap` wrote, found in their folder and checked to belong together."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 _REMEDY = "make the tables with `recallkit gap REFERENCE MODEL... --slices DIR`"
 _MOST_NAMED = 5
 _LATER = "by_partition"
-"""A table that comparisons made before there was one lack: they are read without it."""
+"""A table that older comparisons lack: they are read without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Models beside a reference, as `recallkit gap` left them. `models` are sorted by overall perplexity, the best first.
+    """Models compared with a reference, as `recallkit gap` wrote them. `models` are sorted by overall perplexity, the best first.
 
-    `given` are the slices that were asked for beside those of every comparison.
+    `given` are the slices requested besides those of every comparison.
 
-    `slices` is the slice directory that was compared on, where it is at hand: it holds labels, text and scores.
+    `slices` is the slice directory of the comparison, if it is available: it contains labels, text and scores.
     """
 
     folder: Path
@@ -42,15 +42,15 @@ class Comparison:
     @property
     def totals(self) -> dict[tuple[str, str], dict[str, Any]]:
         """(model, slice) -> row of the gap table, all sources together."""
-        # Of each model the totals stand first: a source that is itself called ALL comes after them.
+        # The totals of each model come first: a source that is itself called ALL comes after them.
         rows = reversed(self.tables.gap.to_dicts())
         return {(row["model"], row["slice"]): row for row in rows if row["source"] == "ALL"}
 
 
 def find_comparison(folder: Path) -> Path:
-    """The folder of a comparison: `folder` itself, or the only one that the slice directory `folder` holds.
+    """The folder of a comparison: `folder` itself, or the only one in the slice directory `folder`.
 
-    Raises UserError where there is none, or more than one to choose from.
+    Raises UserError if there is none, or more than one.
     """
     if (folder / "gap.parquet").is_file():
         return folder
@@ -66,8 +66,8 @@ def find_comparison(folder: Path) -> Path:
 def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     """Reads the comparison in `folder` (see `find_comparison`).
 
-    `slices` names its slice directory; without it the one that `folder` lies in is taken, if it is the right one.
-    Raises UserError where tables are missing, damaged or of different comparisons, and where `slices` are others.
+    `slices` names its slice directory; by default it is the one that contains `folder`, if it is the right one.
+    Raises UserError if tables are missing, damaged or of different comparisons, or if `slices` are others.
     """
     import polars as pl
 
@@ -93,7 +93,7 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
 
 
 def _common_manifest(folder: Path, files: Mapping[str, Path]) -> dict[str, Any]:
-    """What the manifests of all tables say, which is the same but for their kinds: the name of each."""
+    """The content of the manifests of all tables, which differ only in their kinds: the name of each."""
     missing = [path.name for path in files.values() if not path.is_file()]
     if missing == ["by_match.parquet"]:
         raise UserError(
@@ -114,12 +114,12 @@ def _common_manifest(folder: Path, files: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def _slices_of(folder: Path, manifest: Mapping[str, Any], named: Path | None) -> Path | None:
-    """The slice directory of a comparison: the one that is named, or the one around it; None where that is no such thing."""
+    """The slice directory of a comparison: the one that is named, or the one that contains it; None if it is not a slice directory."""
     if named is not None:
         if not _is_labelled_alike(manifest, artifacts.read_manifest(named / "tokens.parquet")):
             raise UserError("not the slices that were compared", where=named, remedy="name the directory that `recallkit gap` was given")
         return named
-    # As the folder is written and as it lies: slices/gap may be a link to another disk, and so may the folder.
+    # Both the path as written and the resolved path: slices/gap may be a link to another disk, and so may the folder.
     for around in dict.fromkeys([folder.absolute().parent.parent, folder.resolve().parent.parent]):
         try:
             found = artifacts.read_manifest(around / "tokens.parquet")
@@ -131,7 +131,7 @@ def _slices_of(folder: Path, manifest: Mapping[str, Any], named: Path | None) ->
 
 
 def _is_labelled_alike(manifest: Mapping[str, Any], tokens: Mapping[str, Any]) -> bool:
-    """Whether labels are those of a comparison: of the same sequences, counts (wherever they lie) and threshold."""
+    """Whether labels are those of a comparison: of the same sequences, counts (wherever they are) and threshold."""
     return _labels_identity(manifest["slices"]) == _labels_identity(tokens)
 
 

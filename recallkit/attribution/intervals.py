@@ -1,6 +1,6 @@
 """Confidence intervals of the gap and of its shares, from the sums of each sequence.
 
-One set of resamples serves every model, source, slice and threshold, so that what is printed side by side is paired.
+The same resamples are used for every model, source, slice and threshold, so that what is printed side by side is paired.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GapIntervals:
-    """95 % percentile intervals, (2, ...) low and high: m models, 1 + s places (all sources first), c classes of counts, p of PARTITION.
+    """95 % percentile intervals, (2, ...) low and high: m models, 1 + s sources (all first), c classes of counts, p of PARTITION.
 
-    k slices: those of STANDARD, then the ones that were asked for. NaN where fewer than two sequences have tokens of the slice, or no
+    k slices: those of STANDARD, then the requested ones. NaN if fewer than two sequences have tokens of the slice, or no
     resample gives a number.
     """
 
@@ -33,9 +33,9 @@ class GapIntervals:
 
 
 def gap_intervals(sums: SequenceSums, num_resamples: int, seed: int) -> GapIntervals:
-    """Intervals of every gap and share by resampling sequences; `num_resamples` 0 leaves them all out (NaN).
+    """Intervals of every gap and share by resampling sequences; with `num_resamples` 0 all of them are NaN.
 
-    Samples are made a model at a time: with all sources and slices side by side they are the largest arrays here.
+    Samples are computed one model at a time: over all sources and slices they are the largest arrays here.
     """
     import numpy as np
 
@@ -71,14 +71,14 @@ def gap_intervals(sums: SequenceSums, num_resamples: int, seed: int) -> GapInter
 
 
 def _flat(*sums: np.ndarray) -> np.ndarray:
-    """Sums by sequence, of any shapes, side by side: (n, ...) each to (n, k)."""
+    """Sums by sequence, of any shapes, concatenated: (n, ...) each to (n, k)."""
     import numpy as np
 
     return np.hstack([block.reshape(len(block), -1) for block in sums])
 
 
 def _apart(totals: np.ndarray, *like: np.ndarray) -> list[np.ndarray]:
-    """The totals of what `_flat` put side by side, in their shapes."""
+    """The totals of what `_flat` concatenated, in their shapes."""
     import numpy as np
 
     ends = np.cumsum([block[0].size for block in like])[:-1]
@@ -96,7 +96,7 @@ def _with_all(sums: np.ndarray, given: np.ndarray | None) -> np.ndarray:
 
 
 def _interval(samples: np.ndarray, num_sequences: np.ndarray) -> np.ndarray:
-    """(2, ...) bounds of the (num_resamples, ...) samples; one sequence says nothing of the spread between sequences."""
+    """(2, ...) bounds of the (num_resamples, ...) samples; NaN for one sequence, which shows no spread between sequences."""
     import numpy as np
 
     if samples.shape[0] == 0:

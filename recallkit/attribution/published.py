@@ -1,6 +1,6 @@
-"""A published table of perplexities, attributed without the models: `model, all, ar, other` a row.
+"""A published table of perplexities, attributed without the models: each row is `model, all, ar, other`.
 
-The share of AR hits, which papers state rarely and not always rightly, follows from the reference's own three perplexities.
+The share of AR hits, which papers state rarely and not always correctly, follows from the reference's own three perplexities.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ NO_AR_PERPLEXITY = "no perplexity on AR hits"
 
 @dataclass(frozen=True, slots=True)
 class PublishedGap:
-    """The attribution of a published table, and the share of AR hits among tokens that it rests on.
+    """The attribution of a published table, and the share of AR hits among tokens on which it is based.
 
-    frame: a row a model, in the table's order: model; all, ar, other (perplexities, as given); implied_ar_share (fraction
+    frame: one row per model, in the table's order: model; all, ar, other (perplexities, as given); implied_ar_share (fraction
     of tokens, from the row's own three perplexities); gap_share and gap_share_clipped (fractions of the gap to the
     reference, null on its own row); note.
     """
@@ -51,7 +51,7 @@ def attribute_published(table: Path, *, reference: str | None = None, ar_share: 
     unless `ar_share` (a fraction) gives it; a model's share of the gap in AR hits is then
     p (log ar - log ar_ref) / (log all - log all_ref) (Zoology section 3.1 and appendix C.1).
 
-    Raises UserError for a table without the columns or rows needed, perplexities that are not positive numbers, a
+    Raises UserError for a table without the necessary columns or rows, perplexities that are not positive numbers, a
     reference that is not in the table or lacks what p needs, and a p outside (0, 1).
     """
     rows = _read_rows(table)
@@ -73,7 +73,7 @@ def implied_ar_share(ppl_all: float, ppl_ar: float, ppl_other: float) -> float |
 
 
 def _share_of_tokens(table: Path, row: _Row) -> float:
-    """p as the reference's row implies it."""
+    """p as implied by the reference's row."""
     implied = None if row.other is None or row.ar is None else implied_ar_share(row.all, row.ar, row.other)
     if implied is None:
         problem = "no perplexity in column other" if row.other is None else "ar and other are equal"
@@ -134,7 +134,7 @@ def _read_rows(table: Path) -> list[_Row]:
 
 
 def _perplexity(table: Path, model: str, column: str, value: object) -> float | None:
-    """The perplexity in a field, None for an empty one."""
+    """The perplexity in a field; None if it is empty."""
     if value is None or not str(value).strip():
         return None
     try:
@@ -147,7 +147,7 @@ def _perplexity(table: Path, model: str, column: str, value: object) -> float | 
 
 
 def _read_frame(table: Path) -> pl.DataFrame:
-    """The table as text (CSV, TSV) or as it is (Parquet), names of columns in lower case."""
+    """The table as text (CSV, TSV) or as it is (Parquet), with column names in lower case."""
     import polars as pl
 
     try:

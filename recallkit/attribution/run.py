@@ -1,4 +1,4 @@
-"""What `gap` does: scores what is not scored yet, attributes the gap to slices, and writes its tables."""
+"""The work of `gap`: scores what is not scored yet, attributes the gap to slices, and writes its tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def gap_path(slices: Path, reference: str, models: Sequence[str], given: Sequence[Slice] = ()) -> Path:
-    """Where the gap between these models is unless the user says otherwise: each question has a folder of its own."""
+    """Default folder of the gap between these models: each question has a folder of its own."""
     by = "".join(f" by {slice_.given}" for slice_ in given)
     return slices / "gap" / artifacts.file_slug(" vs ".join([reference, *models]) + by)
 
@@ -38,8 +38,8 @@ def gap(
 ) -> GapTables:
     """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
 
-    `given`: slices beside AR hits and other tokens. Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises
-    UserError for everything a user can mend.
+    `given`: slices besides AR hits and other tokens. Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises
+    UserError for everything a user can correct.
     """
     from recallkit.attribution.aligned import open_tokens
     from recallkit.attribution.tables import attribute_gap
@@ -51,9 +51,9 @@ def gap(
     question = {"reference": reference, "models": list(models), **({"slice": [slice_.given for slice_ in given]} if given else {})}
     result = Result(out / "gap.parquet", "gap", question, force=options.force)
     artifacts.check_replaceable(result.path, artifacts.PARQUET_MAGIC)
-    result.finished()  # a comparison of other models is not replaced; one of these takes seconds, and is made anew
-    open_tokens(slices / "tokens.parquet")  # labels without AR hits are told before hours of scoring
-    # --force is about the tables here: scores may have taken days, and are made again by `score --force` alone.
+    result.finished()  # a comparison of other models is not replaced; one of the same models takes seconds, and is made again
+    open_tokens(slices / "tokens.parquet")  # labels without AR hits are reported before hours of scoring
+    # --force applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
     manifests = {name: score(name, slices, replace(options, force=False)) for name in names}
     _note_other_readings(manifests)
     timings = Timings()
@@ -74,7 +74,7 @@ def gap(
 
 
 def _note_other_readings(manifests: Mapping[str, Mapping[str, Any]]) -> None:
-    """Tells where models were scored in other precisions or contexts: a part of their gap is that."""
+    """Reports models that were scored in another precision or context: part of their gap is due to that."""
     for name in ("dtype", "context", "stride", "carry_state"):
         values = {model: m["options"].get(name) for model, m in manifests.items() if not (name == "dtype" and m["options"][name] is None)}
         if len(set(values.values())) > 1 and any(not kind_of(model).is_control for model in values):

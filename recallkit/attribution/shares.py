@@ -1,7 +1,7 @@
-"""What part of a gap the AR hits hold, the papers' clipping of it, and when such a share means nothing.
+"""The AR hits' part of a gap, the papers' clipping of it, and when such a share is meaningless.
 
-Gaps are signed, model minus reference in nats: positive where the model is behind. A share is the fraction of the
-overall gap that lies in a slice, below 0 and above 1 as it comes.
+Gaps are signed, model minus reference in nats: positive if the model is worse. A share is the fraction of the
+overall gap that is in a slice; it is not clipped and may be below 0 or above 1.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ BETTER_ON_OTHER = "share above 100 %: model is better on the other tokens"
 
 
 def clipped_share(gap: float, share: float | None) -> float | None:
-    """The share as the papers print it: at most 1, and 1 where the model is better overall but worse in the slice.
+    """The share as the papers report it: at most 1, and 1 if the model is better overall but worse in the slice.
 
     A negative share of a positive gap stays negative: the papers clip above only (Zoology, appendix C.1).
-    None without a share, which is so where there is no gap or no token in the slice.
+    None without a share, that is, if there is no gap or no token in the slice.
     """
     if share is None:
         return None
@@ -32,9 +32,9 @@ def clipped_share(gap: float, share: float | None) -> float | None:
 
 
 def describe_gap(gap: float, hits_share: float | None, interval: tuple[float, float] | None = None) -> list[str]:
-    """What to know before quoting the AR hits' share of `gap`, in plain words; empty where it is ordinary.
+    """What to know before quoting the AR hits' share of `gap`; empty if nothing is unusual.
 
-    `interval` is the confidence interval of `gap`, where there is one; `hits_share` is None where there are no AR hits.
+    `interval` is the confidence interval of `gap`, if there is one; `hits_share` is None if there are no AR hits.
     """
     if gap == 0:
         return [NO_GAP]
@@ -51,5 +51,5 @@ def describe_gap(gap: float, hits_share: float | None, interval: tuple[float, fl
 
 
 def is_void(row: Mapping[str, Any]) -> bool:
-    """Whether the share in a row of the gap table means nothing: there is no gap to speak of, or nothing in the slice."""
+    """Whether the share in a row of the gap table is meaningless: the gap is negligible, or no token is in the slice."""
     return row["gap_share"] is None or not {NO_GAP, NOT_TOLD_FROM_ZERO}.isdisjoint(row["note"].split("; "))

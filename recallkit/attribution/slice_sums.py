@@ -1,4 +1,4 @@
-"""Tokens and NLLs summed by sequence, source and slice, batch by batch, and what the sums of all batches add up to."""
+"""Tokens and NLLs summed by sequence, source and slice, batch by batch, and the sums over all batches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _BLOCK = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums of one batch, or of several: e entries, each of a sequence, a source and a slice, of which most do not occur."""
+    """Sums of one or several batches: e entries, each of a sequence, a source and a slice; most combinations do not occur."""
 
-    slice: np.ndarray  # (e,) place of the slice among k
+    slice: np.ndarray  # index of the slice among k
     sequence: np.ndarray  # (e,)
     source: np.ndarray  # (e,) code
     tokens: np.ndarray  # (e,)
@@ -29,7 +29,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class SliceSums:
-    """Sums of k slices: n sequences, m models, s places of sources, t sources. NLLs and gaps in nats, gaps model minus reference."""
+    """Sums of k slices: n sequences, m models, s source indices, t sources. NLLs and gaps in nats, gaps model minus reference."""
 
     tokens: np.ndarray  # (n, s, k)
     gaps: np.ndarray  # (n, m, s, k)
@@ -40,7 +40,7 @@ class SliceSums:
 def sum_rows(slice_: np.ndarray, sequence: np.ndarray, source: np.ndarray, nlls: Sequence[np.ndarray], num_slices: int) -> Sums:
     """The sums of a batch of rows, each in one slice: all (rows,).
 
-    Rows of a sequence come one after the other, and sources in documents, so that runs of both are few: an entry is of a run.
+    Rows of a sequence are contiguous, and so are sources, document by document, so that runs of both are few: an entry is one run.
     """
     import numpy as np
 
@@ -63,7 +63,7 @@ def sum_rows(slice_: np.ndarray, sequence: np.ndarray, source: np.ndarray, nlls:
 
 
 def sum_cells(cells: Sums) -> Sums:
-    """Cells added up where sequence, source and slice are the same, in their order."""
+    """Cells of the same sequence, source and slice added up, in their order."""
     import numpy as np
 
     num_sources, num_slices = (int(codes.max(initial=0)) + 1 for codes in (cells.source, cells.slice))
@@ -79,7 +79,7 @@ def sum_cells(cells: Sums) -> Sums:
 
 
 def join_sums(batches: Sequence[Sums], codes: Sequence[np.ndarray] | None = None) -> Sums:
-    """The entries of all batches, one after the other; `codes` of each are those of its sources by one numbering."""
+    """The entries of all batches, concatenated; `codes` of each number its sources in one common order."""
     import numpy as np
 
     if codes is not None:
@@ -88,7 +88,7 @@ def join_sums(batches: Sequence[Sums], codes: Sequence[np.ndarray] | None = None
 
 
 def add_up(sums: Sums, sequences: np.ndarray, places: np.ndarray, num_slices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens (n, s, k) and values (n, v, s, k) by sequence; `sequences` (n,) ascend, `places` (t,) are those of the sources among s."""
+    """Tokens (n, s, k) and values (n, v, s, k) by sequence; `sequences` (n,) ascend, `places` (t,) are the indices of sources among s."""
     import numpy as np
 
     return _scatter(

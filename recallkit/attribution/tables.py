@@ -1,7 +1,7 @@
-"""The gap between models and a reference, split over AR hits, other tokens and further slices: the question this program exists for.
+"""The gap between models and a reference, split over AR hits, other tokens and further slices: the main question of recallkit.
 
 Reads labels and scores row-aligned, reduces them to cells in one pass (cells.py), and makes every table from the cells:
-the tables agree with each other because none reads the tokens again.
+the tables are consistent with each other because none reads the tokens again.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ _THRESHOLD_COLUMNS = tuple("threshold" if name == "source" else name for name in
 
 @dataclass(frozen=True, slots=True)
 class GapTables:
-    """The gap of each model to the reference. NLLs and differences in nats per token, shares are fractions.
+    """The gap of each model to the reference. NLLs and differences are in nats per token, shares are fractions.
 
-    gap: model x source (ALL first) x slice (all, ar_hit, other, then those that were asked for); `share_of_tokens` and `gap_share`
-    are of the same source.
-    `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL a byte, where the slices know them (null elsewhere).
+    gap: model x source (ALL first) x slice (all, ar_hit, other, then the requested ones); `share_of_tokens` and `gap_share`
+    are within the same source.
+    `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL per byte, if the slices have them (null otherwise).
     by_count, by_distance, by_match, by_position: model x bucket (`low`..`high`, both included); their shares are of all tokens.
-    by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated, which by_distance leaves out.
+    by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated, which by_distance omits.
     by_threshold: model x largest training count of an AR hit; shares of all tokens.
-    by_partition: model x class of `slicing.definitions.PARTITION`, whose tokens and shares add up to all; None where it is read back
-    from a folder of before there was one.
+    by_partition: model x class of `slicing.definitions.PARTITION`, whose tokens and shares add up to all; None if read back
+    from a folder that is older than this table.
     """
 
     gap: pl.DataFrame
@@ -77,15 +77,15 @@ def attribute_gap(
 ) -> GapTables:
     """Splits the gap between each of `models` and `reference` (score files) over the tokens of `tokens` (labels).
 
-    The slices are AR hits and other tokens, `slices` beside them, and the classes of PARTITION.
+    The slices are AR hits and other tokens, further `slices`, and the classes of PARTITION.
 
     A slice's NLL is the mean over its tokens; its share of the gap is the summed difference in it over the summed
     difference in all tokens (Zoology section 3.1, appendix C.1). Intervals are 95 % percentile bootstrap intervals over
     sequences (`num_resamples` resamples drawn from `seed`, the same for every model and slice), for all sources together
-    and for each of the MAX_RESAMPLED_SOURCES largest by tokens. The result is the same to the bit for the same files and
+    and for each of the MAX_RESAMPLED_SOURCES largest by tokens. The result is bit-identical for the same files and
     arguments.
 
-    Raises UserError where a file is not what it should be or scores belong to other sequences, and where models repeat.
+    Raises UserError if a file is not as expected, scores are of other sequences, or models repeat.
     """
     labelled = open_tokens(tokens)
     scores = [open_scores(path, labelled) for path in (reference, *models)]
@@ -125,7 +125,7 @@ def _check_models(models: Sequence[str]) -> None:
 
 
 def _thresholds(tokens: LabelledTokens, largest_class: int) -> dict[int, int]:
-    """Threshold -> count class that it closes: 0, powers of two up to the first that no count exceeds, and the extra ones."""
+    """Threshold -> last count class within it: 0, powers of two up to the first that no count exceeds, and the extra ones."""
     extra = extra_thresholds(tokens)
     every = count_thresholds(extra)
     last_power = 1 << (every[largest_class] - 1).bit_length() if every[largest_class] else 0
@@ -133,7 +133,7 @@ def _thresholds(tokens: LabelledTokens, largest_class: int) -> dict[int, int]:
 
 
 def _register_classes(database: duckdb.DuckDBPyConnection, tokens: LabelledTokens, thresholds: dict[int, int]) -> None:
-    """The tables `count_classes` and `thresholds` that the queries look classes of training counts up in."""
+    """The tables `count_classes` and `thresholds`, in which the queries look up classes of training counts."""
     import pyarrow as pa
 
     every = count_thresholds(extra_thresholds(tokens))
@@ -151,7 +151,7 @@ def _pair(totals: pa.Table, index: int) -> pa.Table:
 
 
 def _query_pair(database: duckdb.DuckDBPyConnection, tokens: LabelledTokens, reference: str, model: str) -> dict[str, pl.DataFrame]:
-    """The six tables of one pair, by name, without what the intervals add; `totals` is registered."""
+    """The six tables of one pair, by name, without the columns that the intervals add; `totals` is registered."""
     pair = {"reference": reference, "model": model}
     positions = {"seq_len": tokens.seq_len, "num_buckets": NUM_POSITION_BUCKETS}
     return {
@@ -185,7 +185,7 @@ def _query_slices(
 
 
 def _interleave(gap: pl.DataFrame, given: pl.DataFrame, num_given: int) -> pl.DataFrame:
-    """The rows of both tables, which have the same sources in the same order: of each source those of STANDARD first."""
+    """The rows of both tables, which have the same sources in the same order: for each source, those of STANDARD first."""
     import polars as pl
 
     parts = [frame.with_row_index("source_order") for frame in (gap, given)]
@@ -203,7 +203,7 @@ def _annotate_partition(classes: pl.DataFrame, intervals: GapIntervals, model: i
 
 
 def _bytes_by_slice(tokens: LabelledTokens) -> dict[tuple[str, str], int]:
-    """Bytes of text by source and slice, as far as the labels' manifest has them."""
+    """Bytes of text by source and slice, if the labels' manifest has them."""
     found: dict[tuple[str, str], int] = {}
     for source, whole, hits in tokens.manifest.get("num_bytes") or ():
         found |= {(source, "all"): whole, (source, "ar_hit"): hits, (source, "other"): whole - hits}
@@ -211,7 +211,7 @@ def _bytes_by_slice(tokens: LabelledTokens) -> dict[tuple[str, str], int]:
 
 
 def _with_bytes(gap: pl.DataFrame, num_bytes: dict[tuple[str, str], int]) -> pl.DataFrame:
-    """Adds the bytes of each slice and the bits a byte: NLLs summed over its tokens, in bits, over its bytes."""
+    """Adds the bytes of each slice and the bits per byte: NLLs summed over its tokens, in bits, over its bytes."""
     import polars as pl
 
     of_slices = [num_bytes.get(key) for key in zip(gap["source"], gap["slice"], strict=True)]
@@ -235,7 +235,7 @@ def _annotate_gap(gap: pl.DataFrame, intervals: GapIntervals, model: int, places
         hits_clipped = clipped_share(overall, hits_share)
         for column, name in enumerate(order):
             share = by_slice[name]["gap_share"]
-            # What the hits do not take is left to the other tokens, so that the two clipped shares make up the gap.
+            # The share that is not the hits' goes to the other tokens, so that the two clipped shares add up to the gap.
             other_clipped = share if share is None or hits_clipped is None else 1.0 - hits_clipped
             standard = {"all": share, "ar_hit": hits_clipped, "other": other_clipped}
             clipped = standard[name] if name in standard else clipped_share(overall, share)
@@ -273,7 +273,7 @@ def _annotate_thresholds(
 
 
 def _bounds(intervals: np.ndarray, *place: int | None) -> tuple[float, float] | None:
-    """Low and high at `place` of `intervals` (2, ...), or None where there is no interval or no such place."""
+    """Low and high at index `place` of `intervals` (2, ...), or None if there is no interval or no such index."""
     if None in place:
         return None
     low, high = (float(bounds[place]) for bounds in intervals)
@@ -286,7 +286,7 @@ def _interval_columns(name: str, bounds: tuple[float, float] | None) -> dict[str
 
 
 def _note(tokens: int, num_sequences: int | None, notes: list[str]) -> str:
-    """`notes` on the gap and what there is to say of one slice; `num_sequences` is None where they were not resampled."""
+    """`notes` on the gap and those on one slice; `num_sequences` is None if they were not resampled."""
     if tokens == 0:
         return "; ".join([*notes, EMPTY_SLICE])
     if num_sequences is None:
@@ -295,7 +295,7 @@ def _note(tokens: int, num_sequences: int | None, notes: list[str]) -> str:
 
 
 def _with_columns(frame: pl.DataFrame, added: list[dict[str, Any]]) -> pl.DataFrame:
-    """`frame` with a column for each key of `added`, its rows in the same order; every number float64, also where null."""
+    """`frame` with a column for each key of `added`, its rows in the same order; every number is float64, also if all are null."""
     import polars as pl
 
     schema = {name: pl.String if name == "note" else pl.Float64 for name in added[0]}

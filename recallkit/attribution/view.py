@@ -1,4 +1,4 @@
-"""The gap and what it is made of, and the arithmetic on printed perplexities."""
+"""The gap and its parts, and the arithmetic on printed perplexities."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _KINDS = tuple(slice_.name for slice_ in STANDARD)
 _MOST_ROWS = 20
 _MOST_COLUMNS = 3
-"""Sources and models in the table by source: what a terminal shows; the Parquet file has all of them."""
+"""Sources and models in the table by source: as many as a terminal shows; the Parquet file contains all of them."""
 
 
 def gap_json(tables: GapTables, out: Path) -> dict[str, Any]:
@@ -44,9 +44,9 @@ def gap_json(tables: GapTables, out: Path) -> dict[str, Any]:
 
 
 def worst_ar_gap(tables: GapTables) -> float:
-    """The largest difference in NLL (nats) on AR hits, over all sources, of any model to the reference.
+    """The largest difference in NLL (nats) on AR hits between any model and the reference, over all sources.
 
-    Raises UserError where there are no AR hits to judge by.
+    Raises UserError if there are no AR hits to judge by.
     """
     import polars as pl
 
@@ -57,7 +57,7 @@ def worst_ar_gap(tables: GapTables) -> float:
 
 
 def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
-    """Perplexities of every model overall, on AR hits and on other tokens, and the share of the gap with its interval; then where."""
+    """Perplexities of every model overall, on AR hits and on other tokens, and the share of the gap with its interval; then its parts."""
     cells = _cells(tables)
     models = _models(tables)
     console.print_table(gap_table(tables, slices))
@@ -72,14 +72,14 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
 
 
 def gap_tables(tables: GapTables, slices: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables of an export, by the names of their files: those with figures that are printed."""
+    """The tables of an export, by file name: those with numbers that are printed."""
     by_source = by_source_table(tables) if len(_models(tables)) <= _MOST_COLUMNS else None
     further = {"by_source": by_source, "by_slice": given_table(tables), "by_partition": partition_table(tables, slices)}
     return {"gap": gap_table(tables, slices), **{name: table for name, table in further.items() if table is not None}}
 
 
 def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
-    """The reference and every model in turn: perplexities, and the AR hits' share of the gap; `slices` is the labels' manifest."""
+    """The reference and each model: perplexities, and the AR hits' share of the gap; `slices` is the labels' manifest."""
     cells = _cells(tables)
     models = _models(tables)
     first, hits = cells[models[0], "ALL", "all"], cells[models[0], "ALL", "ar_hit"]
@@ -97,7 +97,7 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
 
 
 def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | None:
-    """The share of the gap by source, a column a model, the largest sources first; None where there is one source alone."""
+    """The share of the gap by source, one column per model, the largest sources first; None if there is only one source."""
     cells, models = _cells(tables), _models(tables)
     whole = {source: cell["tokens"] for (model, source, kind), cell in cells.items() if (model, kind) == (models[0], "all")}
     sources = {source: tokens for source, tokens in whole.items() if source != "ALL"}
@@ -118,7 +118,7 @@ def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | N
 
 
 def given_table(tables: GapTables) -> Table | None:
-    """Perplexities and shares of the gap in the slices that were asked for, a row a slice and model; None where there are none."""
+    """Perplexities and shares of the gap in the requested slices, one row per slice and model; None if there are none."""
     names = [name for name in tables.gap["slice"].unique(maintain_order=True) if name not in _KINDS]
     if not names:
         return None
@@ -138,7 +138,7 @@ def given_table(tables: GapTables) -> Table | None:
 
 
 def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: int = _MOST_COLUMNS) -> Table | None:
-    """Where the gap lies: a row a class of PARTITION with its share of tokens and of each model's gap; None where it was not made."""
+    """Where the gap is: one row per class of PARTITION with its share of tokens and of each model's gap; None if there is no such table."""
     if tables.by_partition is None:
         return None
     models = _models(tables)
@@ -162,9 +162,9 @@ def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: 
 
 
 def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:
-    """NLLs as curves, a block a bucket, drawn to one scale for all models; None where there is nothing to draw a curve through.
+    """NLLs as curves, one block per bucket, on one scale for all models; None if there are too few buckets for a curve.
 
-    By distance and by length of match: AR hits. By training count: every repeated token, so that the threshold can be seen
+    By distance and by match length: AR hits. By training count: every repeated token, so that the threshold can be seen
     (Zoology figure 1).
     """
     import polars as pl
@@ -199,15 +199,15 @@ class _Curves:
 
 
 def _match_ends(highs: Sequence[int]) -> list[int]:
-    """The longest matches of all buckets between the first and the last of `highs`: 0, 1, 2, 3, 7, 15 ..."""
+    """The longest match of each bucket between the first and the last of `highs`: 0, 1, 2, 3, 7, 15 ..."""
     every = [0, 1, 2, *((2 << power) - 1 for power in range(1, max(highs, default=0).bit_length()))]
     return [end for end in every if min(highs, default=1) <= end <= max(highs, default=0)]
 
 
 def _curves(frame: pl.DataFrame, what: str, between: Callable[[Sequence[int]], list[int]]) -> _Curves | None:
-    """NLL by bucket, from rows that give each model's and the reference's; None where there is one bucket at most.
+    """NLL by bucket, from rows with each model's and the reference's; None if there is at most one bucket.
 
-    `between` gives the ends of all buckets from the first to the last of those that occur.
+    `between` gives the upper ends of all buckets from the first to the last that occur.
     """
     buckets = between(frame["high"].to_list())
     if len(buckets) < 2:
@@ -228,12 +228,12 @@ def _cells(tables: GapTables) -> dict[tuple[str, str, str], dict[str, Any]]:
 
 
 def _models(tables: GapTables) -> list[str]:
-    """In the order in which they were named."""
+    """The models, in the order in which they were named."""
     return tables.gap["model"].unique(maintain_order=True).to_list()
 
 
 def _bits_per_byte(rows: list[Mapping[str, Any]]) -> list[str]:
-    """One line: what compares models with different tokenizers. Nothing where the bytes are not known."""
+    """One line: bits per byte, which compare models with different tokenizers. Empty if the bytes are not known."""
     if rows[0]["bpb_reference"] is None:
         return []
     pairs = [(rows[0]["reference"], rows[0]["bpb_reference"]), *((row["model"], row["bpb_model"]) for row in rows)]
@@ -241,7 +241,7 @@ def _bits_per_byte(rows: list[Mapping[str, Any]]) -> list[str]:
 
 
 def _inexact(out: Path) -> list[str]:
-    """A line for each model with a tokenizer of its own: how much of the text its tokens part elsewhere."""
+    """A line for each model with a tokenizer of its own: how much of the text it splits elsewhere."""
     found = artifacts.read_manifest(out / "gap.parquet")["inexact"]
     return [
         f"{model}: a tokenizer of its own; {percent(share['all'])} of tokens, {percent(share.get('ar_hit'))} of AR hits do not begin and "
@@ -251,12 +251,12 @@ def _inexact(out: Path) -> list[str]:
 
 
 def ppl(value: float | None) -> str:
-    """A perplexity; a dash where there is none."""
+    """A perplexity; a dash if there is none."""
     return "–" if value is None else f"{value:,.2f}"
 
 
 def interval(row: Mapping[str, Any]) -> str:
-    """The 95 % interval of a share, in per cent; a dash where there is none."""
+    """The 95 % interval of a share, in percent; a dash if there is none."""
     low, high = row["ci_low"], row["ci_high"]
     return "–" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f} %"
 
@@ -275,7 +275,7 @@ def print_published(published: PublishedGap) -> None:
 
 
 def published_table(published: PublishedGap) -> Table:
-    """A row a model, as in the table that was given."""
+    """One row per model, as in the given table."""
     rows = [
         [row["model"], ppl(row["all"]), ppl(row["ar"]), ppl(row["other"]), percent(row["gap_share"]), percent(row["gap_share_clipped"])]
         for row in published.frame.iter_rows(named=True)
