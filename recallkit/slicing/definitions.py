@@ -1,8 +1,8 @@
 """Slices as data: a name, the columns of `tokens.parquet` that it needs, a predicate over them, and a sentence.
 
-Whatever is summed, resampled, printed or drawn by slice asks the definitions here. A slice of the user's own is an expression over
-the same columns: its words are columns and the keywords of `_KEYWORDS` alone, so that it has one value per row (there is no function
-to aggregate with, no query, no file), and polars parses what is left.
+Everything that is summed, resampled, printed or drawn by slice uses these definitions. A user's own slice is an expression over
+the same columns: it may contain only columns and the keywords of `_KEYWORDS`, so that it has one value per row (it has no function
+for aggregation, no query, no file), and polars parses what remains.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NEW_TOKEN = "new_token"  # noqa: S105 - a column
-"""A column beside those of `tokens.parquet`, made where a slice needs it: true where the token is not in its context (`new_tokens`)."""
+"""A column besides those of `tokens.parquet`, made if a slice needs it: true if the token is not in its context (`new_tokens`)."""
 
 COLUMNS = (*LAYOUTS["tokens"], NEW_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A set of predicted tokens: those whose row in `tokens.parquet` satisfies `predicate`; null is not in it.
+    """A set of predicted tokens: those whose row in `tokens.parquet` satisfies `predicate`; null does not count as satisfied.
 
-    `predicate`: the largest training count of an AR hit -> an expression over `columns`. `given`: how a user asks for it.
+    `predicate`: the largest training count of an AR hit -> an expression over `columns`. `given`: how a user requests it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Slice:
 
 
 def _define(name: str, expression: str, sentence: str) -> Slice:
-    """A slice of ours, by an expression in which {most} is the largest training count of an AR hit."""
+    """A built-in slice, from an expression in which {most} is the largest training count of an AR hit."""
     columns = tuple(column for column in COLUMNS if re.search(rf"\b{column}\b", expression))
     return Slice(name, columns, partial(_fill_in, expression), sentence, name)
 
@@ -89,14 +89,14 @@ PARTITION = tuple(
     )
     for how_often, most, told in (("rare", "<=", "at most"), ("frequent", ">", "more than"))
 )
-"""Classes that every token is in exactly one of: what is in the context already, and how often training saw the bigram.
+"""Classes that partition the tokens: by what is in the context already, and by how often the bigram occurred in training.
 
-The first of them is the AR hits.
+The first class is the AR hits.
 """
 
 
 def partition_codes(repeated: np.ndarray, new: np.ndarray, rare: np.ndarray) -> np.ndarray:
-    """The place in PARTITION of each of n tokens' classes, uint8 (n,), for millions of tokens; all bool (n,), a new token not repeated."""
+    """Index in PARTITION of each of n tokens' classes, uint8 (n,), for millions of tokens; all bool (n,), a new token not repeated."""
     codes: np.ndarray = (~repeated).view("uint8") + new
     codes <<= 1
     codes |= ~rare
@@ -115,9 +115,9 @@ _LIST_OF_VALUES = re.compile(
 
 
 def parse_slices(given: Sequence[str]) -> tuple[Slice, ...]:
-    """The slices that a user asks for, as `repeated`, `copy:k4` or `name=EXPRESSION`, without those of every comparison.
+    """The slices that a user requests, as `repeated`, `copy:k4` or `name=EXPRESSION`, without those of every comparison.
 
-    Raises UserError for an unknown slice, one that is no expression over the columns, and two of one name.
+    Raises UserError for an unknown slice, one that is not an expression over the columns, and two of the same name.
     """
     asked = dict.fromkeys(parse_slice(text) for text in given)
     added = {slice_.given: slice_ for slice_ in asked if slice_ not in STANDARD}
@@ -165,7 +165,7 @@ def _fault(name: str, problem: str, remedy: str = "write a condition on columns 
 
 
 def _check_words(name: str, expression: str) -> tuple[str, ...]:
-    """The columns in an expression. Raises UserError for all that is no column, keyword, operator, number or quoted text."""
+    """The columns in an expression. Raises UserError for anything but columns, keywords, operators, numbers and quoted text."""
     if len(expression) > _LONGEST:
         raise _fault(name, f"{len(expression):,} characters", f"write it in {_LONGEST} or less")
     place, depth, columns = 0, 0, []
@@ -196,13 +196,13 @@ def _parse(name: str, expression: str) -> pl.Expr:
         found = pl.sql_expr(expression)
     except pl.exceptions.PolarsError as error:
         raise _fault(name, f"not an expression ({_first_line(error)})") from error
-    if found.meta != found.meta.undo_aliases().meta:  # SQL takes a word behind a condition as a name for it
+    if found.meta != found.meta.undo_aliases().meta:  # SQL takes a word after a condition as an alias
         raise _fault(name, "a word after the condition", "join conditions with AND or OR")
     return found
 
 
 def _check_values(name: str, parse: Callable[[], pl.Expr]) -> None:
-    """Raises UserError where an expression is not true or false of a row."""
+    """Raises UserError if an expression is not true or false for each row."""
     import polars as pl
 
     flags, numbers = ("repeated", "ar_hit", NEW_TOKEN), ("distance", "train_count")
@@ -232,7 +232,7 @@ def _first_line(error: Exception) -> str:
 
 
 def members(slices: Sequence[Slice], rows: pa.Table, max_count: int) -> list[np.ndarray]:
-    """For each slice which of n rows of `tokens.parquet` are in it, bool (n,). `rows` has at least the columns that they need."""
+    """For each slice, which of n rows of `tokens.parquet` are in it, bool (n,). `rows` has at least the columns that they need."""
     import polars as pl
 
     needed = {column for slice_ in slices for column in slice_.columns}
@@ -242,7 +242,7 @@ def members(slices: Sequence[Slice], rows: pa.Table, max_count: int) -> list[np.
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column without a dictionary: text is compared as text."""
+    """A column without dictionary encoding: text is compared as text."""
     import pyarrow as pa
 
     return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column

@@ -1,8 +1,8 @@
-"""Sequences to labelled tokens: which predicted tokens end a bigram that already stood in the context, and how rare it was.
+"""Sequences to labelled tokens: which predicted tokens complete a bigram that occurred earlier in the context, and how rare it was.
 
-The associative-recall slice of Zoology 3.1: an AR hit is the last token of a bigram that stands earlier in the same
+The associative-recall slice of Zoology 3.1: an AR hit is the last token of a bigram that occurs earlier in the same
 sequence and occurred at most `max_count` times in training. `repeated` and `train_count` are columns of their own, so
-that any other threshold is a query. `match_length` says how long a context before the token stood there too.
+that any other threshold is a query. `match_length` is the length of the preceding context that also occurred there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARQUET_OPTIONS: dict[str, Any] = {
     "use_dictionary": ["source", "train_count"],
     "column_encoding": dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT"),
 }
-"""How `tokens.parquet` is encoded: of the encodings that compress each column to about the same, the quickest to write."""
+"""Encodings of `tokens.parquet`: of those that compress each column about equally well, the fastest to write."""
 
 
 def label_group(group: pa.Table, counts: CountsTable | None, max_count: int) -> pa.Table:
@@ -81,7 +81,7 @@ def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
     bounds = starts.offsets.to_numpy() - starts.offsets[0].as_py()
     absolute = starts.flatten().to_numpy() + np.repeat(offsets[:-1], np.diff(bounds))
     lengths = np.diff(absolute, append=offsets[-1])
-    # A sequence's first id, which is not predicted, lies in its first span.
+    # A sequence's first id, which is not predicted, is in its first span.
     lengths[bounds[:-1]] -= 1
     documents = group["span_documents"].combine_chunks().flatten().to_numpy()
     names = group["span_sources"].combine_chunks().flatten().dictionary_encode()
@@ -90,9 +90,9 @@ def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
 
 
 class BytesBySource:
-    """The bytes of text in predicted tokens, by source and in AR hits, added up while tokens are labelled.
+    """The bytes of text in predicted tokens, by source and in AR hits, summed while tokens are labelled.
 
-    `text` says how many bytes an id stands for: an end token none.
+    `text` gives the number of bytes of each id: 0 for an end token.
     """
 
     def __init__(self, text: DocumentText) -> None:
@@ -107,7 +107,7 @@ class BytesBySource:
         self._knows_hits &= not table["ar_hit"].null_count
         in_hits = num_bytes * table["ar_hit"].to_numpy() if self._knows_hits else np.zeros_like(num_bytes)
         codes = sources.indices.to_numpy()
-        # Sources come in runs, a document each: to add up runs is quicker than to sort every row into its source.
+        # Sources come in runs, one per document: adding up runs is faster than sorting every row into its source.
         starts = run_starts(codes)
         sums = zip(*(np.add.reduceat(column, starts).tolist() for column in (num_bytes, in_hits)), strict=True)
         num_tokens = np.diff(starts, append=len(codes)).tolist()
@@ -117,7 +117,7 @@ class BytesBySource:
             self._sums[names[code]] = (before[0] + tokens, before[1] + whole, before[2] + hits)
 
     def rows(self) -> list[list[Any]]:
-        """[source, bytes, bytes in AR hits], `ALL` first, then the MAX_RESAMPLED_SOURCES largest by tokens, in order of names.
+        """[source, bytes, bytes in AR hits], `ALL` first, then the MAX_RESAMPLED_SOURCES largest by tokens, sorted by name.
 
         Without training counts the bytes in AR hits are None.
         """
@@ -135,7 +135,7 @@ def label_sequences(
     num_bytes: BytesBySource | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[pa.Table]:
-    """Labels every row group of `sequences.parquet` in turn; `progress` is told the tokens done, `num_bytes` every group.
+    """Labels every row group of `sequences.parquet` in turn; `progress` receives the tokens done, `num_bytes` every group.
 
     While the caller writes one group, which takes longer than labelling it, the next one is read and labelled.
     """

@@ -1,4 +1,4 @@
-"""What `slice` does: text to sequences to labelled tokens, each reused where it is finished and resumed where it is not."""
+"""The work of `slice`: text to sequences to labelled tokens; finished stages are reused, interrupted ones resumed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RareCount:
-    """What counts as rare in training: at most `max_count` times, or at most `max_rate` times a billion tokens."""
+    """What counts as rare in training: at most `max_count` times, or at most `max_rate` times per billion tokens."""
 
     max_count: int = config.MAX_COUNT
     max_rate: float | None = None
 
     def resolve(self, counts: CountsTable | None) -> int:
-        """The largest count that is still rare. Raises UserError for a rate without counts."""
+        """The largest count that is rare. Raises UserError for a rate without counts."""
         if self.max_rate is None:
             return self.max_count
         if counts is None:
@@ -41,8 +41,8 @@ def slice_text(
 ) -> dict[str, Any]:
     """Labels every predicted token of a text into the directory `out`; returns the manifest of `tokens.parquet`.
 
-    Tokenising is the slow part and resumable: sequences that are there already are labelled anew without it. Without
-    `counts` only repetition is labelled. Raises UserError for everything a user can mend.
+    Tokenising is the slow part and can be resumed: sequences that exist already are labelled again without it. Without
+    `counts` only repetition is labelled. Raises UserError for everything a user can correct.
     """
     from recallkit.text import tokenizers
 
@@ -73,10 +73,10 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
     from recallkit.text import sequences
 
     options = {**opened.identity(), "seq_len": seq_len}
-    is_other = artifacts.manifest_options(path, force=force) != options  # --force makes labels again, and these only where they differ
+    is_other = artifacts.manifest_options(path, force=force) != options  # --force makes labels again, but sequences only if their options differ
     result = Result(path, "sequences", options, force=force and is_other)
     if (finished := result.finished()) is not None:
-        known = {"sequences_digest": finished["sequences_digest"]}  # or the manifest is of other sequences
+        known = {"sequences_digest": finished["sequences_digest"]}  # unless the manifest is of other sequences
         timings.keep("tokenising", path.with_name(MANIFEST), "tokenising", **known)
         return finished
     with result.journal() as journal, timings.stage("tokenising", before=journal.seconds_before) as stage:

@@ -1,4 +1,4 @@
-"""Slices, as tables and JSON."""
+"""Slices as tables and JSON."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 _MOST_ROWS = 20
-"""Sources in the table: what a terminal shows; the Parquet file has all of them."""
+"""Sources in the table: as many as a terminal shows; the Parquet file contains all of them."""
 
 
 def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes of the slices by source, with what they were made of."""
+    """Sizes of the slices by source, and the text and counts that they were made of."""
     from recallkit.slicing.labels import summarise_slices
 
     kept = ("num_sequences", "num_rows", "seq_len", "boundary", "max_count", "counts", "tokenizer", "sequences_digest")
@@ -33,12 +33,12 @@ def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def slice_timings(path: Path) -> dict[str, Any] | None:
-    """How long slicing took, where it is known."""
+    """How long slicing took, if it is known."""
     return read_timings(path / "manifest.json", kind="tokens")
 
 
 def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Tokens, repeated tokens and AR hits by source, and how far back repeated tokens last stood."""
+    """Tokens, repeated tokens and AR hits by source, and how far back the previous occurrences of repeated tokens are."""
     from recallkit.slicing.labels import summarise_slices
 
     summary = summarise_slices(path / "tokens.parquet")
@@ -48,7 +48,7 @@ def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any]) -> Table:
-    """Tokens, repeated tokens and AR hits of the largest sources; `summary` as `summarise_slices` gives it."""
+    """Tokens, repeated tokens and AR hits of the largest sources; `summary` is the result of `summarise_slices`."""
     rows = [
         [
             row["source"],
@@ -66,7 +66,7 @@ def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any]) -> Table:
 
 
 def with_distances(table: Table, distances: pl.DataFrame) -> Table:
-    """The table by source with a curve of distances (query slices/bucket_distances) behind each row; as it is for a single bucket."""
+    """The table by source with a curve of distances (query slices/bucket_distances) after each row; unchanged for a single bucket."""
     shares = {(row["source"], row["high"]): row["share"] for row in distances.iter_rows(named=True)}
     buckets = powers_of_two(distances["high"].to_list())
     if len(buckets) < 2:
@@ -107,7 +107,7 @@ def manifest_of(slices: Path) -> dict[str, Any]:
 
 
 def what_is_rare(manifest: Mapping[str, Any]) -> str:
-    """The threshold, never without the number of training tokens that gives it its meaning."""
+    """The threshold, always with the number of training tokens that gives it its meaning."""
     if manifest["counts"] is None:
         return "No training counts: repetition only. Label AR hits with --counts."
     tokens = manifest["counts"]["num_tokens"]
