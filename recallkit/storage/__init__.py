@@ -1,1 +1,1 @@
-"""Files that are whole or absent, journals, schemas, timings, DuckDB."""
+"""Atomic file writes, journals, schemas, timings, DuckDB."""

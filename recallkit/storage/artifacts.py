@@ -1,6 +1,6 @@
-"""Files that are whole or absent: written under a temporary name, synced, renamed; with a manifest and digests.
+"""Atomic file writes: a file is written under a temporary name, synced and renamed; with a manifest and digests.
 
-A Parquet table carries its manifest (JSON) in the footer's key-value metadata, so that a table alone tells what it is.
+A Parquet table has its manifest (JSON) in the footer's key-value metadata, so that the table alone documents itself.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
 MANIFEST_KEY = b"recallkit"
 PARQUET_MAGIC = b"PAR1"
 PARTIAL = ".partial"
-"""Ending of the folders that hold unfinished work."""
+"""Suffix of the folders of unfinished work."""
 
 _SAMPLE_BLOCK = 1 << 16
 _NUM_SAMPLES = 16
 
 _REMEMBERED_BYTES = 64 << 20
-"""Files above this length are digested once: a smaller one takes a tenth of a second at most."""
+"""Files larger than this are digested once: a smaller one takes a tenth of a second at most."""
 _SETTLING_NS = 2_000_000_000
-"""Times of files have a coarse grain: a second write within it would leave no trace."""
+"""Times of files are coarse: a second write within this interval would not change them."""
 _MOST_DIGESTS = 2000
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
-    """Gives a temporary file beside `path`, empty; renames it over `path` when the block ends well, removes it otherwise.
+    """Yields an empty temporary file beside `path`; renames it to `path` if the block succeeds, removes it otherwise.
 
-    With `absent` the name alone is given, for a library that takes no empty file.
+    With `absent` the file is not created, for a library that accepts no empty file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.parent.name.endswith(PARTIAL):  # a journal's folder, of thousands of parts, goes as a whole
+    if not path.parent.name.endswith(PARTIAL):  # a journal's folder, of thousands of parts, is removed as a whole
         _remove_abandoned(path)
     temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.part")
-    both = temporary, temporary.with_name(f"{temporary.name}.wal")  # DuckDB's log, which stays where the disk is full
+    both = temporary, temporary.with_name(f"{temporary.name}.wal")  # DuckDB's log, which remains if the disk is full
     for left in both:  # in containers every process has the same number
         left.unlink(missing_ok=True)
-    if not absent:  # made here and by nobody else: in a folder of many users a link of that name would lead the writing elsewhere
+    if not absent:  # created exclusively: in a folder of many users, a link of that name would redirect the writing
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
     try:
         yield temporary
@@ -73,7 +73,7 @@ def _host() -> str:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Removes what processes of this machine that were killed left of their attempts to write `path`."""
+    """Removes what killed processes of this machine left of their attempts to write `path`."""
     start = f".{path.name}.{_host()}."
     for left in path.parent.iterdir():
         if left.name.startswith(start) and ".part" in left.name:
@@ -101,13 +101,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON, indented and with sorted keys, whole or not at all."""
+    """Writes JSON, indented and with sorted keys, atomically."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """Reads a JSON file of ours. Raises UserError where it is damaged."""
+    """Reads a JSON file of ours. Raises UserError if it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
@@ -115,7 +115,7 @@ def read_json(path: Path) -> Any:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in any file; an empty one where there is none that can be read."""
+    """The JSON object in any file; an empty one if there is none that can be read."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -126,9 +126,9 @@ def json_object(path: Path) -> dict[str, Any]:
 def write_parquet(
     path: Path, tables: Iterable[pa.Table], schema: pa.Schema, manifest: dict[str, Any] | Callable[[], dict[str, Any]], **options: Any
 ) -> dict[str, Any]:
-    """Writes each table as one row group (zstd), the manifest in the footer, whole or not at all; returns the manifest.
+    """Writes each table as one row group (zstd), the manifest in the footer, atomically; returns the manifest.
 
-    A callable `manifest` is asked once all tables are written, for facts that are only known then. `options` go to
+    A callable `manifest` is called after all tables are written, for facts that are known only then. `options` are passed to
     pyarrow.parquet.ParquetWriter (`use_dictionary`, `column_encoding` ...).
     """
     import pyarrow.parquet as pq
@@ -145,8 +145,8 @@ def write_parquet(
 def write_frames(tables: Any, folder: Path, manifest: dict[str, Any]) -> list[Path]:
     """Writes each polars frame of a dataclass to `folder`/FIELD.parquet with `manifest` (its `kind` set to FIELD); returns the files.
 
-    They are replaced one by one: all carry the digest of all (`tables`), so that whoever reads files of two runs, one of which
-    was killed, can tell. Of two runs at once one waits for the other.
+    They are replaced one by one. Each has the digest of all (`tables`), which reveals a mixture of two runs, one of which
+    was killed. If two runs write at once, one waits for the other.
     """
     arrows = {field.name: getattr(tables, field.name).to_arrow() for field in dataclasses.fields(tables)}
     mark = digest_bytes(*(_digest_table(table).encode() for table in arrows.values()))
@@ -159,10 +159,10 @@ def write_frames(tables: Any, folder: Path, manifest: dict[str, Any]) -> list[Pa
 
 @contextlib.contextmanager
 def holding(folder: Path, *, make: bool = False) -> Iterator[None]:
-    """A block in which no other process writes tables to `folder`, which is made for it with `make`; readers share it.
+    """A block in which no other process writes tables to `folder`, which is created with `make`; readers share the lock.
 
-    A moment's wait, for a set of tables takes no longer to write. Some file systems lock no folder: there tables of two runs may
-    mix, and are told by their digests.
+    The wait is short, since writing a set of tables takes no longer. Some file systems cannot lock folders: there tables of two runs
+    may mix, which their digests reveal.
     """
     if make:
         folder.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def holding(folder: Path, *, make: bool = False) -> Iterator[None]:
 
 
 def _digest_table(table: pa.Table) -> str:
-    """The digest of a table as Parquet, where what lies under its nulls is left out."""
+    """The digest of a table as Parquet, without the undefined values under its nulls."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -188,7 +188,7 @@ def _digest_table(table: pa.Table) -> str:
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest in a Parquet file's footer, its schema version checked.
 
-    Raises UserError where the file is missing, damaged, not ours, or of another schema version.
+    Raises UserError if the file is missing, damaged, not ours, or of another schema version.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -214,9 +214,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | None:
-    """The options that made a finished table; None where there is none, or with `force` none that can be read.
+    """The options that made a finished table; None if there is none, or with `force` none that can be read.
 
-    Raises UserError for a damaged table, and where there can be none, before work for it begins.
+    Raises UserError for a damaged table, and if none can be written there, before work for it begins.
     """
     check_folders(path)
     try:
@@ -228,9 +228,9 @@ def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | Non
 
 
 def check_replaceable(path: Path, magic: bytes, *, at: int = 0) -> None:
-    """Raises UserError where `path` is a file or folder that no table of ours could be: it is not replaced, ever.
+    """Raises UserError if `path` is a file or folder that is no table of ours: it is never replaced.
 
-    `magic` are the bytes that such a table holds at byte `at`. A Parquet file must hold a manifest besides, if it can be read.
+    `magic` are the bytes of such a table at byte `at`. A Parquet file must also have a manifest, if it can be read.
     """
     if path.is_dir():
         raise UserError("a directory, where a file is to be written", where=path, remedy="give another name with -o")
@@ -244,7 +244,7 @@ def check_replaceable(path: Path, magic: bytes, *, at: int = 0) -> None:
 
 
 def _is_foreign_parquet(path: Path) -> bool:
-    """Whether this is a whole Parquet file of someone else's. A damaged one may have been ours."""
+    """Whether this is an undamaged Parquet file of another program. A damaged one may have been ours."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -257,14 +257,14 @@ def _is_foreign_parquet(path: Path) -> bool:
 
 
 def check_folders(path: Path) -> None:
-    """Raises UserError where a file lies in the place of a folder that `path` is in."""
+    """Raises UserError if a file has the path of a folder that `path` is in."""
     in_the_way = next((folder for folder in path.parents if folder.exists() and not folder.is_dir()), None)
     if in_the_way is not None:
         raise UserError("a file, where a directory is to be", where=in_the_way, remedy="give another name with -o")
 
 
 def check_schema_version(manifest: dict[str, Any], path: Path) -> None:
-    """Raises UserError unless the manifest is of this program's schema version."""
+    """Raises UserError unless the manifest has this program's schema version."""
     found = manifest.get("schema_version")
     if found != SCHEMA_VERSION:
         problem = f"written with table schema {found}, this recallkit reads schema {SCHEMA_VERSION}"
@@ -299,16 +299,16 @@ def digest_arrays(*arrays: np.ndarray) -> str:
 
 
 def digest_file(path: Path) -> str:
-    """The digest of a whole file, for files whose every byte matters (weights, tokenizers)."""
+    """The digest of a whole file, for files in which every byte matters (weights, tokenizers)."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def digest_weights(path: Path) -> str:
-    """`digest_file`, remembered in the cache folder for files of more than 64 MB until anything about them changes.
+    """`digest_file`, cached in the cache folder for files of more than 64 MB until anything about them changes.
 
-    Weights of many gigabytes take seconds to read. A file is known by its real path, length, inode and the times of its
-    last change, the inode's too, which no program can set back. A cache that cannot be read or written costs only time.
+    Weights of many gigabytes take seconds to read. A file is identified by its real path, length, inode and the times of the last
+    change of content and inode; no program can set back the latter. A cache that cannot be read or written costs only time.
     """
     if path.stat().st_size <= _REMEMBERED_BYTES:
         return digest_file(path)
@@ -331,7 +331,7 @@ def _file_state(path: Path) -> list[int]:
 
 
 def _read_digests() -> dict[str, list[Any]]:
-    """Real path -> state and digest of the files that are remembered; none where the cache is absent or damaged."""
+    """Real path -> state and digest of the cached files; none if the cache is absent or damaged."""
     try:
         digests = json.loads((home() / "digests.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -342,7 +342,7 @@ def _read_digests() -> dict[str, list[Any]]:
 
 
 def _remember_digest(real: str, entry: list[Any]) -> None:
-    """Adds an entry, the latest last; the oldest go. Of two processes that write at once, one may lose its entry."""
+    """Adds an entry as the latest and drops the oldest. If two processes write at once, one may lose its entry."""
     digests = {path: known for path, known in _read_digests().items() if path != real}
     kept = [*list(digests.items())[1 - _MOST_DIGESTS :], (real, entry)]
     with contextlib.suppress(OSError), replacing(home() / "digests.json") as temporary:
@@ -352,7 +352,7 @@ def _remember_digest(real: str, entry: list[Any]) -> None:
 def digest_sample(path: Path) -> str:
     """A digest of a file's length and up to 16 evenly spaced blocks of 64 KiB: quick on shards of many gigabytes.
 
-    A file of at most 1 MiB is read whole. Serves to notice a shard that was replaced, not to detect malice.
+    A file of at most 1 MiB is read whole. Meant to notice a shard that was replaced, not to detect malice.
     """
     size = path.stat().st_size
     state = hashlib.blake2b(str(size).encode(), digest_size=16)
@@ -365,13 +365,13 @@ def digest_sample(path: Path) -> str:
 
 
 def file_slug(name: str) -> str:
-    """A file name for any model's name: readable, unique, and never a path out of its folder."""
+    """A file name for any model's name: readable, unique, and never a path outside its folder."""
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name).strip("-")[-60:] or "model"
     return safe if safe == name else f"{safe}.{digest_bytes(name.encode())[:8]}"
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder of ours, if it is there."""
+    """Removes a file or a folder of ours, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

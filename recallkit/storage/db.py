@@ -1,6 +1,6 @@
-"""DuckDB: one way to connect, one way to find a query.
+"""DuckDB: connections and queries.
 
-Queries live in `queries/<stage>/<verb_noun>.sql`, one a file, with `$name` parameters; no SQL is put together from data.
+Queries are in `queries/<stage>/<verb_noun>.sql`, one per file, with `$name` parameters; no SQL is assembled from data.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def query(name: str) -> str:
 def connect(path: Path | None = None, *, read_only: bool = False, threads: int | None = None) -> duckdb.DuckDBPyConnection:
     """A connection to a database file, or to memory; no progress bar.
 
-    Whatever a query or a database asks for, it reads no other file, no variable of the program and no network, loads no
-    extension, and cannot change these settings. A file that is only read must hold tables and nothing that computes: raises
-    UserError for views and macros, which could stand in for what a query names.
+    Whatever a query or a database requests, the connection reads no other file, no environment variable and no network, loads no
+    extension, and cannot change these settings. A file that is only read must contain only tables, nothing that computes: raises
+    UserError for views and macros, which could replace what a query names.
     """
     import duckdb
 
-    where = ":memory:" if path is None else str(path.absolute())  # no prefix such as `md:` can stand before a whole path
+    where = ":memory:" if path is None else str(path.absolute())  # an absolute path has no prefix such as `md:`
     has_odd_log = "?" in where
     settings = _SETTINGS | {"enable_external_access": has_odd_log} | ({} if threads is None else {"threads": threads})
     connection = duckdb.connect(where, read_only=read_only, config=settings)
     try:
-        if has_odd_log and read_only:  # DuckDB looks for its log in another place than it allows; what is written is all our own
+        if has_odd_log and read_only:  # DuckDB looks for its log at a path that it does not allow; files that are written are our own
             connection.execute("SET allowed_paths = [$log]", {"log": ".wal?".join(where.split("?", 1))})
             connection.execute("SET enable_external_access = false")
         connection.execute("SET enable_progress_bar = false")
@@ -46,7 +46,7 @@ def connect(path: Path | None = None, *, read_only: bool = False, threads: int |
         if path is not None and read_only:
             _check_holds_tables(connection, path)
     except BaseException:
-        connection.close()  # or the next one to this file would share its settings, which are locked
+        connection.close()  # otherwise the next connection to this file would share its settings, which are locked
         raise
     return connection
 
@@ -70,21 +70,21 @@ def _check_holds_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> No
 def frame(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
     """The result of the query `name`, over views registered on the connection, as a polars frame.
 
-    Raises UserError where a file behind a view is damaged: Arrow finds it while DuckDB reads.
+    Raises UserError if a file behind a view is damaged: Arrow detects it while DuckDB reads.
     """
     import duckdb
 
     try:
         result: pl.DataFrame = connection.sql(query(name)).pl()
     except duckdb.Error as error:
-        if lacks_resources(error) or "stream registered as" not in str(error):  # the latter a mistake of ours
+        if lacks_resources(error) or "stream registered as" not in str(error):  # the latter is an error of ours
             raise
         raise UserError(f"a table is damaged ({str(error).strip().splitlines()[0]})", remedy="make it again with --force") from error
     return result
 
 
 def view_file(connection: duckdb.DuckDBPyConnection, name: str, path: Path) -> None:
-    """Makes a Parquet or CSV file a view, read as it is asked for; its name is taken literally, whatever it holds."""
+    """Makes a Parquet or CSV file a view, read on demand; its name is taken literally, whatever characters it has."""
     import pyarrow.dataset as ds
 
     connection.register(name, ds.dataset(path, format="parquet" if path.suffix == ".parquet" else "csv"))

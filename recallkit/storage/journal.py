@@ -1,8 +1,8 @@
-"""Resumable work: finished parts and a small state beside an unfinished output, so that a killed run goes on.
+"""Resumable work: finished parts and a small state beside an unfinished output, so that a killed run can be resumed.
 
 A run commits numbered parts (whole files) and after each a state (JSON). A run killed at any moment leaves the last
 committed state; the next one with the same options starts from there and produces the same bytes. Parts that do not
-depend on each other need no state: each is done when its file is there (`PartsJournal`).
+depend on each other need no state: each is done when its file exists (`PartsJournal`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STATE = "state.json"
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    """A journal's last commit. Raises UserError where it is damaged."""
+    """A journal's last commit. Raises UserError if it is damaged."""
     saved = artifacts.read_json(path)
     kinds = {"key": dict, "num_parts": int, "state": dict}
     if not isinstance(saved, dict) or any(not isinstance(saved.get(name), kind) for name, kind in kinds.items()) or saved["num_parts"] < 0:
@@ -42,8 +42,8 @@ def _read_state(path: Path) -> dict[str, Any]:
 class Journal:
     """The folder `.TARGET.partial` of an unfinished output; one process at a time.
 
-    `key` holds every option and input that decides the output's bytes. A folder left by a run with the same key is gone
-    on with; one with another key is refused, for it may hold hours of work, and `force` discards it. Raises UserError
+    `key` has every option and input that determines the output's bytes. A folder left by a run with the same key is
+    resumed; one with another key is refused, because it may contain hours of work, and `force` discards it. Raises UserError
     for that and for a folder in use.
     """
 
@@ -74,7 +74,7 @@ class Journal:
         return self
 
     def _take_lock(self) -> int:
-        """The lock, held; taken anew where the one before removed its folder meanwhile."""
+        """The lock, acquired; again if the process before removed its folder in the meantime."""
         while True:
             self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / "lock"
@@ -100,7 +100,7 @@ class Journal:
 
     @property
     def seconds(self) -> float:
-        """Seconds of work in this run and, up to their last commits, in those before it. Decides no byte of any output."""
+        """Seconds of work in this run and, up to their last commits, in earlier ones. Affects no byte of any output."""
         return self.seconds_before + time.monotonic() - self._begun
 
     @property
@@ -130,7 +130,7 @@ class Journal:
             raise UserError(problem, where=self.target, remedy="repeat its options to finish it, or discard it with --force")
 
     def note_resumed(self, done: int, unit: str) -> None:
-        """Tells the user how much an interrupted run had done, where it had done anything."""
+        """Reports how much an interrupted run had done, if anything."""
         if done:
             seconds: dict[str, Any] = {"seconds_before": self.seconds_before} if self.seconds_before else {}
             message = f"{self.target}: resuming after {done:,} {unit} of an interrupted run"
@@ -141,9 +141,9 @@ class Journal:
         return self.folder / f"part-{index:06d}"
 
     def commit(self, state: dict[str, Any], *, num_new_parts: int = 1) -> None:
-        """Records that `num_new_parts` more parts are whole on disk, and the state to go on from.
+        """Records that `num_new_parts` more parts are complete on disk, and the state from which to resume.
 
-        What `before_commit` raises ends the run with the commit before.
+        If `before_commit` raises, the run ends with the previous commit.
         """
         self.before_commit()
         self.num_parts += num_new_parts
@@ -152,16 +152,16 @@ class Journal:
         artifacts.write_json(self.folder / _STATE, saved)
 
     def finish(self) -> None:
-        """Removes the folder: the output is whole."""
+        """Removes the folder: the output is complete."""
         artifacts.remove(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of an unfinished output that do not depend on each other: done when their files are there.
+    """The parts of an unfinished output that do not depend on each other: done when their files exist.
 
-    Any number of processes and machines that share the folder write them, in any order. `mark` stands for the key:
-    what was made under another one is never taken for a part.
+    Any number of processes and machines that share the folder write them, in any order. `mark` identifies the key:
+    a file made under another key is never taken for a part.
     """
 
     folder: Path
@@ -172,15 +172,15 @@ class Parts:
         return self.folder / f"part-{self.mark}-{index:06d}"
 
     def done(self) -> set[int]:
-        """The numbers of the parts that are whole."""
+        """The numbers of the complete parts."""
         return {int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"part-{self.mark}-*")}
 
     def begun(self) -> bool:
-        """Whether there is work that could be lost: a part that is whole, or the journal of one that is not."""
+        """Whether there is work that could be lost: a complete part, or the journal of an incomplete one."""
         return bool(self.done()) or any(self.folder.glob(f".part-{self.mark}-*{artifacts.PARTIAL}/{_STATE}"))
 
     def begun_state(self, index: int) -> dict[str, Any]:
-        """The state of the journal of a part that is not whole yet; empty where there is none that can be read."""
+        """The state of the journal of an incomplete part; empty if there is none that can be read."""
         try:
             state: dict[str, Any] = artifacts.read_json(Journal(self.path(index), {}).folder / _STATE)["state"]
         except UserError:
@@ -188,7 +188,7 @@ class Parts:
         return state
 
     def settle(self, name: str, propose: Callable[[], Any]) -> Any:
-        """The value that the first of all processes proposed for `name`: all of them go on with the same."""
+        """The value that the first of all processes proposed for `name`: all of them use the same."""
         path = self.folder / f"settled-{self.mark}-{name}"
         if not path.exists():
             _write_once(path, propose())
@@ -197,9 +197,9 @@ class Parts:
 
 @contextlib.contextmanager
 def removing_damage(part: Path) -> Iterator[None]:
-    """A block that reads a part which is a Parquet file: a UserError for one that is damaged, which is removed.
+    """A block that reads a part which is a Parquet file: a damaged one is removed and raises UserError.
 
-    What the system says (a file server that is away, no memory) says nothing of the part, which stays.
+    Errors of the system (an unreachable file server, no memory) do not show that the part is damaged: it is kept.
     """
     import pyarrow as pa
 
@@ -226,7 +226,7 @@ def _mark(key: dict[str, Any]) -> str:
 
 
 def _write_once(path: Path, value: Any) -> None:
-    """Writes JSON, whole, unless the file is there already."""
+    """Writes JSON atomically, unless the file exists already."""
     mine = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     mine.write_text(json.dumps(value), encoding="utf-8")
     try:
@@ -239,7 +239,7 @@ def _write_once(path: Path, value: Any) -> None:
 
 
 class PartsJournal(Journal):
-    """A journal of independent parts. `shared` lets other processes that also say so write parts at the same time."""
+    """A journal of independent parts. With `shared`, other processes that also set it may write parts at the same time."""
 
     def __init__(self, target: Path, key: dict[str, Any], *, force: bool = False, shared: bool = False) -> None:
         super().__init__(target, key, force=force)
@@ -256,7 +256,7 @@ class PartsJournal(Journal):
         super()._load()
 
     def _may_replace(self, path: Path) -> bool:
-        """Whether the state is of another run that did no work yet, and that nobody else is at."""
+        """Whether the state is of another run that did no work yet and that no other process is running."""
         try:
             key = _read_state(path)["key"]
         except UserError:
@@ -266,7 +266,7 @@ class PartsJournal(Journal):
         return not self.shared or self._is_alone()
 
     def _is_alone(self) -> bool:
-        """Whether no other process holds the lock, which is shared."""
+        """Whether no other process has the lock, which is shared."""
         assert self._lock is not None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -276,7 +276,7 @@ class PartsJournal(Journal):
         return True
 
     def _claim(self, path: Path) -> None:
-        """Writes the state unless another process was quicker: of several with different keys one alone goes on."""
+        """Writes the state unless another process was faster: of several with different keys only one continues."""
         _write_once(path, {"key": self.key, "num_parts": 0, "state": {}})
         assert self._lock is not None
         fcntl.flock(self._lock, self._lock_kind)
@@ -289,9 +289,9 @@ class PartsJournal(Journal):
 
 
 def forget_finished(target: Path, key: dict[str, Any]) -> None:
-    """Removes the journal of an output that is whole, of a run killed before it tidied up; any other one stays.
+    """Removes the journal of a complete output, left by a run killed before it could; any other journal is kept.
 
-    `key` is what the finished output was made with: all of it stands in the key of the journal that made it.
+    `key` is that of the finished output, all of which is part of the key of the journal that made it.
     """
     journal = Journal(target, {})
     try:

@@ -1,4 +1,4 @@
-"""What every resumable result does: it is found when it is finished, refused when it is another one, resumed, and stamped.
+"""What every resumable result does: a finished one is reused, one of other options refused, an interrupted one resumed; all are stamped.
 
 result = Result(path, "tokens", options, force=force)
 if (manifest := result.reused()) is not None:
@@ -32,11 +32,11 @@ REPLACE = "choose another output with -o, or replace it with --force"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result, finished or not. `options` are everything that decides its numbers: what was made with other ones is another result.
+    """A result, finished or not. `options` are everything that determines its numbers: with other options it is another result.
 
-    `path` is its file, of several the one that is written last: once it is there, so are the `others`. `kind` is what its manifest
-    says of it, which `read` gets from the file. `force`: what is there, finished or begun, is made again; `remedy`: what to do about
-    a finished one of other options.
+    `path` is its file, the last one written if there are several: once it exists, so do the `others`. `kind` is its kind in the
+    manifest, which `read` gets from the file. `force`: existing files, finished or not, are made again; `remedy`: what to do about
+    a finished result of other options.
     """
 
     path: Path
@@ -48,9 +48,9 @@ class Result:
     read: Callable[[Path], dict[str, Any]] = artifacts.read_manifest
 
     def finished(self) -> dict[str, Any] | None:
-        """The manifest where the result is whole; None where it is to be made. Reads footers alone, so that it is asked before work.
+        """The manifest if the result is complete; None if it is to be made. Reads only footers, so that it can be called before work.
 
-        Raises UserError where it was made with other options, is damaged, or can never be written.
+        Raises UserError if it was made with other options, is damaged, or can never be written.
         """
         artifacts.check_folders(self.path)
         if self.force or not self.path.exists():
@@ -68,26 +68,26 @@ class Result:
         return manifest
 
     def is_complete(self) -> bool:
-        """Whether the result is whole; see `finished`."""
+        """Whether the result is complete; see `finished`."""
         return self.finished() is not None
 
     def reused(self) -> dict[str, Any] | None:
-        """`finished`, and the user is told that nothing is made."""
+        """`finished`, with a message to the user that nothing is made."""
         manifest = self.finished()
         if manifest is not None:
             events.note(f"{self.path} is complete: reused (--force makes it again)")
         return manifest
 
     def journal(self) -> Journal:
-        """Where the result's work is kept while it is unfinished, part after part."""
+        """The journal of the result's work while it is unfinished, part after part."""
         return Journal(self.path, self.options, force=self.force)
 
     def parts(self, *, shared: bool = False, **more: Any) -> PartsJournal:
-        """The same for parts that do not depend on each other; `more` decides their bytes, though not the result's numbers."""
+        """The same for parts that do not depend on each other; `more` determines their bytes, but not the result's numbers."""
         return PartsJournal(self.path, {**self.options, **more}, force=self.force, shared=shared)
 
     def stamp(self) -> dict[str, Any]:
-        """What the manifest of every result says: by it finished work is found again."""
+        """The fields that every result's manifest has, by which finished work is found."""
         kind = {} if self.kind is None else {"kind": self.kind}
         return {"recallkit_version": VERSION, "schema_version": SCHEMA_VERSION, **kind, "options": self.options}
 
@@ -99,13 +99,13 @@ class Result:
 
 
 MANIFEST = "manifest.json"
-"""The manifest again, beside the tables, with how long they took."""
+"""The manifest beside the tables, with the timings."""
 
 
 def read_tables(tables: type[_T], folder: Path) -> _T:
     """The frames of a dataclass such as MqarTables, each from `folder`/NAME.parquet.
 
-    Raises UserError where one is damaged or they are not of one result.
+    Raises UserError if one is damaged or they are not of the same result.
     """
     result = tables.__name__.removesuffix("Tables").lower()
     files = {field.name: folder / f"{field.name}.parquet" for field in fields(tables)}  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ def read_tables(tables: type[_T], folder: Path) -> _T:
 
 
 class Kind(NamedTuple):
-    """A kind of result that people look at: what several are called, its heading on a page, and what shows it.
+    """A kind of result that people look at: its plural, its heading on a page, and the function that shows it.
 
     `look` is the "module:function" that makes a `display.exports.Look` of its folder. A comparison of scores has sections of its own.
     """
@@ -133,4 +133,4 @@ KINDS: Mapping[str, Kind] = {
     "mqar": Kind("MQAR evaluations", "Recall of made-up pairs (MQAR)", "recallkit.mqar.view:look"),
     "profile": Kind("profiles", "What the text repeats", "recallkit.profiling.view:look"),
 }
-"""The name of a result's main file, which is the kind in its manifest -> what it is."""
+"""The name of a result's main file, which is the kind in its manifest -> its description."""

@@ -1,7 +1,7 @@
-"""What every table and manifest of ours must hold, in one place, because any of them may come back damaged or made by other tools.
+"""What every table and manifest of ours must contain, in one place, since any of them may be damaged or made by other tools.
 
-A reader that has checked a table here may rely on its columns, their types, and where they have no nulls and nothing negative.
-What figures mean together is left to those who read them.
+A reader that has checked a table here may rely on its columns, their types, and the absence of nulls and negative values where declared.
+Whether numbers are consistent with each other is checked by those who read them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AGAIN = "make it again with --force"
 
 
 class Column(NamedTuple):
-    """A column: an Arrow type, or where a query decides that `text`, `whole`, `real` or `flag`; the least that a whole number may be."""
+    """A column: an Arrow type, or, if a query determines it, `text`, `whole`, `real` or `flag`; the minimum of a whole number."""
 
     type: str
     nullable: bool = False
@@ -49,7 +49,7 @@ _FAMILIES = {
 
 
 def _columns(declared: str) -> dict[str, Column]:
-    """`a b int32, c int64?`: names and their type, in the order of the file; `?`: may be null, `-`: is -1 where there is no such thing."""
+    """`a b int32, c int64?`: names and their type, in the order of the file; `?`: may be null, `-`: -1 if there is no such value."""
     groups = [group.split() for group in declared.split(",")]
     return {name: Column(of.rstrip("?-"), of.endswith("?"), -1 if "-" in of else 0) for *names, of in groups for name in names}
 
@@ -67,19 +67,19 @@ _FIGURES = _with_ends("repeated_bigrams distinct_bigrams repeated_share ar_hit_s
 _ERRORS = "standard_error ci_low ci_high difference_error difference_low difference_high"
 
 LAYOUTS: Mapping[str, Mapping[str, Column]] = {
-    # One row a sequence: its ids, the context's first one included. From id `span_starts[i]` on they belong to document
+    # One row per sequence: its ids, the context's first one included. From id `span_starts[i]` on they belong to document
     # `span_documents[i]` of source `span_sources[i]`; `document` and `source` repeat the first span, for queries.
     "sequences": _columns(
         "sequence int32, source string, document int32, tokens list<uint32>, span_starts span_documents list<int32>, "
         "span_sources list<string>, text string"
     ),
-    # One row a predicted token, sorted by (sequence, position).
+    # One row per predicted token, sorted by (sequence, position).
     "tokens": _columns(
         "sequence position document int32, source dictionary<string>, prev_token token int32, repeated bool, distance int32?, "
         "occurrences match_length int32, train_count int64?, ar_hit bool?"
     ),
-    # One row a predicted token, in the order of `tokens`. `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the
-    # number of vocabulary entries with a larger logit; `context` the ids that the model had seen. A model with a tokenizer of its own
+    # One row per predicted token, in the order of `tokens`. `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the
+    # number of vocabulary entries with a larger logit; `context` the number of ids that the model had seen. A model with its own tokenizer
     # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and
     # `exact` says whether its tokens begin and end where this one does.
     "scores": _columns("sequence position int32, nll float32, argmax rank int32-, context int32, exact bool"),
@@ -107,7 +107,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "source kind string, distances int64, median_distance int64?, alpha alpha_ci_low alpha_ci_high float64?, "
         "x_min x_max tail_tokens int64?, tail_share ks gain_geometric gain_lognormal gain_exposed alpha_exposed float64?, note string"
     ),
-    # One row a prompt. `answer_nll`: nats per token; `answer_distance`: tokens from the value's latest occurrence to the prompt's end.
+    # One row per prompt. `answer_nll`: nats per token; `answer_distance`: tokens from the value's latest occurrence to the prompt's end.
     "recall documents": _columns(
         "model task string, version int8, prompt cut string, row int32, doc_id string, key string?, value string, "
         "prompt_tokens tokens_cut int32, truncated answer_cut bool, generation string, contains bool, contains_any bool?, "
@@ -121,11 +121,11 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "recall/by_distance": _RECALL_BUCKETS,
     "recall/by_occurrences": _RECALL_BUCKETS,
     "recall/by_length": _RECALL_BUCKETS,
-    # One row a value that is asked for. `pair`: its number among the sequence's pairs, from 0; `place`: of the query's key among the
-    # sequence's ids, from 0, without what is put before it; `distance`: ids from the pair's key to the query's; `nll`: nats; `rank`: 0
+    # One row per value asked for. `pair`: its number among the sequence's pairs, from 0; `place`: the index of the query's key in the
+    # sequence's ids, from 0, without any prefix; `distance`: ids from the pair's key to the query's; `nll`: nats; `rank`: 0
     # is best; `right`: whether the value is the model's argmax.
     "mqar queries": _columns("pairs sample pair place distance int32, nll float32, rank int32, right bool"),
-    # One row a sequence: filler ids in the tail, how many are the argmax, their summed NLL (nats).
+    # One row per sequence: filler ids in the tail, how many are the argmax, their summed NLL (nats).
     "mqar fillers": _columns("pairs sample filler_tokens filler_right int32, filler_nll float64"),
     "mqar/mqar": _columns(
         f"{_PAIR} text, pairs length whole, power real, seed whole, tokenizer text, num_samples ar_tokens filler_tokens whole, "
@@ -133,14 +133,14 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     ),
     "mqar/by_distance": _columns("model text, pairs low high num_queries whole, accuracy ar_nll ar_ppl real?"),
 }
-"""Columns of every table. A comparison's tables are named RESULT/TABLE, others by the kind in their manifests. More columns are no harm."""
+"""Columns of every table. A comparison's tables are named RESULT/TABLE, others by the kind in their manifests. More columns are allowed."""
 
 _DECLARED_NULLABLE = ("recall documents", "mqar queries", "mqar fillers")
-"""Tables whose files have always said of every column that it may be null, so that their bytes stay as they are."""
+"""Tables whose files have always declared every column nullable, so that their bytes do not change."""
 
 
 def arrow_schema(layout: str) -> pa.Schema:
-    """The schema that a table is written with, for layouts of Arrow types alone."""
+    """The schema with which a table is written, for layouts of Arrow types only."""
     import pyarrow as pa
 
     def arrow_type(name: str) -> pa.DataType:
@@ -154,13 +154,13 @@ def arrow_schema(layout: str) -> pa.Schema:
 
 
 _ADDED = {("tokens", "match_length"): "sliced before match_length existed"}
-"""Columns that came later: what is said of tables without them."""
+"""Columns added later: the error for tables without them."""
 
 _WORDS = {"text": "text", "whole": "whole numbers", "small": "whole numbers", "real": "numbers", "flag": "true or false"}
 
 
 def check_schema(schema: pa.Schema, layout: str, path: Path, *, remedy: str = _AGAIN, columns: Iterable[str] | None = None) -> None:
-    """Raises UserError where a table lacks a column of its layout (of `columns`, if given), or one is of another type."""
+    """Raises UserError if a table lacks a column of its layout (of `columns`, if given), or one has another type."""
     for name, column in LAYOUTS[layout].items():
         if columns is not None and name not in columns:
             continue
@@ -180,7 +180,7 @@ def _is_of(kind: pa.DataType, column: Column) -> bool:
         return column.nullable
     if column.family.startswith("list"):
         return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and f"list<{kind.value_type}>" == column.family
-    if column.family in ("whole", "small"):  # sums of narrower numbers would overflow where they are added up
+    if column.family in ("whole", "small"):  # sums of narrower numbers would overflow
         return bool(pa.types.is_integer(kind)) and (column.family == "small" or kind.bit_width >= 32)
     if column.family == "real":
         return bool(pa.types.is_floating(kind)) and kind.bit_width >= 32
@@ -191,7 +191,7 @@ def _is_of(kind: pa.DataType, column: Column) -> bool:
 
 
 def check_values(table: pa.Table, layout: str, path: Path, *, remedy: str = _AGAIN, most: Mapping[str, int] | None = None) -> None:
-    """Raises UserError for nulls and numbers where a layout's columns, those that are there, have none; `most`: largest numbers."""
+    """Raises UserError for nulls and negative numbers where a layout allows none, in existing columns; `most`: largest numbers."""
     import pyarrow.compute as pc
 
     for name in table.column_names:
@@ -208,7 +208,7 @@ def check_values(table: pa.Table, layout: str, path: Path, *, remedy: str = _AGA
 
 
 def check_sequences(group: pa.Table, manifest: Mapping[str, Any], path: Path, *, remedy: str = _AGAIN) -> None:
-    """Raises UserError where rows of `sequences.parquet` (`tokens`, and the spans if they are there) are no sequences."""
+    """Raises UserError if rows of `sequences.parquet` (`tokens`, and the spans if they exist) are not valid sequences."""
     import numpy as np
 
     check_values(group, "sequences", path, remedy=remedy)
@@ -225,7 +225,7 @@ def check_sequences(group: pa.Table, manifest: Mapping[str, Any], path: Path, *,
 
 
 def _are_spans(starts: np.ndarray, edges: np.ndarray, bounds: np.ndarray) -> bool:
-    """Whether spans that begin at `starts`, those of sequence i from `edges[i]` on, divide the ids of sequence i, from `bounds[i]` on."""
+    """Whether spans that begin at `starts`, those of sequence i from `edges[i]` on, partition its ids, which begin at `bounds[i]`."""
     import numpy as np
 
     per_sequence = np.diff(edges)
@@ -237,7 +237,7 @@ def _are_spans(starts: np.ndarray, edges: np.ndarray, bounds: np.ndarray) -> boo
 
 
 def _flat(group: pa.Table, name: str, path: Path, remedy: str) -> tuple[Any, Any]:
-    """The elements of a column of lists and where each list begins and the last one ends. Raises UserError for elements that are null."""
+    """The elements of a column of lists, and the offsets of the lists with the end of the last. Raises UserError for null elements."""
     lists = group[name].combine_chunks()
     elements, offsets = lists.flatten(), lists.offsets.to_numpy()
     if elements.null_count:
@@ -246,9 +246,9 @@ def _flat(group: pa.Table, name: str, path: Path, remedy: str) -> tuple[Any, Any
 
 
 def read_table(path: Path, layout: str, *, exact: bool = False, remedy: str = _AGAIN) -> pa.Table:
-    """A small table of ours as its layout says, every page of it checked; with `exact` just the layout's columns, of just its types.
+    """A small table of ours according to its layout, every page checked; with `exact` only the layout's columns, of exactly its types.
 
-    Raises UserError where it is damaged or another one.
+    Raises UserError if it is damaged or another table.
     """
     import pyarrow.parquet as pq
 
@@ -272,7 +272,7 @@ def read_frame(path: Path, layout: str, *, exact: bool = False, remedy: str = _A
 
 @contextlib.contextmanager
 def arrow_errors_as_user_errors(path: Path, remedy: str = _AGAIN) -> Iterator[None]:
-    """What Arrow raises in this block, reading `path`, as a UserError."""
+    """Converts errors of Arrow in this block, which reads `path`, to UserError."""
     import pyarrow as pa
 
     try:
@@ -288,7 +288,7 @@ def arrow_errors_as_user_errors(path: Path, remedy: str = _AGAIN) -> Iterator[No
 
 
 class Manifest(dict[str, Any]):
-    """A manifest, or an object in it: an entry that is asked for and missing is a UserError that names it."""
+    """A manifest, or an object in it: a missing entry is a UserError that names it."""
 
     path: Path | str = "a manifest"
 
@@ -297,7 +297,7 @@ class Manifest(dict[str, Any]):
 
 
 def check_manifest(manifest: Mapping[str, Any], path: Path) -> Manifest:
-    """The manifest, entries that any reader relies on checked. Raises UserError where one is of another kind than it should be."""
+    """The manifest, with the entries that any reader relies on checked. Raises UserError if one has another type than it should."""
     checked: Manifest = _guarded(manifest, path)
     for name, is_right in _ENTRIES.items():
         if name in manifest and not is_right(manifest[name]):
@@ -317,7 +317,7 @@ def _guarded(value: Any, path: Path) -> Any:
 
 
 def _is_text(value: Any) -> bool:
-    """Text that can be written: JSON can hold halves of characters."""
+    """Text that can be written: JSON can contain unpaired surrogates."""
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
@@ -347,7 +347,7 @@ def _with(**entries: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _each(inner: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """An object of such values."""
+    """An object with such values."""
     return lambda value: isinstance(value, dict) and all(map(_is_text, value)) and all(map(inner, value.values()))
 
 
@@ -395,9 +395,9 @@ _ENTRIES: dict[str, Callable[[Any], bool]] = {
     "power": _is_real,
     "scores": _each(_OPTIONS),
     "slice": _list_of(_is_text),
-    "slices": lambda value: not isinstance(value, dict) or _with(**_SLICES)(value),  # what it should be a comparison says
+    "slices": lambda value: not isinstance(value, dict) or _with(**_SLICES)(value),  # a comparison checks what it should be
     "stop_words": _with(name=_is_text, num_words=_is_count),
     "tasks": _list_of(_is_text),
     "vocabulary": _is_vocabulary,
 }
-"""Entries of manifests, of whatever table: what they are wherever they stand."""
+"""Entries of manifests, of any table: their types wherever they occur."""

@@ -1,7 +1,7 @@
-"""How long each stage of a command took, and how much went through it: kept in the manifest, told as events.
+"""How long each stage of a command took, and how much it processed: kept in the manifest, reported as events.
 
-Seconds are of a clock that only runs forward. They stand in `manifest.json` files beside the tables, never in a
-table's footer: tables of a run that was interrupted and of one that was not are the same bytes.
+Seconds are of a monotonic clock. They are in `manifest.json` files beside the tables, never in a
+table's footer: the tables of an interrupted run and of an uninterrupted one have the same bytes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEY = "timings"
-"""Where timings stand in a manifest."""
+"""The key of timings in a manifest."""
 
 
 @dataclass(slots=True)
 class Stage:
-    """A stage at work: `amounts` (unit -> how much went through it) may be set until it ends.
+    """A running stage: `amounts` (unit -> how much it processed) may be set until it ends.
 
     `seconds` are those of earlier runs until it ends, then of all of them. `resumed`: an earlier run did a part of it
-    whose seconds are not known, so that `amounts` are this run's alone.
+    whose seconds are not known, so that `amounts` are of this run only.
     """
 
     name: str
@@ -37,13 +37,13 @@ class Stage:
     amounts: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Seconds, amounts, amounts a second; `resumed` where it is so."""
+        """Seconds, amounts, amounts per second; `resumed` if it is set."""
         rates = {f"{unit}_per_second": amount / self.seconds for unit, amount in self.amounts.items() if self.seconds > 0}
         return {"seconds": self.seconds, **self.amounts, **rates, **({"resumed": True} if self.resumed else {})}
 
 
 class Timings:
-    """The stages of one output, in their order."""
+    """The stages of one output, in order."""
 
     def __init__(self) -> None:
         self._stages: dict[str, dict[str, Any]] = {}
@@ -51,9 +51,9 @@ class Timings:
 
     @contextlib.contextmanager
     def stage(self, name: str, *, of: str | None = None, before: float = 0.0, resumed: bool = False) -> Iterator[Stage]:
-        """Times a block; tells its begin, and its end where it ends well.
+        """Times a block; reports its begin, and its end if it succeeds.
 
-        `of`: which of several, for events. `before`: seconds that earlier runs spent in it. Yields the stage, to be told amounts.
+        `of`: which of several, for events. `before`: seconds that earlier runs spent in it. Yields the stage, whose amounts may be set.
         """
         stage, shown = Stage(name, before, resumed), name if of is None else f"{name} ({of})"
         events.emit("stage", f"{shown} begins", stage=name, state="begin", of=of, resumed=resumed or before > 0)
@@ -64,13 +64,13 @@ class Timings:
         events.emit("stage", f"{shown} took {stage.seconds:.1f} s", stage=name, state="end", of=of, **stage.to_json())
 
     def add(self, stage: Stage) -> None:
-        """Keeps a stage that has ended; one of the same name goes."""
+        """Keeps a stage that has ended; replaces one of the same name."""
         self._stages[stage.name] = stage.to_json()
 
     def keep(self, name: str, manifest: Path, stage: str, **facts: Any) -> None:
-        """Takes over, as `name`, a stage that an earlier run finished, from its manifest file if that says these `facts`.
+        """Adopts, as `name`, a stage that an earlier run finished, from its manifest file if that contains these `facts`.
 
-        Where it does not tell, how long this took is not known.
+        Otherwise its duration is not known.
         """
         known = read_timings(manifest, **facts)
         if known is None or stage not in known["stages"]:
@@ -79,16 +79,16 @@ class Timings:
             self._stages[name] = dict(known["stages"][stage])
 
     def to_json(self) -> dict[str, Any]:
-        """`seconds` of all stages together, `resumed` if what an earlier run did is not in them, `stages` by name."""
+        """`seconds` of all stages together, `resumed` if they exclude work of an earlier run, `stages` by name."""
         resumed = self._resumed or any(stage.get("resumed") for stage in self._stages.values())
         seconds = sum(stage["seconds"] for stage in self._stages.values())
         return {"seconds": seconds, "resumed": resumed, "stages": self._stages}
 
 
 def read_timings(path: Path, **facts: Any) -> dict[str, Any] | None:
-    """The timings in a manifest file, if it says these `facts`.
+    """The timings in a manifest file, if it contains these `facts`.
 
-    None where it is absent or damaged, says otherwise, or has none: nothing depends on timings.
+    None if the file is absent or damaged, differs in them, or has no timings: nothing depends on timings.
     """
     manifest = artifacts.json_object(path)
     found = manifest.get(KEY)
@@ -101,10 +101,10 @@ def read_timings(path: Path, **facts: Any) -> dict[str, Any] | None:
 
 
 def write_manifest(path: Path, manifest: Mapping[str, Any], timings: Timings) -> None:
-    """Writes a manifest file with timings, whole or not at all. One of another kind of result that stands there stays."""
+    """Writes a manifest file with timings, atomically. An existing one of another kind of result is kept."""
     if artifacts.json_object(path).get("kind") not in (None, manifest.get("kind")):
         return
     sorted_facts = json.loads(json.dumps(manifest, sort_keys=True))
-    with artifacts.replacing(path) as temporary:  # stages stay in their order
+    with artifacts.replacing(path) as temporary:  # stages keep their order
         text = json.dumps({**sorted_facts, KEY: timings.to_json()}, indent=2, ensure_ascii=False)
         temporary.write_text(text + "\n", encoding="utf-8")
