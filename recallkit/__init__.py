@@ -86,10 +86,10 @@ _PLACES = {
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 
 
-if not TYPE_CHECKING:  # to a type checker it would say that every name is there
+if not TYPE_CHECKING:  # a type checker would conclude from it that every name exists
 
     def __getattr__(name: str) -> object:
-        """What `__all__` names, imported when it is first asked for."""
+        """The names in `__all__`, imported when they are first used."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found: object = getattr(import_module(_MODULES[name]), "slice_" if name == "slice" else name)

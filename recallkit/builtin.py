@@ -1,7 +1,7 @@
 """The built-in default: text that every Python installation contains, sliced once in the user's cache folder, and models for it.
 
 `count`, `slice`, `score`, `gap` and `demo` use it when no input is given, so that each works with nothing downloaded
-and nothing prepared. The counts are those of the very tokens that the models of the zoo were trained on.
+and nothing prepared. The counts are those of the same tokens that the models of the zoo were trained on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIKELIHOOD_MODELS = RECALL_MODELS[1:]
 """Those of them that have likelihoods, which lm-eval's own tasks need."""
 
 RARE = slicing.RareCount(5)
-"""5 occurrences in the 3 million training tokens of the zoo, 1,667 a billion. The papers' 125 a billion would be none at all."""
+"""5 occurrences in the 3 million training tokens of the zoo, 1,667 per billion. The papers' 125 per billion would be less than one."""
 
 _LAYOUT = 2
 """Version of the cache folder's contents; since 2, slices have `match_length`."""
@@ -75,9 +75,9 @@ def comparison(slices_folder: Path | None = None) -> Path:
 
 
 def resolve_count_defaults(text: TextOptions, out: Path | None, *, is_builtin: bool) -> tuple[TextOptions, Path]:
-    """The text that `count` reads and the file it writes; a text without sources is the built-in one.
+    """The text that `count` reads and the file that it writes; a text without sources is the built-in one.
 
-    Without `out` it is a file here, or, where nothing else is given (`is_builtin`), one in the cache folder.
+    Without `out` it is a file here, or, if nothing else is given (`is_builtin`), one in the cache folder.
     """
     text = replace(text, sources=tuple(text.sources) or TRAINING_TEXT.sources, default_split=TRAINING_TEXT.default_split)
     return text, results_folder("counts.duckdb", out, is_builtin=is_builtin)
@@ -133,5 +133,5 @@ def resolve_slice_defaults(
 
 
 def results_folder(name: str, out: Path | None, *, is_builtin: bool) -> Path:
-    """Where results go: `out`, else `name` in the cache for what is built in, else `name` here."""
+    """The folder of results: `out`, else `name` in the cache for built-in input, else `name` here."""
     return out or (folder() / name if is_builtin else Path(name))

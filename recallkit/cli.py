@@ -1,6 +1,6 @@
-"""The command line as a program: a command run, one line on stderr for whatever a user can mend, the exit status.
+"""The command line as a program: runs a command, prints one line on stderr for errors a user can correct, sets the exit status.
 
-Nothing heavy is imported before a command needs it, so that `--help` answers at once.
+Nothing heavy is imported before a command needs it, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def run(arguments: list[str] | None = None) -> None:
     """Runs a command; exits 0, 1 (it failed), 2 (usage), 70 (a defect of recallkit), 130 (interrupted) or 143 (terminated;
     the same command resumes).
 
-    `--log-json` may stand before the command's name or behind it.
+    `--log-json` may be given before or after the command's name.
     """
     given = sys.argv[1:] if arguments is None else arguments
     command = next((word for word in given if not word.startswith("-")), None)
@@ -36,19 +36,19 @@ def run(arguments: list[str] | None = None) -> None:
     try:
         with _insistent_interrupts(interrupts):
             status: Any = app(args=given, standalone_mode=False)
-    except BaseException as error:  # whatever an interrupt was turned into on its way is an interrupt still
+    except BaseException as error:  # an interrupt is an interrupt, whatever it was converted to on its way
         if not interrupts:
             _explain(error)
             raise
         status = EXIT_INTERRUPTED
     if status == EXIT_INTERRUPTED:  # typer turns Ctrl-C inside a command into this status
-        what = "nothing was written" if command == "bench" else "the same command resumes from here"  # what times itself keeps nothing
+        what = "nothing was written" if command == "bench" else "the same command resumes from here"  # a benchmark keeps nothing
         _stop_interrupted(what, is_terminated=signal.SIGTERM in interrupts)
     sys.exit(status if isinstance(status, int) else 0)
 
 
 def _start_events(given: list[str], command: str | None) -> list[str]:
-    """Makes events of stderr where that is asked for, before anything can go wrong; returns what is left of the arguments."""
+    """Writes events to stderr if requested, before anything can fail; returns the remaining arguments."""
     options = given[: given.index("--")] if "--" in given else given
     if events.OPTION in options or events.are_on():
         events.start(command)
@@ -57,11 +57,11 @@ def _start_events(given: list[str], command: str | None) -> list[str]:
 
 @contextlib.contextmanager
 def _insistent_interrupts(heard: list[signal.Signals]) -> Iterator[None]:
-    """Ctrl-C, and SIGTERM, which batch systems send before they kill, raise KeyboardInterrupt where it is safe, again until it is heard.
+    """Ctrl-C, and SIGTERM, which batch systems send before they kill, raise KeyboardInterrupt where it is safe, until it takes effect.
 
-    Python drops an exception that falls into a destructor. One that falls into an import can leave the import lock
-    taken, and the program waits for ever, or is taken by a library for a missing package: there it waits for the end.
-    `heard` is empty as long as nobody asked for an end. Once the block has ended on such a request, further ones are
+    Python drops an exception that is raised in a destructor. One raised in an import can leave the import lock
+    taken, so that the program waits for ever, or a library takes it for a missing package: there it waits for the end.
+    `heard` is empty until an end is requested. Once the block has ended on such a request, further ones are
     ignored: a repetition already under way, or a second Ctrl-C, would otherwise end the interpreter by the signal.
     """
     waiting: list[threading.Timer] = []
@@ -124,7 +124,7 @@ def _os_error(error: OSError) -> UserError:
 
 
 def _explain(error: BaseException) -> None:
-    """Ends the program with a line for what a user can mend: our errors, usage errors, the system's, a full disk."""
+    """Ends the program with one line for an error a user can correct: ours, usage errors, the system's, a full disk."""
     if isinstance(error, UserError):
         _stop(error, EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
     if isinstance(error, OSError):
@@ -141,7 +141,7 @@ def _explain(error: BaseException) -> None:
 
 
 def _stop_defective(error: BaseException) -> None:
-    """A defect of recallkit is one line as well; its traceback is in a file, or in the event."""
+    """Reports a defect of recallkit in one line as well; its traceback is in a file, or in the event."""
     problem = f"internal error ({type(error).__name__}: {_first_line(error)})"
     lines = "".join(traceback.format_exception(error))
     if events.are_on():
@@ -157,7 +157,7 @@ def _stop_defective(error: BaseException) -> None:
 
 
 def _write_report(lines: str) -> str:
-    """Writes where an error came from, for those who can mend it, to a new file; returns its path."""
+    """Writes where an error came from, for those who can fix it, to a new file; returns its path."""
     import platform
     import shlex
     import tempfile
@@ -176,7 +176,7 @@ def _first_line(error: BaseException) -> str | None:
 
 
 def _show_usage(error: Any) -> None:
-    """What typer says of options that it cannot take, and its status."""
+    """Prints typer's message on options that it cannot accept, and exits with its status."""
     status = int(getattr(error, "exit_code", EXIT_USAGE))
     if not events.are_on():
         error.show()

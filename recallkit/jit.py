@@ -28,7 +28,7 @@ cpu_target.target_context.refresh()
 
 
 def _keep_what_is_compiled() -> tempfile.TemporaryDirectory[str] | None:
-    """A cache folder for this process, where numba finds no writable one."""
+    """A cache folder for this process, if numba finds no writable one."""
     try:
         FunctionCache(_keep_what_is_compiled)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The commands, each the function of Python's too; a module a command, and beside it the functions that Python alone has."""
+"""The commands, which are also the functions of the Python API; one module per command, with related functions of Python only."""
 
 COMMANDS = {
     "demo": "recallkit.commands.demo",
@@ -17,4 +17,4 @@ COMMANDS = {
     "bench": "recallkit.commands.bench",
     "doctor": "recallkit.commands.doctor",
 }
-"""Where each is declared, in the order in which the help lists them."""
+"""The module of each command, in the order of the help."""

@@ -1,9 +1,9 @@
-"""One declaration, two callers: a function with declared parameters is a command of the command line and a function of Python.
+"""One declaration, two interfaces: a function with declared parameters is both a command of the command line and a Python function.
 
 `command` takes a function whose parameters are `Annotated` with an `Option` or an `Argument` and which returns an `Outcome`.
-What it gives is the function as Python calls it: arguments are checked by their declarations, and the outcome's value is
-returned. The command is kept in `DECLARED`, for `recallkit.commands.app` to make it of the same declarations: words are
-read and checked by them, and the outcome is printed, as JSON with `--json`, and written to files with `--export` and `--figures`.
+It returns the function for Python: arguments are checked against their declarations, and the outcome's value is
+returned. The command is kept in `DECLARED`, from which `recallkit.commands.app` makes the command line: words are
+parsed and checked by the same declarations, and the outcome is printed, as JSON with `--json`, or written with `--export`, `--figures`.
 """
 
 import functools
@@ -30,15 +30,15 @@ T = TypeVar("T")
 E = TypeVar("E")
 
 MOST_SHOWN = 1 << 16
-"""Bounds above this one are the machine's: they are checked, and help does not show them."""
+"""Larger bounds are the machine's: they are checked, but not shown in the help."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the command line, and an argument of Python's function.
+    """An option of the command line, and an argument of the Python function.
 
-    `flags` are `--name` of the parameter if none are given; `default` is what help calls the default of a parameter that is None.
-    `least` and `most` bound a number. `parse` takes what is given, a word or a value, and raises ValueError with the remedy.
+    `flags` default to `--name` of the parameter; `default` is the help's name for the default of a parameter that is None.
+    `least` and `most` bound a number. `parse` converts what is given, a word or a value, and raises ValueError with the remedy.
     Several values are given by repeating the option, or `joined` with commas.
     """
 
@@ -54,15 +54,15 @@ class Option:
 
 
 class Argument(Option):
-    """The same by its place instead of a flag."""
+    """The same, given by position instead of a flag."""
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What a command found, in every form that it can be asked for; only the one that is asked for is made.
+    """The result of a command, in every form that can be requested; only the requested one is made.
 
     `exports` are frames by name (a dataclass or a mapping), tables as they are printed, and the folder, if there is one.
-    `failure` ends the command with status 1, after a note if it has words.
+    `failure` ends the command with status 1, after a note if it is not empty.
     """
 
     value: Callable[[], T]
@@ -75,19 +75,19 @@ class Outcome(Generic[T]):
 
 @dataclass(frozen=True)
 class Parameter:
-    """A declared parameter: what its annotation says."""
+    """A declared parameter: the content of its annotation."""
 
     name: str
     option: Option
     default: Any
     kind: type
-    """bool, int, float, an Enum, or str for everything that is taken as it is given."""
+    """bool, int, float, an Enum, or str for everything that is not converted."""
     choices: tuple[str, ...]
     is_many: bool
 
     @classmethod
     def declared(cls, name: str, annotation: Any, default: Any) -> "Parameter | None":
-        """Of `Annotated[type, Option(...)]`; None for a parameter that is not declared so."""
+        """From `Annotated[type, Option(...)]`; None for a parameter without such a declaration."""
         option = next((each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Option)), None)
         if option is None:
             return None
@@ -101,22 +101,22 @@ class Parameter:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What it is called on the command line."""
+        """Its names on the command line."""
         return self.option.flags or (f"--{self.name.replace('_', '-')}",)
 
     @property
     def is_repeated(self) -> bool:
-        """Whether several values are several words."""
+        """Whether several values are given as several words."""
         return self.is_many and not self.option.joined
 
     @property
     def metavar(self) -> str:
-        """What stands for a value in help; nothing where there is none."""
+        """The placeholder for a value in the help; empty if there is none."""
         usual = {bool: "", int: "N", float: "NUMBER"}.get(self.kind, "TEXT")
         return self.option.metavar or "|".join(self.choices) or usual
 
     def help(self) -> str:
-        """What it is, its bounds where they are of interest, its default."""
+        """Its description, its bounds if they are of interest, its default."""
         least, most = self.option.least, self.option.most
         has_none = self.kind is bool or self.default in (None, inspect.Parameter.empty)
         default = self.option.default or ("" if has_none else str(self.default))
@@ -124,7 +124,7 @@ class Parameter:
         return self.option.help + bounds + (f"  [default: {default}]" if default else "")
 
     def take(self, given: Any) -> Any:
-        """An argument of Python's, checked: a number as such, several as a list of them. Raises UsageError for a wrong one."""
+        """An argument from Python, checked: one number as it is, several as a list. Raises UsageError for an invalid one."""
         if given is None or (self.kind is str and not self.choices and self.option.parse is None):
             return given
         is_many = self.is_many and isinstance(given, Iterable) and not isinstance(given, str)
@@ -132,8 +132,8 @@ class Parameter:
         return taken if self.is_many else taken[0]
 
     def read(self, word: Any) -> Any:
-        """A word of the command line as a value, several where they are joined with commas. Raises UsageError for a wrong one."""
-        if not isinstance(word, str):  # a default, or read already
+        """A word of the command line as a value, several if joined with commas. Raises UsageError for an invalid one."""
+        if not isinstance(word, str):  # a default, or parsed already
             return word
         words = [each.strip() for each in word.split(",") if each.strip()] if self.option.joined else [word]
         name = self.metavar if isinstance(self.option, Argument) else self.flags[-1]
@@ -147,7 +147,7 @@ class Parameter:
             return word
 
     def _checked(self, given: Any, where: str) -> Any:
-        """A value. Raises UsageError, which names `where`, for one that is of another kind, out of bounds or none of the choices."""
+        """A value. Raises UsageError, which names `where`, for one of another type, out of bounds or not among the choices."""
         option = self.option
         if option.parse is not None:
             try:
@@ -175,7 +175,7 @@ def _as_number(given: Any, kind: type, where: str) -> int | float:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the command line. `parameters` are those of its function, `words` the dataclass of its options that Python's has not."""
+    """A command of the command line. `parameters` are those of its function, `words` the dataclass of options that Python does not have."""
 
     name: str
     function: Callable[..., Outcome[Any]]
@@ -187,7 +187,7 @@ class Command:
 
     @property
     def options(self) -> list[Parameter]:
-        """All that the command takes, in the order of its help."""
+        """All options of the command, in the order of its help."""
         more = [("figures", FIGURES)] * self.draws + [("export", EXPORT)] * self.exports
         common = [Parameter.declared(name, annotation, None) for name, annotation in more]
         last = [self.parameters["force"]] if "force" in self.parameters else []
@@ -196,7 +196,7 @@ class Command:
         return [each for each in (*first, *own, *common, *last, Parameter.declared("as_json", JSON, default=False)) if each is not None]
 
     def run(self, **given: Any) -> int:
-        """Runs it with what was given, prints and writes what it found; returns the exit status."""
+        """Runs it with the given arguments, prints and writes the outcome; returns the exit status."""
         from recallkit.display import console
         from recallkit.display.console import print_files
 
@@ -253,11 +253,11 @@ EXPORT = Annotated[
 FIGURES = Annotated[File | None, Option("Also write the figures there, as SVG and PNG for a paper.", metavar="DIR")]
 
 DECLARED: dict[str, Command] = {}
-"""The commands by their names, as far as their modules are imported."""
+"""The commands by name, as far as their modules are imported."""
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """A function of Python's alone: its arguments are checked by their declarations."""
+    """A function of the Python API only: its arguments are checked against their declarations."""
     return _python(function, _parameters(function), function)
 
 
@@ -274,10 +274,10 @@ def command(
 
 
 def command(name: str, *, example: str, words: type | None = None, exports: bool = False, draws: bool = False) -> Any:
-    """Makes a function the command of this `name`, and the function that Python calls; the first paragraph of its docstring is the help.
+    """Makes a function the command `name`, and the function that Python calls; the first paragraph of its docstring is the help.
 
-    `example` is a command line, the last line of the help. `exports` and `draws`: it takes `--export`, `--figures`. `words` is a
-    dataclass of options that the command line alone has: the function's first parameter, which is None from Python.
+    `example` is a command line, the last line of the help. `exports` and `draws`: it accepts `--export`, `--figures`. `words` is a
+    dataclass of options of the command line only: the function's first parameter, which is None from Python.
     """
 
     def made(function: Callable[..., Outcome[Any]]) -> Callable[..., Any]:
@@ -297,7 +297,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
 def _python(
     function: Callable[..., Any], parameters: Mapping[str, Parameter], call: Callable[..., Any], skip: int = 0
 ) -> Callable[..., Any]:
-    """`call` with checked arguments, under the name of `function`: its types without their declarations, its help with them."""
+    """`call` with checked arguments, under the name of `function`: its types without the declarations, its docstring with them."""
     whole = inspect.signature(function)
     bare = [
         each.replace(annotation=get_args(each.annotation)[0] if each.name in parameters else each.annotation)

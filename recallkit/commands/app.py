@@ -1,4 +1,4 @@
-"""The command line as a whole, made of the declarations of the commands: its name, its version, how it ends."""
+"""The command line as a whole, made from the declarations of the commands: its name, its version, its exit status."""
 
 import inspect
 from importlib import import_module
@@ -54,7 +54,7 @@ def _version(value: bool) -> None:
 
 
 def _log_json(value: bool) -> None:
-    if value:  # the command line hears it before this, wherever it is
+    if value:  # handled before this, wherever it is given
         events.start()
 
 
@@ -77,12 +77,12 @@ def _root(
 
 
 def _shown(text: str) -> str:
-    """Help as it is written: square brackets are markup to typer unless they are escaped."""
+    """Help text as written: square brackets are markup to typer unless they are escaped."""
     return text.replace("[", "\\[")
 
 
 def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
-    """A parameter as typer takes it: words, which the declaration reads."""
+    """A parameter for typer: words, which the declaration parses."""
     option, is_flag = parameter.option, parameter.kind is bool
     kind: Any = bool if is_flag else list[str] if parameter.is_repeated else str
     said: dict[str, Any] = {"help": _shown(parameter.help()), "show_default": False, "metavar": parameter.metavar}
@@ -93,7 +93,7 @@ def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
 
 
 def as_typer(app: typer.Typer, command: Command) -> None:
-    """Adds a declared command to `app`: typer calls a function whose signature is made of the command's options."""
+    """Adds a declared command to `app`: typer calls a function whose signature is made from the command's options."""
 
     def run(**given: Any) -> int:
         return command.run(**{name: None if value == [] and name in repeated else value for name, value in given.items()})

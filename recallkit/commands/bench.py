@@ -1,4 +1,4 @@
-"""How fast this machine is: `bench`."""
+"""The speed of this machine: `bench`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated

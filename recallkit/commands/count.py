@@ -85,9 +85,9 @@ def _row(file: Path, meta: dict[str, Any]) -> "pl.DataFrame":
 
 
 def zoo_counts() -> Path:
-    """The counts of the 3 million tokens that the zoo's models were trained on, made in the cache folder if they are not there.
+    """The counts of the 3 million tokens that the zoo's models were trained on, made in the cache folder if they do not exist.
 
-    What `counts` is to be where other text than the built-in one is sliced for models of the zoo.
+    Use them as `counts` to slice text other than the built-in one for models of the zoo.
     """
     from recallkit import builtin
 
@@ -98,7 +98,7 @@ def zoo_counts() -> Path:
 def bigrams(
     counts: opt.Counts = None, *, limit: Annotated[int | None, Option("The most frequent ones only.", least=1, most=config.MOST)] = None
 ) -> "pl.DataFrame":
-    """The bigrams of a counts table, the most frequent first, `limit` of them; without `counts` those of the zoo's training.
+    """The `limit` most frequent bigrams of a counts table, the most frequent first; without `counts` those of the zoo's training.
 
     Columns: first, second (ids), count (in training). Reads the table into memory, 16 bytes per bigram.
     """

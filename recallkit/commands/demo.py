@@ -1,4 +1,4 @@
-"""The whole way on the built-in text: `demo`."""
+"""All stages on the built-in text: `demo`."""
 
 from typing import TYPE_CHECKING
 

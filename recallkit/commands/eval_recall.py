@@ -24,7 +24,7 @@ Out = Annotated[
 
 @dataclass(frozen=True)
 class StockTasks:
-    """What the command line alone has: `eval_stock` is a function."""
+    """Options of the command line only: in Python, `eval_stock` is a function."""
 
     lm_eval_task: Annotated[
         str | Sequence[str] | None,
@@ -164,7 +164,7 @@ def eval_stock(
 ) -> "pl.DataFrame":
     """Tasks of lm-eval, unchanged: names, paths of YAML files, `commonsense` for the six of Based; `eval-recall --lm-eval-task`.
 
-    Returns a row a model, task and metric: model, task, version, metric, filter, value, standard_error, num_documents.
+    Returns one row per model, task and metric: model, task, version, metric, filter, value, standard_error, num_documents.
     """
     from recallkit import builtin, recall
     from recallkit.recall.stock_tasks import lm_eval_names, plan_stock, task_names

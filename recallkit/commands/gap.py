@@ -20,7 +20,7 @@ ArShare = Annotated[
 
 @dataclass(frozen=True)
 class GapWords:
-    """What the command line alone has: `gap_of_table` is a function, and a status is no result."""
+    """Options of the command line only: in Python, `gap_of_table` is a function, and an exit status is no result."""
 
     table: Annotated[
         File | None,
@@ -60,7 +60,7 @@ def gap(
 ) -> Outcome["GapTables"]:
     """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals.
 
-    Between the models of the zoo if none is named. Scores what is not scored yet. The tables also go to `out`
+    Between the models of the zoo if none is named. Scores what is not scored yet. The tables are also written to `out`
     (`read_comparison` reads them). Columns: see `GapTables`; `by_count` is Figure 1 of Zoology.
     """
     from recallkit import attribution, builtin, scoring
@@ -111,7 +111,7 @@ def _published(table: File, reference: str | None, ar_share: float | None, out: 
 def gap_of_table(table: File, *, reference: str | None = None, ar_share: ArShare = None) -> "PublishedGap":
     """The same arithmetic on printed perplexities, `recallkit gap --table`: a CSV with columns model, all, ar, other.
 
-    Without `reference` the first row is it; without `ar_share` the share of AR hits follows from its three perplexities.
+    By default `reference` is the first row, and `ar_share`, the share of AR hits, follows from its three perplexities.
     """
     from recallkit.attribution.published import attribute_published
 
@@ -119,7 +119,7 @@ def gap_of_table(table: File, *, reference: str | None = None, ar_share: ArShare
 
 
 def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison":
-    """What `gap` wrote: its tables, the reference, the models (best first), the manifest of how it was measured.
+    """The result of `gap`: its tables, the reference, the models (best first), the manifest of how it was measured.
 
     `folder` is that of the tables, or a slice directory that contains exactly one comparison.
     """

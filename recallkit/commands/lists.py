@@ -1,4 +1,4 @@
-"""What there is: models, kinds of text, recall tasks."""
+"""Lists of models, kinds of text and recall tasks."""
 
 from typing import Annotated, Any
 

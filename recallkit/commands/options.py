@@ -1,4 +1,4 @@
-"""Options that more than one command has, each declared once, and what becomes of the values that are given."""
+"""Options of more than one command, each declared once, and the conversion of their values."""
 
 from collections.abc import Sequence
 from os import PathLike, fspath
@@ -35,17 +35,17 @@ def text(given: File | None) -> str | None:
 
 
 def names(given: File | Sequence[File] | None) -> list[str]:
-    """One name or many as a list of them: a string is one name and never its letters."""
+    """One name or many as a list: a string is one name, not a sequence of letters."""
     return [] if given is None else [fspath(given)] if isinstance(given, str | PathLike) else [fspath(each) for each in given]
 
 
 def numbers(given: int | Sequence[int] | None) -> list[int]:
-    """One number or many as a list of them."""
+    """One number or many as a list."""
     return [] if given is None else list(given) if isinstance(given, Sequence) else [given]
 
 
 def amount(given: int | str | None) -> int | None:
-    """A number of tokens, such as 10M. Raises ValueError where it is none."""
+    """A number of tokens, such as 10M. Raises ValueError for anything else."""
     try:
         return None if given is None else config.parse_amount(str(given))
     except (ValueError, OverflowError) as error:
@@ -63,7 +63,7 @@ def text_options(
     *,
     skip_bad: bool,
 ) -> "TextOptions":
-    """The text that is meant; without sources the built-in one, which `builtin` fills in with its split."""
+    """The requested text; without sources the built-in one, to which `builtin` adds its split."""
     from recallkit.text.open_text import TextOptions
 
     named = tuple(names(sources))
@@ -74,7 +74,7 @@ def text_options(
 
 
 def model_names(given: str | Sequence[str] | None, default: Sequence[str] = ()) -> list[str]:
-    """The models that are named, else those of `default`. Raises UsageError where there are none."""
+    """The models that are named, else those of `default`. Raises UsageError if there are none."""
     found = list(default) if given is None else names(given)
     if not found:
         raise UsageError("no model is named", where="MODEL", remedy="name one, or leave it out for the built-in ones")
@@ -82,7 +82,7 @@ def model_names(given: str | Sequence[str] | None, default: Sequence[str] = ()) 
 
 
 def nothing_given(*values: Any) -> bool:
-    """Whether each option was left out: None, a flag that is not set, or False for "as usual"."""
+    """Whether each option was omitted: None, a flag that is not set, or False for "as usual"."""
     return all(value is None or value is False for value in values)
 
 

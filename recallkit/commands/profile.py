@@ -40,7 +40,7 @@ def profile(
 ) -> Outcome["ProfileTables"]:
     """Profile a text by source: repeated bigrams per sequence, their distances and positions, AR hits; in bounded memory, resumes.
 
-    Text in the same words as for `slice`, or a slice directory as `slices`. Columns: see `ProfileTables`.
+    The text is given as for `slice`, or as a slice directory, `slices`. Columns: see `ProfileTables`.
     """
     from recallkit import builtin, profiling
     from recallkit.profiling.charts import profile_figures

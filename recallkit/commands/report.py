@@ -1,4 +1,4 @@
-"""Results as a page that people look at: `report`; and their figures for Python."""
+"""Results as a page for readers: `report`; and their figures for Python."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,7 +65,7 @@ def write_report(
 
 
 def _print_report(written: "Report") -> None:
-    """Where the page is, what it contains, and where the figures are."""
+    """Prints where the page is, what it contains, and where the figures are."""
     from recallkit.display import console
     from recallkit.display.console import print_files
 
@@ -76,9 +76,9 @@ def _print_report(written: "Report") -> None:
 
 
 def figures(of: Union[File, "Comparison"]) -> "dict[str, Chart]":
-    """The figures of results by name, as altair charts in the colours of a paper: shown by a notebook, `.save("x.svg")`.
+    """The figures of results by name, as altair charts in the colours of a paper: shown in a notebook, `.save("x.svg")`.
 
-    `of` is a comparison, or a folder of what `gap`, `profile`, `eval_mqar` and `eval_recall` wrote: the figures of a report.
+    `of` is a comparison, or a folder that `gap`, `profile`, `eval_mqar` or `eval_recall` wrote: the figures of a report.
     """
     import altair as alt
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _share(text: str) -> tuple[int, int]:
-    """`3/16`: the third of 16. Raises ValueError for another."""
+    """`3/16`: the third of 16. Raises ValueError for anything else."""
     place, _, shares = text.partition("/")
     if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= config.LONGEST):
         raise ValueError(f"{text!r} is no share; give one such as 3/16, from 1/16 to 16/16")
@@ -24,7 +24,7 @@ def _share(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ScoreWords:
-    """What the command line alone has: one of many jobs, which a scheduler starts; `check_scores` is a function."""
+    """Options of the command line only: one of many jobs, started by a scheduler; in Python, `check_scores` is a function."""
 
     share: Annotated[
         tuple[int, int] | None,
@@ -79,7 +79,7 @@ def score(
 ) -> Outcome["pl.DataFrame"]:
     """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes.
 
-    Returns a row a model: model, tokens, nll_nats (mean per token), ppl, accuracy (share of tokens that no vocabulary entry
+    Returns one row per model: model, tokens, nll_nats (mean per token), ppl, accuracy (share of tokens that no vocabulary entry
     outranks), dtype, path (the Parquet file). The scores themselves: `tokens`.
     """
     from recallkit import builtin, scoring
@@ -125,7 +125,7 @@ def score(
 
 
 def _rows(folder: Path, manifests: Mapping[str, Mapping[str, Any]]) -> "pl.DataFrame":
-    """A row a model."""
+    """One row per model."""
     import polars as pl
 
     from recallkit.scoring import score_path
@@ -150,8 +150,8 @@ def check_scores(
 ) -> "pl.DataFrame":
     """Compares the scores of a few sequences with a float64 computation on CPU, as `recallkit score --check` does.
 
-    Returns a row a model: model, tokens, largest and mean (absolute differences of NLLs in nats), sequence and position
-    (where the largest is), same_argmax (fraction of tokens; null where argmaxes do not compare).
+    Returns one row per model: model, tokens, largest and mean (absolute differences of NLLs in nats), sequence and position
+    (of the largest), same_argmax (fraction of tokens; null if argmaxes cannot be compared).
     """
     import polars as pl
 

@@ -31,9 +31,9 @@ def slice_(
 
     An AR hit completes a bigram that occurred before in its sequence and occurs at most `max_count` times in training, or at
     most `max_rate` times per billion training tokens. Without `counts` only repetition is labelled. Without `sources` it
-    reads the built-in text with the counts of the zoo's training, and what is rare among those.
+    reads the built-in text with the counts of the zoo's training, and their threshold for rare.
 
-    Returns a row a source, ALL first: source, tokens, repeated, repeated_share, ar_hits, ar_hit_share (fractions of the
+    Returns one row per source, ALL first: source, tokens, repeated, repeated_share, ar_hits, ar_hit_share (fractions of the
     row's tokens; the last two null without counts). The labels themselves: `tokens`.
     """
     from recallkit import builtin

@@ -59,9 +59,9 @@ def show_tokens(
 
 
 def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> "tuple[Path, Comparison | None]":
-    """The slice directory, and the comparison that names models: none needed where both `is_named`, nor where there is none.
+    """The slice directory, and the comparison that names models, which may be None if both `is_named` or there is none.
 
-    Raises UserError where there is nothing to show, or several comparisons to choose from.
+    Raises UserError if there is nothing to show, or several comparisons to choose from.
     """
     from recallkit import attribution, builtin
     from recallkit.attribution.comparison import find_comparison, read_comparison
@@ -75,7 +75,7 @@ def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> "tuple
     is_comparison = (folder / "gap.parquet").is_file()
     if not is_comparison and (folder / "tokens.parquet").is_file():
         has_comparison = any((folder / "gap").glob("*/gap.parquet"))
-        # It gives no more than names here: labels may have been made again since.
+        # Only the names are used here: labels may have been made again since.
         return folder, read_comparison(find_comparison(folder)) if has_comparison and not is_named else None
     if not is_comparison:
         raise UserError("neither a comparison nor slices", where=folder, remedy="name a directory of `recallkit gap` or `recallkit slice`")
@@ -86,7 +86,7 @@ def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> "tuple
 
 
 def _models(comparison: "Comparison | None", reference: str | None, model: str | None) -> tuple[str | None, str | None]:
-    """The reference and the model, as given, else of the comparison. A reference alone is a model alone."""
+    """The reference and the model, as given, else those of the comparison. A reference alone is returned as the model."""
     if comparison is not None:
         reference = reference or comparison.reference
         others = [name for name in comparison.models if name != reference] or [comparison.reference]
@@ -97,7 +97,7 @@ def _models(comparison: "Comparison | None", reference: str | None, model: str |
 
 
 def _behind(comparison: "Comparison", model: str) -> float:
-    """How far a model is behind the reference on AR hits, in nats per token."""
+    """How much worse a model is than the reference on AR hits, in nats per token."""
     row = comparison.totals.get((model, "ar_hit"))
     return 0.0 if row is None or row["delta_nll"] is None else float(row["delta_nll"])
 
@@ -110,15 +110,15 @@ def _slices(given: File | None) -> Path:
 
 
 def tokens(slices: File | None = None, models: str | Sequence[str] | Mapping[str, str] = ()) -> "pl.LazyFrame":
-    """Every predicted token of a slice directory with its labels, and with what the scores of `models` say beside them.
+    """Every predicted token of a slice directory with its labels and the scores of `models`.
 
     Columns of the labels: sequence, position, document, source, prev_token, token, repeated, distance (tokens back to the
     bigram's latest earlier occurrence), occurrences (earlier ones), match_length (the longest preceding context shared with an
     earlier occurrence, in tokens), train_count, ar_hit. Of each model: nll_NAME (nats), argmax_NAME, rank_NAME (0 is best),
     where NAME is the model, or its name in the mapping {NAME: model}.
 
-    Lazy: only the columns that a query asks for are read. Row i of labels and scores is the same token; that they are of
-    the same sequences is checked here. Raises UserError where a model has no scores of these slices (`score` makes them).
+    Lazy: only the columns that a query requests are read. Row i of labels and scores is the same token; that they are of
+    the same sequences is checked here. Raises UserError if a model has no scores of these slices (`score` makes them).
     """
     import polars as pl
 
@@ -135,7 +135,7 @@ def tokens(slices: File | None = None, models: str | Sequence[str] | Mapping[str
 
 
 def _score_columns(labels: Path, model: str, name: str) -> "pl.LazyFrame":
-    """What a model's scores say of every token, named for it. Raises UserError where there are none of these labels."""
+    """A model's scores of every token, in columns named for it. Raises UserError if there are none of these labels."""
     import polars as pl
 
     from recallkit import scoring
@@ -152,7 +152,7 @@ def _score_columns(labels: Path, model: str, name: str) -> "pl.LazyFrame":
 def token_texts(slices: File | None = None) -> "pl.DataFrame":
     """The text of every id of a slice directory's tokenizer, to be joined with `tokens` on token or prev_token.
 
-    Columns: token (id), text; bytes that are no whole character become U+FFFD.
+    Columns: token (id), text; bytes that are not a whole character become U+FFFD.
     """
     import polars as pl
 
