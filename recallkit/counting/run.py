@@ -1,7 +1,7 @@
-"""Counts training text in one process or many: plans ranges of shards, counts those that are missing, and merges them.
+"""Counts training text in one process or many: plans ranges of shards, counts the missing ones, and merges them.
 
-The table is the same for any number of shards, shard ranges and workers: each range is counted by itself, and what crosses
-two of them is found from their ends.
+The table is the same for any number of shards, shard ranges and workers: each range is counted separately, and n-grams that
+cross from one to the next are found from their ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LEAST_CHUNK = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class CountingOptions:
-    """How a text is counted: n-grams of `order` 3 to 5 beside the bigrams, by how many workers of which engine."""
+    """How a text is counted: n-grams of `order` 3 to 5 besides the bigrams; the number of workers and their engine."""
 
     order: int = 2
     engine: str = "local"
@@ -47,7 +47,7 @@ class CountingOptions:
     address: str | None = None
 
     def check(self, only: Path | None) -> None:
-        """Raises UsageError for options that do not go together."""
+        """Raises UsageError for options that cannot be combined."""
         if self.order > 2 and only is not None:
             raise UsageError("keeps bigrams alone, and --order asks for longer n-grams", where="--only", remedy="give one of them")
         if self.engine != "ray" and self.address is not None:
@@ -59,7 +59,7 @@ def count(
 ) -> dict[str, Any]:
     """Counts training bigrams into `out` (DuckDB), with `options.order` longer n-grams too; returns the table's meta.
 
-    `only` names a slice directory: bigrams that its sequences do not hold are left out, to save memory and disk.
+    `only` names a slice directory: bigrams that are not in its sequences are left out, to save memory and disk.
     Raises UserError for everything a user can correct.
     """
     options.check(only)
@@ -85,7 +85,7 @@ def count(
 
 
 def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
-    """Writes the bigrams of a counts table to Parquet; a file that is there and holds others is replaced with `force` alone."""
+    """Writes the bigrams of a counts table to Parquet; an existing file with others is replaced only with `force`."""
     artifacts.check_replaceable(parquet, artifacts.PARQUET_MAGIC)
     table = open_counts(counts)
     if parquet.exists() and not force:
@@ -98,10 +98,10 @@ def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
 def import_counts(
     file: Path, out: Path, *, tokenizer: str | None, num_tokens: int | None, boundary: Boundary, force: bool, end_token: str | None = None
 ) -> dict[str, Any]:
-    """Makes a counts database of what was counted elsewhere, or indexed there; returns its meta.
+    """Makes a counts database from counts or an index made by another program; returns its meta.
 
-    `file` is a table (Parquet or CSV: first, second, count) or an index of tokengrams or infini-gram, whose ids are counted as
-    a text's would be: `tokenizer` says what they are, `end_token` what ends documents. Raises UserError for everything a user can correct.
+    `file` is a table (Parquet or CSV: first, second, count) or an index of tokengrams or infini-gram, whose ids are counted like
+    those of a text: `tokenizer` is theirs, `end_token` ends documents. Raises UserError for everything a user can correct.
     """
     from recallkit.counting import index_import, indexes
     from recallkit.text.tokenizers import load_tokenizer
@@ -129,9 +129,9 @@ def import_counts(
 def count_text(
     opened: OpenText, journal: PartsJournal, options: CountingOptions, timings: Timings, *, only: np.ndarray | None = None
 ) -> CountedStream:
-    """Counts what is not counted yet and merges it; runs stay in the journal's folder, where the counted arrays are mapped.
+    """Counts what is not counted yet and merges it; runs remain in the journal's folder, where the counted arrays are mapped.
 
-    `only`, sorted bigram keys, keeps these bigrams alone. Raises UserError for everything a user can correct.
+    With `only`, sorted bigram keys, only these bigrams are kept. Raises UserError for everything a user can correct.
     """
     from recallkit.parallel.processes import num_cores
 
@@ -169,7 +169,7 @@ def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndar
 
 
 def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
-    """Every shard cut as finely as it can be: as it was cut when the work began, should the hub have moved on since."""
+    """Every shard divided as finely as possible: as it was when the work began, in case the hub has changed since."""
     shards = opened.corpus.shards
     pieces: list[Sequence[Shard]] = []
     numbers = parts.settle("pieces", lambda: [len(shard.pieces(bigrams.MAX_SHARD_RANGES)) for shard in shards])
@@ -188,7 +188,7 @@ def _plan(shards: Sequence[Shard]) -> list[list[int]]:
 
 
 def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:
-    """Removes runs in the folder of the parts that belong to none of them: left by processes that were killed at the end of a range."""
+    """Removes runs in the folder of the parts that belong to no part: left by processes killed at the end of a range."""
     done = [shard_range for number in parts.done() if (shard_range := CountedShardRange.load(parts.path(number))) is not None]
     for kind in (*kinds, "tokens"):
         RunFiles(parts.folder, kind).remove_others([shard_range.runs[kind] for shard_range in done])
@@ -197,7 +197,7 @@ def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:
 def _count_shard_ranges(
     job: CountingJob, shard_ranges: Sequence[range], journal: PartsJournal, options: CountingOptions, timings: Timings
 ) -> list[CountedShardRange]:
-    """Counts every range; under a limit on tokens, those that it reaches, and ends the last one there."""
+    """Counts every range; with a limit on tokens, the ranges up to the limit, the last of which ends there."""
     limit = job.text.limit_tokens
     before = done = sum(_tokens_there(job.parts, number) for number in range(len(shard_ranges)))
     journal.note_resumed(before, "tokens")
@@ -217,12 +217,12 @@ def _count_shard_ranges(
 def _divide(
     parts: Parts, shard_ranges: Sequence[range], limit: int | None, workers: int
 ) -> tuple[list[ShardRange], list[CountedShardRange]]:
-    """The ranges to count next, and those that are counted, up to the limit.
+    """The ranges to count next, and those already counted, up to the limit.
 
-    To count: all that are missing; under a limit as many as there are workers, which may count too much.
+    To count: all that are missing; with a limit, as many as there are workers, which may count too much.
 
-    How much of a range is within the limit is known when all before it are counted. Until then the most that is possible is
-    counted, and the range is counted again if that was too much.
+    How much of a range is within the limit is known only when all earlier ranges are counted. Until then the largest possible
+    amount is counted, and the range is counted again if that was too much.
     """
     from recallkit.counting.worker import ShardRange
 

@@ -1,7 +1,7 @@
 """Multi-query associative recall of models: finished results are reused, interrupted runs resumed; and models compared.
 
-A table of queries is identified by everything that decides its numbers: the model's weights and precision, its tokenizer, and what
-sequences look like. Each number of pairs has tables of its own, so that others can be asked later.
+A table of queries is identified by everything that determines its numbers: the model's weights and precision, its tokenizer, and
+the form of the sequences. Each number of pairs has tables of its own, so that others can be added later.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from recallkit.storage.journal import PartsJournal
 
 SAMPLES_PER_PART = 32
-"""Sequences that are kept at once: a kill costs at most this much work."""
+"""Sequences that are saved at once: a kill costs at most this much work."""
 
 _CPU_BATCH_TOKENS = 4096
-"""Ids of a batch of a torch model on CPU: no probe, whose answer depends on what else the machine does."""
+"""Ids of a batch of a torch model on CPU: not measured, since the result would depend on the machine's other work."""
 
 
 @dataclass(frozen=True, slots=True)
 class MqarSize:
-    """How much is asked: ids of a sequence, numbers of pairs, sequences for each."""
+    """How much is asked: ids per sequence, numbers of pairs, sequences for each."""
 
     length: int
     pairs: tuple[int, ...]
@@ -50,7 +50,7 @@ BUILTIN = MqarSize(256, (4, 8, 16, 32, 64), 50)
 
 
 def choose_size(length: int | None, pairs: Sequence[int] | None, samples: int | None, *, is_zoo: bool) -> MqarSize:
-    """What is asked, in ascending numbers of pairs: what is not said as for the zoo or in the paper. Raises UserError for no numbers."""
+    """What is asked, in ascending numbers of pairs; omitted values are the zoo's or the paper's. Raises UserError for no numbers."""
     usual = BUILTIN if is_zoo else PAPER
     numbers = usual.pairs if pairs is None else tuple(sorted(pairs))
     if not numbers:
@@ -60,7 +60,7 @@ def choose_size(length: int | None, pairs: Sequence[int] | None, samples: int | 
 
 @dataclass(frozen=True, slots=True)
 class MqarOptions(EvaluationOptions):
-    """What is asked, beside how models are run; `power` of the law of places. `batch_tokens` None: chosen for the device."""
+    """What is asked, in addition to how models are run; `power` of the law of places. `batch_tokens` None: chosen for the device."""
 
     length: int = PAPER.length
     samples: int = PAPER.samples
@@ -76,7 +76,7 @@ class MqarOptions(EvaluationOptions):
 
 
 class MqarModel(EvaluatedModel):
-    """A model that is asked for values, with the vocabulary of its sequences. Raises UserError for one that reads text alone."""
+    """A model that is asked for values, with the vocabulary of its sequences. Raises UserError for one that reads only text."""
 
     def __init__(self, spec: str, options: MqarOptions) -> None:
         super().__init__(spec, options)
@@ -85,13 +85,13 @@ class MqarModel(EvaluatedModel):
 
     @cached_property
     def vocabulary(self) -> MqarVocabulary:
-        """What its sequences are made of."""
+        """The tokens of its sequences."""
         from recallkit.mqar.sequences import split_vocabulary
 
         return split_vocabulary(self.tokenizer)
 
     def check_length(self, length: int) -> None:
-        """Raises UserError where a sequence of `length` ids is longer than the model's context. Loads it."""
+        """Raises UserError if a sequence of `length` ids is longer than the model's context. Loads it."""
         most, num_before = self.model.max_length, len(self.vocabulary.prefix)
         num_read = num_before + length - 1  # the last id is predicted and not read
         if most is not None and num_read > most:
@@ -100,7 +100,7 @@ class MqarModel(EvaluatedModel):
 
 
 def files_of(out: Path, model: str, length: int, pairs: int) -> MqarFiles:
-    """Where the tables of a model and a number of pairs lie."""
+    """The tables of a model and a number of pairs."""
     from recallkit.mqar.tables import MqarFiles
 
     name = f"length-{length}.pairs-{pairs}.parquet"
@@ -108,13 +108,13 @@ def files_of(out: Path, model: str, length: int, pairs: int) -> MqarFiles:
 
 
 def comparison_path(out: Path, models: Sequence[str], pairs: Sequence[int], length: int) -> Path:
-    """Where the comparison of these models lies: each question has a folder of its own."""
+    """The folder of the comparison of these models: each question has a folder of its own."""
     return out / "compared" / f"length-{length}.{artifacts.digest_json([list(models), list(pairs)])[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
 class MqarPlan:
-    """MQAR of models of which everything was checked that can be before one is loaded."""
+    """MQAR of models, with everything checked that can be before one is loaded."""
 
     models: dict[str, MqarModel]
     pairs: tuple[int, ...]
@@ -124,7 +124,7 @@ class MqarPlan:
     options: MqarOptions
 
     def run(self) -> tuple[MqarTables, Path]:
-        """Makes what is missing, and the comparison; its folder is returned with it. Raises UserError for what a user can mend."""
+        """Makes what is missing, and the comparison; returns it with its folder. Raises UserError for what a user can correct."""
         from recallkit.mqar.tables import MqarFiles, compare_mqar
 
         missing = {model: [pairs for pairs in self.pairs if not self.queries[model, pairs].is_complete()] for model in self.models}
@@ -154,13 +154,13 @@ class MqarPlan:
                 self.models[model].unload()
 
     def _ids_of_models(self) -> dict[str, Any]:
-        """What ids each model was asked in."""
+        """The ids with which each model was tested."""
         manifests = {model: artifacts.read_manifest(self.queries[model, self.pairs[0]].path) for model in self.models}
         return {model: {"tokenizer": m["tokenizer"], "vocabulary": m["vocabulary"]} for model, m in manifests.items()}
 
 
 def plan_mqar(models: Sequence[str], pairs: Sequence[int], out: Path, options: MqarOptions) -> MqarPlan:
-    """Finds models, tokenizers and what is done already, so that a mistake is told before hours of work.
+    """Finds models, tokenizers and finished results, so that an error is reported before hours of work.
 
     The first model is the reference of the comparison. Raises UserError for everything a user can correct.
     """
@@ -176,7 +176,7 @@ def plan_mqar(models: Sequence[str], pairs: Sequence[int], out: Path, options: M
 
 
 def evaluate_mqar(models: Sequence[str], pairs: Sequence[int], out: Path, options: MqarOptions) -> tuple[MqarTables, Path]:
-    """Asks each model and compares them: `plan_mqar` and `MqarPlan.run`."""
+    """Evaluates each model and compares them: `plan_mqar` and `MqarPlan.run`."""
     return plan_mqar(models, pairs, out, options).run()
 
 
@@ -185,7 +185,7 @@ def _asked(options: MqarOptions) -> dict[str, Any]:
 
 
 def _result(asked: MqarModel, pairs: int, out: Path, options: MqarOptions) -> Result:
-    """The two tables of one model and one number of pairs as a result: everything that decides their numbers."""
+    """The two tables of one model and one number of pairs as a result, with everything that determines their numbers."""
     files = files_of(out, asked.spec, options.length, pairs)
     identity = {**asked.identity, **_asked(options), "pairs": pairs}
     return Result(files.queries, "mqar queries", identity, force=options.force, others=[files.fillers])
@@ -211,7 +211,7 @@ def _make(asked: MqarModel, pairs: int, result: Result, options: MqarOptions) ->
 def _make_parts(
     asked: MqarModel, task: MqarTask, journal: PartsJournal, num_parts: int, batch_tokens: int, num_samples: int, timings: Timings
 ) -> None:
-    """Asks for what is not there yet, a part after the other."""
+    """Makes the parts that do not exist yet, one after the other."""
     from recallkit.mqar.sequences import ask, make_sequences
     from recallkit.mqar.tables import write_part
 
@@ -236,7 +236,7 @@ def _choose_batch(model: ScoringModel, length: int) -> int:
 
 
 def _facts(asked: MqarModel) -> dict[str, Any]:
-    """What a manifest tells of a model and the ids that its sequences are made of."""
+    """The fields of a manifest on a model and the ids of its sequences."""
     vocabulary, tokenizer = asked.vocabulary, asked.tokenizer
     ids = {
         "digest": vocabulary.digest(),

@@ -1,9 +1,9 @@
-"""What `recallkit profile` does: text, or a slice directory, to tables of what repeats in it.
+"""The work of `recallkit profile`: text, or a slice directory, to tables of what repeats in it.
 
     corpus -> tokens -> sequences -> labels -> histograms -> profile
 
-No sequence is written. Finished results are reused; interrupted runs resume from the histograms of the last commit, and
-ends in the same bytes.
+Sequences are not written. Finished results are reused; interrupted runs resume from the histograms of the last commit and
+give the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from recallkit.text.tokenizers import TextTokenizer
 
 SECONDS_PER_COMMIT = 5.0
-"""Work that a kill may cost. A commit writes the histograms anew, some megabytes."""
+"""Work that a kill may cost. A commit writes all histograms, some megabytes."""
 
 OUR_STOP_WORDS, NLTK_STOP_WORDS, NO_STOP_WORDS = "ours", "nltk", "none"
 _RARE = RareCount()
@@ -39,7 +39,7 @@ _RARE = RareCount()
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
-    """What is counted, whatever the text: words that are dropped (`ours`, `nltk`, `none` or a file), where tails begin."""
+    """What is counted, for any text: the words that are dropped (`ours`, `nltk`, `none` or a file), where tails begin."""
 
     stop_words: str = OUR_STOP_WORDS
     x_min: int | None = None
@@ -58,7 +58,7 @@ def profile(
     seq_len: int = config.SEQ_LEN,
     options: ProfileOptions = _DEFAULTS,
 ) -> ProfileTables:
-    """Profiles a text into the directory `out`, in bounded memory; returns the tables of stages.profile.
+    """Profiles a text into the directory `out`, in bounded memory; returns the tables of profiling.tables.
 
     Without `counts` there are no AR hits. Raises UserError for everything a user can correct.
     """
@@ -102,7 +102,7 @@ def profile(
 
 
 def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS) -> ProfileTables:
-    """The same of the labelled tokens of a slice directory, with its sequences, training counts and threshold."""
+    """The same for the labelled tokens of a slice directory, with its sequences, training counts and threshold."""
     from recallkit.profiling.tables import ProfileSums, labelled_rows
     from recallkit.text.tokenizers import load_slices_tokenizer
 
@@ -151,12 +151,12 @@ def _check_counts(table: CountsTable, tokenizer: TextTokenizer, boundary: str) -
 
 
 def _wanted(words: list[str], options: ProfileOptions) -> dict[str, Any]:
-    """What of the options decides the tables."""
+    """The options that determine the tables."""
     return {"stop_words": {"digest": artifacts.digest_json(words), "num_words": len(words)}, "x_min": options.x_min}
 
 
 def _result(out: Path, key: dict[str, Any], *, force: bool) -> Result:
-    """The tables in `out` as a result. Raises UserError where a file of somebody else would be replaced."""
+    """The tables in `out` as a result. Raises UserError if a file of another program would be replaced."""
     from recallkit.profiling.tables import ProfileTables
 
     *others, last = (out / f"{field.name}.parquet" for field in fields(ProfileTables))
@@ -166,14 +166,14 @@ def _result(out: Path, key: dict[str, Any], *, force: bool) -> Result:
 
 
 def read_profile(folder: Path) -> ProfileTables:
-    """The tables that `recallkit profile` wrote to a directory. Raises UserError where they are missing or damaged."""
+    """The tables that `recallkit profile` wrote to a directory. Raises UserError if they are missing or damaged."""
     from recallkit.profiling.tables import ProfileTables
 
     return read_tables(ProfileTables, folder)
 
 
 def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal: Journal) -> int:
-    """Adds the stream from where the journal stands to its end; returns the number of sequences in all."""
+    """Adds the stream from the journal's position to its end; returns the total number of sequences."""
     from recallkit.text.sequences import PackingState, pack_sequences, source_label
 
     state = PackingState()
@@ -203,7 +203,7 @@ def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal
 
 
 def _commit(journal: Journal, packing: dict[str, Any], sums: ProfileSums) -> None:
-    """The histograms are a new part each time, and the last one goes: one of the two is always whole."""
+    """Writes the histograms as a new part each time and removes the last one: one of the two is always complete."""
     saved = sums.save(journal.part(journal.num_parts))
     journal.commit({"packing": packing, "sums": saved})
     if journal.num_parts > 1:
@@ -230,7 +230,7 @@ def _write(result: Result, sums: ProfileSums, facts: dict[str, Any], options: Pr
         "x_min": options.x_min,
     }
     artifacts.write_frames(tables, result.path.parent, manifest)
-    del manifest["schema_version"]  # in the tables alone
+    del manifest["schema_version"]  # only in the tables
     write_manifest(result.path.with_name(MANIFEST), manifest, timings)
     return tables
 
@@ -241,7 +241,7 @@ def _write(result: Result, sums: ProfileSums, facts: dict[str, Any], options: Pr
 def stop_words(name: str) -> list[str]:
     """Words in lower case, sorted: `ours` (data/stop_words.txt), `nltk`'s English ones, `none`, or those of a file.
 
-    A file holds a word a line in UTF-8; lines that begin with `#` are remarks. Raises UserError where there is none.
+    A file contains one word per line in UTF-8; lines that begin with `#` are comments. Raises UserError if it does not exist.
     """
     if name == NO_STOP_WORDS:
         return []
@@ -276,7 +276,7 @@ def _nltk_words() -> list[str]:
 
 
 def token_mask(tokenizer: TextTokenizer, words: list[str]) -> np.ndarray:
-    """Which ids can be part of a content bigram (stages.profile.content_mask), by the tokenizer's own text of each."""
+    """Which ids can be part of a content bigram (profiling.tables.content_mask), by the tokenizer's own text of each."""
     from recallkit.profiling.tables import content_mask
 
     special = {index for index, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
@@ -284,7 +284,7 @@ def token_mask(tokenizer: TextTokenizer, words: list[str]) -> np.ndarray:
 
 
 def token_texts(tokenizer: TextTokenizer) -> list[str]:
-    """The text of every id by itself; bytes that are no whole character become U+FFFD."""
+    """The text of every id by itself; bytes that are not a whole character become U+FFFD."""
     pieces = tokenizer.token_bytes
     if pieces is None:
         ids = [[index] for index in range(tokenizer.vocab_size)]

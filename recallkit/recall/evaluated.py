@@ -1,4 +1,4 @@
-"""A model that is to be evaluated: told apart, its tokenizer, loaded when it is first needed, as lm-eval sees it."""
+"""A model to be evaluated: its identity, its tokenizer, the model itself, loaded when first needed, and its form for lm-eval."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class EvaluationOptions:
 
 @contextlib.contextmanager
 def report_completed(results: Sequence[Result]) -> Iterator[None]:
-    """A block that makes results; where it ends with a UserError, the user is told how many of them are complete."""
+    """A block that makes results; if it ends with a UserError, reports how many of them are complete."""
     try:
         yield
     except UserError:
@@ -63,14 +63,14 @@ def report_completed(results: Sequence[Result]) -> Iterator[None]:
 
 
 def check_named_once(**named: Sequence[str]) -> None:
-    """Raises UserError where a name of some kind (`model=`, `task=`) is given twice."""
+    """Raises UserError if a name of some kind (`model=`, `task=`) is given twice."""
     for kind, names in named.items():
         if len(set(names)) < len(names):
             raise UserError(f"a {kind} is named twice", where=" ".join(names), remedy="name each once")
 
 
 class EvaluatedModel:
-    """A model as the user named it, loaded when it is first needed. Raises UserError where there is none such."""
+    """A model as the user named it, loaded when first needed. Raises UserError if it does not exist."""
 
     def __init__(self, spec: str, options: EvaluationOptions) -> None:
         if not spec.strip():
@@ -85,7 +85,7 @@ class EvaluatedModel:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What decides its answers, told without loading it."""
+        """What determines its answers, found without loading it."""
         from recallkit.models.loading import identify_model
 
         options = self.options
@@ -96,7 +96,7 @@ class EvaluatedModel:
             return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}
         request = ModelRequest(self.spec, 0, dtype=options.dtype, trust_remote_code=options.trust_remote_code)
         tokenizer = identify_tokenizer(self.spec, options.tokenizer)
-        ends = Path(self.spec) / "generation_config.json"  # where it stops
+        ends = Path(self.spec) / "generation_config.json"  # the ids at which it stops
         known = {"tokenizer": tokenizer, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}
         kept = {name: value for name, value in known.items() if value is not None}
         return {"model_digest": identify_model(request), "dtype": options.dtype, **kept, **context}
@@ -107,7 +107,7 @@ class EvaluatedModel:
 
     @cached_property
     def _named_tokenizer(self) -> str | None:
-        """The tokenizer that the user names, or that comes with the model: with the zoo's the built-in one."""
+        """The tokenizer that the user names, or that comes with the model; for the zoo, the built-in one."""
         from recallkit.text.tokenizers import BUILTIN
 
         own = BUILTIN if kind_of(self.spec).reads_builtin_tokenizer else own_tokenizer(self.spec)
@@ -115,7 +115,7 @@ class EvaluatedModel:
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
-        """Its own tokenizer, or the one that the user names; the built-in one where neither is known."""
+        """Its own tokenizer, or the one that the user names; the built-in one if neither is known."""
         from recallkit.text.tokenizers import BUILTIN, load_tokenizer
 
         name = self._named_tokenizer
@@ -129,7 +129,7 @@ class EvaluatedModel:
 
     @property
     def _request(self) -> ModelRequest:
-        """With the tokenizer in use, and for control models the counts, the built-in ones unless others are given."""
+        """The request with the tokenizer in use and, for control models, the counts: the built-in ones unless others are given."""
         options, counts = self.options, self.options.counts
         if counts is None and self._is_control:
             from recallkit import builtin
@@ -147,7 +147,7 @@ class EvaluatedModel:
 
     @cached_property
     def model(self) -> ScoringModel:
-        """The model, loaded. Raises UserError where it does not load, or its vocabulary is not its tokenizer's."""
+        """The model, loaded. Raises UserError if it does not load, or its vocabulary is not its tokenizer's."""
         from recallkit.models.loading import load_model, warn_remote_code
 
         warn_remote_code(self._request, console.note)
@@ -163,11 +163,11 @@ class EvaluatedModel:
         return model
 
     def unload(self) -> None:
-        """Gives its memory back, for the next model."""
+        """Frees its memory for the next model."""
         self.__dict__.pop("model", None)
 
     def as_lm_eval_model(self, parts: Parts, show: Callable[[int], None]) -> LM:
-        """The model as lm-eval sees it; `parts` keeps what it has answered."""
+        """The model as lm-eval sees it; `parts` stores its answers."""
         from recallkit.recall.lm_eval_model import CopyLM, ModelLM
 
         if self.copies_text:

@@ -1,7 +1,7 @@
 """Recall evaluations of models: finished results are reused, interrupted runs resumed; and models compared.
 
-A documents table is identified by everything that decides its numbers: the model's weights and precision, its
-tokenizer, the rows that are asked, and how prompts are made and cut.
+A documents table is identified by everything that determines its numbers: the model's weights and precision, its
+tokenizer, the rows asked, and how prompts are made and cut.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ CENTRED_TOKENS = 950
 
 @dataclass(frozen=True, slots=True)
 class RecallOptions(EvaluationOptions):
-    """What is asked, beside how models are run.
+    """What is asked, in addition to how models are run.
 
     `version` of the tasks (1 strips white space off text and value), `prompt` `standard` or `twice`, `cut` `left` or
-    `answer`; `data`: local rows in place of the hub's.
+    `answer`; `data`: local rows instead of the hub's.
     """
 
     version: int = 1
@@ -47,28 +47,28 @@ class RecallOptions(EvaluationOptions):
 
     @property
     def variation(self) -> str:
-        """What is asked otherwise than usual, if anything: `-twice-answer-cut`."""
+        """The settings that differ from the usual ones, if any: `-twice-answer-cut`."""
         return "-twice" * (self.prompt == "twice") + "-answer-cut" * (self.cut == "answer")
 
     def variant(self, task: str) -> str:
-        """A task's name, and the file's of rows of one's own, with version and variation: `swde-v0-twice`."""
+        """The name of a task, and of the file if rows are local, with version and variation: `swde-v0-twice`."""
         own = f"-{artifacts.file_slug(self.data.name.partition('.')[0])}" if task == OWN and self.data is not None else ""
         return f"{task}{own}-v{self.version}{self.variation}"
 
 
 def documents_path(out: Path, model: str, variant: str) -> Path:
-    """Where a model's documents table of a task lies."""
+    """The file of a model's documents table of a task."""
     return out / "documents" / artifacts.file_slug(model) / f"{variant}.parquet"
 
 
 def comparison_path(out: Path, models: Sequence[str], variants: Sequence[str]) -> Path:
-    """Where the comparison of these models on these tasks lies: each question has a folder of its own."""
+    """The folder of the comparison of these models on these tasks: each question has a folder of its own."""
     return out / "compared" / f"{artifacts.file_slug('_'.join(variants))}.{artifacts.digest_json(list(models))[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
 class RecallPlan:
-    """Recall evaluations of which everything was checked that can be before a model is loaded."""
+    """Recall evaluations, with everything checked that can be before a model is loaded."""
 
     models: dict[str, EvaluatedModel]
     rows: dict[str, RecallRows]
@@ -79,7 +79,7 @@ class RecallPlan:
     options: RecallOptions
 
     def run(self) -> tuple[RecallTables, Path]:
-        """Makes what is missing of the documents tables and lm-eval's files, and the comparison; its folder is returned with it."""
+        """Makes the missing documents tables and lm-eval's files, and the comparison, which is returned with its folder."""
         from recallkit.recall.tables import compare_recall
 
         with report_completed(list(self.documents.values())):
@@ -102,7 +102,7 @@ class RecallPlan:
 
 
 def plan_recall(models: Sequence[str], tasks: Sequence[str], out: Path, options: RecallOptions = RecallOptions()) -> RecallPlan:
-    """Finds rows, models, tokenizers and what is done already, so that a mistake is told before hours of work.
+    """Finds rows, models, tokenizers and finished results, so that an error is reported before hours of work.
 
     The first model is the reference of the comparison. Raises UserError for everything a user can correct.
     """
@@ -161,7 +161,7 @@ def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Re
 
 
 def _documents(rows: Sequence[RecallRow], tokenizer: TextTokenizer, options: RecallOptions) -> Iterator[dict[str, Any]]:
-    """What lm-eval is given: a prompt and its value, with what tells the rows apart."""
+    """The documents given to lm-eval: a prompt and its value, with fields that distinguish the rows."""
     from recallkit.recall.prompts import cut_around_answer, make_prompt
 
     def centred(document: str, value: str) -> str:
@@ -178,7 +178,7 @@ def _documents(rows: Sequence[RecallRow], tokenizer: TextTokenizer, options: Rec
 def _run(
     lm: LM, documents: Sequence[dict[str, Any]], model: str, folder: Path, options: RecallOptions, task: str
 ) -> Mapping[tuple[str, str], Recall]:
-    """What lm-eval makes of the documents; its results are written."""
+    """lm-eval's results on the documents, which are also written."""
     from recallkit.recall.lm_eval_run import load_tasks, run_tasks, write_results
     from recallkit.recall.lm_eval_task import RecallTask
 
@@ -207,7 +207,7 @@ def _write(
 
 
 def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
-    """A row of the documents table, but for what all rows share."""
+    """A row of the documents table, without the fields that are the same for all rows."""
     from recallkit.recall.lm_eval_task import contains
 
     nlls, answers = recall.answer_nll, document["answers"]

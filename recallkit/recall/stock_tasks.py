@@ -23,7 +23,7 @@ COMMONSENSE = ("lambada_openai", "hellaswag", "piqa", "arc_easy", "arc_challenge
 
 
 def task_names(given: str | Sequence[str]) -> list[str]:
-    """Names of tasks, one or many, also joined with commas. Raises UserError where there is none."""
+    """Names of tasks, one or many, also joined with commas. Raises UserError if there is none."""
     names = [name.strip() for name in (given.split(",") if isinstance(given, str) else given) if name.strip()]
     if not names:
         raise UsageError("no task is named", where="--tasks", remedy="name one (see `recallkit tasks`)")
@@ -31,29 +31,29 @@ def task_names(given: str | Sequence[str]) -> list[str]:
 
 
 def lm_eval_names(names: Sequence[str]) -> list[str]:
-    """What lm-eval calls the tasks: `commonsense` is six of them."""
+    """lm-eval's names of the tasks: `commonsense` is six of them."""
     return [each for name in names for each in (COMMONSENSE if name == "commonsense" else (name,))]
 
 
 def metrics_path(out: Path, model: str, task: str) -> Path:
-    """Where a model's metrics of one of lm-eval's tasks lie."""
+    """The metrics table of a model and one of lm-eval's tasks."""
     return out / "metrics" / artifacts.file_slug(model) / f"{artifacts.file_slug(task)}.parquet"
 
 
 @dataclass(frozen=True, slots=True)
 class StockPlan:
-    """Tasks of lm-eval, loaded, and the models that they are for."""
+    """Tasks of lm-eval, loaded, and the models to evaluate on them."""
 
     models: dict[str, EvaluatedModel]
     tasks: dict[str, dict[str, Any]]
-    """What lm-eval loaded, by the name that was asked for."""
+    """What lm-eval loaded, by the name requested."""
     metrics: dict[tuple[str, str], Result]
     """The metrics table of each model and task."""
     out: Path
     options: EvaluationOptions
 
     def run(self) -> pl.DataFrame:
-        """Makes what is missing of the metrics tables and lm-eval's files: a row a model, task and metric."""
+        """Makes the missing metrics tables and lm-eval's files: one row per model, task and metric."""
         import polars as pl
 
         with report_completed(list(self.metrics.values())):
@@ -79,7 +79,7 @@ class StockPlan:
 
 
 def plan_stock(models: Sequence[str], tasks: Sequence[str], out: Path, options: EvaluationOptions = EvaluationOptions()) -> StockPlan:
-    """Loads tasks of lm-eval (names, or paths of YAML files) and finds models and what is done already, before any work.
+    """Loads tasks of lm-eval (names, or paths of YAML files) and finds models and finished results, before any work.
 
     Raises UserError for everything a user can correct.
     """

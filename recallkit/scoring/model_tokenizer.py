@@ -10,7 +10,7 @@ from recallkit.storage import artifacts
 
 
 def own_tokenizer(spec: str) -> str | None:
-    """The tokenizer that comes with a model; None where none does."""
+    """The tokenizer that comes with a model; None if there is none."""
     return kind_of(spec).own_tokenizer(spec)
 
 

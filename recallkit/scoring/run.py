@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class ScoringOptions:
     """How models are run.
 
-    None means: as in the scores that are there already, else float32, a batch chosen from the model and the machine's
+    None means: as in the existing scores, else float32, a batch chosen from the model and the machine's
     memory, the model's own tokenizer and context. `share` (k, n): only every n-th part, the k-th of each n, for one of n
     jobs that share the directory.
     """
@@ -56,7 +56,7 @@ class ScoringOptions:
     share: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        """Raises UserError for options that do not go together."""
+        """Raises UserError for options that cannot be combined."""
         if self.stride is not None and self.carry_state:
             raise UsageError("two ways to read a long sequence", where="--stride and --carry-state", remedy="give one of them")
         if self.address is not None and self.engine != "ray":
@@ -64,12 +64,12 @@ class ScoringOptions:
 
 
 def score_path(slices: Path, model: str) -> Path:
-    """Where a model's scores of a slice directory lie."""
+    """The file of a model's scores of a slice directory."""
     return slices / "scores" / f"{artifacts.file_slug(model)}.parquet"
 
 
 def score_timings(slices: Path, model: str) -> dict[str, Any] | None:
-    """How long a model's scores took, if that is known: it stands in the JSON file beside them, with their manifest."""
+    """How long a model's scores took, if known: in the JSON file beside them, with their manifest."""
     return read_timings(score_path(slices, model).with_suffix(".json"))
 
 
@@ -77,7 +77,7 @@ def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOption
     """Scores every predicted token of a slice directory with one model; returns the score file's manifest.
 
     Done once for a model and a set of sequences: a finished file is reused, an interrupted run resumed.
-    With a `share` nothing is joined, and the manifest says how far all shares are (`parts_done` of `num_parts`).
+    With a `share` nothing is joined, and the manifest has the progress of all shares (`parts_done` of `num_parts`).
     Raises UserError for everything a user can correct.
     """
     path = score_path(slices, model_spec)
@@ -92,7 +92,7 @@ def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOption
     result = Result(path, "scores", identity, force=options.force, remedy=remedy)
     if (manifest := result.finished()) is not None:
         beside = path.with_suffix(".json")
-        if not beside.exists():  # a full disk, or a kill, came between the two files
+        if not beside.exists():  # the disk was full, or the run was killed, between the two files
             write_manifest(beside, manifest, Timings())
         num_parts = -(-sequences["num_sequences"] // SEQUENCES_PER_PART)
         return manifest if options.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
@@ -110,7 +110,7 @@ def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOption
 
 
 def _as_scored(options: ScoringOptions, found: Mapping[str, Any]) -> ScoringOptions:
-    """The options, with what was not given taken from the scores that are there."""
+    """The options, with omitted ones taken from the existing scores."""
     given_window = options.context is not None or options.stride is not None or options.carry_state
     window = {} if given_window else {name: found[name] for name in ("context", "stride", "carry_state") if name in found}
     return replace(
@@ -122,7 +122,7 @@ def _as_scored(options: ScoringOptions, found: Mapping[str, Any]) -> ScoringOpti
 
 
 def _as_typed(options: ScoringOptions) -> str:
-    """The options that decide numbers, as they are typed."""
+    """The options that determine numbers, as they are typed."""
     given = {
         "--dtype": options.dtype if options.dtype != "float32" else None,
         "--model-tokenizer": options.tokenizer,
@@ -134,7 +134,7 @@ def _as_typed(options: ScoringOptions) -> str:
 
 
 def _sequences(slices: Path) -> dict[str, Any]:
-    """The manifest of the sequences. Raises UserError where the labels beside them are of others."""
+    """The manifest of the sequences. Raises UserError if the labels beside them are of other sequences."""
     tokens, sequences = (artifacts.read_manifest(slices / f"{name}.parquet") for name in ("tokens", "sequences"))
     if tokens["sequences_digest"] != sequences["sequences_digest"]:
         raise UserError("labels and sequences do not belong together", where=slices, remedy="run `recallkit slice` again with --force")
@@ -156,7 +156,7 @@ def _request(spec: str, slices: Path, sequences: Mapping[str, Any], options: Sco
 
 
 def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: ScoringOptions) -> dict[str, Any]:
-    """Everything that decides the numbers; what has its usual value is left out."""
+    """Everything that determines the numbers; options with their usual values are left out."""
     from recallkit.models.loading import identify_model
 
     is_control = kind_of(request.spec).is_control
@@ -181,9 +181,9 @@ def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: Scor
 
 
 def _other_tokenizer(spec: str, given: str | None, slices: Path, used: Mapping[str, Any]) -> tuple[str, TextTokenizer] | None:
-    """The model's tokenizer, with its name, where it gives other ids than the slices hold.
+    """The model's tokenizer, with its name, if it gives other ids than those of the slices.
 
-    None where it gives the same ids or is not known.
+    None if it gives the same ids or is not known.
     """
     name = given or own_tokenizer(spec)
     if name is None:
@@ -217,10 +217,10 @@ def _load_tokenizer(name: str, end_token: str) -> TextTokenizer:
 
 
 def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, Any]) -> bool:
-    """Whether a tokenizer is the slices' own, saved otherwise.
+    """Whether a tokenizer is the slices' own, saved in another form.
 
-    Every entry is the same, and it reads the first sequences' ids as their text, in as many pieces. Where that is in
-    doubt the answer is no: NLLs that are carried needlessly are right, ids of another vocabulary are not.
+    Every entry is the same, it decodes the first sequences' ids to their text, and it encodes that text in about as many ids. If
+    in doubt the answer is no: NLLs aligned needlessly are correct, ids of another vocabulary are not.
     """
     import pyarrow.parquet as pq
 
@@ -236,7 +236,7 @@ def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, An
     texts = rows["text"].to_pylist()
     if any(sequence.max(initial=0) >= mine.vocab_size for sequence in sequences) or mine.decode(sequences) != texts:
         return False
-    # The same text of other pieces: a vocabulary may contain the other. Cuts at a sequence's ends cost a few ids.
+    # The same text with other ids: one vocabulary may contain the other. Cuts at a sequence's ends cost a few ids.
     num_ids, num_mine = sum(map(len, sequences)), len(mine.encode(texts)[0])
     return abs(num_mine - num_ids) <= num_ids // 10 + 4 * len(sequences)
 
@@ -282,7 +282,7 @@ def _wanted(num_parts: int, options: ScoringOptions) -> Sequence[int]:
 def _score_parts(
     job: ScoringJob, wanted: Sequence[int], journal: PartsJournal, num_rows: int, options: ScoringOptions, timings: Timings
 ) -> None:
-    """Scores those of the `wanted` parts that are not there yet."""
+    """Scores the `wanted` parts that do not exist yet."""
     from recallkit.parallel.engines import work
     from recallkit.scoring.scores import part_rows
 
@@ -327,8 +327,8 @@ _CHECKED_SEQUENCES = 4
 def check_scores(model_spec: str, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
     """Compares finished scores of a few evenly spaced sequences with the same computation in float64 on CPU.
 
-    Returns `tokens`, the `largest` and `mean` absolute difference of NLLs (nats), where the largest is (`sequence`,
-    `position`), and the share of tokens with the `same_argmax` (None where argmaxes do not compare).
+    Returns `tokens`, the `largest` and `mean` absolute difference of NLLs (nats), the place of the largest (`sequence`,
+    `position`), and the share of tokens with the `same_argmax` (None if argmaxes cannot be compared).
     """
     import polars as pl
 
@@ -374,7 +374,7 @@ def _compare(scorer: Scorer, reader: SequenceReader, path: Path, number: int) ->
     )
 
 
-# ------------------------------------------------------------------------------------------------------ carried scores
+# ------------------------------------------------------------------------------------------------------ aligned scores
 
 
 def count_inexact(model_spec: str, slices: Path) -> dict[str, float] | None:

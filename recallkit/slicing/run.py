@@ -73,7 +73,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
     from recallkit.text import sequences
 
     options = {**opened.identity(), "seq_len": seq_len}
-    is_other = artifacts.manifest_options(path, force=force) != options  # --force makes labels again, but sequences only if their options differ
+    is_other = artifacts.manifest_options(path, force=force) != options  # --force makes labels again, but sequences only if options differ
     result = Result(path, "sequences", options, force=force and is_other)
     if (finished := result.finished()) is not None:
         known = {"sequences_digest": finished["sequences_digest"]}  # unless the manifest is of other sequences
