@@ -277,7 +277,7 @@ def _share_lines(of_others: Sequence[Sequence[Row]], x: alt.X, y: alt.Y, palette
 
 
 def _share_band(look: Series, rows: Sequence[Row], x: alt.X, y: alt.Y, domain: tuple[float, float]) -> list[alt.Chart]:
-    """The share of one model with its interval, and a dot with its values at every threshold."""
+    """The share of one model with its interval, and a labelled dot at every threshold."""
     import altair as alt
 
     found = []

@@ -28,7 +28,7 @@ def connect(path: Path | None = None, *, read_only: bool = False, threads: int |
     """A connection to a database file, or to memory; no progress bar.
 
     Whatever a query or a database requests, the connection reads no other file, no environment variable and no network, loads no
-    extension, and cannot change these settings. A file that is only read must contain only tables, nothing that computes: raises
+    extension, and cannot change these settings. A file opened read-only must contain tables and nothing that computes: raises
     UserError for views and macros, which could replace what a query names.
     """
     import duckdb
