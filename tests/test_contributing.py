@@ -189,9 +189,7 @@ def test_a_command_is_a_file_and_a_line(clone):
 
 
 def test_a_slice_is_an_entry(clone, small_slices):
-    entry = (
-        '    _define("far", "distance", lambda _: __import__("polars").col("distance") > 32, "The bigram was more than 32 tokens back."),'
-    )
+    entry = '    _define("far", "distance > 32", "The bigram was more than 32 tokens back."),'
     clone.add("slice", "far", entry)
     counts = small_slices.parent / "counts.duckdb"
     models = ("control:recall", "control:bigram")
