@@ -30,7 +30,7 @@ SAMPLES_PER_PART = 32
 """Sequences that are saved at once: a kill costs at most this much work."""
 
 _CPU_BATCH_TOKENS = 4096
-"""Ids of a batch of a torch model on CPU: not measured, since the result would depend on the machine's other work."""
+"""Ids of a batch of a torch model on CPU: fixed, since a probe's result would depend on the machine's other work."""
 
 
 @dataclass(frozen=True, slots=True)

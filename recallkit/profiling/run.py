@@ -203,7 +203,7 @@ def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal
 
 
 def _commit(journal: Journal, packing: dict[str, Any], sums: ProfileSums) -> None:
-    """Writes the histograms as a new part each time and removes the last one: one of the two is always complete."""
+    """Writes the histograms as a new part each time and removes the previous one: one of the two is always complete."""
     saved = sums.save(journal.part(journal.num_parts))
     journal.commit({"packing": packing, "sums": saved})
     if journal.num_parts > 1:

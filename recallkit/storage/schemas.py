@@ -191,7 +191,7 @@ def _is_of(kind: pa.DataType, column: Column) -> bool:
 
 
 def check_values(table: pa.Table, layout: str, path: Path, *, remedy: str = _AGAIN, most: Mapping[str, int] | None = None) -> None:
-    """Raises UserError for nulls and negative numbers where a layout allows none, in existing columns; `most`: largest numbers."""
+    """Raises UserError for nulls and numbers that a layout does not allow, in those of its columns that exist; `most`: largest numbers."""
     import pyarrow.compute as pc
 
     for name in table.column_names:
