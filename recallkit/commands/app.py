@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from recallkit import events
 from recallkit.commands import COMMANDS
@@ -29,6 +29,13 @@ def _without_type(option: Any) -> Any:
 class _Command(TyperCommand):
     def get_help_option(self, ctx: Any) -> Any:
         return _without_type(super().get_help_option(ctx))
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found = super().get_params(ctx)
+        for argument in found:
+            if isinstance(argument, TyperArgument):
+                argument.display_type_rich = lambda ctx: ""  # type: ignore[method-assign]  # no `<list[str]>` beside its name
+        return found
 
 
 class _Group(TyperGroup):
