@@ -216,7 +216,7 @@ def test_a_package_that_is_missing_or_old(monkeypatch):
 
 def test_what_recallkit_asks_for_is_read_from_its_own_metadata():
     asked = packages._requirements()
-    assert not asked or [asked["typer"].contains(version) for version in ("0.15", "0.16")] == [False, True]
+    assert not asked or [asked["typer"].contains(version) for version in ("0.23", "0.24")] == [False, True]
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
