@@ -17,9 +17,10 @@ def without_figures(text: str) -> str:
 def test_the_example_has_the_words_that_gap_prints(run, small_slices, tmp_path):
     blocks = README.split("```")[1].strip("\n").split("\n\n")
     tables = [block for block in blocks if "─" in block]
-    headers = [line for block in tables for line in block.splitlines() if line.startswith(" ") and "─" not in line and "zoo:" not in line]
-    prose = [block.partition("Bits per byte:")[0] for block in blocks if block not in tables]
-    assert (len(headers), len(prose)) == (3, 4)
+    lines = [line for block in tables for line in block.splitlines() if line.startswith(" ") and "─" not in line and "zoo:" not in line]
+    headers = [line.partition("  ")[0] if "%" in line else line for line in (line.strip() for line in lines)]
+    prose = [re.split(r"Bits per byte:|\d+ more models", block)[0] for block in blocks if block not in tables]
+    assert (len(headers), len(prose)) == (9, 6)
     counts = small_slices.parent / "counts.duckdb"
     shown = run("gap", "control:recall", "control:bigram", "--slices", small_slices, "--counts", counts, "-o", tmp_path / "gap")
     printed = without_figures(shown.stdout + "\n" + shown.stderr)
