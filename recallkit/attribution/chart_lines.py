@@ -128,10 +128,7 @@ def by_match(comparison: Comparison) -> Figure | None:
     """Mean NLL of AR hits by the length of the longest earlier match. None if there is nothing to draw."""
     rows = [row for row in comparison.tables.by_match.to_dicts() if row["ar_hit"]]
     sides = _sides(comparison, rows, "match length", x=lambda row: _match_place(row["low"]))
-    caption = (
-        "NLL of AR hits by how long a context they could be found by: tokens before each one that also stood before an earlier "
-        f"occurrence of it, the most over all of these. {_HOLLOW}"
-    )
+    caption = f"NLL of AR hits by match length: tokens in the longest preceding context shared with an earlier occurrence. {_HOLLOW}"
     told = ("by_match", "By length of match", caption)
     return _figure(comparison, told, {"AR hits": sides}, partial(bucket_axis, number=_match_low), title="tokens matched, from")
 
