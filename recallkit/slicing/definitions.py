@@ -137,7 +137,7 @@ def parse_slice(given: str) -> Slice:
         return _own_slice(name, expression)
     if name.startswith("copy:"):
         return _copy_slice(name)
-    return look_up({**SLICES, "copy:k4": SLICES["all"]}, name, "slice")
+    return look_up({**SLICES, "copy:k4": SLICES["all"]}, name, "slice")  # a misspelt copy:kN gets "did you mean", too
 
 
 def _copy_slice(name: str) -> Slice:

@@ -1,12 +1,12 @@
 """What every resumable result does: a finished one is reused, one of other options refused, an interrupted one resumed; all are stamped.
 
-result = Result(path, "tokens", options, force=force)
-if (manifest := result.reused()) is not None:
-    return manifest
-with result.parts(batch_tokens=...) as journal:
-    journal.note_resumed(len(journal.parts.done()), "parts")
-    ...  # makes what is missing and writes the file, `result.stamp()` in its manifest
-    journal.finish()
+    result = Result(path, "tokens", options, force=force)
+    if (manifest := result.reused()) is not None:
+        return manifest
+    with result.parts(batch_tokens=...) as journal:
+        journal.note_resumed(len(journal.parts.done()), "parts")
+        ...  # makes what is missing and writes the file, `result.stamp()` in its manifest
+        journal.finish()
 """
 
 from __future__ import annotations
