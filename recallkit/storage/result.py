@@ -1,5 +1,7 @@
 """What every resumable result does: a finished one is reused, one of other options refused, an interrupted one resumed; all are stamped.
 
+Every command that makes a result does this:
+
     result = Result(path, "tokens", options, force=force)
     if (manifest := result.reused()) is not None:
         return manifest

@@ -105,6 +105,12 @@ def test_what_is_no_condition_on_columns_is_one_line_that_names_the_slice(expres
     assert caught.value.remedy
 
 
+def test_brackets_are_counted_before_they_are_parsed():
+    assert parse_slice(f"mine={'(' * 8}repeated{')' * 8}").columns == ("repeated",)
+    with pytest.raises(UserError, match="brackets deeper than 8"):
+        parse_slice(f"mine={'(' * 9}repeated{')' * 9}")
+
+
 WORDS = [
     *COLUMNS[:7],
     "and",
