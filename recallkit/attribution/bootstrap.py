@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+MIN_CLUSTERS = 5
+"""Clusters of equal size (see `effective_number`) that an interval needs at least: of fewer, 2,000 resamples do not reach its tails."""
+
 _BLOCK_DRAWS = 1 << 18
-"""Sequences drawn at a time: 2 MB of draws, which stay in the processor's cache while they are counted."""
+"""Clusters drawn at a time: 2 MB of draws, which stay in the processor's cache while they are counted."""
 
 
 def resample_totals(sums: np.ndarray, num_resamples: int, seed: int) -> np.ndarray:
@@ -67,6 +70,46 @@ def draw_weights(rng: np.random.Generator, num_resamples: int, num_sequences: in
     draws += np.arange(num_resamples)[:, None] * num_sequences
     counts = np.bincount(draws.ravel(), minlength=num_resamples * num_sequences)
     return counts.reshape(num_resamples, num_sequences).astype(np.float64)
+
+
+def effective_number(sizes: np.ndarray) -> np.ndarray:
+    """How many clusters of equal size tell as much as these, float64 (...): (sum n)^2 / sum n^2 of `sizes` (n, ...) in tokens; 0 of none.
+
+    Kish's effective sample size, by which one cluster with half of the tokens is not counted as one of many.
+    """
+    import numpy as np
+
+    sizes = np.asarray(sizes, np.float64)
+    return ratio_of_squares(sizes.sum(axis=0), np.square(sizes).sum(axis=0))
+
+
+def ratio_of_squares(total: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """`effective_number` from the sum of the sizes and the sum of their squares, both (...)."""
+    import numpy as np
+
+    return np.square(total, dtype=np.float64) / np.maximum(squares, np.finfo(np.float64).tiny)
+
+
+def expanded_interval(samples: np.ndarray, effective: np.ndarray | float, confidence: float = 0.95) -> np.ndarray:
+    """Bounds (2, ...) of `samples` (num_resamples, ...), which are ratios resampled from `effective` (...) clusters.
+
+    They are quantiles of the samples, as far in the tails as a t interval of m = `effective` clusters is wider than the normal
+    interval of resampled means: at Phi(-+ sqrt(m / (m - 1)) t), t the quantile of Student's distribution with m - 1 degrees of
+    freedom (the expanded percentile interval of Hesterberg, The American Statistician 69, 2015). Samples that are not finite
+    (a resample without the slice) are left out. NaN where m is below MIN_CLUSTERS, or nothing is left.
+    """
+    import numpy as np
+    from scipy.special import ndtr, stdtrit
+
+    if len(samples) == 0:
+        return np.full((2, *samples.shape[1:]), np.nan)
+    effective = np.broadcast_to(np.asarray(effective, np.float64), samples.shape[1:])
+    freedom = np.maximum(effective, MIN_CLUSTERS) - 1
+    tail = ndtr(np.sqrt((freedom + 1) / freedom) * stdtrit(freedom, (1.0 - confidence) / 2.0))
+    ordered = np.sort(np.where(np.isfinite(samples), samples, np.nan), axis=0)
+    last = np.maximum(np.count_nonzero(~np.isnan(ordered), axis=0) - 1, 0)
+    bounds = np.stack([_interpolate(ordered, tail * last), _interpolate(ordered, (1.0 - tail) * last)])
+    return np.where(effective >= MIN_CLUSTERS, bounds, np.nan)
 
 
 def percentile_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
