@@ -87,7 +87,8 @@ def ratio_of_squares(total: np.ndarray, squares: np.ndarray) -> np.ndarray:
     """`effective_number` from the sum of the sizes and the sum of their squares, both (...)."""
     import numpy as np
 
-    return np.square(total, dtype=np.float64) / np.maximum(squares, np.finfo(np.float64).tiny)
+    effective: np.ndarray = np.square(total, dtype=np.float64) / np.maximum(squares, np.finfo(np.float64).tiny)
+    return effective
 
 
 def expanded_interval(samples: np.ndarray, effective: np.ndarray | float, confidence: float = 0.95) -> np.ndarray:
@@ -99,7 +100,7 @@ def expanded_interval(samples: np.ndarray, effective: np.ndarray | float, confid
     (a resample without the slice) are left out. NaN where m is below MIN_CLUSTERS, or nothing is left.
     """
     import numpy as np
-    from scipy.special import ndtr, stdtrit
+    from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
 
     if len(samples) == 0:
         return np.full((2, *samples.shape[1:]), np.nan)

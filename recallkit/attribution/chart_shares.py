@@ -73,8 +73,7 @@ def by_partition(comparison: Comparison) -> Figure | None:
         "Every token is in one class: by what of it is in the context already, and by how often training saw its bigram. The dots are "
         "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. The first class is the AR hits."
     )
-    frame = comparison.tables.by_partition
-    rows = [] if frame is None else frame.to_dicts()
+    rows = comparison.tables.by_partition.to_dicts()
     return _share_figure(comparison, rows, [class_.name for class_ in PARTITION], ("by_partition", "By what is in the context", caption))
 
 

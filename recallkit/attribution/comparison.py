@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 _REMEDY = "make the tables with `recallkit gap REFERENCE MODEL... --slices DIR`"
 _MOST_NAMED = 5
-_LATER = "by_partition"
-"""A table that older comparisons lack: they are read without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +73,6 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     files = {field.name: folder / f"{field.name}.parquet" for field in fields(GapTables)}
     again = "run the same `recallkit gap` again with --force"
     with artifacts.holding(folder):
-        if not files[_LATER].is_file():
-            del files[_LATER]
         manifest = _common_manifest(folder, files)
         frames = {name: schemas.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()}
         tables = GapTables(**frames)
@@ -95,9 +91,9 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
 def _common_manifest(folder: Path, files: Mapping[str, Path]) -> dict[str, Any]:
     """The content of the manifests of all tables, which differ only in their kinds: the name of each."""
     missing = [path.name for path in files.values() if not path.is_file()]
-    if missing == ["by_match.parquet"]:
+    if missing and "gap.parquet" not in missing:
         raise UserError(
-            "compared before by_match.parquet existed, which is missing", where=folder, remedy="run the same `recallkit gap` again"
+            f"compared before {missing[0]} existed, which is missing", where=folder, remedy="run the same `recallkit gap` again"
         )
     if missing:
         raise UserError(f"no tables of a comparison here ({missing[0]} is missing)", where=folder, remedy=_REMEDY)

@@ -1,6 +1,6 @@
-"""Confidence intervals of the gap and of its shares, from the sums of each sequence.
+"""95 % confidence intervals of gaps and of shares of them, by resampling clusters of text.
 
-The same resamples are used for every model, source, slice and threshold, so that what is printed side by side is paired.
+The same resamples are used for every model, source, slice and bucket, so that what is printed side by side is paired.
 """
 
 from __future__ import annotations
@@ -8,98 +8,68 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recallkit.attribution.bootstrap import percentile_interval, resample_blocks
+import numpy as np
+
+from recallkit.attribution.bootstrap import expanded_interval, resample_blocks
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Mapping
 
-    from recallkit.attribution.cells import SequenceSums
+    from recallkit.attribution.collect import ClusterSums
 
 
 @dataclass(frozen=True, slots=True)
 class GapIntervals:
-    """95 % percentile intervals, (2, ...) low and high: m models, 1 + s sources (all first), c classes of counts, p of PARTITION.
+    """Intervals of the K rows of a breakdown, (2, ...) low and high, for m models and 1 + s sources (all first; 1 if not by source).
 
-    k slices: those of STANDARD, then the requested ones. NaN if fewer than two sequences have tokens of the slice, or no
-    resample gives a number.
+    NaN where the effective number of clusters is below `bootstrap.MIN_CLUSTERS`, or no resample gives a number.
     """
 
-    delta_nll: np.ndarray  # (2, m, 1 + s, k), nats per token
-    share: np.ndarray  # (2, m, 1 + s, k), of the gap of the same source
-    class_share: np.ndarray  # (2, m, c), share of repeated tokens in count classes 0..c of the overall gap
-    partition_share: np.ndarray  # (2, m, p), of the overall gap
-    num_sequences: np.ndarray  # (1 + s, k), sequences that have tokens of the slice
-    class_num_sequences: np.ndarray  # (c,)
+    delta_nll: np.ndarray  # (2, m, 1 + s, K), nats per token
+    share: np.ndarray  # (2, m, 1 + s, K), of the gap of the same source
+    clusters: np.ndarray  # (1 + s, K), that have tokens of the row
+    effective: np.ndarray  # (1 + s, K)
 
 
-def gap_intervals(sums: SequenceSums, num_resamples: int, seed: int) -> GapIntervals:
-    """Intervals of every gap and share by resampling sequences; with `num_resamples` 0 all of them are NaN.
+def gap_intervals(sums: Mapping[str, ClusterSums], whole: str, num_resamples: int, seed: int) -> dict[str, GapIntervals]:
+    """Intervals of each breakdown; `whole`: the one whose first row is all tokens, by source. With `num_resamples` 0 all are NaN.
 
-    Samples are computed one model at a time: over all sources and slices they are the largest arrays here.
+    A share is of a ratio of two sums: its effective number of clusters is the smaller one of the row's and of all tokens'.
     """
-    import numpy as np
+    totals = dict(zip(sums, resample_blocks([_flat(part) for part in sums.values()], num_resamples, seed), strict=True))
+    whole_gap = np.stack([_rows(gaps, sums[whole])[..., :1] for gaps in _apart(totals[whole], sums[whole])[1]])
+    whole_effective = sums[whole].effective[:, :1]
+    return {name: _intervals(part, totals[name], whole_gap, whole_effective) for name, part in sums.items()}
 
-    num_models = sums.gaps.shape[1]
-    blocks = [_flat(sums.tokens, sums.gaps, sums.class_gaps), _flat(sums.partition.gaps)]
-    if sums.given is not None:
-        blocks.append(_flat(sums.given.tokens, sums.given.gaps))
-    whole, classes, *given = resample_blocks(blocks, num_resamples, seed)
-    tokens, gaps, class_gaps = _apart(whole, sums.tokens, sums.gaps, sums.class_gaps)
-    [part_gaps] = _apart(classes, sums.partition.gaps)
-    given_tokens, given_gaps = (None, None) if sums.given is None else _apart(given[0], sums.given.tokens, sums.given.gaps)
-    tokens = _with_all(tokens, given_tokens)
 
-    held = np.count_nonzero(_with_all(sums.tokens, None if sums.given is None else sums.given.tokens), axis=0)
-    class_held = np.count_nonzero(np.cumsum(sums.class_tokens, axis=1), axis=0)
-    part_held = np.count_nonzero(sums.partition.tokens[:, 0], axis=0)
-    delta_nll, share, class_share, partition_share = [], [], [], []
-    for model in range(num_models):
-        gap = _with_all(gaps[:, model], None if given_gaps is None else given_gaps[:, model])
+def _intervals(sums: ClusterSums, totals: np.ndarray, whole_gap: np.ndarray, whole_effective: np.ndarray) -> GapIntervals:
+    """One model at a time: over all sources and rows, samples are the largest arrays here. `whole_gap`: (m, num_resamples, 1 + s, 1)."""
+    tokens, gaps = _apart(totals, sums)
+    tokens = _rows(tokens, sums)
+    num_sources = len(sums.effective)
+    of_share = np.minimum(sums.effective, whole_effective[:num_sources])
+    delta_nll, share = [], []
+    for model_gaps, whole in zip(gaps, whole_gap, strict=True):
+        rows = _rows(model_gaps, sums)
         with np.errstate(divide="ignore", invalid="ignore"):
-            delta_nll.append(_interval(gap / tokens, held))
-            share.append(_interval(gap / gap[..., :1], held))
-            class_share.append(_interval(np.cumsum(class_gaps[:, model], axis=1) / gap[:, :1, 0], class_held))
-            partition_share.append(_interval(part_gaps[:, model, 0] / gap[:, :1, 0], part_held))
-    return GapIntervals(
-        delta_nll=np.stack(delta_nll, axis=1),
-        share=np.stack(share, axis=1),
-        class_share=np.stack(class_share, axis=1),
-        partition_share=np.stack(partition_share, axis=1),
-        num_sequences=held,
-        class_num_sequences=class_held,
-    )
+            delta_nll.append(expanded_interval(rows / tokens, sums.effective))
+            share.append(expanded_interval(rows / whole[:, :num_sources], of_share))
+    return GapIntervals(np.stack(delta_nll, axis=1), np.stack(share, axis=1), sums.clusters, sums.effective)
 
 
-def _flat(*sums: np.ndarray) -> np.ndarray:
-    """Sums by sequence, of any shapes, concatenated: (n, ...) each to (n, k)."""
-    import numpy as np
-
-    return np.hstack([block.reshape(len(block), -1) for block in sums])
+def _flat(sums: ClusterSums) -> np.ndarray:
+    """Sums by group, side by side: (g, (1 + m) s k)."""
+    return np.hstack([part.reshape(len(part), -1) for part in (sums.tokens, sums.gaps)])
 
 
-def _apart(totals: np.ndarray, *like: np.ndarray) -> list[np.ndarray]:
-    """The totals of what `_flat` concatenated, in their shapes."""
-    import numpy as np
-
-    ends = np.cumsum([block[0].size for block in like])[:-1]
-    return [part.reshape(-1, *block.shape[1:]) for part, block in zip(np.split(totals, ends, axis=1), like, strict=True)]
-
-
-def _with_all(sums: np.ndarray, given: np.ndarray | None) -> np.ndarray:
-    """(..., s, 2) sums of other tokens and AR hits, and of further slices, to (..., 1 + s, k): all sources first, STANDARD first."""
-    import numpy as np
-
-    other, hits = sums[..., 0], sums[..., 1]
-    by_source = np.stack([other + hits, hits, other], axis=-1)
-    by_source = by_source if given is None else np.concatenate([by_source, given], axis=-1)
-    return np.concatenate([by_source.sum(axis=-2, keepdims=True), by_source], axis=-2)
+def _apart(totals: np.ndarray, sums: ClusterSums) -> tuple[np.ndarray, np.ndarray]:
+    """Totals of what `_flat` put side by side: tokens (num_resamples, s, k) and gaps (m, num_resamples, s, k)."""
+    end = sums.tokens[0].size
+    tokens = totals[:, :end].reshape(-1, *sums.tokens.shape[1:])
+    return tokens, np.moveaxis(totals[:, end:].reshape(-1, *sums.gaps.shape[1:]), 1, 0)
 
 
-def _interval(samples: np.ndarray, num_sequences: np.ndarray) -> np.ndarray:
-    """(2, ...) bounds of the (num_resamples, ...) samples; NaN for one sequence, which shows no spread between sequences."""
-    import numpy as np
-
-    if samples.shape[0] == 0:
-        return np.full((2, *samples.shape[1:]), np.nan)
-    bounds = np.stack(percentile_interval(np.where(np.isfinite(samples), samples, np.nan)))
-    return np.where(num_sequences >= 2, bounds, np.nan)
+def _rows(codes: np.ndarray, sums: ClusterSums) -> np.ndarray:
+    """(..., s, k) sums of codes to (..., 1 + s, K) sums of rows, all sources first; to (..., 1, K) if not by source."""
+    rows = codes @ sums.unions
+    return rows if len(sums.effective) == 1 else np.concatenate([rows.sum(axis=-2, keepdims=True), rows], axis=-2)

@@ -35,11 +35,12 @@ def gap(
     options: ScoringOptions = ScoringOptions(),
     *,
     given: Sequence[Slice] = (),
+    cluster: str = "document",
 ) -> GapTables:
     """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
 
-    `given`: slices besides AR hits and other tokens. Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises
-    UserError for everything a user can correct.
+    `given`: slices besides AR hits and other tokens. `cluster`: what intervals resample, one of CLUSTERS.
+    Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can correct.
     """
     from recallkit.attribution.aligned import open_tokens
     from recallkit.attribution.tables import attribute_gap
@@ -59,12 +60,13 @@ def gap(
     timings = Timings()
     with timings.stage("attributing") as stage:
         scores = [score_path(slices, name) for name in names]
-        tables = attribute_gap(slices / "tokens.parquet", scores[0], scores[1:], slices=given)
+        tables = attribute_gap(slices / "tokens.parquet", scores[0], scores[1:], slices=given, cluster=cluster)
         stage.amounts["tokens"] = manifests[reference]["num_rows"] * len(names)
     tokens = artifacts.read_manifest(slices / "tokens.parquet")
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
     facts = {
         **question,
+        "cluster": cluster,
         "slices": {key: tokens[key] for key in kept},
         "scores": {name: manifests[name]["options"] for name in names},
         "inexact": {name: share for name in names if (share := count_inexact(name, slices)) is not None},

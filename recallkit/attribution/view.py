@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.display.console import percent, sparkline
+from recallkit.display.console import counted, percent, sparkline
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import PARTITION, STANDARD
@@ -37,7 +37,7 @@ def gap_json(tables: GapTables, out: Path) -> dict[str, Any]:
         "path": str(out),
         "gap": tables.gap.to_dicts(),
         "by_threshold": tables.by_threshold.to_dicts(),
-        "by_partition": [] if tables.by_partition is None else tables.by_partition.to_dicts(),
+        "by_partition": tables.by_partition.to_dicts(),
         "inexact": artifacts.read_manifest(out / "gap.parquet")["inexact"],
         "timings": read_timings(out / "manifest.json", kind="gap"),
     }
@@ -91,9 +91,15 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
         "Perplexity, and the share of the gap to the reference that lies in AR hits",
         ["model", "all", "AR hits", "other", "AR share", "95 % interval"],
         rows,
-        caption=f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)}",
+        caption=f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)} "
+        f"Intervals: {what_is_resampled(first)}.",
         groups=[("", 1), ("perplexity", len(_KINDS)), ("gap due to AR hits", 2)],
     )
+
+
+def what_is_resampled(whole: Mapping[str, Any]) -> str:
+    """The clusters of the intervals, from the row of all tokens: `75 documents resampled (effective number 71.2)`."""
+    return f"{counted(whole['clusters'], whole['cluster'])} resampled (effective number {whole['effective_clusters']:,.1f})"
 
 
 def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | None:
@@ -137,10 +143,8 @@ def given_table(tables: GapTables) -> Table | None:
     )
 
 
-def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: int = _MOST_COLUMNS) -> Table | None:
-    """Where the gap is: one row per class of PARTITION with its share of tokens and of each model's gap; None if there is no such table."""
-    if tables.by_partition is None:
-        return None
+def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: int = _MOST_COLUMNS) -> Table:
+    """Where the gap is: one row per class of PARTITION with its share of tokens and of each model's gap."""
     models = _models(tables)
     cells = {(row["model"], row["slice"]): row for row in tables.by_partition.iter_rows(named=True)}
     rows = [

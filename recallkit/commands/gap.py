@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, checked, command
@@ -47,6 +47,10 @@ def gap(
             metavar="NAME",
         ),
     ] = None,
+    cluster: Annotated[
+        Literal["document", "sequence", "source"],
+        Option("What is independent of each other, and resampled for intervals: documents, or whole sources."),
+    ] = "document",
     out: Annotated[
         File | None, Option("Directory of the result tables.", ("-o", "--out"), metavar="DIR", default="a folder in the slices")
     ] = None,
@@ -83,7 +87,7 @@ def gap(
     folder = opt.path(slices) or builtin.slices()
     given = parse_slices(opt.names(slice))
     target = opt.path(out) or attribution.gap_path(folder, compared[0], compared[1:], given)
-    tables = attribution.gap(compared[0], compared[1:], folder, target, options, given=given)
+    tables = attribution.gap(compared[0], compared[1:], folder, target, options, given=given, cluster=cluster)
     is_behind = own.fail_above is not None and worst_ar_gap(tables) > own.fail_above
     return Outcome(
         value=lambda: tables,

@@ -20,8 +20,8 @@ import numpy as np
 
 from recallkit.attribution.aligned import RowReader, batch_ranges, check_labels
 from recallkit.attribution.bootstrap import number_or_none, percentile_interval, resample_totals
+from recallkit.attribution.breakdowns import NUM_POSITION_BUCKETS
 from recallkit.attribution.buckets import position_bucket
-from recallkit.attribution.cells import NUM_POSITION_BUCKETS
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 from recallkit.profiling import histogram_kernels

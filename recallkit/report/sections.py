@@ -93,9 +93,7 @@ def gap_section(comparison: Comparison, figures: Sequence[Figure]) -> Section:
     shown = [part for table, own in wide if table is not None for part in _side_by_side(table, own)]
     given = given_table(tables)
     shown += [] if given is None else [given]
-    lacks = "The table of the gap by what is in the context is missing: run the same recallkit gap again, and this page will have it."
-    told = [tag("p", text(lacks), class_="notes")] if classes is None else []
-    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures), *map(markup.shown_table, shown), *told]))
+    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures), *map(markup.shown_table, shown)]))
 
 
 def _side_by_side(table: Table, own: int) -> list[Table]:

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO, is_void
-from recallkit.attribution.view import interval, ppl
+from recallkit.attribution.view import interval, ppl, what_is_resampled
 from recallkit.display.console import abbreviate, percent
 from recallkit.errors import UserError
 from recallkit.report.markup import tag, text
@@ -150,7 +150,8 @@ def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
         "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the AR hits, divided by the same over all tokens "
         "(Zoology, section 3.1); clipped: at most 100 %, as the papers print it",
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
-        "Interval": "95 %, percentile bootstrap over sequences",
+        "Intervals": f"95 %, {what_is_resampled(totals[comparison.models[0], 'all'])}, 2,000 times; quantiles of the "
+        "resampled figures, as far out as Student's t of that many is",
         "Program": f"recallkit {manifest['recallkit_version']}, table schema {manifest['schema_version']}",
         "Slices": f"sequences {facts['sequences_digest']}",
     }

@@ -60,7 +60,8 @@ def _with_ends(names: str, *ends: str) -> str:
 
 _PAIR = "reference model"
 _NLLS = _with_ends("nll ppl", "_reference", "_model") + " delta_nll gap_share"
-_BUCKETS = f"low high tokens whole, share_of_tokens real, {_NLLS} real?"
+_INTERVALS = "clusters whole?, effective_clusters delta_ci_low delta_ci_high ci_low ci_high real?"
+_BUCKETS = f"low high tokens whole, share_of_tokens real, {_NLLS} real?, {_INTERVALS}"
 _RECALL_BUCKETS = _columns("model task text, low high num_rows whole, accuracy real, answer_nll real?")
 _SPREAD = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high")
 _FIGURES = _with_ends("repeated_bigrams distinct_bigrams repeated_share ar_hit_share", "", "_ci_low", "_ci_high")
@@ -84,16 +85,16 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # `exact` says whether its tokens begin and end where this one does.
     "scores": _columns("sequence position int32, nll float32, argmax rank int32-, context int32, exact bool"),
     "gap/gap": _columns(
-        f"{_PAIR} source slice text, tokens whole, bytes whole?, share_of_tokens real, "
-        f"{_NLLS} bpb_reference bpb_model delta_ci_low delta_ci_high gap_share_clipped ci_low ci_high real?, note text"
+        f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, "
+        f"{_NLLS} bpb_reference bpb_model gap_share_clipped real?, {_INTERVALS}, note text"
     ),
     "gap/by_count": _columns(f"{_PAIR} text, repeated flag, {_BUCKETS}"),
     "gap/by_distance": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
     "gap/by_match": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
     "gap/by_position": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
-    "gap/by_partition": _columns(f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} ci_low ci_high real?"),
+    "gap/by_partition": _columns(f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} real?, {_INTERVALS}"),
     "gap/by_threshold": _columns(
-        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped ci_low ci_high real?"
+        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped real?, {_INTERVALS}"
     ),
     "profile/profile": _columns(
         f"source note text, tokens groups content_tokens content_repeated repeated whole, ar_hits whole?, {_FIGURES} real?"
@@ -153,7 +154,10 @@ def arrow_schema(layout: str) -> pa.Schema:
     return pa.schema([pa.field(name, arrow_type(column.type), nullable=column.nullable or any_null) for name, column in columns])
 
 
-_ADDED = {("tokens", "match_length"): "sliced before match_length existed"}
+_ADDED = {
+    ("tokens", "match_length"): "sliced before match_length existed",
+    **{(layout, "clusters"): "compared before intervals were of documents" for layout in LAYOUTS if layout.startswith("gap/")},
+}
 """Columns added later: the error for tables without them."""
 
 _WORDS = {"text": "text", "whole": "whole numbers", "small": "whole numbers", "real": "numbers", "flag": "true or false"}

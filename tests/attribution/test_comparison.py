@@ -67,14 +67,16 @@ def test_missing_and_damaged_tables_are_one_line(compared, name):
         with pytest.raises(UserError, match=f"{name}.parquet"):
             read_comparison(compared)
     path.unlink()
-    if name == "by_partition":  # comparisons made before it existed are read without it
-        assert read_comparison(compared).tables.by_partition is None
-        return
-    with pytest.raises(UserError, match=r"no tables of a comparison|is missing"):
+    with pytest.raises(UserError, match=rf"{name}.parquet existed|gap.parquet is missing"):
         read_comparison(compared)
 
 
-def test_a_comparison_of_before_there_was_a_table_by_match_is_made_again(compared, slices):
+def test_comparisons_of_before_a_table_or_a_column_existed_are_made_again(compared, slices):
+    table, manifest = pl.read_parquet(compared / "by_match.parquet"), artifacts.read_manifest(compared / "by_match.parquet")
+    older = table.drop("clusters", "effective_clusters", "delta_ci_low", "delta_ci_high", "ci_low", "ci_high").to_arrow()
+    artifacts.write_parquet(compared / "by_match.parquet", [older], older.schema, manifest)
+    with pytest.raises(UserError, match=r"by_match.parquet: compared before .* of documents; run the same `recallkit gap` again"):
+        read_comparison(compared)
     (compared / "by_match.parquet").unlink()
     with pytest.raises(UserError, match=r"compared before by_match.parquet existed.*run the same `recallkit gap` again"):
         read_comparison(compared)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 import recallkit
 from recallkit import attribution
-from recallkit.attribution import aligned, bootstrap, cells, shares
+from recallkit.attribution import aligned, bootstrap, clusters, collect, shares
+from recallkit.attribution.bootstrap import MIN_CLUSTERS, expanded_interval
 from recallkit.attribution.buckets import count_class, count_thresholds, log2_bucket, match_bucket, position_bucket
-from recallkit.attribution.tables import EMPTY_SLICE, ONE_SEQUENCE, SMALL_SOURCE, attribute_gap
+from recallkit.attribution.clusters import CLUSTERS
+from recallkit.attribution.tables import EMPTY_SLICE, FEW_CLUSTERS, SMALL_SOURCE, attribute_gap
 from recallkit.attribution.view import gap_json, print_gap
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
@@ -31,6 +33,7 @@ LABELS = pa.schema(
     [
         ("sequence", pa.int32()),
         ("position", pa.int32()),
+        ("document", pa.int32()),
         ("source", pa.dictionary(pa.int32(), pa.string())),
         ("prev_token", pa.int32()),
         ("token", pa.int32()),
@@ -50,21 +53,40 @@ class Corpus:
     """A folder of slices: tokens as (sequence, position, source, distance or None, train_count), and models' scores.
 
     A match is as long as the distance is: the two are independent, but for both being 0 of a token that is not repeated. `ids` are
-    (previous, token) of each; without them all tokens differ.
+    (previous, token) of each; without them all tokens differ. A sequence is a document of its own.
     """
 
-    def __init__(self, folder, tokens, *, seq_len=64, max_count=1250, rows_per_group=5, digest="d", counts=True, num_bytes=None, ids=None):
+    def __init__(
+        self,
+        folder,
+        tokens,
+        *,
+        seq_len=64,
+        max_count=1250,
+        rows_per_group=5,
+        digest="d",
+        counts=True,
+        num_bytes=None,
+        ids=None,
+        documents=None,
+    ):
         self.folder, self.digest, self.rows_per_group, self.seq_len = Path(folder), digest, rows_per_group, seq_len
         self.tokens = [
             dict(
                 zip(("sequence", "position", "source", "distance", "train_count"), token, strict=True),
+                document=document,
                 repeated=token[3] is not None,
                 ar_hit=token[3] is not None and token[4] <= max_count,
                 match_length=min(token[3] or 0, seq_len),
                 prev_token=pair[0],
                 token=pair[1],
             )
-            for token, pair in zip(tokens, ids or zip(range(len(tokens)), range(1, len(tokens) + 1), strict=True), strict=True)
+            for token, pair, document in zip(
+                tokens,
+                ids or zip(range(len(tokens)), range(1, len(tokens) + 1), strict=True),
+                documents or [token[0] for token in tokens],
+                strict=True,
+            )
         ]
         self.nlls = {}
         manifest = {
@@ -150,6 +172,14 @@ def figures(tables):
         name: getattr(tables, name)
         for name in ("gap", "by_count", "by_distance", "by_match", "by_position", "by_threshold", "by_partition")
     }
+
+
+def assert_same(found, expected):
+    """Whether all tables agree but for the order in which NLLs were added up."""
+    for name, table in figures(found).items():
+        for row, other in zip(table.iter_rows(), getattr(expected, name).iter_rows(), strict=True):
+            assert [v for v in row if not isinstance(v, float)] == [v for v in other if not isinstance(v, float)], name
+            assert [v for v in row if isinstance(v, float)] == pytest.approx([v for v in other if isinstance(v, float)], rel=1e-12), name
 
 
 def check_against_loops(corpus, tables, model):
@@ -272,28 +302,88 @@ def test_all_is_the_sum_of_the_sources(tmp_path):
         assert close((sources["delta_nll"] * sources["tokens"]).sum(), total["delta_nll"][0] * total["tokens"][0])
 
 
-def test_intervals_are_those_of_a_naive_bootstrap_over_sequences(tmp_path):
-    corpus = small_corpus(tmp_path)
-    paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
-    gap = attribute_gap(corpus.path, paths[0], [paths[1]], num_resamples=40, seed=3).gap
-    by_sequence = defaultdict(list)
-    for index, token in enumerate(corpus.tokens):
-        by_sequence[token["sequence"]].append((token, corpus.nlls["behind"][index] - corpus.nlls["reference"][index]))
-    weights = bootstrap.draw_weights(np.random.Generator(np.random.PCG64(3)), 40, 3)
-    assert (weights.sum(axis=1) == 3).all()
-    for row in gap.iter_rows(named=True):
-        deltas, parts = [], []
-        for resample in weights:
-            drawn = [item for s, times in enumerate(resample) for _ in range(int(times)) for item in by_sequence[s]]
-            whole = [(t, d) for t, d in drawn if row["source"] in ("ALL", t["source"])]
-            picked = [d for t, d in whole if SLICES[row["slice"]](t)]
-            if picked:
-                deltas.append(sum(picked) / len(picked))
-            if whole:
-                parts.append(sum(picked) / sum(d for _, d in whole))
-        for samples, names in ((deltas, ("delta_ci_low", "delta_ci_high")), (parts, ("ci_low", "ci_high"))):
-            expected = np.quantile(samples, [0.025, 0.975])
-            assert [row[name] for name in names] == pytest.approx(expected, rel=1e-9), (row["source"], row["slice"], names)
+def clustered_corpus(folder):
+    """Twelve documents of unequal lengths in sequences of eight tokens, each document of one of two sources."""
+    rng = np.random.default_rng(4)
+    lengths = [3, 9, 1, 20, 5, 5, 14, 2, 7, 11, 6, 8]
+    documents = np.repeat(np.arange(12), lengths).tolist()
+    tokens = [
+        (n // 8, n % 8 + 1, "ab"[d % 2], int(rng.integers(1, 9)) if rng.random() < 0.6 else None, int(rng.lognormal(6, 3)))
+        for n, d in enumerate(documents)
+    ]
+    corpus = Corpus(folder, tokens, seq_len=8, documents=documents)
+    reference = rng.gamma(1.2, 2, len(tokens))
+    return corpus, corpus.score("reference", reference), corpus.score("behind", reference + rng.normal(0.3, 1, len(tokens)))
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_intervals_are_those_of_a_naive_bootstrap_over_clusters(tmp_path, monkeypatch, cluster):
+    monkeypatch.setattr(bootstrap, "MIN_CLUSTERS", 1.5)
+    corpus, reference, behind = clustered_corpus(tmp_path)
+    tables = attribute_gap(corpus.path, reference, [behind], cluster=cluster, num_resamples=60, seed=3)
+    gaps = np.subtract(corpus.nlls["behind"], corpus.nlls["reference"]).tolist()
+    # Clusters are numbered as they appear; those without tokens do not occur.
+    names = list(dict.fromkeys(token[cluster] for token in corpus.tokens))
+    weights = bootstrap.draw_weights(np.random.Generator(np.random.PCG64(3)), 60, len(names))
+    times = [[int(resample[names.index(token[cluster])]) for token in corpus.tokens] for resample in weights]
+
+    def check(row, keep, inside):
+        part, whole = (list(map(which, corpus.tokens)) for which in (keep, inside))
+        of_cluster = [token[cluster] for token in corpus.tokens]
+        sizes = [
+            [sum(held for held, own in zip(chosen, of_cluster, strict=True) if own == name) for name in names] for chosen in (part, whole)
+        ]
+        effective = [sum(size) ** 2 / sum(n * n for n in size) for size in sizes]
+        assert (row["clusters"], row["effective_clusters"]) == (np.count_nonzero(sizes[0]), pytest.approx(effective[0]))
+        deltas, shares_ = [], []
+        for drawn in times:
+            gap = sum(n * g for n, g, held in zip(drawn, gaps, part, strict=True) if held)
+            tokens = sum(n for n, held in zip(drawn, part, strict=True) if held)
+            total = sum(n * g for n, g, held in zip(drawn, gaps, whole, strict=True) if held)
+            deltas.append(gap / tokens if tokens else math.nan)
+            shares_.append(gap / total if total else math.nan)
+        found = ((deltas, effective[0], ("delta_ci_low", "delta_ci_high")), (shares_, min(effective), ("ci_low", "ci_high")))
+        for samples, m, columns in found:
+            expected = [None if math.isnan(bound) else pytest.approx(bound, rel=1e-9) for bound in expanded_interval(np.array(samples), m)]
+            assert [row[name] for name in columns] == expected, (row, columns)
+
+    for row in tables.gap.iter_rows(named=True):
+        inside = lambda t, row=row: row["source"] in ("ALL", t["source"])  # noqa: E731
+        check(row, lambda t, row=row, inside=inside: inside(t) and SLICES[row["slice"]](t), inside)
+    everything = lambda t: True  # noqa: E731
+    values = {"by_count": "train_count", "by_distance": "distance", "by_match": "match_length", "by_position": "position"}
+    for table, column in values.items():
+        for row in getattr(tables, table).iter_rows(named=True):
+            group = [(name, row[name]) for name in ("repeated", "ar_hit") if name in row]
+            group += [("ar_hit", row["slice"] == "ar_hit")] if "slice" in row else []
+
+            def keep(t, row=row, column=column, group=group):
+                return t[column] is not None and row["low"] <= t[column] <= row["high"] and all(t[name] == value for name, value in group)
+
+            check(row, keep, everything)
+    for row in tables.by_threshold.filter(pl.col("tokens") > 0).iter_rows(named=True):
+        check(row, lambda t, row=row: t["repeated"] and t["train_count"] <= row["threshold"], everything)
+
+
+def test_many_clusters_are_resampled_in_groups_and_counted_singly(tmp_path, monkeypatch):
+    corpus, reference, behind = clustered_corpus(tmp_path)
+    single = attribute_gap(corpus.path, reference, [behind])
+    monkeypatch.setattr(clusters, "MOST_GROUPS", 4)
+    monkeypatch.setattr(collect, "MOST_GROUPS", 4)
+    groups = attribute_gap(corpus.path, reference, [behind])
+    intervals = ("ci_low", "ci_high", "delta_ci_low", "delta_ci_high")
+    for name, table in figures(groups).items():
+        other = getattr(single, name)
+        assert table.drop(intervals).equals(other.drop(intervals)), name
+    assert not groups.gap.equals(single.gap)
+    assert sorted(np.bincount(clusters.group_numbers(10)).tolist()) == [2, 2, 3, 3]
+
+
+def test_a_document_in_two_batches_is_one_cluster(tmp_path, monkeypatch):
+    corpus, reference, behind = clustered_corpus(tmp_path)
+    whole = attribute_gap(corpus.path, reference, [behind])
+    monkeypatch.setattr(aligned, "_BATCH_ROWS", 3)
+    assert_same(attribute_gap(corpus.path, reference, [behind]), whole)
 
 
 def test_two_runs_agree_to_the_bit_however_many_threads_share_the_work(tmp_path, monkeypatch):
@@ -315,7 +405,7 @@ def test_two_runs_agree_to_the_bit_however_many_threads_share_the_work(tmp_path,
             assert table.equals(getattr(runs[0], name)), name
     other = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=200, seed=1)
     assert not other.gap.equals(runs[0].gap)
-    assert other.by_count.equals(runs[0].by_count)
+    assert other.by_count["nll_model"].equals(runs[0].by_count["nll_model"])
 
 
 def test_score_files_of_another_layout_are_read_by_rows(tmp_path, monkeypatch):
@@ -325,14 +415,10 @@ def test_score_files_of_another_layout_are_read_by_rows(tmp_path, monkeypatch):
     corpus.rows_per_group = 7
     corpus.score("behind", BEHIND_NLLS)
     monkeypatch.setattr(aligned, "_BATCH_ROWS", 3)
-    found = attribute_gap(corpus.path, paths[0], [paths[1]], num_resamples=20)
-    for name, table in figures(found).items():
-        for row, other in zip(table.iter_rows(), getattr(expected, name).iter_rows(), strict=True):
-            assert [v for v in row if not isinstance(v, float)] == [v for v in other if not isinstance(v, float)], name
-            assert [v for v in row if isinstance(v, float)] == pytest.approx([v for v in other if isinstance(v, float)], rel=1e-12), name
+    assert_same(attribute_gap(corpus.path, paths[0], [paths[1]], num_resamples=20), expected)
 
 
-# Six tokens in two equal sequences: half of them AR hits. Differences in AR hits, differences in other tokens.
+# Four tokens in two sequences, five times over: half of them AR hits. Differences in AR hits, differences in other tokens.
 NOTES = {
     "ordinary": ((1, 1), (0.5, 0.5), ""),
     "no gap": ((0, 0), (0, 0), shares.NO_GAP),
@@ -360,9 +446,9 @@ CLIPPED = {
 @pytest.mark.parametrize("case", NOTES)
 def test_notes_and_clipped_shares(tmp_path, case):
     hits, others, note = NOTES[case]
-    corpus = Corpus(tmp_path, [(s, p, "web", 1 if p == 2 else None, 5) for s in range(2) for p in (1, 2)])
-    reference = [5.0] * 4
-    model = [5.0 + (hits if p == 2 else others)[s] for s in range(2) for p in (1, 2)]
+    corpus = Corpus(tmp_path, [(s, p, "web", 1 if p == 2 else None, 5) for s in range(10) for p in (1, 2)])
+    reference = [5.0] * 20
+    model = [5.0 + (hits if p == 2 else others)[s % 2] for s in range(10) for p in (1, 2)]
     tables = attribute_gap(corpus.path, corpus.score("reference", reference), [corpus.score("model", model)], num_resamples=100)
     rows = tables.gap.filter(pl.col("source") == "ALL")
     assert rows["note"].to_list() == [note] * 3
@@ -371,21 +457,21 @@ def test_notes_and_clipped_shares(tmp_path, case):
         assert tables.by_threshold.filter(pl.col("threshold") == 1250)["note"].to_list() == [note]
 
 
-def test_one_sequence_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
+def test_one_document_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
     corpus = Corpus(tmp_path, [(0, 1, "web", None, 5), (0, 2, "web", None, 5)])
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])])
     rows = {row["slice"]: row for row in tables.gap.filter(pl.col("source") == "web").iter_rows(named=True)}
-    assert [rows[name]["note"] for name in SLICES] == [ONE_SEQUENCE, EMPTY_SLICE, ONE_SEQUENCE]
+    assert [rows[name]["note"] for name in SLICES] == [FEW_CLUSTERS.format("document"), EMPTY_SLICE, FEW_CLUSTERS.format("document")]
     assert (rows["other"]["gap_share"], rows["other"]["gap_share_clipped"]) == (1, 1)
     assert {rows[name][column] for name in SLICES for column in ("ci_low", "ci_high", "delta_ci_low", "delta_ci_high")} == {None}
     unknown = [value for name, value in rows["ar_hit"].items() if name not in ("reference", "model", "source", "slice", "tokens", "note")]
-    assert unknown == [0, *[None] * 14]
+    assert sorted(unknown, key=str) == [0, 0, 0.0, *[None] * 14, "document"]
 
 
 def test_a_gap_that_is_none_is_noted_also_where_no_token_is_an_ar_hit(tmp_path):
-    corpus = Corpus(tmp_path, [(s, p, "web", None, 5) for s in range(2) for p in (1, 2)])
-    reference = corpus.score("reference", [5] * 4)
-    models = [corpus.score("equal", [5] * 4), corpus.score("uncertain", [8, 8, 3, 3])]
+    corpus = Corpus(tmp_path, [(s, p, "web", None, 5) for s in range(10) for p in (1, 2)])
+    reference = corpus.score("reference", [5] * 20)
+    models = [corpus.score("equal", [5] * 20), corpus.score("uncertain", [8, 8, 3, 3] * 5)]
     tables = attribute_gap(corpus.path, reference, models, num_resamples=100)
     for model, note in (("equal", shares.NO_GAP), ("uncertain", shares.NOT_TOLD_FROM_ZERO)):
         rows = tables.gap.filter(pl.col("model") == model, pl.col("source") == "ALL")
@@ -409,16 +495,16 @@ def many_sources(folder):
 def test_only_the_largest_sources_have_intervals_and_all_is_still_of_every_source(tmp_path, monkeypatch):
     corpus, paths = many_sources(tmp_path)
     every = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
-    monkeypatch.setattr(cells, "MAX_RESAMPLED_SOURCES", 2)
+    monkeypatch.setattr(collect, "MAX_RESAMPLED_SOURCES", 2)
     few = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
     assert few.gap.height == every.gap.height == 2 * 6 * 3
     intervals = ("delta_ci_low", "delta_ci_high", "ci_low", "ci_high")
     for row, other in zip(few.gap.iter_rows(named=True), every.gap.iter_rows(named=True), strict=True):
-        sums = [name for name in row if name not in (*intervals, "note")]
+        sums = [name for name in row if name not in (*intervals, "clusters", "effective_clusters", "note")]
         assert [row[name] for name in sums] == [other[name] for name in sums]
         # Of the two sources of four tokens the first by name is among the two largest.
         if row["source"] in ("ALL", "c", "e"):
-            assert [row[name] for name in intervals] == pytest.approx([other[name] for name in intervals], rel=1e-9)
+            assert all(close(row[name], other[name]) for name in intervals)
             assert row["note"] == other["note"]
         else:
             assert [row[name] for name in intervals] == [None] * 4
@@ -434,7 +520,7 @@ def test_only_the_largest_sources_have_intervals_and_all_is_still_of_every_sourc
 def test_as_many_sources_as_have_intervals_are_all_the_same_to_the_bit(tmp_path, monkeypatch):
     corpus, paths = many_sources(tmp_path)
     every = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
-    monkeypatch.setattr(cells, "MAX_RESAMPLED_SOURCES", 5)
+    monkeypatch.setattr(collect, "MAX_RESAMPLED_SOURCES", 5)
     assert attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50).gap.equals(every.gap)
 
 
@@ -443,9 +529,10 @@ def test_thousands_of_sources_take_memory_for_the_largest_only(tmp_path):
     corpus = Corpus(tmp_path, tokens, rows_per_group=1000)
     scores = [corpus.score(name, np.linspace(1, 2, len(tokens)) * worse) for name, worse in (("reference", 1), ("model", 2))]
     labelled = aligned.open_tokens(corpus.path)
-    by_sequence = cells.collect_cells(labelled, [aligned.open_scores(path, labelled) for path in scores]).by_sequence
-    assert by_sequence.tokens.shape == (4000, 101, 2)
-    assert by_sequence.tokens.sum() == len(tokens)
+    found = collect.collect_sums(labelled, [aligned.open_scores(path, labelled) for path in scores]).clusters["slices"]
+    assert found.tokens.shape == (clusters.MOST_GROUPS, 101, 2)
+    assert found.tokens.sum() == len(tokens)
+    assert found.clusters[0].tolist() == [4000] * 3
     gap = attribute_gap(corpus.path, scores[0], scores[1:], num_resamples=5).gap
     assert gap.height == 2001 * 3
     assert gap.filter(pl.col("slice") == "ar_hit")["ci_low"].is_not_null().sum() <= 101
@@ -685,9 +772,26 @@ def test_totals_do_not_depend_on_how_resamples_are_blocked(monkeypatch):
     assert (bootstrap.resample_totals(sums, 50, seed=1) == expected).all()
 
 
-def test_percentiles_leave_out_what_is_no_number():
-    samples = np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan], [3.0, np.nan]])
-    low, high = bootstrap.percentile_interval(samples, 0.5)
-    assert low.tolist()[:1] + high.tolist()[:1] == [1.5, 2.5]
-    assert np.isnan(low[1])
-    assert np.isnan(high[1])
+def test_expanded_percentiles_reach_as_far_as_students_t():
+    # Of exactly normal samples the bounds are those of the t interval of a mean, scaled as resampling scales: by sqrt((m - 1) / m).
+    grid = (np.arange(20_000) + 0.5) / 20_000
+    samples = stats.norm.ppf(grid)[:, None].repeat(3, axis=1)
+    m = np.array([MIN_CLUSTERS, 12.5, 1e6])
+    low, high = expanded_interval(samples, m)
+    assert high == pytest.approx(stats.t.ppf(0.975, m - 1) * np.sqrt(m / (m - 1)), rel=4e-3)
+    assert low == pytest.approx(-high)
+    assert np.isnan(expanded_interval(samples, MIN_CLUSTERS - 0.01)).all()
+    assert np.isnan(expanded_interval(samples[:0], m)).all()
+
+
+def test_expanded_percentiles_leave_out_what_is_no_number():
+    samples = np.array([[1.0, np.nan], [2.0, np.inf], [np.nan, np.nan], [3.0, np.nan]])
+    low, high = expanded_interval(samples, 1e9, 0.5)
+    assert (low[0], high[0]) == pytest.approx((1.5, 2.5))
+    assert np.isnan([low[1], high[1]]).all()
+
+
+def test_the_effective_number_of_clusters():
+    assert bootstrap.effective_number(np.array([[4, 1], [4, 0], [4, 0], [0, 0]])).tolist() == [3, 1]
+    assert bootstrap.effective_number(np.zeros((3, 2))).tolist() == [0, 0]
+    assert bootstrap.effective_number(np.array([100, 1, 1])) == pytest.approx(102**2 / 10_002)

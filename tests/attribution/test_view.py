@@ -25,6 +25,7 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
             "reference": reference, "model": model, "source": source, "slice": kind, "tokens": 100, "share_of_tokens": 0.25,
             "nll_model": 2.0 + place + (kind == "ar_hit"), "ppl_reference": math.exp(2 + (kind == "ar_hit")),
             "ppl_model": math.exp(2 + place + (kind == "ar_hit")), "bpb_reference": 1.0, "bpb_model": 1.5, "delta_nll": float(place),
+            "cluster": "document", "clusters": 20, "effective_clusters": 18.24,
             "gap_share": 0.3 + place, "ci_low": 0.2, "ci_high": 0.4, "note": "a note" if place else "",
         }
         for place, model in enumerate(models) for source in sources for kind in _SLICE_NAMES
@@ -48,8 +49,12 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
         }
         for place, model in enumerate(models) for low, high in [(0, 0), (1, 1), (2, 2), (4, 7), (8, 15)]
     ]  # fmt: skip
+    by_partition = [
+        {"model": model, "slice": class_.name, "share_of_tokens": 1 / 6, "gap_share": 1 / 6} for model in models for class_ in PARTITION
+    ]
     frame = pl.DataFrame(gap)
-    return GapTables(frame, pl.DataFrame(by_count), pl.DataFrame(by_distance), pl.DataFrame(by_match), frame, frame)
+    frames = [pl.DataFrame(rows) for rows in (by_count, by_distance, by_match)]
+    return GapTables(frame, *frames, frame, frame, pl.DataFrame(by_partition))
 
 
 def test_the_table_holds_the_reference_and_every_model():
@@ -132,4 +137,6 @@ def test_the_largest_source_stands_first_and_shares_are_those_of_ar_hits():
     gap = made.gap.with_columns(tokens=tokens, share_of_tokens=pl.when(slice="all").then(1.0).otherwise(0.25))
     tables = replace(made, gap=gap)
     assert [row[:3] for row in by_source_table(tables).rows] == [["b", "30", "25.00 %"], ["c", "20", "25.00 %"], ["a", "10", "25.00 %"]]
-    assert gap_table(tables, SLICES).caption.startswith("AR hits are 25.00 % of 60 tokens.")
+    caption = gap_table(tables, SLICES).caption
+    assert caption.startswith("AR hits are 25.00 % of 60 tokens.")
+    assert caption.endswith("Intervals: 20 documents resampled (effective number 18.2).")

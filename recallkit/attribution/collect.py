@@ -1,0 +1,314 @@
+"""Millions of labelled tokens and their NLLs reduced to small sums, from which every table of the gap and every interval is made.
+
+One pass in batches of one row group, each read, summed and dropped. Each batch is summed in row order by one thread, and
+batches are added in order: the sums are bit-identical on every run and for any number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
+from recallkit.attribution.breakdowns import NUM_BUCKETS, NUM_POSITION_BUCKETS, breakdowns, extra_thresholds, slice_rows
+from recallkit.attribution.buckets import LARGEST_COUNT, count_class, count_thresholds, log2_bucket, match_bucket, position_bucket
+from recallkit.attribution.clusters import MOST_GROUPS, ClusterSizes, group_numbers
+from recallkit.attribution.sums import Codes, GroupSums, Sums, join_sums, renumber, sum_rows
+from recallkit.config import MAX_RESAMPLED_SOURCES
+from recallkit.errors import UserError
+from recallkit.slicing.definitions import NEW_TOKEN, PARTITION, members, partition_codes
+from recallkit.slicing.new_tokens import new_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from recallkit.slicing.definitions import Slice
+
+_MAX_WORKERS = 4
+_SLICE_AGAIN = "slice again with --force"
+_LABELS = (
+    *("sequence", "position", "document", "source", "prev_token", "token"),
+    *("repeated", "distance", "match_length", "train_count", "ar_hit"),
+)
+_SLICES = "slices"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSums:
+    """Sums of a breakdown into k codes by g groups of clusters, s sources and m models; its tables have K rows.
+
+    Gaps are summed NLLs in nats, model minus reference. Clusters, and the effective number of them, are those that have tokens of the
+    row, of all sources (first) and of each. Groups are clusters, or, of more than MOST_GROUPS, sets of them drawn at random.
+    """
+
+    unions: np.ndarray  # (k, K), which codes each row is made of
+    tokens: np.ndarray  # (g, s, k)
+    gaps: np.ndarray  # (g, m, s, k)
+    clusters: np.ndarray  # (1 + s, K), or (1, K) if not by source
+    effective: np.ndarray  # the same shape
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The sums of the K rows of a breakdown over all tokens, of t sources: NLLs in nats, the reference first."""
+
+    tokens: np.ndarray  # (t, K)
+    nlls: np.ndarray  # (1 + m, t, K)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Everything of one pass, by the name of the breakdown: `slices` by source, the others (see `breakdowns`) of all together.
+
+    `totals["slices"]` has the row of all sources first, then `sources`, sorted. `clusters["slices"]` has those of `resampled`:
+    beyond MAX_RESAMPLED_SOURCES sources, the smaller ones share one last index, which has no name there.
+    """
+
+    sources: list[str]
+    resampled: list[str]
+    totals: dict[str, Totals]
+    clusters: dict[str, ClusterSums]
+
+
+def collect_sums(tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice] = (), cluster: str = "document") -> Collected:
+    """The sums of `tokens` under all `scores` (the reference first), read row-aligned, one row group of each at a time.
+
+    `slices` are summed in addition to AR hits, other tokens, and the breakdowns of every comparison. `cluster`: one of CLUSTERS.
+
+    Raises UserError if a file is damaged, a column has missing values or NLLs are not finite numbers.
+    """
+    ranges = batch_ranges(tokens.path)
+    num_workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MAX_WORKERS, len(ranges))
+    idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+    last = RowReader(tokens.path, ["document", "sequence"], remedy=_SLICE_AGAIN).read(tokens.num_rows - 1, tokens.num_rows)
+
+    def reduce_batch(rows: tuple[int, int]) -> tuple[list[str], dict[str, Sums]]:
+        try:
+            worker = idle.get_nowait()
+        except queue.Empty:
+            worker = _Worker(tokens, scores, slices, cluster)
+        try:
+            return worker.reduce(*rows)
+        finally:
+            idle.put(worker)
+
+    num_clusters = None if cluster == "source" else last[cluster][0].as_py() + 1
+    collector = _Collector(tokens, slices, len(scores), num_clusters)
+    with ThreadPoolExecutor(num_workers) as pool:
+        for sources, sums in pool.map(reduce_batch, ranges):
+            collector.add(sources, sums)
+    return collector.finish()
+
+
+class _Worker:
+    """The file handles of one thread: they are not shared."""
+
+    def __init__(self, tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice], cluster: str) -> None:
+        self._tokens, self._scores, self._slices, self._cluster = tokens, scores, slices, cluster
+        needed = [column for slice_ in slices for column in slice_.columns if column != NEW_TOKEN]
+        self._columns = tuple(dict.fromkeys([*_LABELS, *needed]))
+        self._labels = RowReader(tokens.path, self._columns, remedy=_SLICE_AGAIN, checks_values=False)
+        again = "score the model again with --force"
+        self._nlls = [RowReader(score.path, ["nll"], remedy=again, checks_values=False) for score in scores]
+        self._extra = extra_thresholds(tokens)
+
+    def reduce(self, start: int, stop: int) -> tuple[list[str], dict[str, Sums]]:
+        """The names of the sources in rows [start, stop), and the sums of each breakdown, whose sources are indices of names."""
+        labels, nlls = self._read(start, stop)
+        source = labels["source"].chunk(0)
+        cluster = source.indices.to_numpy() if self._cluster == "source" else _values(labels[self._cluster])
+        codes = self._codes(labels, start)
+        sums = dict(zip(codes, sum_rows(list(codes.values()), cluster, source.indices.to_numpy(), nlls), strict=True))
+        for score, nll in zip(self._scores, sums[_SLICES].nlls, strict=True):
+            if not np.isfinite(nll).all():  # a sum is finite only if every NLL in it is
+                raise _not_finite(score)
+        return source.dictionary.to_pylist(), sums
+
+    def _read(self, start: int, stop: int) -> tuple[pa.Table, list[np.ndarray]]:
+        """The labels of rows [start, stop), `source` as one array of codes, and the NLLs under each model, without a copy."""
+        import pyarrow as pa
+
+        labels = self._labels.read(start, stop).unify_dictionaries()
+        for name in self._columns:
+            if name != "distance" and labels[name].null_count:
+                raise UserError(f"column {name} misses values", where=self._tokens.path, remedy=_SLICE_AGAIN)
+        source = _one_array(labels["source"])
+        source = source if pa.types.is_dictionary(source.type) else source.dictionary_encode()
+        nlls = []
+        for score, reader in zip(self._scores, self._nlls, strict=True):
+            nll = reader.read(start, stop)["nll"]
+            if nll.null_count:
+                raise _not_finite(score)
+            nlls.append(_values(nll))
+        return labels.set_column(labels.schema.get_field_index("source"), "source", source), nlls
+
+    def _codes(self, labels: pa.Table, start: int) -> dict[str, Codes]:
+        """The code of each token in each breakdown (see `breakdowns` and `slice_rows`)."""
+        seq_len, num_classes = self._tokens.seq_len, len(count_thresholds(self._extra))
+        repeated, ar_hit = _values(labels["repeated"]), _values(labels["ar_hit"])
+        counts = self._values_within(labels, "train_count", 0, LARGEST_COUNT)
+        positions = position_bucket(self._values_within(labels, "position", 1, seq_len), seq_len, NUM_POSITION_BUCKETS)
+        matches = match_bucket(self._values_within(labels, "match_length", 0, seq_len))
+        distances = log2_bucket(_values(labels["distance"].fill_null(0)))
+        hit_bucket = ar_hit.view(np.uint8) * np.uint8(NUM_BUCKETS)
+        new = self._new_tokens(labels, start)
+        classes = partition_codes(repeated, new, counts <= self._tokens.max_count)
+        return {
+            _SLICES: self._slice_codes(labels, ar_hit, new),
+            "counts": Codes(count_class(counts, self._extra) + repeated.view(np.uint8) * np.uint8(num_classes), 2 * num_classes),
+            "distances": Codes(distances + hit_bucket, 2 * NUM_BUCKETS),
+            "matches": Codes(matches + hit_bucket, 2 * NUM_BUCKETS),
+            "positions": Codes(positions + hit_bucket, 2 * NUM_BUCKETS),
+            "partition": Codes(classes, len(PARTITION)),
+        }
+
+    def _slice_codes(self, labels: pa.Table, ar_hit: np.ndarray, new: np.ndarray) -> Codes:
+        """Other tokens, AR hits, and the tokens of each requested slice once more."""
+        import pyarrow as pa
+
+        num_codes = 2 + len(self._slices)
+        if not self._slices:
+            return Codes(ar_hit.view(np.uint8), num_codes, by_source=True)
+        masks = members(self._slices, labels.append_column(NEW_TOKEN, [pa.array(new)]), self._tokens.max_count)
+        rows = [np.arange(len(ar_hit)), *(np.flatnonzero(mask) for mask in masks)]
+        codes = [ar_hit.view(np.uint8), *(np.full(len(own), 2 + place, np.uint8) for place, own in enumerate(rows[1:]))]
+        order = np.argsort(np.concatenate(rows), kind="stable")
+        return Codes(np.concatenate(codes)[order], num_codes, np.concatenate(rows)[order], by_source=True)
+
+    def _new_tokens(self, labels: pa.Table, start: int) -> np.ndarray:
+        """Which rows, from `start` on, have a token that is new in its context; a batch may begin within a sequence."""
+        import pyarrow as pa
+
+        inside = labels["position"][0].as_py() - 1
+        if inside > start:
+            raise UserError("damaged (sequences do not begin at position 1)", where=self._tokens.path, remedy=_SLICE_AGAIN)
+        names = ("sequence", "prev_token", "token", "repeated")
+        if inside:
+            labels = pa.concat_tables([self._labels.read(start - inside, start).select(names), labels.select(names)])
+        return new_tokens(*(_values(labels[name]) for name in names))[inside:]
+
+    def _values_within(self, labels: pa.Table, name: str, low: int, high: int) -> np.ndarray:
+        """A column's values. Raises UserError if one is outside low..high: damage that leaves the file readable."""
+        values = _values(labels[name])
+        if values.size and (values.min() < low or values.max() > high):
+            raise UserError(f"damaged (column {name} is not within {low}..{high})", where=self._tokens.path, remedy=_SLICE_AGAIN)
+        return values
+
+
+class _Collector:
+    """The sums of all batches, in their order."""
+
+    def __init__(self, tokens: LabelledTokens, slices: Sequence[Slice], num_scores: int, num_clusters: int | None) -> None:
+        self._path = tokens.path
+        self._groups = None if num_clusters is None else group_numbers(num_clusters)
+        self._num_groups = MOST_GROUPS if num_clusters is None else min(num_clusters, MOST_GROUPS)
+        self._source_codes: dict[str, int] = {}
+        self._slice_unions = slice_rows(slices).unions
+        self._of_slices: list[Sums] = []
+        self._unions = {name: breakdown.unions for name, breakdown in breakdowns(tokens).items()}
+        self._sums = {name: GroupSums(self._num_groups, 1, len(unions), num_scores) for name, unions in self._unions.items()}
+        self._sizes = {name: ClusterSizes(unions, in_order=self._in_order) for name, unions in self._unions.items()}
+
+    @property
+    def _in_order(self) -> bool:
+        return self._groups is not None
+
+    def add(self, names: Sequence[str], sums: dict[str, Sums]) -> None:
+        """Adds the sums of a batch, whose sources are indices of `names`."""
+        for name in names:
+            self._source_codes.setdefault(name, len(self._source_codes))
+        sources = np.array([self._source_codes[name] for name in names])
+        clusters = None if self._in_order else sources
+        self._of_slices.append(renumber(sums[_SLICES], cluster=clusters, source=sources))
+        for name, total in self._sums.items():
+            part = renumber(sums[name], cluster=clusters)
+            self._sizes[name].add(part)
+            total.add(self._grouped(part))
+
+    def finish(self) -> Collected:
+        """The sums of everything added."""
+        sums, sources = self._sorted_sources()
+        largest, places = _place_sources(sums.source, sums.tokens, len(sources))
+        totals, clusters = {}, {}
+        totals[_SLICES], clusters[_SLICES] = self._by_source(sums, places, len(sources))
+        held = np.flatnonzero(clusters[_SLICES].tokens.any(axis=(1, 2)))
+        for name, total in self._sums.items():
+            unions, sizes = self._unions[name].astype(np.float64), self._sizes[name]
+            totals[name] = Totals(total.tokens.sum(axis=0) @ unions, total.nlls.sum(axis=1) @ unions)
+            effective = sizes.effective()
+            clusters[name] = ClusterSums(unions, total.tokens[held], total.gaps()[held], sizes.clusters, effective)
+        of_slices = clusters[_SLICES]
+        clusters[_SLICES] = ClusterSums(
+            of_slices.unions, of_slices.tokens[held], of_slices.gaps[held], of_slices.clusters, of_slices.effective
+        )
+        return Collected(sources, [sources[place] for place in largest], totals, clusters)
+
+    def _grouped(self, sums: Sums) -> Sums:
+        """The same entries with groups in place of clusters."""
+        if self._groups is None:
+            return Sums(sums.code, sums.cluster % MOST_GROUPS, sums.source, sums.tokens, sums.nlls)
+        if sums.cluster.size and not 0 <= sums.cluster.min() <= sums.cluster.max() < len(self._groups):
+            raise UserError("damaged (documents or sequences are not in order)", where=self._path, remedy=_SLICE_AGAIN)
+        return renumber(sums, cluster=self._groups)
+
+    def _sorted_sources(self) -> tuple[Sums, list[str]]:
+        """The entries of slices, whose sources are indices of the names of all sources, sorted; and these."""
+        names = sorted(self._source_codes)
+        order = np.empty(len(names), np.int64)
+        order[[self._source_codes[name] for name in names]] = np.arange(len(names))
+        return renumber(join_sums(self._of_slices), source=order), names
+
+    def _by_source(self, sums: Sums, places: np.ndarray, num_sources: int) -> tuple[Totals, ClusterSums]:
+        """Totals of every source, and sums by group of the largest; `places` (t,) are their indices."""
+        unions = self._slice_unions.astype(np.float64)
+        every = GroupSums(1, num_sources, len(unions), len(sums.nlls))
+        every.add(Sums(sums.code, np.zeros_like(sums.cluster), sums.source, sums.tokens, sums.nlls))
+        tokens, nlls = every.tokens[0] @ unions, every.nlls[:, 0] @ unions
+        totals = Totals(_with_all(tokens), _with_all(nlls))
+        placed = renumber(sums, source=places)
+        whole = renumber(sums, source=np.zeros(num_sources, np.int64))
+        num_places = int(places.max()) + 1
+        groups = GroupSums(self._num_groups, num_places, len(unions), len(sums.nlls))
+        groups.add(self._grouped(placed))
+        sizes = [ClusterSizes(unions, number) for number in (1, num_places)]
+        for size, entries in zip(sizes, (whole, placed), strict=True):
+            size.add(entries)
+        effective = np.vstack([size.effective() for size in sizes])
+        found = np.vstack([size.clusters for size in sizes])
+        return totals, ClusterSums(unions, groups.tokens, groups.gaps(), found, effective)
+
+
+def _with_all(sums: np.ndarray) -> np.ndarray:
+    """(..., t, K) sums by source, to (..., 1 + t, K): all sources first."""
+    return np.concatenate([sums.sum(axis=-2, keepdims=True), sums], axis=-2)
+
+
+def _place_sources(source: np.ndarray, tokens: np.ndarray, num_sources: int) -> tuple[np.ndarray, np.ndarray]:
+    """The largest sources, sorted by name, and the index of each source among them, from entries of `tokens`."""
+    sizes = np.bincount(source, weights=tokens, minlength=num_sources)
+    largest = np.sort(np.argsort(-sizes, kind="stable")[:MAX_RESAMPLED_SOURCES])
+    places = np.full(num_sources, largest.size)
+    places[largest] = np.arange(largest.size)
+    return largest, places
+
+
+def _values(column: pa.ChunkedArray) -> np.ndarray:
+    """A column without nulls as an array; numbers in one chunk are not copied."""
+    values: np.ndarray = _one_array(column).to_numpy(zero_copy_only=False)
+    return values
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _not_finite(score: Scores) -> UserError:
+    remedy = f"check the model's precision, then score it again with `recallkit score {score.model} --force`"
+    return UserError("holds NLLs that are not finite numbers", where=score.path, remedy=remedy)
