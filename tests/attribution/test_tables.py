@@ -329,10 +329,8 @@ def test_intervals_are_those_of_a_naive_bootstrap_over_clusters(tmp_path, monkey
 
     def check(row, keep, inside):
         part, whole = (list(map(which, corpus.tokens)) for which in (keep, inside))
-        of_cluster = [token[cluster] for token in corpus.tokens]
-        sizes = [
-            [sum(held for held, own in zip(chosen, of_cluster, strict=True) if own == name) for name in names] for chosen in (part, whole)
-        ]
+        clusters_of = [[token[cluster] for token, held in zip(corpus.tokens, chosen, strict=True) if held] for chosen in (part, whole)]
+        sizes = [[own.count(name) for name in names] for own in clusters_of]
         effective = [sum(size) ** 2 / sum(n * n for n in size) for size in sizes]
         assert (row["clusters"], row["effective_clusters"]) == (np.count_nonzero(sizes[0]), pytest.approx(effective[0]))
         deltas, shares_ = [], []

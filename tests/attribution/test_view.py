@@ -12,6 +12,7 @@ from recallkit import config
 from recallkit.attribution.tables import GapTables
 from recallkit.attribution.view import by_source_table, curves_table, gap_table, gap_tables, print_gap
 from recallkit.display import console
+from recallkit.slicing.definitions import PARTITION
 from recallkit.storage import artifacts
 
 SLICES = {"counts": {"num_tokens": 10_000}, "max_count": 4}
@@ -105,7 +106,7 @@ def test_sources_stand_beside_each_other_where_there_are_some():
     assert by_source_table(made_tables(sources=("ALL", "books"))) is None
     assert len(by_source_table(made_tables(), most_rows=1).rows) == 1
     assert "1 smaller" in by_source_table(made_tables(), most_rows=1).caption
-    assert list(gap_tables(made_tables(), SLICES)) == ["gap", "by_source"]
+    assert list(gap_tables(made_tables(), SLICES)) == ["gap", "by_source", "by_partition"]
     assert list(gap_tables(made_tables(models=("a", "b", "c", "d")), SLICES)) == ["gap"], "a column a model: not for many"
 
 
