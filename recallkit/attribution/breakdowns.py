@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.attribution.buckets import count_thresholds
+from recallkit.attribution.buckets import count_thresholds, log2_bucket, match_bucket
 from recallkit.config import MAX_COUNT
 from recallkit.slicing.definitions import PARTITION, STANDARD
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from recallkit.slicing.definitions import Slice
 
 NUM_POSITION_BUCKETS = 32
-NUM_BUCKETS = 64
-"""Codes of buckets by powers of two, of distances and of matches: more than any sequence has."""
 LARGEST_THRESHOLD = (1 << 63) - 1
 """Training counts are 64-bit integers: no threshold need be larger."""
 
@@ -34,9 +32,8 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Tables that are made of the same k codes."""
+    """Tables that are made of the same codes."""
 
-    num_codes: int
     tables: Mapping[str, Rows]
 
     @property
@@ -44,20 +41,75 @@ class Breakdown:
         """The unions of all tables, side by side."""
         return np.hstack([rows.unions for rows in self.tables.values()])
 
+    @property
+    def num_codes(self) -> int:
+        """k"""
+        return len(self.unions)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where labels are cut into codes: `thresholds` end the classes of training counts, of which those up to `num_rare` are rare.
+
+    A code is a number in mixed radix: (kind of context, class of counts), (AR hit, bucket of distance, bucket of match) or
+    (AR hit, bucket of position).
+    """
+
+    thresholds: Sequence[int]
+    num_rare: int
+    num_distances: int
+    num_matches: int
+    seq_len: int
+
+    def of_counts(self, kind: np.ndarray, count_class: np.ndarray) -> np.ndarray:
+        """Kinds of `context_kinds` and classes (n,) to codes, uint8 (n,)."""
+        codes: np.ndarray = kind * np.uint8(len(self.thresholds)) + count_class
+        return codes
+
+    def of_places(self, ar_hit: np.ndarray, distance: np.ndarray, match: np.ndarray) -> np.ndarray:
+        """AR hits and buckets (n,) to codes, int32 (n,)."""
+        codes = ar_hit * np.int32(self.num_distances)
+        codes += distance
+        codes *= self.num_matches
+        codes += match
+        return codes
+
+    def of_positions(self, ar_hit: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """AR hits and buckets (n,) to codes, uint8 (n,)."""
+        codes: np.ndarray = ar_hit * np.uint8(NUM_POSITION_BUCKETS) + position
+        return codes
+
+    @property
+    def hits(self) -> np.ndarray:
+        """Which codes of counts are AR hits', as 0 and 1: (k,)."""
+        found = np.zeros(_NUM_KINDS * len(self.thresholds), np.int64)
+        found[: self.num_rare] = 1
+        return found
+
+
+_NUM_KINDS = len(PARTITION) // 2
+
 
 def extra_thresholds(tokens: LabelledTokens) -> list[int]:
     """Thresholds at which training counts are cut besides the powers of two: the paper's, and the one that defines AR hits."""
     return [MAX_COUNT, min(tokens.max_count, LARGEST_THRESHOLD)]
 
 
-def breakdowns(tokens: LabelledTokens) -> dict[str, Breakdown]:
-    """The breakdowns of every comparison, all sources together. The hits' codes come last: `ar_hit * NUM_BUCKETS + bucket`."""
+def cuts_of(tokens: LabelledTokens) -> Cuts:
+    """Where the labels of `tokens` are cut."""
+    thresholds = count_thresholds(extra_thresholds(tokens))
+    num_rare = 1 + thresholds.index(min(tokens.max_count, LARGEST_THRESHOLD))
+    longest = np.array([tokens.seq_len])
+    return Cuts(thresholds, num_rare, int(log2_bucket(longest)[0]) + 1, int(match_bucket(longest)[0]) + 1, tokens.seq_len)
+
+
+def breakdowns(cuts: Cuts) -> dict[str, Breakdown]:
+    """The breakdowns of every comparison, all sources together."""
+    counts = {"by_count": _by_count(cuts), "by_threshold": _by_threshold(cuts), "by_partition": _by_partition(cuts)}
     return {
-        "counts": _by_count(count_thresholds(extra_thresholds(tokens))),
-        "distances": _by_bucket("by_distance", "ar_hit", _distances()),
-        "matches": _by_bucket("by_match", "ar_hit", _matches()),
-        "positions": _by_bucket("by_position", "slice", _positions(tokens.seq_len)),
-        "partition": Breakdown(len(PARTITION), {"by_partition": _single({"slice": [class_.name for class_ in PARTITION]})}),
+        "counts": Breakdown(counts),
+        "places": Breakdown({"by_distance": _by_distance(cuts), "by_match": _by_match(cuts)}),
+        "positions": Breakdown({"by_position": _by_position(cuts)}),
     }
 
 
@@ -69,52 +121,59 @@ def slice_rows(slices: Sequence[Slice]) -> Rows:
     return Rows({"slice": [slice_.name for slice_ in (*STANDARD, *slices)]}, unions)
 
 
-def _single(keys: Mapping[str, Sequence[Any]]) -> Rows:
-    """One row for each code."""
-    return Rows(keys, np.eye(len(next(iter(keys.values()))), dtype=bool))
-
-
-def _by_count(thresholds: Sequence[int]) -> Breakdown:
-    """Codes `repeated * c + class` of the c classes of counts that end with `thresholds`: log2 buckets, and repeated tokens up to each."""
-    num_classes = len(thresholds)
-    highs = [1 << (threshold - 1).bit_length() if threshold else 0 for threshold in thresholds]
+def _by_count(cuts: Cuts) -> Rows:
+    """Log2 buckets of counts, of repeated tokens and of others."""
+    highs = [1 << (threshold - 1).bit_length() if threshold else 0 for threshold in cuts.thresholds]
     every = sorted(set(highs))
-    in_bucket = np.array(highs)[:, None] == np.array(every)  # (c, buckets)
+    in_bucket = np.array(highs)[:, None] == np.array(every)  # (classes, buckets)
     nothing = np.zeros_like(in_bucket)
     keys: dict[str, Sequence[Any]] = {
         "repeated": [True] * len(every) + [False] * len(every),
         "low": [high // 2 + 1 if high else 0 for high in every] * 2,
         "high": [min(high, LARGEST_THRESHOLD) for high in every] * 2,
     }
-    by_count = Rows(keys, np.block([[nothing, in_bucket], [in_bucket, nothing]]))
-    up_to = np.triu(np.ones((num_classes, num_classes), bool))
-    by_threshold = Rows({"threshold": thresholds}, np.vstack([np.zeros_like(up_to), up_to]))
-    return Breakdown(2 * num_classes, {"by_count": by_count, "by_threshold": by_threshold})
+    return Rows(keys, np.block([[in_bucket, nothing], *[[nothing, in_bucket]] * (_NUM_KINDS - 1)]))
 
 
-def _by_bucket(table: str, hit: str, buckets: Mapping[int, tuple[int, int]]) -> Breakdown:
-    """Codes of AR hits and of other tokens by bucket -> (low, high), both included; `hit`: the column that tells which."""
-    values = ("ar_hit", "other") if hit == "slice" else (True, False)
-    lows, highs = ([end[side] for end in buckets.values()] for side in (0, 1))
-    keys: dict[str, Sequence[Any]] = {hit: [value for value in values for _ in buckets], "low": lows * 2, "high": highs * 2}
-    unions = np.zeros((2 * NUM_BUCKETS, 2 * len(buckets)), bool)
-    for half, is_hit in enumerate((1, 0)):
-        for place, bucket in enumerate(buckets):
-            unions[is_hit * NUM_BUCKETS + bucket, half * len(buckets) + place] = True
-    return Breakdown(2 * NUM_BUCKETS, {table: Rows(keys, unions)})
+def _by_threshold(cuts: Cuts) -> Rows:
+    """Repeated tokens up to each threshold."""
+    num_classes = len(cuts.thresholds)
+    unions = np.zeros((_NUM_KINDS * num_classes, num_classes), bool)
+    unions[:num_classes] = np.triu(np.ones((num_classes, num_classes), bool))
+    return Rows({"threshold": cuts.thresholds}, unions)
 
 
-def _distances() -> dict[int, tuple[int, int]]:
+def _by_partition(cuts: Cuts) -> Rows:
+    """Each kind of context, rare and frequent bigrams apart."""
+    is_rare = np.arange(len(cuts.thresholds)) < cuts.num_rare
+    return Rows({"slice": [class_.name for class_ in PARTITION]}, np.kron(np.eye(_NUM_KINDS, dtype=bool), np.stack([is_rare, ~is_rare], 1)))
+
+
+def _by_distance(cuts: Cuts) -> Rows:
     """Log2 buckets from 1 on: tokens that repeat nothing have no distance and no row."""
-    return {bucket: ((1 << bucket - 1) // 2 + 1, 1 << bucket - 1) for bucket in range(1, NUM_BUCKETS)}
+    buckets = {bucket: ((1 << bucket - 1) // 2 + 1, 1 << bucket - 1) for bucket in range(1, cuts.num_distances)}
+    unions = np.kron(np.eye(2 * cuts.num_distances, dtype=bool), np.ones((cuts.num_matches, 1), bool))
+    return _of_hits("ar_hit", buckets, unions, cuts.num_distances)
 
 
-def _matches() -> dict[int, tuple[int, int]]:
+def _by_match(cuts: Cuts) -> Rows:
     """0, 1, 2 and 3, then [2^(b-2), 2^(b-1))."""
-    return {b: (b, b) if b < 4 else (1 << b - 2, (1 << b - 1) - 1) for b in range(NUM_BUCKETS)}
+    buckets = {b: (b, b) if b < 4 else (1 << b - 2, (1 << b - 1) - 1) for b in range(cuts.num_matches)}
+    one = np.tile(np.eye(cuts.num_matches, dtype=bool), (cuts.num_distances, 1))
+    return _of_hits("ar_hit", buckets, np.kron(np.eye(2, dtype=bool), one), cuts.num_matches)
 
 
-def _positions(seq_len: int) -> dict[int, tuple[int, int]]:
+def _by_position(cuts: Cuts) -> Rows:
     """Bucket b contains the positions p of 1..seq_len with floor((p - 1) * NUM_POSITION_BUCKETS / seq_len) = b."""
-    ends = [-(-bucket * seq_len // NUM_POSITION_BUCKETS) for bucket in range(NUM_POSITION_BUCKETS + 1)]
-    return {bucket: (1 + ends[bucket], ends[bucket + 1]) for bucket in range(NUM_POSITION_BUCKETS)}
+    ends = [-(-bucket * cuts.seq_len // NUM_POSITION_BUCKETS) for bucket in range(NUM_POSITION_BUCKETS + 1)]
+    buckets = {bucket: (1 + ends[bucket], ends[bucket + 1]) for bucket in range(NUM_POSITION_BUCKETS)}
+    return _of_hits("slice", buckets, np.eye(2 * NUM_POSITION_BUCKETS, dtype=bool), NUM_POSITION_BUCKETS)
+
+
+def _of_hits(column: str, buckets: Mapping[int, tuple[int, int]], unions: np.ndarray, num_buckets: int) -> Rows:
+    """Rows of bucket -> (low, high), both included, AR hits first; of `unions` (k, 2 * num_buckets) AR hits have the second half."""
+    values = ("ar_hit", "other") if column == "slice" else (True, False)
+    lows, highs = ([end[side] for end in buckets.values()] for side in (0, 1))
+    places = [half * num_buckets + bucket for half in (1, 0) for bucket in buckets]
+    keys: dict[str, Sequence[Any]] = {column: [value for value in values for _ in buckets], "low": lows * 2, "high": highs * 2}
+    return Rows(keys, unions[:, places])

@@ -41,7 +41,7 @@ class ClusterSizes:
         """`unions`: (k, K) of 0 and 1."""
         self._unions, self._in_order = unions.astype(np.float64), in_order
         self._sizes, self._squares = (np.zeros((num_sources, unions.shape[1])) for _ in range(2))
-        self.clusters = np.zeros((num_sources, unions.shape[1]), np.int64)
+        self._clusters = np.zeros((num_sources, unions.shape[1]), np.int64)
         self._open: list[np.ndarray] = [np.zeros(0, np.int64)] * 4
 
     def add(self, sums: Sums) -> None:
@@ -52,22 +52,21 @@ class ClusterSizes:
         self._open = [column[is_open] for column in entries]
         self._close([column[~is_open] for column in entries])
 
-    def effective(self) -> np.ndarray:
-        """The effective number of clusters of each row, float64 (s, K), when every batch was added (`bootstrap.effective_number`)."""
+    def finish(self) -> tuple[np.ndarray, np.ndarray]:
+        """When every batch was added: the clusters of each row, int64 (s, K), and their effective number (`bootstrap.effective_number`)."""
         self._close(self._open)
-        self._open = [np.zeros(0, np.int64)] * 4
-        return ratio_of_squares(self._sizes, self._squares)
+        return self._clusters, ratio_of_squares(self._sizes, self._squares)
 
     def _close(self, entries: list[np.ndarray]) -> None:
         cluster, source, code, tokens = entries
-        num_codes, num_sources = len(self._unions), len(self.clusters)
+        num_codes, num_sources = len(self._unions), len(self._clusters)
         pairs, pair = np.unique(cluster * num_sources + source, return_inverse=True)
         by_code = np.bincount(pair * num_codes + code, weights=tokens, minlength=len(pairs) * num_codes)
         sizes = by_code.reshape(len(pairs), num_codes) @ self._unions
         of_source = pairs % num_sources
         self._sizes += _sum_by_source(sizes, of_source, num_sources)
         self._squares += _sum_by_source(np.square(sizes), of_source, num_sources)
-        self.clusters += _sum_by_source(sizes > 0, of_source, num_sources)
+        self._clusters += _sum_by_source(sizes > 0, of_source, num_sources)
 
 
 def _sum_by_source(values: np.ndarray, source: np.ndarray, num_sources: int) -> np.ndarray:

@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 import queue
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
-from recallkit.attribution.breakdowns import NUM_BUCKETS, NUM_POSITION_BUCKETS, breakdowns, extra_thresholds, slice_rows
-from recallkit.attribution.buckets import LARGEST_COUNT, count_class, count_thresholds, log2_bucket, match_bucket, position_bucket
+from recallkit.attribution.breakdowns import NUM_POSITION_BUCKETS, breakdowns, cuts_of, extra_thresholds, slice_rows
+from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
 from recallkit.attribution.clusters import MOST_GROUPS, ClusterSizes, group_numbers
 from recallkit.attribution.sums import Codes, GroupSums, Sums, join_sums, renumber, sum_rows
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
-from recallkit.slicing.definitions import NEW_TOKEN, PARTITION, members, partition_codes
+from recallkit.slicing.definitions import NEW_TOKEN, context_kinds, members
 from recallkit.slicing.new_tokens import new_tokens
 
 if TYPE_CHECKING:
@@ -35,22 +35,23 @@ _MAX_WORKERS = 4
 _SLICE_AGAIN = "slice again with --force"
 _LABELS = (
     *("sequence", "position", "document", "source", "prev_token", "token"),
-    *("repeated", "distance", "match_length", "train_count", "ar_hit"),
+    *("repeated", "distance", "match_length", "train_count"),
 )
-_SLICES = "slices"
+_SLICES, _GIVEN = "slices", "given"
+_NUM_STANDARD = 2
+"""Codes of other tokens and AR hits, before those of the requested slices (see `slice_rows`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSums:
-    """Sums of a breakdown into k codes by g groups of clusters, s sources and m models; its tables have K rows.
+    """Sums of the K rows of a breakdown by g groups of clusters, s sources and m models.
 
     Gaps are summed NLLs in nats, model minus reference. Clusters, and the effective number of them, are those that have tokens of the
     row, of all sources (first) and of each. Groups are clusters, or, of more than MOST_GROUPS, sets of them drawn at random.
     """
 
-    unions: np.ndarray  # (k, K), which codes each row is made of
-    tokens: np.ndarray  # (g, s, k)
-    gaps: np.ndarray  # (g, m, s, k)
+    tokens: np.ndarray  # (g, s, K)
+    gaps: np.ndarray  # (g, m, s, K)
     clusters: np.ndarray  # (1 + s, K), or (1, K) if not by source
     effective: np.ndarray  # the same shape
 
@@ -117,7 +118,8 @@ class _Worker:
         self._labels = RowReader(tokens.path, self._columns, remedy=_SLICE_AGAIN, checks_values=False)
         again = "score the model again with --force"
         self._nlls = [RowReader(score.path, ["nll"], remedy=again, checks_values=False) for score in scores]
-        self._extra = extra_thresholds(tokens)
+        self._cuts = cuts_of(tokens)
+        self._breakdowns = breakdowns(self._cuts)
 
     def reduce(self, start: int, stop: int) -> tuple[list[str], dict[str, Sums]]:
         """The names of the sources in rows [start, stop), and the sums of each breakdown, whose sources are indices of names."""
@@ -126,9 +128,11 @@ class _Worker:
         cluster = source.indices.to_numpy() if self._cluster == "source" else _values(labels[self._cluster])
         codes = self._codes(labels, start)
         sums = dict(zip(codes, sum_rows(list(codes.values()), cluster, source.indices.to_numpy(), nlls), strict=True))
-        for score, nll in zip(self._scores, sums[_SLICES].nlls, strict=True):
+        for score, nll in zip(self._scores, sums["counts"].nlls, strict=True):
             if not np.isfinite(nll).all():  # a sum is finite only if every NLL in it is
                 raise _not_finite(score)
+        standard = replace(sums["counts"], code=self._cuts.hits[sums["counts"].code])
+        sums[_SLICES] = join_sums([standard, *([sums.pop(_GIVEN)] if _GIVEN in sums else [])])
         return source.dictionary.to_pylist(), sums
 
     def _read(self, start: int, stop: int) -> tuple[pa.Table, list[np.ndarray]]:
@@ -150,37 +154,30 @@ class _Worker:
         return labels.set_column(labels.schema.get_field_index("source"), "source", source), nlls
 
     def _codes(self, labels: pa.Table, start: int) -> dict[str, Codes]:
-        """The code of each token in each breakdown (see `breakdowns` and `slice_rows`)."""
-        seq_len, num_classes = self._tokens.seq_len, len(count_thresholds(self._extra))
-        repeated, ar_hit = _values(labels["repeated"]), _values(labels["ar_hit"])
-        counts = self._values_within(labels, "train_count", 0, LARGEST_COUNT)
+        """The code of each token in each breakdown, and in the requested slices, those that it is in."""
+        cuts, seq_len, max_count = self._cuts, self._tokens.seq_len, self._tokens.max_count
+        repeated, counts = _values(labels["repeated"]), self._values_within(labels, "train_count", 0, LARGEST_COUNT)
         positions = position_bucket(self._values_within(labels, "position", 1, seq_len), seq_len, NUM_POSITION_BUCKETS)
         matches = match_bucket(self._values_within(labels, "match_length", 0, seq_len))
-        distances = log2_bucket(_values(labels["distance"].fill_null(0)))
-        hit_bucket = ar_hit.view(np.uint8) * np.uint8(NUM_BUCKETS)
-        new = self._new_tokens(labels, start)
-        classes = partition_codes(repeated, new, counts <= self._tokens.max_count)
-        return {
-            _SLICES: self._slice_codes(labels, ar_hit, new),
-            "counts": Codes(count_class(counts, self._extra) + repeated.view(np.uint8) * np.uint8(num_classes), 2 * num_classes),
-            "distances": Codes(distances + hit_bucket, 2 * NUM_BUCKETS),
-            "matches": Codes(matches + hit_bucket, 2 * NUM_BUCKETS),
-            "positions": Codes(positions + hit_bucket, 2 * NUM_BUCKETS),
-            "partition": Codes(classes, len(PARTITION)),
+        distances = log2_bucket(self._values_within(labels, "distance", 0, seq_len))
+        new, ar_hit = self._new_tokens(labels, start), (repeated & (counts <= max_count)).view(np.uint8)
+        codes = {
+            "counts": cuts.of_counts(context_kinds(repeated, new), count_class(counts, extra_thresholds(self._tokens))),
+            "places": cuts.of_places(ar_hit, distances, matches),
+            "positions": cuts.of_positions(ar_hit, positions),
         }
+        found = {name: Codes(codes[name], breakdown.num_codes) for name, breakdown in self._breakdowns.items()}
+        return {**found, **({_GIVEN: self._given_codes(labels, new)} if self._slices else {})}
 
-    def _slice_codes(self, labels: pa.Table, ar_hit: np.ndarray, new: np.ndarray) -> Codes:
-        """Other tokens, AR hits, and the tokens of each requested slice once more."""
+    def _given_codes(self, labels: pa.Table, new: np.ndarray) -> Codes:
+        """The number of each requested slice, after the codes of AR hits and other tokens, for each row in it."""
         import pyarrow as pa
 
-        num_codes = 2 + len(self._slices)
-        if not self._slices:
-            return Codes(ar_hit.view(np.uint8), num_codes, by_source=True)
         masks = members(self._slices, labels.append_column(NEW_TOKEN, [pa.array(new)]), self._tokens.max_count)
-        rows = [np.arange(len(ar_hit)), *(np.flatnonzero(mask) for mask in masks)]
-        codes = [ar_hit.view(np.uint8), *(np.full(len(own), 2 + place, np.uint8) for place, own in enumerate(rows[1:]))]
+        rows = [np.flatnonzero(mask) for mask in masks]
+        codes = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
         order = np.argsort(np.concatenate(rows), kind="stable")
-        return Codes(np.concatenate(codes)[order], num_codes, np.concatenate(rows)[order], by_source=True)
+        return Codes(codes[order] + _NUM_STANDARD, _NUM_STANDARD + len(rows), np.concatenate(rows)[order])
 
     def _new_tokens(self, labels: pa.Table, start: int) -> np.ndarray:
         """Which rows, from `start` on, have a token that is new in its context; a batch may begin within a sequence."""
@@ -196,7 +193,7 @@ class _Worker:
 
     def _values_within(self, labels: pa.Table, name: str, low: int, high: int) -> np.ndarray:
         """A column's values. Raises UserError if one is outside low..high: damage that leaves the file readable."""
-        values = _values(labels[name])
+        values = _values(labels[name].fill_null(0))  # of a token that is not repeated, no distance
         if values.size and (values.min() < low or values.max() > high):
             raise UserError(f"damaged (column {name} is not within {low}..{high})", where=self._tokens.path, remedy=_SLICE_AGAIN)
         return values
@@ -212,7 +209,7 @@ class _Collector:
         self._source_codes: dict[str, int] = {}
         self._slice_unions = slice_rows(slices).unions
         self._of_slices: list[Sums] = []
-        self._unions = {name: breakdown.unions for name, breakdown in breakdowns(tokens).items()}
+        self._unions = {name: breakdown.unions for name, breakdown in breakdowns(cuts_of(tokens)).items()}
         self._sums = {name: GroupSums(self._num_groups, 1, len(unions), num_scores) for name, unions in self._unions.items()}
         self._sizes = {name: ClusterSizes(unions, in_order=self._in_order) for name, unions in self._unions.items()}
 
@@ -227,28 +224,30 @@ class _Collector:
         sources = np.array([self._source_codes[name] for name in names])
         clusters = None if self._in_order else sources
         self._of_slices.append(renumber(sums[_SLICES], cluster=clusters, source=sources))
+        together = np.zeros(len(names), np.int64)
         for name, total in self._sums.items():
-            part = renumber(sums[name], cluster=clusters)
+            part = renumber(sums[name], cluster=clusters, source=together)
             self._sizes[name].add(part)
             total.add(self._grouped(part))
 
     def finish(self) -> Collected:
         """The sums of everything added."""
-        sums, sources = self._sorted_sources()
-        largest, places = _place_sources(sums.source, sums.tokens, len(sources))
-        totals, clusters = {}, {}
-        totals[_SLICES], clusters[_SLICES] = self._by_source(sums, places, len(sources))
-        held = np.flatnonzero(clusters[_SLICES].tokens.any(axis=(1, 2)))
-        for name, total in self._sums.items():
-            unions, sizes = self._unions[name].astype(np.float64), self._sizes[name]
-            totals[name] = Totals(total.tokens.sum(axis=0) @ unions, total.nlls.sum(axis=1) @ unions)
-            effective = sizes.effective()
-            clusters[name] = ClusterSums(unions, total.tokens[held], total.gaps()[held], sizes.clusters, effective)
-        of_slices = clusters[_SLICES]
-        clusters[_SLICES] = ClusterSums(
-            of_slices.unions, of_slices.tokens[held], of_slices.gaps[held], of_slices.clusters, of_slices.effective
+        names = sorted(self._source_codes)
+        order = np.empty(len(names), np.int64)
+        order[[self._source_codes[name] for name in names]] = np.arange(len(names))
+        sums = renumber(join_sums(self._of_slices), source=order)
+        largest, places = _place_sources(sums.source, sums.tokens, len(names))
+        totals, slices = self._by_source(sums, places, len(names))
+        held = np.flatnonzero(slices.tokens.any(axis=(1, 2)))  # a document may have no token
+        of_rows = {name: total.unite(self._unions[name]) for name, total in self._sums.items()}
+        clusters = {name: ClusterSums(rows.tokens, rows.gaps(), *self._sizes[name].finish()) for name, rows in of_rows.items()}
+        clusters[_SLICES] = slices
+        return Collected(
+            sources=names,
+            resampled=[names[place] for place in largest],
+            totals={_SLICES: totals, **{name: Totals(rows.tokens.sum(axis=0), rows.nlls.sum(axis=1)) for name, rows in of_rows.items()}},
+            clusters={name: replace(part, tokens=part.tokens[held], gaps=part.gaps[held]) for name, part in clusters.items()},
         )
-        return Collected(sources, [sources[place] for place in largest], totals, clusters)
 
     def _grouped(self, sums: Sums) -> Sums:
         """The same entries with groups in place of clusters."""
@@ -258,31 +257,22 @@ class _Collector:
             raise UserError("damaged (documents or sequences are not in order)", where=self._path, remedy=_SLICE_AGAIN)
         return renumber(sums, cluster=self._groups)
 
-    def _sorted_sources(self) -> tuple[Sums, list[str]]:
-        """The entries of slices, whose sources are indices of the names of all sources, sorted; and these."""
-        names = sorted(self._source_codes)
-        order = np.empty(len(names), np.int64)
-        order[[self._source_codes[name] for name in names]] = np.arange(len(names))
-        return renumber(join_sums(self._of_slices), source=order), names
-
     def _by_source(self, sums: Sums, places: np.ndarray, num_sources: int) -> tuple[Totals, ClusterSums]:
         """Totals of every source, and sums by group of the largest; `places` (t,) are their indices."""
-        unions = self._slice_unions.astype(np.float64)
-        every = GroupSums(1, num_sources, len(unions), len(sums.nlls))
-        every.add(Sums(sums.code, np.zeros_like(sums.cluster), sums.source, sums.tokens, sums.nlls))
-        tokens, nlls = every.tokens[0] @ unions, every.nlls[:, 0] @ unions
-        totals = Totals(_with_all(tokens), _with_all(nlls))
+        num_places, (num_codes, _) = int(places.max()) + 1, self._slice_unions.shape
+        every = GroupSums(1, num_sources, num_codes, len(sums.nlls))
+        every.add(replace(sums, cluster=np.zeros_like(sums.cluster)))
+        rows = every.unite(self._slice_unions)
+        totals = Totals(_with_all(rows.tokens[0]), _with_all(rows.nlls[:, 0]))
         placed = renumber(sums, source=places)
-        whole = renumber(sums, source=np.zeros(num_sources, np.int64))
-        num_places = int(places.max()) + 1
-        groups = GroupSums(self._num_groups, num_places, len(unions), len(sums.nlls))
+        groups = GroupSums(self._num_groups, num_places, num_codes, len(sums.nlls))
         groups.add(self._grouped(placed))
-        sizes = [ClusterSizes(unions, number) for number in (1, num_places)]
-        for size, entries in zip(sizes, (whole, placed), strict=True):
+        rows = groups.unite(self._slice_unions)
+        sizes = [ClusterSizes(self._slice_unions, number) for number in (1, num_places)]
+        for size, entries in zip(sizes, (replace(placed, source=np.zeros_like(placed.source)), placed), strict=True):
             size.add(entries)
-        effective = np.vstack([size.effective() for size in sizes])
-        found = np.vstack([size.clusters for size in sizes])
-        return totals, ClusterSums(unions, groups.tokens, groups.gaps(), found, effective)
+        found, effective = (np.vstack(parts) for parts in zip(*(size.finish() for size in sizes), strict=True))
+        return totals, ClusterSums(rows.tokens, rows.gaps(), found, effective)
 
 
 def _with_all(sums: np.ndarray) -> np.ndarray:

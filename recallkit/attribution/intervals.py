@@ -37,39 +37,39 @@ def gap_intervals(sums: Mapping[str, ClusterSums], whole: str, num_resamples: in
     A share is of a ratio of two sums: its effective number of clusters is the smaller one of the row's and of all tokens'.
     """
     totals = dict(zip(sums, resample_blocks([_flat(part) for part in sums.values()], num_resamples, seed), strict=True))
-    whole_gap = np.stack([_rows(gaps, sums[whole])[..., :1] for gaps in _apart(totals[whole], sums[whole])[1]])
+    whole_gap = np.stack([_with_all(gaps, sums[whole])[..., :1] for gaps in _apart(totals[whole], sums[whole])[1]])
     whole_effective = sums[whole].effective[:, :1]
     return {name: _intervals(part, totals[name], whole_gap, whole_effective) for name, part in sums.items()}
 
 
 def _intervals(sums: ClusterSums, totals: np.ndarray, whole_gap: np.ndarray, whole_effective: np.ndarray) -> GapIntervals:
     """One model at a time: over all sources and rows, samples are the largest arrays here. `whole_gap`: (m, num_resamples, 1 + s, 1)."""
-    tokens, gaps = _apart(totals, sums)
-    tokens = _rows(tokens, sums)
-    num_sources = len(sums.effective)
-    of_share = np.minimum(sums.effective, whole_effective[:num_sources])
-    delta_nll, share = [], []
-    for model_gaps, whole in zip(gaps, whole_gap, strict=True):
-        rows = _rows(model_gaps, sums)
+    held = np.flatnonzero(sums.clusters[0])  # rows without a token need no samples
+    all_tokens, gaps = _apart(totals, sums)
+    tokens, num_sources = _with_all(all_tokens, sums)[..., held], len(sums.effective)
+    effective = sums.effective[:, held]
+    of_share = np.minimum(effective, whole_effective[:num_sources])
+    delta_nll, share = (np.full((2, len(gaps), *sums.effective.shape), np.nan) for _ in range(2))
+    for model, (model_gaps, whole) in enumerate(zip(gaps, whole_gap, strict=True)):
+        rows = _with_all(model_gaps, sums)[..., held]
         with np.errstate(divide="ignore", invalid="ignore"):
-            delta_nll.append(expanded_interval(rows / tokens, sums.effective))
-            share.append(expanded_interval(rows / whole[:, :num_sources], of_share))
-    return GapIntervals(np.stack(delta_nll, axis=1), np.stack(share, axis=1), sums.clusters, sums.effective)
+            delta_nll[:, model, :, held] = np.moveaxis(expanded_interval(rows / tokens, effective), -1, 0)
+            share[:, model, :, held] = np.moveaxis(expanded_interval(rows / whole[:, :num_sources], of_share), -1, 0)
+    return GapIntervals(delta_nll, share, sums.clusters, sums.effective)
 
 
 def _flat(sums: ClusterSums) -> np.ndarray:
-    """Sums by group, side by side: (g, (1 + m) s k)."""
+    """Sums by group, side by side: (g, (1 + m) s K)."""
     return np.hstack([part.reshape(len(part), -1) for part in (sums.tokens, sums.gaps)])
 
 
 def _apart(totals: np.ndarray, sums: ClusterSums) -> tuple[np.ndarray, np.ndarray]:
-    """Totals of what `_flat` put side by side: tokens (num_resamples, s, k) and gaps (m, num_resamples, s, k)."""
+    """Totals of what `_flat` put side by side: tokens (num_resamples, s, K) and gaps (m, num_resamples, s, K)."""
     end = sums.tokens[0].size
     tokens = totals[:, :end].reshape(-1, *sums.tokens.shape[1:])
     return tokens, np.moveaxis(totals[:, end:].reshape(-1, *sums.gaps.shape[1:]), 1, 0)
 
 
-def _rows(codes: np.ndarray, sums: ClusterSums) -> np.ndarray:
-    """(..., s, k) sums of codes to (..., 1 + s, K) sums of rows, all sources first; to (..., 1, K) if not by source."""
-    rows = codes @ sums.unions
+def _with_all(rows: np.ndarray, sums: ClusterSums) -> np.ndarray:
+    """(..., s, K) sums to (..., 1 + s, K), all sources first; to (..., 1, K) if not by source."""
     return rows if len(sums.effective) == 1 else np.concatenate([rows.sum(axis=-2, keepdims=True), rows], axis=-2)

@@ -25,7 +25,6 @@ class Codes:
     code: np.ndarray  # (n,)
     num_codes: int
     rows: np.ndarray | None = None  # indices of the rows that `code` is of, ascending
-    by_source: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Sums:
 
     code: np.ndarray  # (e,)
     cluster: np.ndarray  # (e,)
-    source: np.ndarray  # (e,) code of the source; 0 if not by source
+    source: np.ndarray  # (e,)
     tokens: np.ndarray  # (e,)
     nlls: np.ndarray  # (v, e) float64, sums in nats: of the reference and of each model
 
@@ -82,8 +81,7 @@ class _Runs:
             occur, entry, tokens = np.unique(entry, return_inverse=True, return_counts=True)
             sums = [np.bincount(entry, weights=nll, minlength=len(occur)) for nll in picked]
         run = occur // codes.num_codes
-        source = self._source[run] if codes.by_source else np.zeros(len(run), self._source.dtype)
-        return Sums(occur % codes.num_codes, self._cluster[run], source, tokens, np.stack(sums))
+        return Sums(occur % codes.num_codes, self._cluster[run], self._source[run], tokens, np.stack(sums))
 
 
 def join_sums(parts: Sequence[Sums]) -> Sums:
@@ -101,15 +99,20 @@ class GroupSums:
     """Sums by group of clusters, source and code, over all batches: g groups, s sources, k codes, v NLLs."""
 
     def __init__(self, num_groups: int, num_sources: int, num_codes: int, num_nlls: int) -> None:
-        self.tokens = np.zeros((num_groups, num_sources, num_codes))
-        self.nlls = np.zeros((num_nlls, num_groups, num_sources, num_codes))
+        self.tokens: np.ndarray = np.zeros((num_groups, num_sources, num_codes))
+        self.nlls: np.ndarray = np.zeros((num_nlls, num_groups, num_sources, num_codes))
 
     def add(self, sums: Sums) -> None:
         """Adds a batch, whose clusters are numbers of groups and whose sources are below `num_sources`."""
-        shape, size = self.tokens.shape, self.tokens.size
-        entry = np.ravel_multi_index((sums.cluster, sums.source, sums.code), shape)
+        entry = np.ravel_multi_index((sums.cluster, sums.source, sums.code), self.tokens.shape)
         for total, part in zip((self.tokens, *self.nlls), (sums.tokens, *sums.nlls), strict=True):
-            total += np.bincount(entry, weights=part, minlength=size).reshape(shape)
+            np.add.at(total.reshape(-1), entry, part)
+
+    def unite(self, unions: np.ndarray) -> GroupSums:
+        """The sums of rows, each of which is made of some of the codes: `unions` (k, K) in place of k codes."""
+        united = GroupSums(0, 0, 0, 0)
+        united.tokens, united.nlls = (part @ unions.astype(np.float64) for part in (self.tokens, self.nlls))
+        return united
 
     def gaps(self) -> np.ndarray:
         """(g, m, s, k) sums of model minus reference, nats."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
 from recallkit.attribution.bootstrap import MIN_CLUSTERS, number_or_none
-from recallkit.attribution.breakdowns import Rows, breakdowns, extra_thresholds, slice_rows
+from recallkit.attribution.breakdowns import Rows, breakdowns, cuts_of, extra_thresholds, slice_rows
 from recallkit.attribution.collect import Collected, Totals, collect_sums
 from recallkit.attribution.intervals import GapIntervals, gap_intervals
 from recallkit.attribution.shares import clipped_share, describe_gap
@@ -118,7 +118,7 @@ class _Tables:
         cluster: str,
     ) -> None:
         self._database, self._names, self._found, self._intervals, self._cluster = database, names, found, intervals, cluster
-        self._breakdowns, self._slices = breakdowns(tokens), slice_rows(slices)
+        self._breakdowns, self._slices = breakdowns(cuts_of(tokens)), slice_rows(slices)
         self._sources = ["ALL", *found.sources]
         resampled = {name: place for place, name in enumerate(["ALL", *found.resampled])}
         self._places = [resampled.get(source) for source in self._sources]

@@ -95,12 +95,10 @@ The first class is the AR hits.
 """
 
 
-def partition_codes(repeated: np.ndarray, new: np.ndarray, rare: np.ndarray) -> np.ndarray:
-    """Index in PARTITION of each of n tokens' classes, uint8 (n,), for millions of tokens; all bool (n,), a new token not repeated."""
-    codes: np.ndarray = (~repeated).view("uint8") + new
-    codes <<= 1
-    codes |= ~rare
-    return codes
+def context_kinds(repeated: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """What of n tokens is in the context, uint8 (n,), in the order of PARTITION: 0 the bigram, 1 the token, 2 nothing; both bool (n,)."""
+    kinds: np.ndarray = (~repeated).view("uint8") + new
+    return kinds
 
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)

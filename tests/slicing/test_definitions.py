@@ -19,10 +19,10 @@ from recallkit.slicing.definitions import (
     PARTITION,
     SLICES,
     STANDARD,
+    context_kinds,
     members,
     parse_slice,
     parse_slices,
-    partition_codes,
 )
 from recallkit.slicing.new_tokens import new_tokens
 from tests.slicing.references import label_bigrams_reference, new_tokens_reference
@@ -196,11 +196,11 @@ def test_new_tokens_are_those_of_the_definition(sequences):
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 9)), min_size=1, max_size=40))
-def test_codes_of_the_partition_are_its_slices(tokens):
+def test_kinds_of_context_are_those_of_the_partition(tokens):
     repeated, new, counts = (np.array(column) for column in zip(*tokens, strict=True))
     new &= ~repeated
     rows = pa.table({"repeated": repeated, NEW_TOKEN: new, "train_count": counts})
-    codes = partition_codes(repeated, new, counts <= 5)
+    codes = 2 * context_kinds(repeated, new) + (counts > 5)
     assert [(codes == place).tolist() for place in range(6)] == [mask.tolist() for mask in members(PARTITION, rows, 5)]
 
 
