@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 CLUSTERS = ("document", "sequence", "source")
 """What can be a cluster: columns of `tokens.parquet`."""
 
-MOST_GROUPS = 2048
-"""Clusters are resampled singly up to this number, and beyond it in so many groups, drawn at random: the variance of a total is then
-known to 3 %, and time and memory do not grow with the text."""
+MOST_GROUPS = 1024
+"""Clusters are resampled singly up to this number, and beyond it in so many groups, drawn at random: a standard error is then known to
+2 % (1 / sqrt(2 g)), and time and memory do not grow with the text."""
 
 
 def group_numbers(num_clusters: int) -> np.ndarray:

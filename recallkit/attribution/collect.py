@@ -18,7 +18,7 @@ from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, bat
 from recallkit.attribution.breakdowns import NUM_POSITION_BUCKETS, breakdowns, cuts_of, extra_thresholds, slice_rows
 from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
 from recallkit.attribution.clusters import MOST_GROUPS, ClusterSizes, group_numbers
-from recallkit.attribution.sums import Codes, GroupSums, Sums, join_sums, renumber, sum_rows
+from recallkit.attribution.sums import Codes, GroupSums, Sums, gaps_of, join_sums, renumber, sum_rows
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import NEW_TOKEN, context_kinds, members
@@ -239,13 +239,13 @@ class _Collector:
         largest, places = _place_sources(sums.source, sums.tokens, len(names))
         totals, slices = self._by_source(sums, places, len(names))
         held = np.flatnonzero(slices.tokens.any(axis=(1, 2)))  # a document may have no token
-        of_rows = {name: total.unite(self._unions[name]) for name, total in self._sums.items()}
-        clusters = {name: ClusterSums(rows.tokens, rows.gaps(), *self._sizes[name].finish()) for name, rows in of_rows.items()}
+        of_rows = {name: total.rows(self._unions[name]) for name, total in self._sums.items()}
+        clusters = {name: ClusterSums(tokens, gaps_of(nlls), *self._sizes[name].finish()) for name, (tokens, nlls) in of_rows.items()}
         clusters[_SLICES] = slices
         return Collected(
             sources=names,
             resampled=[names[place] for place in largest],
-            totals={_SLICES: totals, **{name: Totals(rows.tokens.sum(axis=0), rows.nlls.sum(axis=1)) for name, rows in of_rows.items()}},
+            totals={_SLICES: totals, **{name: Totals(tokens.sum(axis=0), nlls.sum(axis=1)) for name, (tokens, nlls) in of_rows.items()}},
             clusters={name: replace(part, tokens=part.tokens[held], gaps=part.gaps[held]) for name, part in clusters.items()},
         )
 
@@ -262,17 +262,17 @@ class _Collector:
         num_places, (num_codes, _) = int(places.max()) + 1, self._slice_unions.shape
         every = GroupSums(1, num_sources, num_codes, len(sums.nlls))
         every.add(replace(sums, cluster=np.zeros_like(sums.cluster)))
-        rows = every.unite(self._slice_unions)
-        totals = Totals(_with_all(rows.tokens[0]), _with_all(rows.nlls[:, 0]))
+        tokens, nlls = every.rows(self._slice_unions)
+        totals = Totals(_with_all(tokens[0]), _with_all(nlls[:, 0]))
         placed = renumber(sums, source=places)
         groups = GroupSums(self._num_groups, num_places, num_codes, len(sums.nlls))
         groups.add(self._grouped(placed))
-        rows = groups.unite(self._slice_unions)
+        tokens, nlls = groups.rows(self._slice_unions)
         sizes = [ClusterSizes(self._slice_unions, number) for number in (1, num_places)]
         for size, entries in zip(sizes, (replace(placed, source=np.zeros_like(placed.source)), placed), strict=True):
             size.add(entries)
         found, effective = (np.vstack(parts) for parts in zip(*(size.finish() for size in sizes), strict=True))
-        return totals, ClusterSums(rows.tokens, rows.gaps(), found, effective)
+        return totals, ClusterSums(tokens, gaps_of(nlls), found, effective)
 
 
 def _with_all(sums: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from recallkit.attribution.sums_kernels import add_entries
 from recallkit.ragged import run_starts
 
 if TYPE_CHECKING:
@@ -99,21 +100,20 @@ class GroupSums:
     """Sums by group of clusters, source and code, over all batches: g groups, s sources, k codes, v NLLs."""
 
     def __init__(self, num_groups: int, num_sources: int, num_codes: int, num_nlls: int) -> None:
-        self.tokens: np.ndarray = np.zeros((num_groups, num_sources, num_codes))
-        self.nlls: np.ndarray = np.zeros((num_nlls, num_groups, num_sources, num_codes))
+        self._shape = (num_groups, num_sources, num_codes)
+        self._sums = np.zeros((num_groups * num_sources * num_codes, 1 + num_nlls))  # tokens first
 
     def add(self, sums: Sums) -> None:
         """Adds a batch, whose clusters are numbers of groups and whose sources are below `num_sources`."""
-        entry = np.ravel_multi_index((sums.cluster, sums.source, sums.code), self.tokens.shape)
-        for total, part in zip((self.tokens, *self.nlls), (sums.tokens, *sums.nlls), strict=True):
-            np.add.at(total.reshape(-1), entry, part)
+        entry = np.ravel_multi_index((sums.cluster, sums.source, sums.code), self._shape)
+        add_entries(self._sums, entry, sums.tokens, sums.nlls)
 
-    def unite(self, unions: np.ndarray) -> GroupSums:
-        """The sums of rows, each of which is made of some of the codes: `unions` (k, K) in place of k codes."""
-        united = GroupSums(0, 0, 0, 0)
-        united.tokens, united.nlls = (part @ unions.astype(np.float64) for part in (self.tokens, self.nlls))
-        return united
+    def rows(self, unions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens (g, s, K) and NLLs (v, g, s, K) of rows, each of which is made of some codes: `unions` (k, K)."""
+        united = unions.T.astype(np.float64) @ self._sums.reshape(*self._shape, -1)
+        return united[..., 0], np.moveaxis(united[..., 1:], -1, 0)
 
-    def gaps(self) -> np.ndarray:
-        """(g, m, s, k) sums of model minus reference, nats."""
-        return np.moveaxis(self.nlls[1:] - self.nlls[:1], 0, 1)
+
+def gaps_of(nlls: np.ndarray) -> np.ndarray:
+    """NLLs (v, g, s, K), the reference first, to sums of model minus reference (g, m, s, K), nats."""
+    return np.moveaxis(nlls[1:] - nlls[:1], 0, 1)
