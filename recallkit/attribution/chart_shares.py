@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _HITS, _OTHER = "ar_hit", "other"
 _MOST_SOURCES, _SLICE_NAME = 12, 25
+_LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be told from zero, are left out."
 _LEAST_SHARE, _LARGEST_SHARE = -1.0, 2.0
 """Shares beyond these are drawn at the edge: if the gap of a source is close to zero, they can be of any size."""
 
@@ -60,7 +61,7 @@ def by_source(comparison: Comparison) -> Figure | None:
     rest = f" The {_MOST_SOURCES} largest of {len(tokens):,} sources." if len(tokens) > _MOST_SOURCES else ""
     caption = (
         f"The AR hits' share of each source's gap, with its 95 % interval; the dashed line is the share of all sources together.{rest} "
-        "A share that means nothing, because the gap cannot be told from zero, is left out."
+        f"{_LEFT_OUT}"
     )
     whole = {model: comparison.totals[model, _HITS] for model in shown}
     draw = partial(_draw_rows, comparison, shown, sources, shares, whole)
@@ -71,7 +72,8 @@ def by_partition(comparison: Comparison) -> Figure | None:
     """The share of the gap in each class of PARTITION. None if there is nothing to draw."""
     caption = (
         "Every token is in one class: by what of it is in the context already, and by how often training saw its bigram. The dots are "
-        "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. The first class is the AR hits."
+        "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. The first class is the AR hits. "
+        f"{_LEFT_OUT}"
     )
     rows = comparison.tables.by_partition.to_dicts()
     return _share_figure(comparison, rows, [class_.name for class_ in PARTITION], ("by_partition", "By what is in the context", caption))
@@ -81,7 +83,7 @@ def by_slice(comparison: Comparison) -> Figure | None:
     """The share of the gap in each requested slice. None if there is nothing to draw."""
     caption = (
         "The slices' shares of the gap, with 95 % intervals; the hollow squares are their shares of tokens. Slices may overlap. "
-        + " ".join(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given)
+        + " ".join([*(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given), _LEFT_OUT])
     )
     rows = [comparison.totals[model, slice_.name] for model in comparison.models for slice_ in comparison.given]
     return _share_figure(comparison, rows, [slice_.name for slice_ in comparison.given], ("by_slice", "By slice", caption))
@@ -90,15 +92,15 @@ def by_slice(comparison: Comparison) -> Figure | None:
 def _share_figure(comparison: Comparison, rows: Sequence[Row], names: Sequence[str], told: tuple[str, str, str]) -> Figure | None:
     """A figure of rows, each of one model and one slice; `told` are its name, title and caption."""
     shown = [model for model in comparison.models if _has_share(comparison, model)]
-    shares = {model: {row["slice"]: row for row in rows if row["model"] == model and row["gap_share"] is not None} for model in shown}
+    shares = {model: {row["slice"]: row for row in rows if row["model"] == model and not is_void(row)} for model in shown}
     if not any(shares.values()):
         return None
     return Figure(*told, partial(_draw_rows, comparison, shown, names, shares, {}))
 
 
 def _source_rows(comparison: Comparison, model: str) -> dict[str, list[Row]]:
-    """Rows of one model by slice, without the first three, which are of all sources together."""
-    rows = [row for row in comparison.tables.gap.to_dicts() if row["model"] == model][3:]
+    """Rows of one model and single sources, by slice."""
+    rows = comparison.source_rows(model)
     return {kind: [row for row in rows if row["slice"] == kind] for kind in ("all", _HITS)}
 
 
@@ -220,14 +222,14 @@ def by_threshold(comparison: Comparison) -> Figure | None:
     """The AR hits' share of the gap at every threshold on the training count. None if there is nothing to draw."""
     rows = comparison.tables.by_threshold.to_dicts()
     shown = [model for model in comparison.models if not is_void(comparison.totals[model, _HITS]) or _has_share(comparison, model)]
-    of_models = {model: [row for row in rows if row["model"] == model and row["gap_share"] is not None] for model in shown}
+    of_models = {model: [row for row in rows if row["model"] == model and not is_void(row)] for model in shown}
     of_models = {model: found for model, found in of_models.items() if len(found) > 1}
     if not of_models:
         return None
     used = comparison.manifest["slices"]["max_count"]
     caption = (
         "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval; "
-        "in grey the other models."
+        f"in grey the other models. {_LEFT_OUT}"
     )
     draw = partial(_draw_thresholds, comparison, of_models, used)
     return Figure("by_threshold", "By threshold", caption, draw)
