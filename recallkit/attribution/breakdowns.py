@@ -80,14 +80,18 @@ class Cuts:
         return codes
 
     @property
-    def hits(self) -> np.ndarray:
-        """Which codes of counts are AR hits', as 0 and 1: (k,)."""
-        found = np.zeros(_NUM_KINDS * len(self.thresholds), np.int64)
-        found[: self.num_rare] = 1
+    def token_codes(self) -> np.ndarray:
+        """The code of a token in the breakdown into slices, for each code of counts: (k,) of NOT_REPEATED, AR_HIT, REPEATED_FREQUENT."""
+        found = np.full(_NUM_KINDS * len(self.thresholds), NOT_REPEATED)
+        found[: len(self.thresholds)] = REPEATED_FREQUENT
+        found[: self.num_rare] = AR_HIT
         return found
 
 
 _NUM_KINDS = len(PARTITION) // 2
+NOT_REPEATED, AR_HIT, REPEATED_FREQUENT = range(3)
+NUM_TOKEN_CODES = 3
+"""In the breakdown into slices, each token has one of these codes, and further ones in requested slices."""
 
 
 def extra_thresholds(tokens: LabelledTokens) -> list[int]:
@@ -113,12 +117,21 @@ def breakdowns(cuts: Cuts) -> dict[str, Breakdown]:
     }
 
 
-def slice_rows(slices: Sequence[Slice]) -> Rows:
-    """The slices of the table `gap`, STANDARD first: code 0 is other tokens, 1 AR hits, and each further slice has one of its own."""
-    unions = np.zeros((2 + len(slices), len(STANDARD) + len(slices)), bool)
-    unions[:2, :3] = [[True, False, True], [True, True, False]]
-    unions[2:, 3:] = np.eye(len(slices), dtype=bool)
-    return Rows({"slice": [slice_.name for slice_ in (*STANDARD, *slices)]}, unions)
+def slice_breakdown(slices: Sequence[Slice]) -> Breakdown:
+    """The slices of the table `gap`, STANDARD first, and the first-occurrence control of AR hits and of all repeated tokens.
+
+    After the codes of all tokens, each further slice has one; the last two are of AR hits and of other repeated tokens once more, with
+    sums of the first occurrence of each one's bigram in place of its own.
+    """
+    not_repeated, hit, frequent, *own, first_of_hit, first_of_frequent = np.eye(NUM_TOKEN_CODES + len(slices) + 2, dtype=bool)
+    standard = [not_repeated | hit | frequent, hit, not_repeated | frequent, hit | frequent]
+    names = [slice_.name for slice_ in (*STANDARD, *slices)]
+    return Breakdown(
+        {
+            "gap": Rows({"slice": names}, np.stack([*standard, *own], axis=1)),
+            "control": Rows({"slice": ["ar_hit", "repeated"]}, np.stack([first_of_hit, first_of_hit | first_of_frequent], axis=1)),
+        }
+    )
 
 
 def _by_count(cuts: Cuts) -> Rows:
