@@ -53,7 +53,7 @@ class Corpus:
     """A folder of slices: tokens as (sequence, position, source, distance or None, train_count), and models' scores.
 
     A match is as long as the distance is: the two are independent, but for both being 0 of a token that is not repeated. `ids` are
-    (previous, token) of each; without them all tokens differ. A sequence is a document of its own.
+    (previous, token) of each; without them all tokens differ. A sequence is a document of its own. Distances end where sequences begin.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Corpus:
         documents=None,
     ):
         self.folder, self.digest, self.rows_per_group, self.seq_len = Path(folder), digest, rows_per_group, seq_len
+        tokens = [(s, p, source, min(distance or 0, p - 1) or None, count) for s, p, source, distance, count in tokens]
         self.tokens = [
             dict(
                 zip(("sequence", "position", "source", "distance", "train_count"), token, strict=True),
@@ -121,7 +122,12 @@ class Corpus:
         return len(picked), math.fsum(self.nlls["reference"][i] for i in picked), math.fsum(self.nlls[model][i] for i in picked)
 
 
-SLICES = {"all": lambda t: True, "ar_hit": lambda t: t["ar_hit"], "other": lambda t: not t["ar_hit"]}
+SLICES = {
+    "all": lambda t: True,
+    "ar_hit": lambda t: t["ar_hit"],
+    "other": lambda t: not t["ar_hit"],
+    "repeated": lambda t: t["repeated"],
+}
 
 
 def close(found, expected):
@@ -539,7 +545,7 @@ def test_thousands_of_sources_take_memory_for_the_largest_only(tmp_path):
 
 
 def test_thresholds_end_above_the_largest_count_and_hold_the_papers_and_the_files(tmp_path):
-    corpus = Corpus(tmp_path, [(0, 1, "web", 1, 5), (1, 1, "web", None, 0)], max_count=40)
+    corpus = Corpus(tmp_path, [(0, 1, "web", None, 0), (0, 2, "web", 1, 5)], max_count=40)
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])], num_resamples=0)
     assert tables.by_threshold["threshold"].to_list() == [0, 1, 2, 4, 8, 40, 1250]
     assert tables.by_threshold["tokens"].to_list() == [0, 0, 0, 0, 1, 1, 1]
@@ -548,7 +554,7 @@ def test_thresholds_end_above_the_largest_count_and_hold_the_papers_and_the_file
 
 @pytest.mark.parametrize("max_count", [2**51 + 1, 2**62, 2**63 - 1, 2**64])
 def test_a_threshold_that_no_count_reaches_is_one_row_more(tmp_path, max_count):
-    corpus = Corpus(tmp_path, [(0, 1, "web", 1, 5), (1, 1, "web", None, 2**40)], max_count=max_count)
+    corpus = Corpus(tmp_path, [(0, 1, "web", None, 2**40), (0, 2, "web", 1, 5)], max_count=max_count)
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])], num_resamples=0)
     last = tables.by_threshold.row(-1, named=True)
     assert (last["threshold"], last["tokens"]) == (min(max_count, 2**63 - 1), 1)
