@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import console
 from recallkit.attribution.shares import is_void
+from recallkit.display import console
 from recallkit.display.console import counted, or_dash, percent, sparkline
 from recallkit.display.tables import Struck, Table
 from recallkit.errors import UserError
