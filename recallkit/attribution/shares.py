@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.bootstrap import MIN_CLUSTERS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -16,6 +18,7 @@ NO_GAP = "no gap overall"
 NOT_TOLD_FROM_ZERO = "overall gap cannot be told from zero"
 MODEL_LIKE_UNIFORM = "model predicts no better than a uniform guess"
 REFERENCE_LIKE_UNIFORM = "reference predicts no better than a uniform guess"
+FEW_CLUSTERS = f"text of effectively fewer than {MIN_CLUSTERS} {{}}s: no interval"
 ALL_TOKENS = "a slice of all tokens: its share is 100 % by definition"
 MODEL_BETTER = "model is better than the reference overall: shares are of its lead"
 WORSE_ON_HITS = "model is better overall but worse on AR hits"
@@ -23,8 +26,8 @@ WORSE_ON_OTHER = "model is better overall but worse on the other tokens"
 BETTER_ON_HITS = "negative share: model is better on AR hits"
 BETTER_ON_OTHER = "share above 100 %: model is better on the other tokens"
 
-_VOID = (NO_GAP, NOT_TOLD_FROM_ZERO, MODEL_LIKE_UNIFORM, REFERENCE_LIKE_UNIFORM, ALL_TOKENS)
-"""Notes that say why a share means nothing."""
+_VOID = (NO_GAP, NOT_TOLD_FROM_ZERO, MODEL_LIKE_UNIFORM, REFERENCE_LIKE_UNIFORM, ALL_TOKENS, FEW_CLUSTERS.partition("{")[0])
+"""What notes begin with that say why a share means nothing."""
 
 
 def clipped_share(gap: float, share: float | None) -> float | None:
@@ -79,11 +82,12 @@ def describe_gap(
 def is_void(row: Mapping[str, Any]) -> bool:
     """Whether the share in a row of a table means nothing, by its note: such a figure is struck out wherever it is shown.
 
-    The gap is zero or cannot be told from it, a model predicts no better than a uniform guess, or the slice has all tokens, or none.
+    The gap is zero or cannot be told from it, a model predicts no better than a uniform guess, the slice has all tokens, or none, or
+    there is too little text for an interval.
     """
     return row["gap_share"] is None or bool(void_notes(row))
 
 
 def void_notes(row: Mapping[str, Any]) -> list[str]:
     """Those notes of a row by which its share is void."""
-    return [note for note in row["note"].split("; ") if note in _VOID]
+    return [note for note in row["note"].split("; ") if note.startswith(_VOID)]

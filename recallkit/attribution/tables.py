@@ -15,7 +15,7 @@ from recallkit.attribution.bootstrap import MIN_CLUSTERS, number_or_none
 from recallkit.attribution.breakdowns import Rows, breakdowns, cuts_of, extra_thresholds, slice_breakdown
 from recallkit.attribution.collect import Collected, Totals, collect_sums
 from recallkit.attribution.intervals import GapIntervals, gap_intervals
-from recallkit.attribution.shares import ALL_TOKENS, clipped_share, describe_gap, enrichment, like_uniform
+from recallkit.attribution.shares import ALL_TOKENS, FEW_CLUSTERS, clipped_share, describe_gap, enrichment, like_uniform
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import SPLIT, Slice
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 EMPTY_SLICE = "no tokens in this slice"
-FEW_CLUSTERS = f"text of effectively fewer than {MIN_CLUSTERS} {{}}s: no interval"
 SMALL_SOURCE = f"not one of the {MAX_RESAMPLED_SOURCES} largest sources: no interval"
 
 
