@@ -14,7 +14,7 @@ from recallkit import attribution
 from recallkit.attribution.chart_lines import _POSITIONS, by_match
 from recallkit.attribution.charts import figures
 from recallkit.attribution.comparison import Comparison, read_comparison
-from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
+from recallkit.attribution.shares import NOT_TOLD_FROM_ZERO, is_void
 from recallkit.attribution.tables import GapTables
 from recallkit.display.chart_parts import bucket_edge, labels, rounded, shorten
 from recallkit.display.chart_theme import PAPER, svg
@@ -227,9 +227,7 @@ def test_shares_by_source_and_threshold_are_the_tables(comparison, drawn):
     interval = r"(-?[\d.]+) %(?: \((-?[\d.]+) % to (-?[\d.]+) %\))? of the gap, ([\d,]+) AR hits?"
     found = tips(marks(drawn["by_source"]), rf"(\S+), (\S+): {interval}")
     rows = {(r["model"], r["source"]): r for r in comparison.tables.gap.filter(slice="ar_hit").to_dicts() if r["source"] != "ALL"}
-    shown = {
-        key: r for key, r in rows.items() if r["gap_share"] is not None and not {NO_GAP, NOT_TOLD_FROM_ZERO} & set(r["note"].split("; "))
-    }
+    shown = {key: r for key, r in rows.items() if not is_void(r)}
     assert {key[:2] for key in found} == set(shown)
     for model, source, share, low, _, tokens in found:
         row = shown[model, source]
@@ -238,7 +236,7 @@ def test_shares_by_source_and_threshold_are_the_tables(comparison, drawn):
         assert int(tokens.replace(",", "")) == row["tokens"]
 
     found = tips(marks(drawn["by_threshold"]), rf"(\S+), up to ([\d,]+): {interval}")
-    sweep = {(r["model"], r["threshold"]): r for r in comparison.tables.by_threshold.to_dicts() if r["gap_share"] is not None}
+    sweep = {(r["model"], r["threshold"]): r for r in comparison.tables.by_threshold.to_dicts() if not is_void(r)}
     by_key = {(key[0], int(key[1].replace(",", ""))): (float(key[2]), shape) for key, shape in found.items()}
     assert by_key.keys() == sweep.keys()
     for key, (share, _) in by_key.items():
