@@ -207,7 +207,9 @@ class _Worker:
             nlls = [np.concatenate(pair) for pair in zip(before, nlls, strict=True)]
         ahead = NUM_TOKEN_CODES + len(self._slices) - AR_HIT
         source = labels["source"].chunk(0).indices.to_numpy()
-        return sum_rows([Codes(token_codes[rows] + ahead, ahead + NUM_TOKEN_CODES)], cluster[rows], source[rows], [nll[first] for nll in nlls])
+        return sum_rows(
+            [Codes(token_codes[rows] + ahead, ahead + NUM_TOKEN_CODES)], cluster[rows], source[rows], [nll[first] for nll in nlls]
+        )
 
     def _first_occurrences(self, context: pa.Table) -> np.ndarray:
         """The row of `context` in which the bigram of each token occurs first in its sequence."""
