@@ -46,7 +46,7 @@ def sum_rows(breakdowns: Sequence[Codes], cluster: np.ndarray, source: np.ndarra
     one block of rows.
     """
     found: list[list[Sums]] = [[] for _ in breakdowns]
-    for start in range(0, max(1, len(cluster)), _BLOCK):
+    for start in range(0, len(cluster), _BLOCK):
         at = slice(start, start + _BLOCK)
         block = [nll[at].astype(np.float64) for nll in nlls]
         runs = _Runs(cluster[at], source[at])
