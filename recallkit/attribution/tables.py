@@ -195,7 +195,7 @@ class _Tables:
                 columns = {"cluster": self._cluster, **columns}
                 control = controls[number].get(name, dict.fromkeys(_CONTROL))
                 shares = {"gap_share_clipped": clipped[name], "enrichment": enrichment(row["gap_share"], row["share_of_tokens"])}
-                added.append({**columns, **shares, **control, "note": self._note(row, columns, notes[name])})
+                added.append({**columns, **shares, **control, "note": self._note(row, columns, intervals[0], notes[name])})
         return _with_columns(gap, added)
 
     def _controls(self, model: int, first: int) -> list[dict[str, dict[str, float | None]]]:
@@ -227,14 +227,14 @@ class _Tables:
             notes = describe_gap(overall["delta_nll"], row["gap_share"], gap_bounds, uniform)
             clipped = clipped_share(overall["delta_nll"], row["gap_share"])
             shares = {"gap_share_clipped": clipped, "enrichment": enrichment(row["gap_share"], row["share_of_tokens"])}
-            added.append({**shares, "note": self._note(row, row, notes)})
+            added.append({**shares, "note": self._note(row, row, overall, notes)})
         return _with_columns(sweep, added)
 
     def _partition(self, classes: pl.DataFrame, overall: Mapping[str, Any]) -> pl.DataFrame:
         """The classes of one pair with enrichments and notes."""
         notes = describe_gap(overall["delta_nll"], None, _bounds(overall, "delta_ci"), self._like_uniform(overall))
         added = [
-            {"enrichment": enrichment(row["gap_share"], row["share_of_tokens"]), "note": self._note(row, row, notes)}
+            {"enrichment": enrichment(row["gap_share"], row["share_of_tokens"]), "note": self._note(row, row, overall, notes)}
             for row in classes.iter_rows(named=True)
         ]
         return _with_columns(classes, added)
@@ -244,15 +244,15 @@ class _Tables:
         tokens = self._found.totals["counts"].tokens[0, : by_count.unions.shape[1]]
         return max(int(high) for high, held in zip(by_count.keys["high"], tokens, strict=True) if held)
 
-    def _note(self, row: Mapping[str, Any], columns: Mapping[str, Any], notes: Sequence[str]) -> str:
-        """`notes` on the gap and those on one row, whose intervals are among `columns`."""
+    def _note(self, row: Mapping[str, Any], columns: Mapping[str, Any], whole: Mapping[str, Any], notes: Sequence[str]) -> str:
+        """`notes` on the gap and those on one row, whose intervals are among `columns`; `whole`: the intervals of all tokens."""
         if row["tokens"] == 0:
             return "; ".join([*notes, EMPTY_SLICE])
         if row["share_of_tokens"] == 1 and row.get("slice") != "all":
             notes = [*notes, ALL_TOKENS]
         if columns["clusters"] is None:
             return "; ".join([*notes, SMALL_SOURCE])
-        few = columns["effective_clusters"] < MIN_CLUSTERS
+        few = min(columns["effective_clusters"], whole["effective_clusters"]) < MIN_CLUSTERS
         return "; ".join([*notes, FEW_CLUSTERS.format(self._cluster)] if few else notes)
 
 
