@@ -121,7 +121,7 @@ def comparators_table(tables: GapTables) -> Table:
         "What the AR share can be compared with",
         ["model", "enrichment", "repeated", "control", "95 % interval"],
         rows,
-        caption="Enrichment: share of the gap in AR hits over their share of tokens. Repeated: share in all repeated bigrams, rare or not "
+        caption="Enrichment: share of the gap in AR hits over their share of tokens. Repeated: share of it in all repeated bigrams, rare or not "
         f"({share} of tokens). Control: what the AR share would be if each AR hit differed as the first occurrence of its bigram does, "
         "where nothing can be recalled; it is not subtracted, because it over-corrects where the models differ much in what they know.",
     )
