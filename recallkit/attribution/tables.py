@@ -15,7 +15,7 @@ from recallkit.attribution.bootstrap import MIN_CLUSTERS, number_or_none
 from recallkit.attribution.breakdowns import Rows, breakdowns, cuts_of, extra_thresholds, slice_breakdown
 from recallkit.attribution.collect import Collected, Totals, collect_sums
 from recallkit.attribution.intervals import GapIntervals, gap_intervals
-from recallkit.attribution.shares import ALL_TOKENS, FEW_CLUSTERS, clipped_share, describe_gap, enrichment, like_uniform
+from recallkit.attribution.shares import ALL_TOKENS, FEW_CLUSTERS, clipped_share, describe_gap, enrichment, is_void, like_uniform
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import SPLIT, Slice
@@ -42,7 +42,8 @@ class GapTables:
 
     gap: model x source (ALL first) x slice (all, ar_hit, other, repeated, then the requested ones); `share_of_tokens` and `gap_share`
     are within the same source. `enrichment` is `gap_share` over `share_of_tokens`. `control_share`, of ar_hit and repeated: the share if
-    each token differed as the first occurrence of its bigram in its sequence does, where nothing can be recalled.
+    each token differed as the first occurrence of its bigram in its sequence does, where nothing can be recalled. `void`, as in
+    by_threshold and by_partition: whether the share means nothing, which `note` explains.
     `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL per byte, if the slices have them (null otherwise).
     by_count, by_distance, by_match, by_position: model x bucket (`low`..`high`, both included); their shares are of all tokens.
     by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated, which by_distance omits.
@@ -142,6 +143,9 @@ class _Tables:
                 first += len(frame)
         frames["by_threshold"] = self._thresholds(frames["by_threshold"], overall)
         frames["by_partition"] = self._partition(frames["by_partition"], overall)
+        for table in ("gap", "by_threshold", "by_partition"):
+            void = [is_void(row) for row in frames[table].iter_rows(named=True)]
+            frames[table] = frames[table].with_columns(void=pl.Series(void, dtype=pl.Boolean))
         for table in ("by_count", "by_distance", "by_match", "by_position"):
             frames[table] = frames[table].filter(pl.col("tokens") > 0)
         return {table: frame.select(schemas.LAYOUTS[f"gap/{table}"].keys()) for table, frame in frames.items()}

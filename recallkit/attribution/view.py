@@ -33,11 +33,12 @@ _MOST_COLUMNS = 3
 
 
 def gap_json(tables: GapTables, out: Path) -> dict[str, Any]:
-    """The gap table row by row, as in `gap.parquet`; `void`: whether the row's share means nothing, which its note explains."""
-    frames = {"gap": tables.gap, "by_threshold": tables.by_threshold, "by_partition": tables.by_partition}
+    """The gap table row by row, as in `gap.parquet`."""
     return {
         "path": str(out),
-        **{name: [{**row, "void": is_void(row)} for row in frame.to_dicts()] for name, frame in frames.items()},
+        "gap": tables.gap.to_dicts(),
+        "by_threshold": tables.by_threshold.to_dicts(),
+        "by_partition": tables.by_partition.to_dicts(),
         "inexact": artifacts.read_manifest(out / "gap.parquet")["inexact"],
         "timings": read_timings(out / "manifest.json", kind="gap"),
     }
@@ -121,9 +122,9 @@ def comparators_table(tables: GapTables) -> Table:
         "What the AR share can be compared with",
         ["model", "enrichment", "repeated", "control", "95 % interval"],
         rows,
-        caption="Enrichment: share of the gap in AR hits over their share of tokens. Repeated: share of it in all repeated bigrams, rare or not "
-        f"({share} of tokens). Control: what the AR share would be if each AR hit differed as the first occurrence of its bigram does, "
-        "where nothing can be recalled; it is not subtracted, because it over-corrects where the models differ much in what they know.",
+        caption="Enrichment: share of the gap in AR hits over their share of tokens. Repeated: share of the gap in all repeated bigrams, "
+        f"rare or not ({share} of tokens). Control: what the AR share would be if each AR hit differed as the first occurrence of its bigram "
+        "does, where nothing can be recalled; it is not subtracted, because it over-corrects where the models differ much in what they know.",
     )
 
 

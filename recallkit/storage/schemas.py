@@ -87,17 +87,18 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/gap": _columns(
         f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, "
         f"{_NLLS} bpb_reference bpb_model gap_share_clipped enrichment real?, {_INTERVALS}, "
-        f"{_with_ends('control', '_share', '_ci_low', '_ci_high')} real?, note text"
+        f"{_with_ends('control', '_share', '_ci_low', '_ci_high')} real?, note text, void flag"
     ),
     "gap/by_count": _columns(f"{_PAIR} text, repeated flag, {_BUCKETS}"),
     "gap/by_distance": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
     "gap/by_match": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
     "gap/by_position": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
     "gap/by_partition": _columns(
-        f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} enrichment real?, {_INTERVALS}, note text"
+        f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} enrichment real?, {_INTERVALS}, note text, void flag"
     ),
     "gap/by_threshold": _columns(
-        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped enrichment real?, {_INTERVALS}"
+        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped enrichment real?, {_INTERVALS}, "
+        "void flag"
     ),
     "profile/profile": _columns(
         f"source note text, tokens groups content_tokens content_repeated repeated whole, ar_hits whole?, {_FIGURES} real?"

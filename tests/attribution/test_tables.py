@@ -472,7 +472,9 @@ def test_one_document_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
     assert all(map(shares.is_void, rows.values()))
     assert (rows["other"]["gap_share"], rows["other"]["gap_share_clipped"]) == (1, 1)
     assert {rows[name][column] for name in SLICES for column in ("ci_low", "ci_high", "delta_ci_low", "delta_ci_high")} == {None}
-    unknown = [value for name, value in rows["ar_hit"].items() if name not in ("reference", "model", "source", "slice", "tokens", "note")]
+    unknown = [
+        value for name, value in rows["ar_hit"].items() if name not in ("reference", "model", "source", "slice", "tokens", "note", "void")
+    ]
     assert sorted(unknown, key=str) == [0, 0, 0.0, *[None] * 18, "document"]
 
 
@@ -508,7 +510,7 @@ def test_only_the_largest_sources_have_intervals_and_all_is_still_of_every_sourc
     assert few.gap.height == every.gap.height == 2 * 6 * 4
     intervals = ("delta_ci_low", "delta_ci_high", "ci_low", "ci_high", "control_ci_low", "control_ci_high")
     for row, other in zip(few.gap.iter_rows(named=True), every.gap.iter_rows(named=True), strict=True):
-        sums = [name for name in row if name not in (*intervals, "clusters", "effective_clusters", "note")]
+        sums = [name for name in row if name not in (*intervals, "clusters", "effective_clusters", "note", "void")]
         assert [row[name] for name in sums] == [other[name] for name in sums]
         # Of the two sources of four tokens the first by name is among the two largest.
         if row["source"] in ("ALL", "c", "e"):
