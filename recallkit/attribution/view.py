@@ -123,8 +123,9 @@ def comparators_table(tables: GapTables) -> Table:
         ["model", "enrichment", "repeated", "control", "95 % interval"],
         rows,
         caption="Enrichment: share of the gap in AR hits over their share of tokens. Repeated: share of the gap in all repeated bigrams, "
-        f"rare or not ({share} of tokens). Control: what the AR share would be if each AR hit differed as the first occurrence of its bigram "
-        "does, where nothing can be recalled; it is not subtracted, because it over-corrects where the models differ much in what they know.",
+        f"rare or not ({share} of tokens). Control: what the AR share would be if each AR hit differed as the first occurrence of its "
+        "bigram does, where nothing can be recalled; it is not subtracted, because it over-corrects where the models differ much in "
+        "what they know.",
     )
 
 
