@@ -89,6 +89,8 @@ class Cuts:
 
 
 _NUM_KINDS = len(PARTITION) // 2
+FIRST, FIRST_BY_COUNT = "first", "first_by_count"
+"""A breakdown and its rows, which are no table of their own but columns of `by_count`."""
 NOT_REPEATED, AR_HIT, REPEATED_FREQUENT = range(3)
 NUM_TOKEN_CODES = 3
 """In the breakdown into slices, each token has one of these codes, and further ones in requested slices."""
@@ -108,10 +110,15 @@ def cuts_of(tokens: LabelledTokens) -> Cuts:
 
 
 def breakdowns(cuts: Cuts) -> dict[str, Breakdown]:
-    """The breakdowns of every comparison, all sources together."""
+    """The breakdowns of every comparison, all sources together.
+
+    FIRST has the codes of "counts" of repeated tokens once more, with sums of the first occurrence of each one's bigram in place of
+    its own.
+    """
     counts = {"by_count": _by_count(cuts), "by_threshold": _by_threshold(cuts), "by_partition": _by_partition(cuts)}
     return {
         "counts": Breakdown(counts),
+        FIRST: Breakdown({FIRST_BY_COUNT: _first_by_count(cuts)}),
         "places": Breakdown({"by_distance": _by_distance(cuts), "by_match": _by_match(cuts)}),
         "positions": Breakdown({"by_position": _by_position(cuts)}),
     }
@@ -146,6 +153,13 @@ def _by_count(cuts: Cuts) -> Rows:
         "high": [min(high, LARGEST_THRESHOLD) for high in every] * 2,
     }
     return Rows(keys, np.block([[in_bucket, nothing], *[[nothing, in_bucket]] * (_NUM_KINDS - 1)]))
+
+
+def _first_by_count(cuts: Cuts) -> Rows:
+    """The rows of repeated tokens in `_by_count`."""
+    every = _by_count(cuts)
+    half = every.unions.shape[1] // 2
+    return Rows({name: values[:half] for name, values in every.keys.items()}, every.unions[:, :half])
 
 
 def _by_threshold(cuts: Cuts) -> Rows:

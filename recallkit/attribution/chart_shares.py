@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.knee import describe_knees, knees
 from recallkit.attribution.shares import is_void
-from recallkit.config import MAX_COUNT
 from recallkit.display.chart_parts import (
     AXIS,
     CHARACTER,
@@ -27,6 +27,7 @@ from recallkit.display.chart_parts import (
 from recallkit.display.chart_theme import WIDTH, Figure
 from recallkit.display.console import counted, percent
 from recallkit.slicing.definitions import PARTITION
+from recallkit.slicing.threshold import papers_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -231,6 +232,8 @@ def by_threshold(comparison: Comparison) -> Figure | None:
         "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval; "
         f"in grey the other models. {_LEFT_OUT}"
     )
+    if told := describe_knees(comparison.tables.by_count):
+        caption += f" Solid upright lines are the knees of the model and of the reference, in their colours. {told}"
     draw = partial(_draw_thresholds, comparison, of_models, used)
     return Figure("by_threshold", "By threshold", caption, draw)
 
@@ -252,8 +255,10 @@ def _draw_thresholds(comparison: Comparison, of_models: Mapping[str, Sequence[Ro
     domain, known = _share_domain(drawn), {row["threshold"] for row in drawn}
     x = bucket_axis([0, max(map(place, known))], None, most=9 if columns == 1 else 5)
     marks = {used: Key(f"AR hits here: up to {rounded(used)}", palette.ink, [4, 3], None, 1)}
-    marks.setdefault(MAX_COUNT, Key(f"Zoology's {MAX_COUNT:,} of 10B tokens", palette.soft, [1.5, 2.5], None, 1.2))
-    marks = {threshold: key for threshold, key in marks.items() if threshold in known}
+    papers = papers_count(comparison.manifest["slices"]["counts"]["num_tokens"])
+    if 0 < papers <= max(known):
+        marks.setdefault(papers, Key(f"the papers' rate: up to {rounded(papers)}", palette.soft, [1.5, 2.5], None, 1.2))
+    found = {name: knee.count for name, knee in knees(comparison.tables.by_count).items() if knee.count is not None}
     plots = []
     for index, model in enumerate(of_models):
         named: dict[str, Any] = {"minExtent": AXIS, "maxExtent": AXIS} if index % columns == 0 else {"labels": False}
@@ -262,9 +267,14 @@ def _draw_thresholds(comparison: Comparison, of_models: Mapping[str, Sequence[Ro
         rules = [upright(palette, place(threshold), x, height, key.dash or (), key.colour) for threshold, key in marks.items()]
         others = [_share_lines([rows for name, rows in of_models.items() if name != model], x, y, palette)] if len(of_models) > 1 else []
         mine = _share_band(looks[model], of_models[model], x, y, domain)
+        told = {model: f"{shorten(model, 60)}, knee: {found[model]:,}"} if model in found else {}
+        both = [name for name in (comparison.reference, model) if name in found]
+        bends = [upright(palette, place(found[name]), x, height, [1, 0], looks[name].colour, told.get(name, "")) for name in both]
         top = head(palette, shorten(looks[model].label, int(width / CHARACTER)))
-        plots.append(alt.layer(*others, *rules, *mine, *top, width=width, height=height))
-    return _grid(plots, columns, palette, list(marks.values()))
+        plots.append(alt.layer(*others, *rules, *bends, *mine, *top, width=width, height=height))
+    reference = looks[comparison.reference]
+    entries = [Key(f"knee of {shorten(reference.label, 30)}", reference.colour, [1, 0], None, 1)] if comparison.reference in found else []
+    return _grid(plots, columns, palette, [*marks.values(), *entries])
 
 
 def _share_lines(of_others: Sequence[Sequence[Row]], x: alt.X, y: alt.Y, palette: Palette) -> alt.Chart:

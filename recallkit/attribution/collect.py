@@ -17,6 +17,7 @@ import numpy as np
 from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
 from recallkit.attribution.breakdowns import (
     AR_HIT,
+    FIRST,
     NOT_REPEATED,
     NUM_POSITION_BUCKETS,
     NUM_TOKEN_CODES,
@@ -142,8 +143,11 @@ class _Worker:
                 raise _not_finite(score)
         token_codes = self._cuts.token_codes
         standard = replace(sums["counts"], code=token_codes[sums["counts"].code])
-        control = self._sum_control(labels, token_codes[codes["counts"].code], cluster, nlls, start)
+        first = self._sum_first(labels, codes["counts"], cluster, nlls, start)
+        ahead = NUM_TOKEN_CODES + len(self._slices) - AR_HIT
+        control = [replace(found, code=token_codes[found.code] + ahead) for found in first]  # the last two codes of `slice_breakdown`
         sums[_SLICES] = join_sums([standard, *([sums.pop(_GIVEN)] if _GIVEN in sums else []), *control])
+        sums |= dict(zip([FIRST], first, strict=False))
         return source.dictionary.to_pylist(), sums
 
     def _read(self, start: int, stop: int) -> tuple[pa.Table, list[np.ndarray]]:
@@ -177,7 +181,7 @@ class _Worker:
             "places": cuts.of_places(ar_hit, distances, matches),
             "positions": cuts.of_positions(ar_hit, positions),
         }
-        found = {name: Codes(codes[name], breakdown.num_codes) for name, breakdown in self._breakdowns.items()}
+        found = {name: Codes(code, self._breakdowns[name].num_codes) for name, code in codes.items()}
         return {**found, **({_GIVEN: self._given_codes(labels, new)} if self._slices else {})}
 
     def _given_codes(self, labels: pa.Table, new: np.ndarray) -> Codes:
@@ -190,14 +194,12 @@ class _Worker:
         order = np.argsort(np.concatenate(rows), kind="stable")
         return Codes(codes[order] + NUM_TOKEN_CODES, NUM_TOKEN_CODES + len(rows), np.concatenate(rows)[order])
 
-    def _sum_control(
-        self, labels: pa.Table, token_codes: np.ndarray, cluster: np.ndarray, nlls: Sequence[np.ndarray], start: int
-    ) -> list[Sums]:
+    def _sum_first(self, labels: pa.Table, counts: Codes, cluster: np.ndarray, nlls: Sequence[np.ndarray], start: int) -> list[Sums]:
         """The NLLs at the first occurrence of each repeated token's bigram, added up in the cluster and source of the token; [] if none is.
 
-        The codes are the last two of `slice_breakdown`; `token_codes` are those of all rows.
+        The codes are those of training counts, as in `counts`, which has all rows.
         """
-        rows = np.flatnonzero(token_codes != NOT_REPEATED)
+        rows = np.flatnonzero(self._cuts.token_codes[counts.code] != NOT_REPEATED)
         if not rows.size:
             return []
         context, inside = self._in_context(labels, start)
@@ -205,11 +207,8 @@ class _Worker:
         if inside:
             before = (_values(reader.read(start - inside, start)["nll"]) for reader in self._nlls)
             nlls = [np.concatenate(pair) for pair in zip(before, nlls, strict=True)]
-        ahead = NUM_TOKEN_CODES + len(self._slices) - AR_HIT
         source = labels["source"].chunk(0).indices.to_numpy()
-        return sum_rows(
-            [Codes(token_codes[rows] + ahead, ahead + NUM_TOKEN_CODES)], cluster[rows], source[rows], [nll[first] for nll in nlls]
-        )
+        return sum_rows([Codes(counts.code[rows], counts.num_codes)], cluster[rows], source[rows], [nll[first] for nll in nlls])
 
     def _first_occurrences(self, context: pa.Table) -> np.ndarray:
         """The row of `context` in which the bigram of each token occurs first in its sequence."""
@@ -273,6 +272,8 @@ class _Collector:
         self._of_slices.append(renumber(sums[_SLICES], cluster=clusters, source=sources))
         together = np.zeros(len(names), np.int64)
         for name, total in self._sums.items():
+            if name not in sums:
+                continue  # no token of the batch is repeated
             part = renumber(sums[name], cluster=clusters, source=together)
             self._sizes[name].add(part)
             total.add(self._grouped(part))

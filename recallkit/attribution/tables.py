@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
 from recallkit.attribution.bootstrap import MIN_CLUSTERS, number_or_none
-from recallkit.attribution.breakdowns import Rows, breakdowns, cuts_of, extra_thresholds, slice_breakdown
+from recallkit.attribution.breakdowns import FIRST, FIRST_BY_COUNT, Rows, breakdowns, cuts_of, extra_thresholds, slice_breakdown
 from recallkit.attribution.collect import Collected, Totals, collect_sums
 from recallkit.attribution.intervals import GapIntervals, gap_intervals
 from recallkit.attribution.shares import ALL_TOKENS, FEW_CLUSTERS, clipped_share, describe_gap, enrichment, is_void, like_uniform
@@ -46,6 +46,7 @@ class GapTables:
     by_threshold and by_partition: whether the share means nothing, which `note` explains.
     `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL per byte, if the slices have them (null otherwise).
     by_count, by_distance, by_match, by_position: model x bucket (`low`..`high`, both included); their shares are of all tokens.
+    by_count: `nll_first_*` are the mean NLLs of the first occurrences, in the same sequence, of the bigrams of a bucket's repeated tokens.
     by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated, which by_distance omits.
     by_threshold: model x largest training count of an AR hit; shares of all tokens.
     by_partition: model x class of `slicing.definitions.PARTITION`, whose tokens and shares add up to all.
@@ -91,7 +92,8 @@ def attribute_gap(
     names = [score.model for score in scores]
     _check_models(names[1:])
     found = collect_sums(labelled, scores, slices, cluster)
-    intervals = gap_intervals(found.clusters, _SLICES, num_resamples, seed)
+    resampled = {name: sums for name, sums in found.clusters.items() if name != FIRST}
+    intervals = gap_intervals(resampled, _SLICES, num_resamples, seed)
     with db.connect(threads=1) as database:
         made = _Tables(database, labelled, names, slices, found, intervals, cluster)
         pairs = [made.pair(model) for model in range(1, len(names))]
@@ -138,9 +140,11 @@ class _Tables:
             first = 0
             for table, rows in breakdown.tables.items():
                 frame = self._attribute(rows, self._found.totals[name], model, first)
-                added = [self._interval_columns(name, model, 0, first + row) for row in range(len(frame))]
-                frames[table] = _with_columns(frame, added)
+                is_resampled = name in self._intervals
+                added = [self._interval_columns(name, model, 0, first + row) for row in range(len(frame))] if is_resampled else []
+                frames[table] = _with_columns(frame, added) if added else frame
                 first += len(frame)
+        frames["by_count"] = _with_first(frames["by_count"], frames.pop(FIRST_BY_COUNT))
         frames["by_threshold"] = self._thresholds(frames["by_threshold"], overall)
         frames["by_partition"] = self._partition(frames["by_partition"], overall)
         for table in ("gap", "by_threshold", "by_partition"):
@@ -300,6 +304,12 @@ def _with_bytes(gap: pl.DataFrame, num_bytes: dict[tuple[str, str], int]) -> pl.
     some_bytes = pl.when(pl.col("bytes") > 0).then(pl.col("bytes"))
     bits = {f"bpb_{name}": pl.col(f"nll_{name}") * pl.col("tokens") / math.log(2) / some_bytes for name in ("reference", "model")}
     return gap.with_columns(**bits)
+
+
+def _with_first(by_count: pl.DataFrame, first: pl.DataFrame) -> pl.DataFrame:
+    """Adds the NLLs of `first`, the first occurrences of the bigrams of repeated tokens, to the buckets of these; others have null."""
+    added = {f"nll_{side}": f"nll_first_{side}" for side in ("reference", "model")}
+    return by_count.join(first.select("repeated", "low", *added).rename(added), on=["repeated", "low"], how="left", maintain_order="left")
 
 
 def _with_columns(frame: pl.DataFrame, added: list[dict[str, Any]]) -> pl.DataFrame:

@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.shares import is_void
 from recallkit.display import console
 from recallkit.display.console import counted, or_dash, percent, sparkline
 from recallkit.display.tables import Struck, Table
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
+from recallkit.slicing.threshold import common_warning
 from recallkit.slicing.view import powers_of_two, what_is_rare
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
@@ -32,16 +34,30 @@ _MOST_COLUMNS = 3
 """Sources and models in the table by source: as many as a terminal shows; the Parquet file contains all of them."""
 
 
-def gap_json(tables: GapTables, out: Path) -> dict[str, Any]:
-    """The gap table row by row, as in `gap.parquet`."""
+def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """The gap table row by row, as in `gap.parquet`.
+
+    With the threshold, a warning if it calls common bigrams rare (or null), and the knees. `slices` is the labels' manifest.
+    """
     return {
         "path": str(out),
+        "max_count": slices["max_count"],
+        "threshold": slices.get("threshold"),
+        "warning": warn_of_common(tables, slices),
+        "knee": knee_facts(tables.by_count),
         "gap": tables.gap.to_dicts(),
         "by_threshold": tables.by_threshold.to_dicts(),
         "by_partition": tables.by_partition.to_dicts(),
         "inexact": artifacts.read_manifest(out / "gap.parquet")["inexact"],
         "timings": read_timings(out / "manifest.json", kind="gap"),
     }
+
+
+def warn_of_common(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
+    """The warning of `common_warning` for a comparison; `slices` is the labels' manifest."""
+    hits, first = _cells(tables)[_models(tables)[0], "ALL", "ar_hit"], tables.by_threshold["model"] == _models(tables)[0]
+    shares = tables.by_threshold.filter(first).select("threshold", "share_of_tokens").rows()
+    return common_warning(hits["share_of_tokens"], shares, slices["counts"]["num_tokens"])
 
 
 def worst_ar_gap(tables: GapTables) -> float:
@@ -93,12 +109,13 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     for model in models:
         row = cells[model, "ALL", "ar_hit"]
         rows.append([model, *(ppl(cells[model, "ALL", kind]["ppl_model"]) for kind in _KINDS), gap_share(row), interval(row)])
+    told = f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)} "
+    told += f"Intervals: {what_is_resampled(first)}."
     return Table(
         "Perplexity, and the share of the gap to the reference that lies in AR hits",
         ["model", "all", "AR hits", "other", "AR share", "95 % interval"],
         rows,
-        caption=f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)} "
-        f"Intervals: {what_is_resampled(first)}.",
+        caption="\n".join(line for line in (told, warn_of_common(tables, slices)) if line),
         groups=[("", 1), ("perplexity", len(_KINDS)), ("gap in AR hits", 2)],
     )
 
@@ -214,12 +231,13 @@ def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:
         return None
     names = [tables.gap["reference"][0], *_models(tables)]
     scales = "; ".join(f"by {curve.what} {curve.low:.2f} (▁) to {curve.high:.2f} (█)" for curve in curves)
+    knees = describe_knees(tables.by_count) if by_count is not None else None
     threshold = f" Bigrams seen at most {slices['max_count']:,} times are AR hits." if by_count is not None else ""
     return Table(
         "NLL of AR hits by distance and length of match, and of all repeated tokens by training count",
         ["model", *(f"{curve.what}\n{curve.first:,} to {curve.last:,}" for curve in curves)],
         [[name, *(curve.lines[place] for curve in curves)] for place, name in enumerate(names)],
-        caption=f"Nats per token {scales}, in steps of powers of two.{threshold}",
+        caption="\n".join(line for line in (f"Nats per token {scales}, in steps of powers of two.{threshold}", knees) if line),
     )
 
 

@@ -35,5 +35,5 @@ def demo(*, force: Force = False) -> Outcome["GapTables"]:
     return Outcome(
         value=lambda: tables,
         show=show,
-        json=lambda: {"slices": slices_json(slices, sliced), "gap": gap_json(tables, out), "page": str(page)},
+        json=lambda: {"slices": slices_json(slices, sliced), "gap": gap_json(tables, sliced, out), "page": str(page)},
     )

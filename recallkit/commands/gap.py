@@ -92,7 +92,7 @@ def gap(
     return Outcome(
         value=lambda: tables,
         show=lambda: print_gap(tables, manifest_of(folder), target),
-        json=lambda: gap_json(tables, target),
+        json=lambda: gap_json(tables, manifest_of(folder), target),
         exports=lambda: [(tables, gap_tables(tables, manifest_of(folder)), target)],
         failure=f"a model's NLL on AR hits is more than {own.fail_above} nats above the reference's" if is_behind else None,
     )

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import is_void, void_notes
 from recallkit.attribution.view import interval, ppl, times, what_is_resampled
-from recallkit.display.console import abbreviate, percent
+from recallkit.display.console import percent
 from recallkit.errors import UserError
 from recallkit.report.markup import tag, text
 from recallkit.slicing.definitions import STANDARD
+from recallkit.slicing.threshold import rate_and_rule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -138,7 +139,7 @@ def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
         "Text": f"{facts['num_rows']:,} predicted tokens in {facts['num_sequences']:,} sequences of up to {facts['seq_len']:,}, {packing}",
         "Sources (tokens)": _sources(comparison),
         "AR hits": f"{hits['tokens']:,} tokens, {percent(hits['share_of_tokens'], 2)} of all; largest training count "
-        f"{facts['max_count']:,}, that is {abbreviate(facts['max_count'] / max(1, counts['num_tokens']) * 1e9)} in a billion tokens",
+        f"{facts['max_count']:,} ({rate_and_rule(facts)})",
         "Training counts": f"{counts['num_tokens']:,} tokens, {counts['num_bigrams']:,} distinct bigrams; id {counts['id']}",
         "Tokenizer": f"{tokenizer['name']}, {tokenizer['vocab_size']:,} entries; digest {tokenizer['digest']}",
         **({"Tokenizers of their own": f"tokens that do not begin and end at their boundaries: {', '.join(inexact)}"} if inexact else {}),

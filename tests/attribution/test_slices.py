@@ -202,7 +202,7 @@ def test_tables_json_and_exports_have_the_slices(small_slices, sliced):
     assert [row[0] for row in parts.rows] == [class_.name for class_ in PARTITION]
     assert list(gap_tables(tables, labels)) == ["gap", "comparators", "by_source", "by_slice", "by_partition"]
     assert list(gap_tables(plain, labels)) == ["gap", "comparators", "by_source", "by_partition"]
-    assert gap_json(tables, folder / "with")["by_partition"] == tables.by_partition.to_dicts()
+    assert gap_json(tables, labels, folder / "with")["by_partition"] == tables.by_partition.to_dicts()
     fewer = partition_table(tables, labels, most_columns=1)
     assert len(fewer.headers) == 3
     assert "1 more models" in fewer.caption

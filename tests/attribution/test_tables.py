@@ -295,7 +295,7 @@ def test_bits_per_byte_are_printed_where_they_are_known(tmp_path, capsys, monkey
     print_gap(tables, read_manifest(corpus.path), tmp_path / "out")
     line = "Bits per byte: reference 0.469, behind 0.830"
     assert (line in capsys.readouterr().out.splitlines()) == (num_bytes is not None)
-    row = gap_json(tables, tmp_path / "out")["gap"][0]
+    row = gap_json(tables, read_manifest(corpus.path), tmp_path / "out")["gap"][0]
     assert row["bpb_model"] == (None if num_bytes is None else pytest.approx(23 / math.log(2) / 40))
 
 

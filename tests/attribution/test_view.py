@@ -44,7 +44,11 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
         for place, model in enumerate(models) for hit in (True, False) for low, high in buckets
     ]  # fmt: skip
     by_count = [
-        {"model": model, "repeated": repeated, "low": low, "high": high, "nll_reference": 8.0 - low - 9 * (not repeated), "nll_model": 8.0}
+        {
+            "reference": reference, "model": model, "repeated": repeated, "low": low, "high": high, "tokens": 100,
+            "nll_reference": 8.0 - low - 9 * (not repeated), "nll_model": 8.0,
+            "nll_first_reference": 8.5 if repeated else None, "nll_first_model": 9.0 if repeated else None,
+        }
         for model in models for repeated in (True, False) for low, high in [(0, 0), (1, 1), (2, 2), (3, 4), (5, 8)]
     ]  # fmt: skip
     by_match = [
@@ -59,9 +63,13 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
         for model in models
         for class_ in PARTITION
     ]
+    by_threshold = [
+        {"model": model, "threshold": threshold, "share_of_tokens": share}
+        for model in models for threshold, share in [(0, 0.03), (1, 0.07), (2, 0.14), (3, 0.064), (4, 0.25)]
+    ]  # fmt: skip
     frame = pl.DataFrame(gap)
     frames = [pl.DataFrame(rows) for rows in (by_count, by_distance, by_match)]
-    return GapTables(frame, *frames, frame, frame, pl.DataFrame(by_partition))
+    return GapTables(frame, *frames, frame, pl.DataFrame(by_threshold), pl.DataFrame(by_partition))
 
 
 def test_the_table_holds_the_reference_and_every_model():
@@ -201,4 +209,4 @@ def test_the_largest_source_stands_first_and_shares_are_those_of_ar_hits():
     assert [row[:3] for row in by_source_table(tables).rows] == [["b", "30", "25.00 %"], ["c", "20", "25.00 %"], ["a", "10", "25.00 %"]]
     caption = gap_table(tables, SLICES).caption
     assert caption.startswith("AR hits are 25.00 % of 60 tokens.")
-    assert caption.endswith("Intervals: 20 documents resampled (effective number 18.2).")
+    assert caption.splitlines()[0].endswith("Intervals: 20 documents resampled (effective number 18.2).")

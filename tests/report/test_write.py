@@ -112,7 +112,7 @@ def test_the_method_says_what_makes_it_again(comparison, page):
     facts_told = dict(zip(page.texts("dt"), page.texts("dd"), strict=True))
     assert f"{facts['num_rows']:,} predicted tokens in {facts['num_sequences']:,} sequences of up to 64" in facts_told["Text"]
     assert facts_told["Sources (tokens)"].startswith("books ")
-    assert "largest training count 9," in facts_told["AR hits"]
+    assert "largest training count 9 (" in facts_told["AR hits"]
     assert facts["counts"]["id"] in facts_told["Training counts"]
     assert facts["tokenizer"]["digest"] in facts_told["Tokenizer"]
     [commands] = page.texts("pre")
