@@ -11,7 +11,7 @@ change of the weights, and where there are none yet a one-line error says what t
     h_t = f_t h_{t-1} + (1 - f_t) v_t           f_t = sigmoid(W_f x_t)        v_t = W_v x_t          channel by channel
     y_t = x_t + W_o (h_t silu(W_g x_t))         logits = U y_t + log p1
 
-Its state has a fixed size, so it must forget: recallkit measures how much of its gap to attention is due to that.
+Its state has a fixed size, so it must forget: recallkit measures how much of its gap to attention lies where that matters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""recallkit: how much of the gap between an efficient language model and an attention model is associative recall.
+"""recallkit: where the gap between an efficient language model and an attention model lies, in associative recall or elsewhere.
 
 The stages are functions here, with the names and the options of the command line (docs/python.md):
 

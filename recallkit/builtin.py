@@ -33,9 +33,6 @@ RECALL_MODELS = ("control:copy", "control:recall", "control:unigram")
 LIKELIHOOD_MODELS = RECALL_MODELS[1:]
 """Those of them that have likelihoods, which lm-eval's own tasks need."""
 
-RARE = slicing.RareCount(5)
-"""5 occurrences in the 3 million training tokens of the zoo, 1,667 per billion. The papers' 125 per billion would be less than one."""
-
 _LAYOUT = 2
 """Version of the cache folder's contents; since 2, slices have `match_length`."""
 
@@ -60,7 +57,7 @@ def slices(*, force: bool = False) -> Path:
     """The slice directory of the validation text, made if it is missing, or with `force`."""
     path = folder() / "slices"
     if force or not (path / "tokens.parquet").exists():
-        slicing.slice_text(VALIDATION_TEXT, path, counts=counts(force=force), rare=RARE, seq_len=config.BUILTIN_SEQ_LEN, force=force)
+        slicing.slice_text(VALIDATION_TEXT, path, counts=counts(force=force), seq_len=config.BUILTIN_SEQ_LEN, force=force, quiet=True)
     return path
 
 
@@ -112,7 +109,7 @@ def resolve_slice_defaults(
     """What `slice` (and `profile`, by its `name`) reads and writes; a text without sources is the built-in one.
 
     With its own tokenizer, the built-in text is read as the models of the zoo read it: in sequences of their length, with the
-    counts of their training text and its threshold for rare. If nothing at all was given (`is_sample`), it is the
+    counts of their training text. If nothing at all was given (`is_sample`), it is the
     sample that the zoo is compared on, in the cache folder. Raises UsageError if both a count and a rate are given, and for
     a rate that is not a number.
     """
@@ -121,13 +118,12 @@ def resolve_slice_defaults(
     if max_rate is not None and not 0 <= max_rate < config.MOST:
         raise UsageError(f"{max_rate} occurrences per billion tokens", where="--max-rate", remedy="give a number of occurrences")
     is_ours = not text.sources and text.tokenizer is None
-    is_rare_ours = is_ours and (counts_file, max_count, max_rate) == (None, None, None)
     text = replace(text, sources=tuple(text.sources) or VALIDATION_TEXT.sources, default_split=VALIDATION_TEXT.default_split)
     return Slicing(
         text=VALIDATION_TEXT if is_sample else text,
         out=results_folder(name, out, is_builtin=is_sample),
         counts=counts() if counts_file is None and is_ours else counts_file,
-        rare=RARE if is_rare_ours else slicing.RareCount(config.MAX_COUNT if max_count is None else max_count, max_rate),
+        rare=slicing.RareCount(max_count, max_rate),
         seq_len=seq_len if seq_len is not None else config.BUILTIN_SEQ_LEN if is_ours else config.SEQ_LEN,
     )
 

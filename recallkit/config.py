@@ -18,7 +18,7 @@ BUILTIN_SEQ_LEN = 256
 """The same for the built-in text: the sequence length that the models of the zoo were trained on."""
 
 MAX_COUNT = 1250
-"""Largest training count at which a bigram is considered rare (Zoology 3.1: <= 1250 in 10B tokens)."""
+"""Largest training count at which Zoology calls a bigram rare: <= 1250 in 10B tokens (section 3.1)."""
 
 SEQUENCES_PER_ROW_GROUP = 512
 """Sequences per row group of every table of tokens: 512 x 2048 = 1,048,576 rows, the same in slices and scores."""

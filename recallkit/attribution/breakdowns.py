@@ -80,14 +80,20 @@ class Cuts:
         return codes
 
     @property
-    def hits(self) -> np.ndarray:
-        """Which codes of counts are AR hits', as 0 and 1: (k,)."""
-        found = np.zeros(_NUM_KINDS * len(self.thresholds), np.int64)
-        found[: self.num_rare] = 1
+    def token_codes(self) -> np.ndarray:
+        """The code of a token in the breakdown into slices, for each code of counts: (k,) of NOT_REPEATED, AR_HIT, REPEATED_FREQUENT."""
+        found = np.full(_NUM_KINDS * len(self.thresholds), NOT_REPEATED)
+        found[: len(self.thresholds)] = REPEATED_FREQUENT
+        found[: self.num_rare] = AR_HIT
         return found
 
 
 _NUM_KINDS = len(PARTITION) // 2
+FIRST, FIRST_BY_COUNT = "first", "first_by_count"
+"""A breakdown and its rows, which are no table of their own but columns of `by_count`."""
+NOT_REPEATED, AR_HIT, REPEATED_FREQUENT = range(3)
+NUM_TOKEN_CODES = 3
+"""In the breakdown into slices, each token has one of these codes, and further ones in requested slices."""
 
 
 def extra_thresholds(tokens: LabelledTokens) -> list[int]:
@@ -104,21 +110,35 @@ def cuts_of(tokens: LabelledTokens) -> Cuts:
 
 
 def breakdowns(cuts: Cuts) -> dict[str, Breakdown]:
-    """The breakdowns of every comparison, all sources together."""
+    """The breakdowns of every comparison, all sources together.
+
+    FIRST has the codes of "counts" of repeated tokens once more, with sums of the first occurrence of each one's bigram in place of
+    its own.
+    """
     counts = {"by_count": _by_count(cuts), "by_threshold": _by_threshold(cuts), "by_partition": _by_partition(cuts)}
     return {
         "counts": Breakdown(counts),
+        FIRST: Breakdown({FIRST_BY_COUNT: _first_by_count(cuts)}),
         "places": Breakdown({"by_distance": _by_distance(cuts), "by_match": _by_match(cuts)}),
         "positions": Breakdown({"by_position": _by_position(cuts)}),
     }
 
 
-def slice_rows(slices: Sequence[Slice]) -> Rows:
-    """The slices of the table `gap`, STANDARD first: code 0 is other tokens, 1 AR hits, and each further slice has one of its own."""
-    unions = np.zeros((2 + len(slices), len(STANDARD) + len(slices)), bool)
-    unions[:2, :3] = [[True, False, True], [True, True, False]]
-    unions[2:, 3:] = np.eye(len(slices), dtype=bool)
-    return Rows({"slice": [slice_.name for slice_ in (*STANDARD, *slices)]}, unions)
+def slice_breakdown(slices: Sequence[Slice]) -> Breakdown:
+    """The slices of the table `gap`, STANDARD first, and the first-occurrence control of AR hits and of all repeated tokens.
+
+    After the codes of all tokens, each further slice has one; the last two are of AR hits and of other repeated tokens once more, with
+    sums of the first occurrence of each one's bigram in place of its own.
+    """
+    not_repeated, hit, frequent, *own, first_of_hit, first_of_frequent = np.eye(NUM_TOKEN_CODES + len(slices) + 2, dtype=bool)
+    standard = [not_repeated | hit | frequent, hit, not_repeated | frequent, hit | frequent]
+    names = [slice_.name for slice_ in (*STANDARD, *slices)]
+    return Breakdown(
+        {
+            "gap": Rows({"slice": names}, np.stack([*standard, *own], axis=1)),
+            "control": Rows({"slice": ["ar_hit", "repeated"]}, np.stack([first_of_hit, first_of_hit | first_of_frequent], axis=1)),
+        }
+    )
 
 
 def _by_count(cuts: Cuts) -> Rows:
@@ -133,6 +153,13 @@ def _by_count(cuts: Cuts) -> Rows:
         "high": [min(high, LARGEST_THRESHOLD) for high in every] * 2,
     }
     return Rows(keys, np.block([[in_bucket, nothing], *[[nothing, in_bucket]] * (_NUM_KINDS - 1)]))
+
+
+def _first_by_count(cuts: Cuts) -> Rows:
+    """The rows of repeated tokens in `_by_count`."""
+    every = _by_count(cuts)
+    half = every.unions.shape[1] // 2
+    return Rows({name: values[:half] for name, values in every.keys.items()}, every.unions[:, :half])
 
 
 def _by_threshold(cuts: Cuts) -> Rows:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.knee import describe_knees, knees
 from recallkit.attribution.shares import is_void
-from recallkit.config import MAX_COUNT
 from recallkit.display.chart_parts import (
     AXIS,
     CHARACTER,
@@ -27,6 +27,7 @@ from recallkit.display.chart_parts import (
 from recallkit.display.chart_theme import WIDTH, Figure
 from recallkit.display.console import counted, percent
 from recallkit.slicing.definitions import PARTITION
+from recallkit.slicing.threshold import papers_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _HITS, _OTHER = "ar_hit", "other"
 _MOST_SOURCES, _SLICE_NAME = 12, 25
+_LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be told from zero, are left out."
 _LEAST_SHARE, _LARGEST_SHARE = -1.0, 2.0
 """Shares beyond these are drawn at the edge: if the gap of a source is close to zero, they can be of any size."""
 
@@ -60,7 +62,7 @@ def by_source(comparison: Comparison) -> Figure | None:
     rest = f" The {_MOST_SOURCES} largest of {len(tokens):,} sources." if len(tokens) > _MOST_SOURCES else ""
     caption = (
         f"The AR hits' share of each source's gap, with its 95 % interval; the dashed line is the share of all sources together.{rest} "
-        "A share that means nothing, because the gap cannot be told from zero, is left out."
+        f"{_LEFT_OUT}"
     )
     whole = {model: comparison.totals[model, _HITS] for model in shown}
     draw = partial(_draw_rows, comparison, shown, sources, shares, whole)
@@ -71,7 +73,8 @@ def by_partition(comparison: Comparison) -> Figure | None:
     """The share of the gap in each class of PARTITION. None if there is nothing to draw."""
     caption = (
         "Every token is in one class: by what of it is in the context already, and by how often training saw its bigram. The dots are "
-        "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. The first class is the AR hits."
+        "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. The first class is the AR hits. "
+        f"{_LEFT_OUT}"
     )
     rows = comparison.tables.by_partition.to_dicts()
     return _share_figure(comparison, rows, [class_.name for class_ in PARTITION], ("by_partition", "By what is in the context", caption))
@@ -81,7 +84,7 @@ def by_slice(comparison: Comparison) -> Figure | None:
     """The share of the gap in each requested slice. None if there is nothing to draw."""
     caption = (
         "The slices' shares of the gap, with 95 % intervals; the hollow squares are their shares of tokens. Slices may overlap. "
-        + " ".join(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given)
+        + " ".join([*(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given), _LEFT_OUT])
     )
     rows = [comparison.totals[model, slice_.name] for model in comparison.models for slice_ in comparison.given]
     return _share_figure(comparison, rows, [slice_.name for slice_ in comparison.given], ("by_slice", "By slice", caption))
@@ -90,15 +93,15 @@ def by_slice(comparison: Comparison) -> Figure | None:
 def _share_figure(comparison: Comparison, rows: Sequence[Row], names: Sequence[str], told: tuple[str, str, str]) -> Figure | None:
     """A figure of rows, each of one model and one slice; `told` are its name, title and caption."""
     shown = [model for model in comparison.models if _has_share(comparison, model)]
-    shares = {model: {row["slice"]: row for row in rows if row["model"] == model and row["gap_share"] is not None} for model in shown}
+    shares = {model: {row["slice"]: row for row in rows if row["model"] == model and not is_void(row)} for model in shown}
     if not any(shares.values()):
         return None
     return Figure(*told, partial(_draw_rows, comparison, shown, names, shares, {}))
 
 
 def _source_rows(comparison: Comparison, model: str) -> dict[str, list[Row]]:
-    """Rows of one model by slice, without the first three, which are of all sources together."""
-    rows = [row for row in comparison.tables.gap.to_dicts() if row["model"] == model][3:]
+    """Rows of one model and single sources, by slice."""
+    rows = comparison.source_rows(model)
     return {kind: [row for row in rows if row["slice"] == kind] for kind in ("all", _HITS)}
 
 
@@ -220,15 +223,17 @@ def by_threshold(comparison: Comparison) -> Figure | None:
     """The AR hits' share of the gap at every threshold on the training count. None if there is nothing to draw."""
     rows = comparison.tables.by_threshold.to_dicts()
     shown = [model for model in comparison.models if not is_void(comparison.totals[model, _HITS]) or _has_share(comparison, model)]
-    of_models = {model: [row for row in rows if row["model"] == model and row["gap_share"] is not None] for model in shown}
+    of_models = {model: [row for row in rows if row["model"] == model and not is_void(row)] for model in shown}
     of_models = {model: found for model, found in of_models.items() if len(found) > 1}
     if not of_models:
         return None
     used = comparison.manifest["slices"]["max_count"]
     caption = (
         "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval; "
-        "in grey the other models."
+        f"in grey the other models. {_LEFT_OUT}"
     )
+    if told := describe_knees(comparison.tables.by_count):
+        caption += f" Solid upright lines are the knees of the model and of the reference, in their colours. {told}"
     draw = partial(_draw_thresholds, comparison, of_models, used)
     return Figure("by_threshold", "By threshold", caption, draw)
 
@@ -250,8 +255,10 @@ def _draw_thresholds(comparison: Comparison, of_models: Mapping[str, Sequence[Ro
     domain, known = _share_domain(drawn), {row["threshold"] for row in drawn}
     x = bucket_axis([0, max(map(place, known))], None, most=9 if columns == 1 else 5)
     marks = {used: Key(f"AR hits here: up to {rounded(used)}", palette.ink, [4, 3], None, 1)}
-    marks.setdefault(MAX_COUNT, Key(f"Zoology's {MAX_COUNT:,} of 10B tokens", palette.soft, [1.5, 2.5], None, 1.2))
-    marks = {threshold: key for threshold, key in marks.items() if threshold in known}
+    papers = papers_count(comparison.manifest["slices"]["counts"]["num_tokens"])
+    if 0 < papers <= max(known):
+        marks.setdefault(papers, Key(f"the papers' rate: up to {rounded(papers)}", palette.soft, [1.5, 2.5], None, 1.2))
+    found = {name: knee.count for name, knee in knees(comparison.tables.by_count).items() if knee.count is not None}
     plots = []
     for index, model in enumerate(of_models):
         named: dict[str, Any] = {"minExtent": AXIS, "maxExtent": AXIS} if index % columns == 0 else {"labels": False}
@@ -260,9 +267,14 @@ def _draw_thresholds(comparison: Comparison, of_models: Mapping[str, Sequence[Ro
         rules = [upright(palette, place(threshold), x, height, key.dash or (), key.colour) for threshold, key in marks.items()]
         others = [_share_lines([rows for name, rows in of_models.items() if name != model], x, y, palette)] if len(of_models) > 1 else []
         mine = _share_band(looks[model], of_models[model], x, y, domain)
+        told = {model: f"{shorten(model, 60)}, knee: {found[model]:,}"} if model in found else {}
+        both = [name for name in (comparison.reference, model) if name in found]
+        bends = [upright(palette, place(found[name]), x, height, [1, 0], looks[name].colour, told.get(name, "")) for name in both]
         top = head(palette, shorten(looks[model].label, int(width / CHARACTER)))
-        plots.append(alt.layer(*others, *rules, *mine, *top, width=width, height=height))
-    return _grid(plots, columns, palette, list(marks.values()))
+        plots.append(alt.layer(*others, *rules, *bends, *mine, *top, width=width, height=height))
+    reference = looks[comparison.reference]
+    entries = [Key(f"knee of {shorten(reference.label, 30)}", reference.colour, [1, 0], None, 1)] if comparison.reference in found else []
+    return _grid(plots, columns, palette, [*marks.values(), *entries])
 
 
 def _share_lines(of_others: Sequence[Sequence[Row]], x: alt.X, y: alt.Y, palette: Palette) -> alt.Chart:

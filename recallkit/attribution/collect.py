@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
-from recallkit.attribution.breakdowns import NUM_POSITION_BUCKETS, breakdowns, cuts_of, extra_thresholds, slice_rows
+from recallkit.attribution.breakdowns import (
+    AR_HIT,
+    FIRST,
+    NOT_REPEATED,
+    NUM_POSITION_BUCKETS,
+    NUM_TOKEN_CODES,
+    breakdowns,
+    cuts_of,
+    extra_thresholds,
+    slice_breakdown,
+)
 from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
 from recallkit.attribution.clusters import MOST_GROUPS, ClusterSizes, group_numbers
 from recallkit.attribution.sums import Codes, GroupSums, Sums, gaps_of, join_sums, renumber, sum_rows
@@ -38,8 +48,8 @@ _LABELS = (
     *("repeated", "distance", "match_length", "train_count"),
 )
 _SLICES, _GIVEN = "slices", "given"
-_NUM_STANDARD = 2
-"""Codes of other tokens and AR hits, before those of the requested slices (see `slice_rows`)."""
+_CONTEXT = ("sequence", "prev_token", "token", "repeated", "distance")
+"""Columns that are needed of a token's whole context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +141,13 @@ class _Worker:
         for score, nll in zip(self._scores, sums["counts"].nlls, strict=True):
             if not np.isfinite(nll).all():  # a sum is finite only if every NLL in it is
                 raise _not_finite(score)
-        standard = replace(sums["counts"], code=self._cuts.hits[sums["counts"].code])
-        sums[_SLICES] = join_sums([standard, *([sums.pop(_GIVEN)] if _GIVEN in sums else [])])
+        token_codes = self._cuts.token_codes
+        standard = replace(sums["counts"], code=token_codes[sums["counts"].code])
+        first = self._sum_first(labels, codes["counts"], cluster, nlls, start)
+        ahead = NUM_TOKEN_CODES + len(self._slices) - AR_HIT
+        control = [replace(found, code=token_codes[found.code] + ahead) for found in first]  # the last two codes of `slice_breakdown`
+        sums[_SLICES] = join_sums([standard, *([sums.pop(_GIVEN)] if _GIVEN in sums else []), *control])
+        sums |= dict(zip([FIRST], first, strict=False))
         return source.dictionary.to_pylist(), sums
 
     def _read(self, start: int, stop: int) -> tuple[pa.Table, list[np.ndarray]]:
@@ -166,7 +181,7 @@ class _Worker:
             "places": cuts.of_places(ar_hit, distances, matches),
             "positions": cuts.of_positions(ar_hit, positions),
         }
-        found = {name: Codes(codes[name], breakdown.num_codes) for name, breakdown in self._breakdowns.items()}
+        found = {name: Codes(code, self._breakdowns[name].num_codes) for name, code in codes.items()}
         return {**found, **({_GIVEN: self._given_codes(labels, new)} if self._slices else {})}
 
     def _given_codes(self, labels: pa.Table, new: np.ndarray) -> Codes:
@@ -177,19 +192,50 @@ class _Worker:
         rows = [np.flatnonzero(mask) for mask in masks]
         codes = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
         order = np.argsort(np.concatenate(rows), kind="stable")
-        return Codes(codes[order] + _NUM_STANDARD, _NUM_STANDARD + len(rows), np.concatenate(rows)[order])
+        return Codes(codes[order] + NUM_TOKEN_CODES, NUM_TOKEN_CODES + len(rows), np.concatenate(rows)[order])
+
+    def _sum_first(self, labels: pa.Table, counts: Codes, cluster: np.ndarray, nlls: Sequence[np.ndarray], start: int) -> list[Sums]:
+        """The NLLs at the first occurrence of each repeated token's bigram, added up in the cluster and source of the token; [] if none is.
+
+        The codes are those of training counts, as in `counts`, which has all rows.
+        """
+        rows = np.flatnonzero(self._cuts.token_codes[counts.code] != NOT_REPEATED)
+        if not rows.size:
+            return []
+        context, inside = self._in_context(labels, start)
+        first = self._first_occurrences(context)[inside + rows]
+        if inside:
+            before = (_values(reader.read(start - inside, start)["nll"]) for reader in self._nlls)
+            nlls = [np.concatenate(pair) for pair in zip(before, nlls, strict=True)]
+        source = labels["source"].chunk(0).indices.to_numpy()
+        return sum_rows([Codes(counts.code[rows], counts.num_codes)], cluster[rows], source[rows], [nll[first] for nll in nlls])
+
+    def _first_occurrences(self, context: pa.Table) -> np.ndarray:
+        """The row of `context` in which the bigram of each token occurs first in its sequence."""
+        from recallkit.slicing.first_occurrences import first_occurrences  # imports numba, which reading a comparison does not need
+
+        try:
+            return first_occurrences(_values(context["sequence"]), _values(context["distance"].fill_null(0)))
+        except ValueError as error:
+            raise UserError("damaged (a distance leads out of its sequence)", where=self._tokens.path, remedy=_SLICE_AGAIN) from error
 
     def _new_tokens(self, labels: pa.Table, start: int) -> np.ndarray:
-        """Which rows, from `start` on, have a token that is new in its context; a batch may begin within a sequence."""
+        """Which rows, from `start` on, have a token that is new in its context."""
+        context, inside = self._in_context(labels, start)
+        return new_tokens(*(_values(context[name]) for name in ("sequence", "prev_token", "token", "repeated")))[inside:]
+
+    def _in_context(self, labels: pa.Table, start: int) -> tuple[pa.Table, int]:
+        """The rows from `start` on, preceded by those of their first sequence that come before, and the number of these.
+
+        A batch may begin within a sequence.
+        """
         import pyarrow as pa
 
-        inside = labels["position"][0].as_py() - 1
+        inside = int(labels["position"][0].as_py()) - 1
         if inside > start:
             raise UserError("damaged (sequences do not begin at position 1)", where=self._tokens.path, remedy=_SLICE_AGAIN)
-        names = ("sequence", "prev_token", "token", "repeated")
-        if inside:
-            labels = pa.concat_tables([self._labels.read(start - inside, start).select(names), labels.select(names)])
-        return new_tokens(*(_values(labels[name]) for name in names))[inside:]
+        labels = labels.select(_CONTEXT)
+        return (pa.concat_tables([self._labels.read(start - inside, start).select(_CONTEXT), labels]) if inside else labels), inside
 
     def _values_within(self, labels: pa.Table, name: str, low: int, high: int) -> np.ndarray:
         """A column's values. Raises UserError if one is outside low..high: damage that leaves the file readable."""
@@ -207,7 +253,7 @@ class _Collector:
         self._groups = None if num_clusters is None else group_numbers(num_clusters)
         self._num_groups = MOST_GROUPS if num_clusters is None else min(num_clusters, MOST_GROUPS)
         self._source_codes: dict[str, int] = {}
-        self._slice_unions = slice_rows(slices).unions
+        self._slice_unions = slice_breakdown(slices).unions
         self._of_slices: list[Sums] = []
         self._unions = {name: breakdown.unions for name, breakdown in breakdowns(cuts_of(tokens)).items()}
         self._sums = {name: GroupSums(self._num_groups, 1, len(unions), num_scores) for name, unions in self._unions.items()}
@@ -226,6 +272,8 @@ class _Collector:
         self._of_slices.append(renumber(sums[_SLICES], cluster=clusters, source=sources))
         together = np.zeros(len(names), np.int64)
         for name, total in self._sums.items():
+            if name not in sums:
+                continue  # no token of the batch is repeated
             part = renumber(sums[name], cluster=clusters, source=together)
             self._sizes[name].add(part)
             total.add(self._grouped(part))
@@ -236,7 +284,8 @@ class _Collector:
         order = np.empty(len(names), np.int64)
         order[[self._source_codes[name] for name in names]] = np.arange(len(names))
         sums = renumber(join_sums(self._of_slices), source=order)
-        largest, places = _place_sources(sums.source, sums.tokens, len(names))
+        once = sums.code < NUM_TOKEN_CODES
+        largest, places = _place_sources(sums.source[once], sums.tokens[once], len(names))
         totals, slices = self._by_source(sums, places, len(names))
         held = np.flatnonzero(slices.tokens.any(axis=(1, 2)))  # a document may have no token
         of_rows = {name: total.rows(self._unions[name]) for name, total in self._sums.items()}

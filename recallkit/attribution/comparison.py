@@ -44,6 +44,12 @@ class Comparison:
         rows = reversed(self.tables.gap.to_dicts())
         return {(row["model"], row["slice"]): row for row in rows if row["source"] == "ALL"}
 
+    def source_rows(self, model: str) -> list[dict[str, Any]]:
+        """Rows of the gap table of one model and single sources, whatever these are called."""
+        rows = [row for row in self.tables.gap.to_dicts() if row["model"] == model]
+        wholes = [place for place, row in enumerate(rows) if row["slice"] == "all"]  # the first row of each source; the totals come first
+        return rows[wholes[1] :] if len(wholes) > 1 else []
+
 
 def find_comparison(folder: Path) -> Path:
     """The folder of a comparison: `folder` itself, or the only one in the slice directory `folder`.

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.shares import clipped_share, describe_gap
+from recallkit.attribution.shares import clipped_share, describe_gap, enrichment
 from recallkit.errors import UserError, lacks_resources
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class PublishedGap:
 
     frame: one row per model, in the table's order: model; all, ar, other (perplexities, as given); implied_ar_share (fraction
     of tokens, from the row's own three perplexities); gap_share and gap_share_clipped (fractions of the gap to the
-    reference, null on its own row); note.
+    reference, null on its own row); enrichment (gap_share over `ar_share`); note.
     """
 
     frame: pl.DataFrame
@@ -85,13 +85,15 @@ def _share_of_tokens(table: Path, row: _Row) -> float:
 def _attribute(row: _Row, reference: _Row, ar_share: float) -> dict[str, Any]:
     implied = None if row.ar is None or row.other is None else implied_ar_share(row.all, row.ar, row.other)
     result = {"model": row.model, "all": row.all, "ar": row.ar, "other": row.other, "implied_ar_share": implied}
+    none = dict.fromkeys(("gap_share", "gap_share_clipped", "enrichment"))
     if row is reference:
-        return {**result, "gap_share": None, "gap_share_clipped": None, "note": REFERENCE}
+        return {**result, **none, "note": REFERENCE}
     if row.ar is None or reference.ar is None:
-        return {**result, "gap_share": None, "gap_share_clipped": None, "note": NO_AR_PERPLEXITY}
+        return {**result, **none, "note": NO_AR_PERPLEXITY}
     gap = math.log(row.all) - math.log(reference.all)
     share = None if gap == 0 else ar_share * (math.log(row.ar) - math.log(reference.ar)) / gap
-    return {**result, "gap_share": share, "gap_share_clipped": clipped_share(gap, share), "note": "; ".join(describe_gap(gap, share))}
+    shares = {"gap_share": share, "gap_share_clipped": clipped_share(gap, share), "enrichment": enrichment(share, ar_share)}
+    return {**result, **shares, "note": "; ".join(describe_gap(gap, share))}
 
 
 def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:

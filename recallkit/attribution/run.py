@@ -43,6 +43,7 @@ def gap(
     Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can correct.
     """
     from recallkit.attribution.aligned import open_tokens
+    from recallkit.attribution.knee import knee_facts
     from recallkit.attribution.tables import attribute_gap
 
     names = [reference, *models]
@@ -67,8 +68,9 @@ def gap(
     facts = {
         **question,
         "cluster": cluster,
-        "slices": {key: tokens[key] for key in kept},
+        "slices": {**{key: tokens[key] for key in kept}, "threshold": tokens.get("threshold")},
         "scores": {name: manifests[name]["options"] for name in names},
+        "knee": knee_facts(tables.by_count),
         "inexact": {name: share for name in names if (share := count_inexact(name, slices)) is not None},
     }
     result.write_tables(tables, facts, timings)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
 from recallkit.attribution.bootstrap import MIN_CLUSTERS, number_or_none
-from recallkit.attribution.breakdowns import Rows, breakdowns, cuts_of, extra_thresholds, slice_rows
+from recallkit.attribution.breakdowns import FIRST, FIRST_BY_COUNT, Rows, breakdowns, cuts_of, extra_thresholds, slice_breakdown
 from recallkit.attribution.collect import Collected, Totals, collect_sums
 from recallkit.attribution.intervals import GapIntervals, gap_intervals
-from recallkit.attribution.shares import clipped_share, describe_gap
+from recallkit.attribution.shares import ALL_TOKENS, FEW_CLUSTERS, clipped_share, describe_gap, enrichment, is_void, like_uniform
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
-from recallkit.slicing.definitions import STANDARD, Slice
+from recallkit.slicing.definitions import SPLIT, Slice
 from recallkit.storage import db, schemas
 
 if TYPE_CHECKING:
@@ -29,21 +29,24 @@ if TYPE_CHECKING:
     import polars as pl
 
 EMPTY_SLICE = "no tokens in this slice"
-FEW_CLUSTERS = f"text of effectively fewer than {MIN_CLUSTERS} {{}}s: no interval"
 SMALL_SOURCE = f"not one of the {MAX_RESAMPLED_SOURCES} largest sources: no interval"
 
 
 _SLICES = "slices"
+_CONTROL = ("control_share", "control_ci_low", "control_ci_high")
 
 
 @dataclass(frozen=True, slots=True)
 class GapTables:
     """The gap of each model to the reference. NLLs and differences are in nats per token, shares are fractions.
 
-    gap: model x source (ALL first) x slice (all, ar_hit, other, then the requested ones); `share_of_tokens` and `gap_share`
-    are within the same source.
+    gap: model x source (ALL first) x slice (all, ar_hit, other, repeated, then the requested ones); `share_of_tokens` and `gap_share`
+    are within the same source. `enrichment` is `gap_share` over `share_of_tokens`. `control_share`, of ar_hit and repeated: the share if
+    each token differed as the first occurrence of its bigram in its sequence does, where nothing can be recalled. `void`, as in
+    by_threshold and by_partition: whether the share means nothing, which `note` explains.
     `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL per byte, if the slices have them (null otherwise).
     by_count, by_distance, by_match, by_position: model x bucket (`low`..`high`, both included); their shares are of all tokens.
+    by_count: `nll_first_*` are the mean NLLs of the first occurrences, in the same sequence, of the bigrams of a bucket's repeated tokens.
     by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated, which by_distance omits.
     by_threshold: model x largest training count of an AR hit; shares of all tokens.
     by_partition: model x class of `slicing.definitions.PARTITION`, whose tokens and shares add up to all.
@@ -89,7 +92,8 @@ def attribute_gap(
     names = [score.model for score in scores]
     _check_models(names[1:])
     found = collect_sums(labelled, scores, slices, cluster)
-    intervals = gap_intervals(found.clusters, _SLICES, num_resamples, seed)
+    resampled = {name: sums for name, sums in found.clusters.items() if name != FIRST}
+    intervals = gap_intervals(resampled, _SLICES, num_resamples, seed)
     with db.connect(threads=1) as database:
         made = _Tables(database, labelled, names, slices, found, intervals, cluster)
         pairs = [made.pair(model) for model in range(1, len(names))]
@@ -118,7 +122,8 @@ class _Tables:
         cluster: str,
     ) -> None:
         self._database, self._names, self._found, self._intervals, self._cluster = database, names, found, intervals, cluster
-        self._breakdowns, self._slices = breakdowns(cuts_of(tokens)), slice_rows(slices)
+        self._breakdowns, self._slices = breakdowns(cuts_of(tokens)), slice_breakdown(slices).tables
+        self._vocab_size = (tokens.manifest.get("tokenizer") or {}).get("vocab_size")
         self._sources = ["ALL", *found.sources]
         resampled = {name: place for place, name in enumerate(["ALL", *found.resampled])}
         self._places = [resampled.get(source) for source in self._sources]
@@ -135,10 +140,16 @@ class _Tables:
             first = 0
             for table, rows in breakdown.tables.items():
                 frame = self._attribute(rows, self._found.totals[name], model, first)
-                added = [self._interval_columns(name, model, 0, first + row) for row in range(len(frame))]
-                frames[table] = _with_columns(frame, added)
+                is_resampled = name in self._intervals
+                added = [self._interval_columns(name, model, 0, first + row) for row in range(len(frame))] if is_resampled else []
+                frames[table] = _with_columns(frame, added) if added else frame
                 first += len(frame)
+        frames["by_count"] = _with_first(frames["by_count"], frames.pop(FIRST_BY_COUNT))
         frames["by_threshold"] = self._thresholds(frames["by_threshold"], overall)
+        frames["by_partition"] = self._partition(frames["by_partition"], overall)
+        for table in ("gap", "by_threshold", "by_partition"):
+            void = [is_void(row) for row in frames[table].iter_rows(named=True)]
+            frames[table] = frames[table].with_columns(void=pl.Series(void, dtype=pl.Boolean))
         for table in ("by_count", "by_distance", "by_match", "by_position"):
             frames[table] = frames[table].filter(pl.col("tokens") > 0)
         return {table: frame.select(schemas.LAYOUTS[f"gap/{table}"].keys()) for table, frame in frames.items()}
@@ -178,54 +189,87 @@ class _Tables:
 
     def _gap(self, model: int) -> pl.DataFrame:
         """The rows of one pair with intervals, clipped shares and notes, source by source."""
-        names = list(self._slices.keys["slice"])
-        gap = _with_bytes(self._attribute(self._slices, self._found.totals[_SLICES], model), self._num_bytes)
+        names = list(self._slices["gap"].keys["slice"])
+        gap = _with_bytes(self._attribute(self._slices["gap"], self._found.totals[_SLICES], model), self._num_bytes)
         rows, added = list(gap.iter_rows(named=True)), []
+        controls = self._controls(model, len(names))
         for number, place in enumerate(self._places):
             by_slice = dict(zip(names, rows[number * len(names) : (number + 1) * len(names)], strict=True))
             intervals = [self._interval_columns(_SLICES, model, place, row) for row in range(len(names))]
-            notes = _slice_notes(by_slice, intervals[0])
+            notes = _slice_notes(by_slice, intervals[0], self._like_uniform(rows[0], by_slice["all"]))
             clipped = _clipped_shares(by_slice)
             for (name, row), columns in zip(by_slice.items(), intervals, strict=True):
                 columns = columns if row["gap_share"] is not None else {**columns, "ci_low": None, "ci_high": None}
                 columns = {"cluster": self._cluster, **columns}
-                added.append({**columns, "gap_share_clipped": clipped[name], "note": self._note(row["tokens"], columns, notes[name])})
+                control = controls[number].get(name, dict.fromkeys(_CONTROL))
+                shares = {"gap_share_clipped": clipped[name], "enrichment": enrichment(row["gap_share"], row["share_of_tokens"])}
+                added.append({**columns, **shares, **control, "note": self._note(row, columns, intervals[0], notes[name])})
         return _with_columns(gap, added)
+
+    def _controls(self, model: int, first: int) -> list[dict[str, dict[str, float | None]]]:
+        """For each source, the first-occurrence control of the slices that have one; `first`: its first row in the breakdown."""
+        names = list(self._slices["control"].keys["slice"])
+        shares = self._attribute(self._slices["control"], self._found.totals[_SLICES], model, first)["gap_share"].to_list()
+        found = []
+        for number, place in enumerate(self._places):
+            of_source = {}
+            for row, (name, share) in enumerate(zip(names, shares[number * len(names) :], strict=False)):
+                bounds = self._interval_columns(_SLICES, model, place, first + row)
+                ends = (None, None) if share is None else (bounds["ci_low"], bounds["ci_high"])
+                of_source[name] = dict(zip(_CONTROL, (share, *ends), strict=True))
+            found.append(of_source)
+        return found
+
+    def _like_uniform(self, *rows: Mapping[str, Any]) -> list[str]:
+        """Notes on models that predict no better than a uniform guess in any of these rows of all tokens."""
+        return list(dict.fromkeys(note for row in rows for note in like_uniform(row["nll_reference"], row["nll_model"], self._vocab_size)))
 
     def _thresholds(self, sweep: pl.DataFrame, overall: Mapping[str, Any]) -> pl.DataFrame:
         """The thresholds of one pair, up to the first power of two that no count exceeds, with clipped shares and notes."""
         import polars as pl
 
         sweep = sweep.filter(pl.col("threshold").is_in(self._extra) | (pl.col("threshold") <= self._last_power()))
-        gap_bounds = _bounds(overall, "delta_ci")
+        gap_bounds, uniform = _bounds(overall, "delta_ci"), self._like_uniform(overall)
         added = []
         for row in sweep.iter_rows(named=True):
-            notes = describe_gap(overall["delta_nll"], row["gap_share"], gap_bounds)
+            notes = describe_gap(overall["delta_nll"], row["gap_share"], gap_bounds, uniform)
             clipped = clipped_share(overall["delta_nll"], row["gap_share"])
-            added.append({"gap_share_clipped": clipped, "note": self._note(row["tokens"], row, notes)})
+            shares = {"gap_share_clipped": clipped, "enrichment": enrichment(row["gap_share"], row["share_of_tokens"])}
+            added.append({**shares, "note": self._note(row, row, overall, notes)})
         return _with_columns(sweep, added)
+
+    def _partition(self, classes: pl.DataFrame, overall: Mapping[str, Any]) -> pl.DataFrame:
+        """The classes of one pair with enrichments and notes."""
+        notes = describe_gap(overall["delta_nll"], None, _bounds(overall, "delta_ci"), self._like_uniform(overall))
+        added = [
+            {"enrichment": enrichment(row["gap_share"], row["share_of_tokens"]), "note": self._note(row, row, overall, notes)}
+            for row in classes.iter_rows(named=True)
+        ]
+        return _with_columns(classes, added)
 
     def _last_power(self) -> int:
         by_count = self._breakdowns["counts"].tables["by_count"]
         tokens = self._found.totals["counts"].tokens[0, : by_count.unions.shape[1]]
         return max(int(high) for high, held in zip(by_count.keys["high"], tokens, strict=True) if held)
 
-    def _note(self, tokens: int, columns: Mapping[str, Any], notes: Sequence[str]) -> str:
-        """`notes` on the gap and those on one row."""
-        if tokens == 0:
+    def _note(self, row: Mapping[str, Any], columns: Mapping[str, Any], whole: Mapping[str, Any], notes: Sequence[str]) -> str:
+        """`notes` on the gap and those on one row, whose intervals are among `columns`; `whole`: the intervals of all tokens."""
+        if row["tokens"] == 0:
             return "; ".join([*notes, EMPTY_SLICE])
+        if row["share_of_tokens"] == 1 and row.get("slice") != "all":
+            notes = [*notes, ALL_TOKENS]
         if columns["clusters"] is None:
             return "; ".join([*notes, SMALL_SOURCE])
-        few = columns["effective_clusters"] < MIN_CLUSTERS
+        few = min(columns["effective_clusters"], whole["effective_clusters"]) < MIN_CLUSTERS
         return "; ".join([*notes, FEW_CLUSTERS.format(self._cluster)] if few else notes)
 
 
-def _slice_notes(by_slice: Mapping[str, Mapping[str, Any]], whole: Mapping[str, Any]) -> dict[str, list[str]]:
-    """What to know of the gap of one source, by slice; `whole`: the intervals of all its tokens."""
+def _slice_notes(by_slice: Mapping[str, Mapping[str, Any]], whole: Mapping[str, Any], uniform: Sequence[str]) -> dict[str, list[str]]:
+    """What to know of the gap of one source, by slice; `whole`: the intervals of all its tokens; `uniform`: see `describe_gap`."""
     overall, hits_share = by_slice["all"]["delta_nll"], by_slice["ar_hit"]["gap_share"]
     bounds = _bounds(whole, "delta_ci")
-    notes = dict.fromkeys(by_slice, describe_gap(overall, None, bounds))
-    return notes | dict.fromkeys([slice_.name for slice_ in STANDARD], describe_gap(overall, hits_share, bounds))
+    notes = dict.fromkeys(by_slice, describe_gap(overall, None, bounds, uniform))
+    return notes | dict.fromkeys([slice_.name for slice_ in SPLIT], describe_gap(overall, hits_share, bounds, uniform))
 
 
 def _clipped_shares(by_slice: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
@@ -260,6 +304,12 @@ def _with_bytes(gap: pl.DataFrame, num_bytes: dict[tuple[str, str], int]) -> pl.
     some_bytes = pl.when(pl.col("bytes") > 0).then(pl.col("bytes"))
     bits = {f"bpb_{name}": pl.col(f"nll_{name}") * pl.col("tokens") / math.log(2) / some_bytes for name in ("reference", "model")}
     return gap.with_columns(**bits)
+
+
+def _with_first(by_count: pl.DataFrame, first: pl.DataFrame) -> pl.DataFrame:
+    """Adds the NLLs of `first`, the first occurrences of the bigrams of repeated tokens, to the buckets of these; others have null."""
+    added = {f"nll_{side}": f"nll_first_{side}" for side in ("reference", "model")}
+    return by_count.join(first.select("repeated", "low", *added).rename(added), on=["repeated", "low"], how="left", maintain_order="left")
 
 
 def _with_columns(frame: pl.DataFrame, added: list[dict[str, Any]]) -> pl.DataFrame:

@@ -6,17 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.knee import describe_knees, knee_facts
+from recallkit.attribution.shares import is_void
 from recallkit.display import console
-from recallkit.display.console import counted, percent, sparkline
-from recallkit.display.tables import Table
+from recallkit.display.console import counted, or_dash, percent, sparkline
+from recallkit.display.tables import Struck, Table
 from recallkit.errors import UserError
-from recallkit.slicing.definitions import PARTITION, STANDARD
+from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
+from recallkit.slicing.threshold import common_warning
 from recallkit.slicing.view import powers_of_two, what_is_rare
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -25,22 +28,36 @@ if TYPE_CHECKING:
     from recallkit.attribution.tables import GapTables
 
 
-_KINDS = tuple(slice_.name for slice_ in STANDARD)
+_KINDS = tuple(slice_.name for slice_ in SPLIT)
 _MOST_ROWS = 20
 _MOST_COLUMNS = 3
 """Sources and models in the table by source: as many as a terminal shows; the Parquet file contains all of them."""
 
 
-def gap_json(tables: GapTables, out: Path) -> dict[str, Any]:
-    """The gap table row by row, as in `gap.parquet`."""
+def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """The gap table row by row, as in `gap.parquet`.
+
+    With the threshold, a warning if it calls common bigrams rare (or null), and the knees. `slices` is the labels' manifest.
+    """
     return {
         "path": str(out),
+        "max_count": slices["max_count"],
+        "threshold": slices.get("threshold"),
+        "warning": warn_of_common(tables, slices),
+        "knee": knee_facts(tables.by_count),
         "gap": tables.gap.to_dicts(),
         "by_threshold": tables.by_threshold.to_dicts(),
         "by_partition": tables.by_partition.to_dicts(),
         "inexact": artifacts.read_manifest(out / "gap.parquet")["inexact"],
         "timings": read_timings(out / "manifest.json", kind="gap"),
     }
+
+
+def warn_of_common(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
+    """The warning of `common_warning` for a comparison; `slices` is the labels' manifest."""
+    hits, first = _cells(tables)[_models(tables)[0], "ALL", "ar_hit"], tables.by_threshold["model"] == _models(tables)[0]
+    shares = tables.by_threshold.filter(first).select("threshold", "share_of_tokens").rows()
+    return common_warning(hits["share_of_tokens"], shares, slices["counts"]["num_tokens"])
 
 
 def worst_ar_gap(tables: GapTables) -> float:
@@ -61,12 +78,12 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
     cells = _cells(tables)
     models = _models(tables)
     console.print_table(gap_table(tables, slices))
-    notes = [f"{model}: {note}" for model in models if (note := cells[model, "ALL", "ar_hit"]["note"])]
+    notes = share_notes(cells[model, "ALL", "ar_hit"] for model in models)
     for line in [*_bits_per_byte([cells[model, "ALL", "all"] for model in models]), *_inexact(out), *notes]:
         console.print_line(line)
     console.print_line("")
     by_source = by_source_table(tables) if len(models) <= _MOST_COLUMNS else None
-    further = (by_source, curves_table(tables, slices), given_table(tables), partition_table(tables, slices))
+    further = (comparators_table(tables), by_source, curves_table(tables, slices), given_table(tables), partition_table(tables, slices))
     console.print_tables(table for table in further if table is not None)
     console.print_line(f"Tables (Parquet): {out}", is_path=True)
 
@@ -74,7 +91,12 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
 def gap_tables(tables: GapTables, slices: Mapping[str, Any]) -> dict[str, Table]:
     """The tables of an export, by file name: those with numbers that are printed."""
     by_source = by_source_table(tables) if len(_models(tables)) <= _MOST_COLUMNS else None
-    further = {"by_source": by_source, "by_slice": given_table(tables), "by_partition": partition_table(tables, slices)}
+    further = {
+        "comparators": comparators_table(tables),
+        "by_source": by_source,
+        "by_slice": given_table(tables),
+        "by_partition": partition_table(tables, slices),
+    }
     return {"gap": gap_table(tables, slices), **{name: table for name, table in further.items() if table is not None}}
 
 
@@ -86,20 +108,47 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     rows = [[first["reference"], *(ppl(cells[models[0], "ALL", kind]["ppl_reference"]) for kind in _KINDS), "", "reference"]]
     for model in models:
         row = cells[model, "ALL", "ar_hit"]
-        rows.append([model, *(ppl(cells[model, "ALL", kind]["ppl_model"]) for kind in _KINDS), percent(row["gap_share"]), interval(row)])
+        rows.append([model, *(ppl(cells[model, "ALL", kind]["ppl_model"]) for kind in _KINDS), gap_share(row), interval(row)])
+    told = f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)} "
+    told += f"Intervals: {what_is_resampled(first)}."
     return Table(
         "Perplexity, and the share of the gap to the reference that lies in AR hits",
         ["model", "all", "AR hits", "other", "AR share", "95 % interval"],
         rows,
-        caption=f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)} "
-        f"Intervals: {what_is_resampled(first)}.",
-        groups=[("", 1), ("perplexity", len(_KINDS)), ("gap due to AR hits", 2)],
+        caption="\n".join(line for line in (told, warn_of_common(tables, slices)) if line),
+        groups=[("", 1), ("perplexity", len(_KINDS)), ("gap in AR hits", 2)],
     )
 
 
 def what_is_resampled(whole: Mapping[str, Any]) -> str:
     """The clusters of the intervals, from the row of all tokens: `75 documents resampled (effective number 71.2)`."""
     return f"{counted(whole['clusters'], whole['cluster'])} resampled (effective number {whole['effective_clusters']:,.1f})"
+
+
+def comparators_table(tables: GapTables) -> Table:
+    """What the AR hits' share of the gap can be compared with, one row per model."""
+    cells, models = _cells(tables), _models(tables)
+    rows = []
+    for model in models:
+        hits, repeated = cells[model, "ALL", "ar_hit"], cells[model, "ALL", "repeated"]
+        figures = (times(hits["enrichment"]), percent(hits["control_share"]))
+        enriched, control = (struck_if_void(hits, figure) for figure in figures)
+        rows.append([model, enriched, gap_share(repeated), control, interval(hits, "control_ci")])
+    share = percent(cells[models[0], "ALL", "repeated"]["share_of_tokens"], 2)
+    return Table(
+        "What the AR share can be compared with",
+        ["model", "enrichment", "repeated", "control", "95 % interval"],
+        rows,
+        caption="Enrichment: share of the gap in AR hits over their share of tokens. Repeated: share of the gap in all repeated bigrams, "
+        f"rare or not ({share} of tokens). Control: what the AR share would be if each AR hit differed as the first occurrence of its "
+        "bigram does, where nothing can be recalled; it is not subtracted, because it over-corrects where the models differ much in "
+        "what they know.",
+    )
+
+
+def share_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A line for each model whose share needs one; `rows` of the gap table, one per model."""
+    return [f"{row['model']}: {'the share means nothing: ' * is_void(row)}{row['note']}" for row in rows if row["note"]]
 
 
 def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | None:
@@ -112,7 +161,7 @@ def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | N
     largest = sorted(sources, key=lambda source: (-sources[source], source))[:most_rows]
     rows = []
     for source in largest:
-        shares = [percent(cells[model, source, "ar_hit"]["gap_share"]) for model in models]
+        shares = [gap_share(cells[model, source, "ar_hit"]) for model in models]
         rows.append([source, f"{sources[source]:,}", percent(cells[models[0], source, "ar_hit"]["share_of_tokens"], 2), *shares])
     hidden = len(sources) - len(largest)
     return Table(
@@ -125,14 +174,15 @@ def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | N
 
 def given_table(tables: GapTables) -> Table | None:
     """Perplexities and shares of the gap in the requested slices, one row per slice and model; None if there are none."""
-    names = [name for name in tables.gap["slice"].unique(maintain_order=True) if name not in _KINDS]
+    standard = [slice_.name for slice_ in STANDARD]
+    names = [name for name in tables.gap["slice"].unique(maintain_order=True) if name not in standard]
     if not names:
         return None
     cells, rows = _cells(tables), []
     for name in names:
         for model in _models(tables):
             row = cells[model, "ALL", name]
-            figures = [ppl(row["ppl_reference"]), ppl(row["ppl_model"]), percent(row["gap_share"]), interval(row)]
+            figures = [ppl(row["ppl_reference"]), ppl(row["ppl_model"]), gap_share(row), interval(row)]
             rows.append([name, percent(row["share_of_tokens"], 2), model, *figures])
     return Table(
         "Perplexity, and the share of the gap to the reference, in each slice",
@@ -151,7 +201,7 @@ def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: 
         [
             class_.name,
             percent(cells[models[0], class_.name]["share_of_tokens"], 2),
-            *(percent(cells[model, class_.name]["gap_share"]) for model in models[:most_columns]),
+            *(gap_share(cells[model, class_.name]) for model in models[:most_columns]),
         ]
         for class_ in PARTITION
     ]
@@ -181,12 +231,13 @@ def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:
         return None
     names = [tables.gap["reference"][0], *_models(tables)]
     scales = "; ".join(f"by {curve.what} {curve.low:.2f} (▁) to {curve.high:.2f} (█)" for curve in curves)
+    knees = describe_knees(tables.by_count) if by_count is not None else None
     threshold = f" Bigrams seen at most {slices['max_count']:,} times are AR hits." if by_count is not None else ""
     return Table(
         "NLL of AR hits by distance and length of match, and of all repeated tokens by training count",
         ["model", *(f"{curve.what}\n{curve.first:,} to {curve.last:,}" for curve in curves)],
         [[name, *(curve.lines[place] for curve in curves)] for place, name in enumerate(names)],
-        caption=f"Nats per token {scales}, in steps of powers of two.{threshold}",
+        caption="\n".join(line for line in (f"Nats per token {scales}, in steps of powers of two.{threshold}", knees) if line),
     )
 
 
@@ -227,8 +278,9 @@ def _curves(frame: pl.DataFrame, what: str, between: Callable[[Sequence[int]], l
 
 
 def _cells(tables: GapTables) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """(model, source, slice) -> row of the gap table."""
-    return {(row["model"], row["source"], row["slice"]): row for row in tables.gap.iter_rows(named=True)}
+    """(model, source, slice) -> row of the gap table; the source ALL is all of them, even if one is called so."""
+    rows = reversed(tables.gap.to_dicts())  # the totals of each model come first
+    return {(row["model"], row["source"], row["slice"]): row for row in rows}
 
 
 def _models(tables: GapTables) -> list[str]:
@@ -259,10 +311,25 @@ def ppl(value: float | None) -> str:
     return "–" if value is None else f"{value:,.2f}"
 
 
-def interval(row: Mapping[str, Any]) -> str:
-    """The 95 % interval of a share, in percent; a dash if there is none."""
-    low, high = row["ci_low"], row["ci_high"]
-    return "–" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f} %"
+def struck_if_void(row: Mapping[str, Any], shown: str) -> str:
+    """A figure that depends on a row's share, as the cell of a table: struck out if the share is void."""
+    return Struck(shown) if is_void(row) and shown != "–" else shown
+
+
+def gap_share(row: Mapping[str, Any]) -> str:
+    """A row's share of the gap in percent, as the cell of a table; a dash if there is none."""
+    return struck_if_void(row, percent(row["gap_share"]))
+
+
+def interval(row: Mapping[str, Any], name: str = "ci") -> str:
+    """The 95 % interval of a share, in percent; a dash if there is none, or if the share is void."""
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return "–" if low is None or high is None or is_void(row) else f"{100 * low:.1f} to {100 * high:.1f} %"
+
+
+def times(ratio: float | None) -> str:
+    """An enrichment: 7.92 -> 7.9; a dash if there is none."""
+    return or_dash(ratio, ".1f")
 
 
 def published_json(published: PublishedGap) -> dict[str, Any]:
@@ -281,13 +348,17 @@ def print_published(published: PublishedGap) -> None:
 def published_table(published: PublishedGap) -> Table:
     """One row per model, as in the given table."""
     rows = [
-        [row["model"], ppl(row["all"]), ppl(row["ar"]), ppl(row["other"]), percent(row["gap_share"]), percent(row["gap_share_clipped"])]
+        [
+            *(row["model"], ppl(row["all"]), ppl(row["ar"]), ppl(row["other"])),
+            *(percent(row["gap_share"]), percent(row["gap_share_clipped"]), times(row["enrichment"])),
+        ]
         for row in published.frame.iter_rows(named=True)
     ]
     return Table(
-        "Share of the gap that is associative recall, from printed perplexities",
-        ["model", "all", "AR hits", "other", "raw share", "clipped"],
+        "Share of the gap that lies in AR hits, from printed perplexities",
+        ["model", "all", "AR hits", "other", "raw share", "clipped", "enrichment"],
         rows,
-        caption=f"AR hits are {percent(published.ar_share, 2)} of tokens, by the row of {published.reference}.",
-        groups=[("", 1), ("perplexity", 3), ("gap due to AR hits", 2)],
+        caption=f"AR hits are {percent(published.ar_share, 2)} of tokens, by the row of {published.reference}. Enrichment: raw share over "
+        "share of tokens.",
+        groups=[("", 1), ("perplexity", 3), ("gap in AR hits", 3)],
     )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @command("demo", example="recallkit demo")
 def demo(*, force: Force = False) -> Outcome["GapTables"]:
-    """Run the whole pipeline on the built-in text: slice it, score the zoo's trained models, attribute their gaps, and write a page."""
+    """Run the whole pipeline on the built-in text: slice it, score the zoo's models, find where their gaps lie, and write a page."""
     from recallkit import attribution, builtin, scoring
     from recallkit.attribution.view import gap_json, print_gap
     from recallkit.display import console
@@ -35,5 +35,5 @@ def demo(*, force: Force = False) -> Outcome["GapTables"]:
     return Outcome(
         value=lambda: tables,
         show=show,
-        json=lambda: {"slices": slices_json(slices, sliced), "gap": gap_json(tables, out), "page": str(page)},
+        json=lambda: {"slices": slices_json(slices, sliced), "gap": gap_json(tables, sliced, out), "page": str(page)},
     )

@@ -62,7 +62,7 @@ def gap(
     workers: opt.Workers = 1,
     force: opt.Force = False,
 ) -> Outcome["GapTables"]:
-    """Attribute the perplexity gap between REFERENCE and each MODEL to AR hits and other tokens, with 95 % intervals.
+    """Measure how much of the perplexity gap between REFERENCE and each MODEL lies in AR hits, with 95 % intervals.
 
     Between the models of the zoo if none is named. Scores what is not scored yet. The tables are also written to `out`
     (`read_comparison` reads them). Columns: see `GapTables`; `by_count` is Figure 1 of Zoology.
@@ -92,7 +92,7 @@ def gap(
     return Outcome(
         value=lambda: tables,
         show=lambda: print_gap(tables, manifest_of(folder), target),
-        json=lambda: gap_json(tables, target),
+        json=lambda: gap_json(tables, manifest_of(folder), target),
         exports=lambda: [(tables, gap_tables(tables, manifest_of(folder)), target)],
         failure=f"a model's NLL on AR hits is more than {own.fail_above} nats above the reference's" if is_behind else None,
     )

@@ -111,8 +111,8 @@ Boundary = Annotated[
 ]
 Slices = Annotated[File | None, Option("A directory made by `recallkit slice`; the built-in one if not given.", metavar="DIR")]
 Counts = Annotated[File | None, Option("A table made by `recallkit count`.", metavar="FILE")]
-MaxCount = Annotated[int | None, Option("Largest count of a rare bigram.", least=0, most=config.MOST, default=f"{config.MAX_COUNT}")]
-MaxRate = Annotated[float | None, Option("The same as occurrences per billion training tokens (the papers' 1250 of 10B is 125).", least=0)]
+MaxCount = Annotated[int | None, Option("Largest count of a rare bigram.", least=0, most=config.MOST, default="by rate, at least 5")]
+MaxRate = Annotated[float | None, Option("The same as occurrences per billion training tokens.", least=0, default="the papers' 125")]
 SeqLen = Annotated[
     int | None,
     Option(

@@ -30,15 +30,16 @@ def slice_(
     """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?
 
     An AR hit completes a bigram that occurred before in its sequence and occurs at most `max_count` times in training, or at
-    most `max_rate` times per billion training tokens. Without `counts` only repetition is labelled. Without `sources` it
-    reads the built-in text with the counts of the zoo's training, and their threshold for rare.
+    most `max_rate` times per billion training tokens. With neither it is the papers' rate, or, where the counts are too few to
+    resolve it, 5 occurrences; which, is reported and recorded. Without `counts` only repetition is labelled. Without `sources`
+    it reads the built-in text with the counts of the zoo's training.
 
     Returns one row per source, ALL first: source, tokens, repeated, repeated_share, ar_hits, ar_hit_share (fractions of the
     row's tokens; the last two null without counts). The labels themselves: `tokens`.
     """
     from recallkit import builtin
     from recallkit.slicing.labels import summarise_slices
-    from recallkit.slicing.view import print_slices, slices_json, slices_table
+    from recallkit.slicing.view import print_slices, read_slices_table, slices_json
 
     about_text = (sources, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad)
     slicing = builtin.resolve_slice_defaults(
@@ -59,5 +60,5 @@ def slice_(
         value=summary,
         show=lambda: print_slices(folder, manifest),
         json=lambda: slices_json(folder, manifest),
-        exports=lambda: [({"summary": summary()}, {"summary": slices_table(summary(), manifest)}, folder)],
+        exports=lambda: [({"summary": summary()}, {"summary": read_slices_table(folder, manifest)}, folder)],
     )

@@ -234,12 +234,16 @@ def shade(palette: Palette, low: float, high: float, axis: alt.X, height: float)
     return drawn
 
 
-def upright(palette: Palette, x: float, axis: alt.X, height: float, dash: Sequence[float], colour: str | None = None) -> alt.Chart:
-    """A line through the whole plot at `x`."""
+def upright(
+    palette: Palette, x: float, axis: alt.X, height: float, dash: Sequence[float], colour: str | None = None, told: str = ""
+) -> alt.Chart:
+    """A line through the whole plot at `x`; `told`, if there is anything to tell, is its label."""
     import altair as alt
 
-    mark = alt.Chart(values([{"x": x}])).mark_rule(color=colour or palette.soft, strokeDash=list(dash), strokeWidth=1, aria=False)
-    drawn: alt.Chart = mark.encode(x=axis, y=alt.value(0), y2=alt.value(height))
+    row = {"x": x, "text": told}
+    mark = alt.Chart(values([row])).mark_rule(color=colour or palette.soft, strokeDash=list(dash), strokeWidth=1, aria=bool(told))
+    labelled: dict[str, Any] = {"description": "text:N"} if told else {}
+    drawn: alt.Chart = mark.encode(x=axis, y=alt.value(0), y2=alt.value(height), **labelled)
     return drawn
 
 

@@ -17,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from recallkit import events
+from recallkit.display.tables import Struck
 from recallkit.errors import printable
 from recallkit.events import note as note
 
@@ -213,13 +214,13 @@ def print_table(table: Table) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    rows = [[_cut(printable(cell)) for cell in row] for row in table.rows]
+    rows = [[_cut(cell) for cell in row] for row in table.rows]
     headers = ["\n".join(map(printable, header.split("\n"))) for header in table.headers]
     shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, (header, width) in enumerate(zip(headers, _widths(headers, rows, stdout().width), strict=True)):
         shown.add_column(Text(header), justify="left" if index == 0 else "right", overflow="fold", width=width)
-    for row in rows:
-        shown.add_row(*map(Text, row))
+    for cells, row in zip(table.rows, rows, strict=True):
+        shown.add_row(*(Text(text, style="strike" if isinstance(cell, Struck) else "") for cell, text in zip(cells, row, strict=True)))
     stdout().print(Text(printable(table.title), style="bold"))
     stdout().print(shown)
     for line in (table.caption or "").splitlines():
@@ -231,7 +232,9 @@ _LONGEST_CELL = 300
 
 
 def _cut(cell: str) -> str:
-    return cell if len(cell) <= _LONGEST_CELL else f"{cell[: _LONGEST_CELL - 1]}…"
+    """A cell as it is shown, with marks if it is struck out, and cut if it is too long."""
+    shown = printable(cell.marked if isinstance(cell, Struck) else cell)
+    return shown if len(shown) <= _LONGEST_CELL else f"{shown[: _LONGEST_CELL - 1]}…"
 
 
 def print_tables(tables: Iterable[Table]) -> None:

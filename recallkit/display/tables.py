@@ -43,12 +43,29 @@ _MARKDOWN_START = re.compile(r"^(\d*)(?=[#+=>.)-])")
 MARKDOWN_HEAD = "<!-- made by recallkit -->\n"
 LATEX_HEAD = "% made by recallkit; needs \\usepackage{booktabs}\n"
 """The first bytes of an exported file, which identify it as ours when it is to be replaced."""
+_LATEX_STRIKE = (
+    r"\providecommand{\recallkitstruck}[1]{{\setbox0=\hbox{#1}\rlap{\rule[0.5ex]{\wd0}{0.4pt}}\box0}}" + " % figures that mean nothing\n"
+)
+"""Strikes text out without a package."""
 _OTHER_LETTERS = "% contains letters that XeLaTeX and LuaLaTeX support, but pdfLaTeX does not\n"
+
+
+class Struck(str):
+    """A cell whose figure means nothing: struck out wherever it is shown. A note beside the table says why."""
+
+    __slots__ = ()
+
+    @property
+    def marked(self) -> str:
+        """The text with the marks of Markdown, which can be read without colours."""
+        return f"~~{self}~~"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """Cells are text, never markup; the first column names the row and is left-aligned, figures are right-aligned.
+
+    A cell that is `Struck` is struck out: with a line and `~~` in a terminal, as Markdown, LaTeX and the page do it.
 
     `groups` are headings above the headers, each with the number of columns that it spans (together all columns); "" is no
     heading. Only LaTeX shows them, as the papers do.
@@ -80,17 +97,21 @@ class Table:
             + "\n".join((*_latex_groups(self.groups), lines[0], r"\midrule", *lines[1:]))
             + f"\n\\bottomrule\n\\end{{tabular}}\n\\caption{{{caption}}}\n\\end{{table}}\n"
         )
-        return LATEX_HEAD + (_OTHER_LETTERS if any(character > _LAST_LATIN for character in body) else "") + body
+        letters = _OTHER_LETTERS if any(character > _LAST_LATIN for character in body) else ""
+        struck = _LATEX_STRIKE if any(isinstance(cell, Struck) for row in self.rows for cell in row) else ""
+        return LATEX_HEAD + letters + struck + body
 
 
 def _markdown(text: str) -> str:
     """Text escaped for Markdown and HTML."""
     escaped = _MARKDOWN_SPECIAL.sub(r"\\\g<0>", printable(text))
-    return escaped.replace("&", "&amp;").replace("<", "&lt;")
+    shown = escaped.replace("&", "&amp;").replace("<", "&lt;")
+    return Struck(shown).marked if isinstance(text, Struck) else shown
 
 
 def _latex(text: str) -> str:
-    return _LATEX_MINUS.sub("$-$", _LATEX_SPECIAL.sub(lambda found: _LATEX[found[0]], printable(text)))
+    shown = _LATEX_MINUS.sub("$-$", _LATEX_SPECIAL.sub(lambda found: _LATEX[found[0]], printable(text)))
+    return rf"\recallkitstruck{{{shown}}}" if isinstance(text, Struck) else shown
 
 
 def _latex_groups(groups: Sequence[tuple[str, int]]) -> list[str]:

@@ -84,7 +84,7 @@ KINDS: tuple[ModelKind, ...] = (
         {
             "control:unigram": "training frequencies of single tokens: a floor",
             "control:bigram": "interpolated bigram model from the counts table: knows training, remembers no context",
-            "control:recall": "control:bigram mixed with a cache of this context's bigrams: its lead over control:bigram is recall",
+            "control:recall": "control:bigram mixed with a cache of this context's bigrams: its lead over control:bigram is the cache's",
         },
         lambda spec: spec.startswith("control:") and spec != COPY_CONTROL,
         *_lazy("control", "identify_control", "load_control"),

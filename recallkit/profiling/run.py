@@ -17,7 +17,7 @@ from recallkit import config
 from recallkit.counting.table import CountsTable, open_counts
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.slicing.run import RareCount
+from recallkit.slicing.threshold import BY_DEFAULT, RareCount, note_threshold
 from recallkit.storage import artifacts
 from recallkit.storage.result import MANIFEST, Result, read_tables
 from recallkit.storage.timings import Timings, write_manifest
@@ -34,7 +34,6 @@ SECONDS_PER_COMMIT = 5.0
 """Work that a kill may cost. A commit writes all histograms, some megabytes."""
 
 OUR_STOP_WORDS, NLTK_STOP_WORDS, NO_STOP_WORDS = "ours", "nltk", "none"
-_RARE = RareCount()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def profile(
     out: Path,
     *,
     counts: Path | None = None,
-    rare: RareCount = _RARE,
+    rare: RareCount = BY_DEFAULT,
     seq_len: int = config.SEQ_LEN,
     options: ProfileOptions = _DEFAULTS,
 ) -> ProfileTables:
@@ -68,20 +67,21 @@ def profile(
     words = stop_words(options.stop_words)
     table = open_counts(counts) if counts else None
     opened = OpenText(text)
-    max_count = rare.resolve(table)
     if table is not None:
         _check_counts(table, opened.tokenizer, text.boundary)
+    threshold = rare.resolve(table)
     key = {
         **opened.identity(),
         "seq_len": seq_len,
-        **({"counts_id": table.meta["id"], "max_count": max_count} if table else {"counts_id": None, "max_count": None}),
+        **({"counts_id": table.meta["id"], "max_count": threshold.max_count} if table else {"counts_id": None, "max_count": None}),
         **_wanted(words, options),
     }
+    note_threshold(threshold, table)
     result = _result(out, key, force=options.force)
     if result.reused() is not None:
         return read_profile(out)
     sums = ProfileSums(seq_len, options.x_min)
-    labeller = Labeller(token_mask(opened.tokenizer, words), table, max_count)
+    labeller = Labeller(token_mask(opened.tokenizer, words), table, threshold.max_count)
     with result.journal() as journal:
         timings = Timings()
         with opened.reading(journal), timings.stage("profiling", before=journal.seconds_before) as stage:
@@ -93,7 +93,8 @@ def profile(
             **{name: key[name] for name in ("boundary", "tokenizer", "sources", "limit_tokens", "seq_len")},
             "names": opened.names(),
             "counts": table.describe() if table else None,
-            "max_count": max_count,
+            "max_count": threshold.max_count,
+            "threshold": threshold.facts(),
             "num_sequences": num_sequences,
         }
         tables = _write(result, sums, facts, options, timings)
@@ -127,7 +128,7 @@ def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS)
                 raise UserError(f"damaged ({error})", where=path, remedy="slice again with --force") from error
         stage.amounts["tokens"] = manifest["num_rows"]
     kept = ("boundary", "tokenizer", "sources", "limit_tokens", "seq_len", "names", "counts", "max_count", "num_sequences")
-    return _write(result, sums, {name: manifest[name] for name in kept}, options, timings)
+    return _write(result, sums, {name: manifest[name] for name in kept} | {"threshold": manifest.get("threshold")}, options, timings)
 
 
 def _check_lengths(seq_len: int, x_min: int | None) -> None:

@@ -8,6 +8,7 @@ import html
 import json
 from typing import TYPE_CHECKING, Any
 
+from recallkit.display.tables import Struck
 from recallkit.errors import printable
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ def tag(name: str, /, *children: str, **attributes: object) -> str:
     return f"<{name}{written}>" + ("" if name in _VOID else f"{''.join(children)}</{name}>")
 
 
+def figure(cell: str) -> str:
+    """A cell of a table, struck out if it is `Struck`."""
+    return tag("s", text(cell)) if isinstance(cell, Struck) else text(cell)
+
+
 def table(label: str, headers: Sequence[str], rows: Iterable[str]) -> str:
     """A table of rows of markup, which scrolls by itself if it is wider than the page."""
     header = tag("thead", tag("tr", *(tag("th", text(header), scope="col") for header in headers)))
@@ -38,7 +44,7 @@ def table(label: str, headers: Sequence[str], rows: Iterable[str]) -> str:
 
 def shown_table(shown: Table) -> str:
     """A table of text with its title above and its caption below; the first column has the row headers."""
-    rows = (tag("tr", tag("th", text(first), scope="row"), *(tag("td", text(cell)) for cell in rest)) for first, *rest in shown.rows)
+    rows = (tag("tr", tag("th", text(first), scope="row"), *(tag("td", figure(cell)) for cell in rest)) for first, *rest in shown.rows)
     lines = (shown.caption or "").split("\n")
     caption = [tag("p", " ".join(text(line) for line in lines), class_="notes")] if shown.caption else []
     return "".join([tag("h3", text(shown.title)), table(shown.title, shown.headers, rows), *caption])

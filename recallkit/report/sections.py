@@ -7,14 +7,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.shares import is_void
-from recallkit.attribution.view import by_source_table, given_table, interval, partition_table, ppl
+from recallkit.attribution.view import (
+    by_source_table,
+    comparators_table,
+    gap_share,
+    given_table,
+    interval,
+    partition_table,
+    ppl,
+    share_notes,
+    struck_if_void,
+)
 from recallkit.display import chart_theme
 from recallkit.display.console import percent
 from recallkit.registry import resolve
 from recallkit.report import markup, words
 from recallkit.report.markup import tag, text
-from recallkit.slicing.definitions import STANDARD
+from recallkit.slicing.definitions import SPLIT
 from recallkit.storage.result import KINDS
 
 if TYPE_CHECKING:
@@ -27,7 +36,7 @@ if TYPE_CHECKING:
     from recallkit.report.excerpts import TokenView
     from recallkit.report.words import Totals
 
-_KINDS = tuple(slice_.name for slice_ in STANDARD)
+_KINDS = tuple(slice_.name for slice_ in SPLIT)
 _NUM_OWN_COLUMNS, _MOST_COLUMNS = 3, 8
 """In the table by source: columns before those of models, and models per part."""
 
@@ -55,12 +64,13 @@ def _picture(figure: Figure) -> str:
 
 
 def results(comparison: Comparison, totals: Totals) -> str:
-    """The top of the page: the answer, its definition, and the table."""
+    """The top of the page: the answer, its definition, the table, and what its shares can be compared with."""
     return "\n".join(
         [
             tag("p", words.answer(comparison, totals), class_="answer"),
             tag("p", text(words.definition(comparison, totals))),
             results_table(comparison, totals),
+            markup.shown_table(comparators_table(comparison.tables)),
         ]
     )
 
@@ -70,17 +80,14 @@ def results_table(comparison: Comparison, totals: Totals) -> str:
     heads = ("model", "perplexity of all tokens", "of AR hits", "of other tokens", "AR share of the gap", "95 % interval", "share, clipped")
     first = [totals[comparison.models[0], kind] for kind in _KINDS]
     cells = [tag("td", ppl(row["ppl_reference"])) for row in first] + [tag("td", "reference", colspan=3, class_="soft")]
-    rows, notes = [tag("tr", tag("th", text(comparison.reference), scope="row"), *cells)], []
+    rows = [tag("tr", tag("th", text(comparison.reference), scope="row"), *cells)]
     for model in comparison.models:
         row = totals[model, "ar_hit"]
-        shares = (percent(row["gap_share"]), interval(row), percent(row["gap_share_clipped"]))
-        void = is_void(row)
-        struck = [tag("s", share) if void and share != "–" else share for share in shares]
+        clipped = struck_if_void(row, percent(row["gap_share_clipped"]))
         cells = [tag("td", ppl(totals[model, kind]["ppl_model"])) for kind in _KINDS]
-        cells += [tag("td", struck[0], class_="share"), *(tag("td", share) for share in struck[1:])]
+        cells += [tag("td", markup.figure(gap_share(row)), class_="share"), tag("td", interval(row)), tag("td", markup.figure(clipped))]
         rows.append(tag("tr", tag("th", text(model), scope="row"), *cells))
-        if row["note"]:
-            notes.append(tag("li", text(f"{model}: {'the share is meaningless: ' * void}{row['note']}")))
+    notes = [tag("li", text(line)) for line in share_notes(totals[model, "ar_hit"] for model in comparison.models)]
     table = markup.table("Perplexities and shares of the gap", heads, rows)
     return table + (tag("ul", *notes, class_="notes") if notes else "")
 

@@ -1,4 +1,4 @@
-"""A comparison in words: the question, the answer in a sentence or two, the definition of recall, how it was measured."""
+"""A comparison in words: the question, the answer in a sentence or two, the definition of AR hits, how it was measured."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import shlex
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO, is_void
-from recallkit.attribution.view import interval, ppl, what_is_resampled
-from recallkit.display.console import abbreviate, percent
+from recallkit.attribution.shares import is_void, void_notes
+from recallkit.attribution.view import interval, ppl, times, what_is_resampled
+from recallkit.display.console import percent
 from recallkit.errors import UserError
 from recallkit.report.markup import tag, text
 from recallkit.slicing.definitions import STANDARD
+from recallkit.slicing.threshold import rate_and_rule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,15 +95,16 @@ def answer(comparison: Comparison, totals: Totals) -> str:
 
 
 def _claim(model: str, totals: Totals) -> str:
-    """The share of one model's gap that is recall, or that it is undefined."""
+    """The share of one model's gap that lies in AR hits, or that it means nothing."""
     whole, hits = totals[model, "all"], totals[model, "ar_hit"]
     subject = f"{tag('b', text(model))} (perplexity {ppl(whole['ppl_model'])} against {ppl(whole['ppl_reference'])})"
     gap = "lead" if whole["delta_nll"] < 0 else "gap"
     if is_void(hits):
-        return f"{subject}: a share of this {gap} is meaningless ({text('; '.join(_void_notes(hits)))})."
+        return f"{subject}: a share of this {gap} means nothing ({text('; '.join(void_notes(hits)) or hits['note'])})."
     share, bounds = tag("strong", percent(hits["gap_share"])), f"95 % interval {interval(hits)}" if hits["ci_low"] is not None else ""
     if 0 <= hits["gap_share"] <= 1:
-        return f"{subject}: {share}{bounds and f' ({bounds})'} of this {gap} is recall."
+        enriched = f", {times(hits['enrichment'])} times their share of the tokens" if hits["enrichment"] is not None else ""
+        return f"{subject}: {share}{bounds and f' ({bounds})'} of this {gap} lies in AR hits{enriched}."
     return f"{subject}: {_beyond(hits, gap)} (share {share}{bounds and f', {bounds}'})."
 
 
@@ -113,23 +115,17 @@ def _beyond(hits: Mapping[str, Any], gap: str) -> str:
     place = "better" if gap == "gap" else "worse"
     side = f"it is {place} than the reference" if is_told else f"it is not clearly {'worse' if gap == 'gap' else 'better'}"
     if hits["gap_share"] < 0:
-        return f"none of this {gap} is recall; on AR hits {side}"
-    return f"all of this {gap} is recall; on the other tokens {side}"
-
-
-def _void_notes(hits: Mapping[str, Any]) -> list[str]:
-    """The notes that explain why a share is meaningless, without those that interpret it."""
-    every: list[str] = hits["note"].split("; ")
-    return [note for note in every if note in (NO_GAP, NOT_TOLD_FROM_ZERO)] or every
+        return f"none of this {gap} lies in AR hits; there {side}"
+    return f"all of this {gap} lies in AR hits; on the other tokens {side}"
 
 
 def definition(comparison: Comparison, totals: Totals) -> str:
-    """The definition of recall, as text."""
+    """The definition of AR hits, and what their share says, as text."""
     facts, hits = comparison.manifest["slices"], totals[comparison.models[0], "ar_hit"]
     return (
-        f"Associative recall (AR) is the part of the gap on AR hits: tokens that complete a bigram which occurred earlier in the "
+        f"AR hits are the tokens where associative recall (AR) can be seen: they complete a bigram which occurred earlier in the "
         f"same context and was seen at most {facts['max_count']:,} times in {facts['counts']['num_tokens']:,} training tokens. "
-        f"They are {percent(hits['share_of_tokens'], 2)} of the tokens."
+        f"They are {percent(hits['share_of_tokens'], 2)} of the tokens. Their share says where the gap lies, not why."
     )
 
 
@@ -143,7 +139,7 @@ def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
         "Text": f"{facts['num_rows']:,} predicted tokens in {facts['num_sequences']:,} sequences of up to {facts['seq_len']:,}, {packing}",
         "Sources (tokens)": _sources(comparison),
         "AR hits": f"{hits['tokens']:,} tokens, {percent(hits['share_of_tokens'], 2)} of all; largest training count "
-        f"{facts['max_count']:,}, that is {abbreviate(facts['max_count'] / max(1, counts['num_tokens']) * 1e9)} in a billion tokens",
+        f"{facts['max_count']:,} ({rate_and_rule(facts)})",
         "Training counts": f"{counts['num_tokens']:,} tokens, {counts['num_bigrams']:,} distinct bigrams; id {counts['id']}",
         "Tokenizer": f"{tokenizer['name']}, {tokenizer['vocab_size']:,} entries; digest {tokenizer['digest']}",
         **({"Tokenizers of their own": f"tokens that do not begin and end at their boundaries: {', '.join(inexact)}"} if inexact else {}),
@@ -158,10 +154,8 @@ def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
 
 
 def _sources(comparison: Comparison) -> str:
-    """The largest sources with their tokens. The first three rows of a model are its totals, all others sources, whatever their names."""
-    rows = comparison.tables.gap.to_dicts()[3:]
-    first = comparison.tables.gap["model"][0]
-    tokens = {row["source"]: row["tokens"] for row in rows if (row["model"], row["slice"]) == (first, "all")}
+    """The largest sources with their tokens."""
+    tokens = {row["source"]: row["tokens"] for row in comparison.source_rows(comparison.models[0]) if row["slice"] == "all"}
     largest = sorted(tokens.items(), key=lambda item: (-item[1], item[0]))
     more = [f"{len(largest) - _NUM_SOURCES:,} smaller ones"] if len(largest) > _NUM_SOURCES else []
     return ", ".join([*(f"{source} {number:,}" for source, number in largest[:_NUM_SOURCES]), *more])

@@ -1,5 +1,6 @@
 """Predicted tokens labelled: repeated in the context, how far back, how often in training."""
 
-from recallkit.slicing.run import RareCount, slice_text
+from recallkit.slicing.run import slice_text
+from recallkit.slicing.threshold import RareCount
 
 __all__ = ["RareCount", "slice_text"]

@@ -56,7 +56,7 @@ def _fill_in(expression: str, max_count: int) -> pl.Expr:
     return pl.sql_expr(expression.format(most=min(max_count, 2**63 - 1)))
 
 
-STANDARD = (
+SPLIT = (
     _define("all", "repeated IS NOT NULL", "All predicted tokens."),
     _define(
         "ar_hit",
@@ -65,10 +65,15 @@ STANDARD = (
     ),
     _define("other", "NOT (repeated AND train_count <= {most})", "All tokens that are no AR hits."),
 )
+"""All tokens, and the two slices that partition them."""
+
+STANDARD = (
+    *SPLIT,
+    _define("repeated", "repeated", "Tokens that complete a bigram which is in the context already, however often seen in training."),
+)
 """Slices of every comparison."""
 
 _MORE = (
-    _define("repeated", "repeated", "Tokens that complete a bigram which is in the context already, however often seen in training."),
     _define(
         "first_rare",
         "NOT repeated AND train_count <= {most}",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
-from recallkit.counting.table import CountsTable, open_counts
+from recallkit.counting.table import open_counts
 from recallkit.display import console
 from recallkit.errors import UserError
+from recallkit.slicing.threshold import BY_DEFAULT, RareCount, note_threshold
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.result import MANIFEST, Result
 from recallkit.storage.timings import Timings, write_manifest
@@ -17,32 +18,26 @@ from recallkit.text.open_text import OpenText, TextOptions
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from recallkit.counting.table import CountsTable
+    from recallkit.slicing.threshold import Threshold
     from recallkit.text.tokenizers import TextTokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class RareCount:
-    """What counts as rare in training: at most `max_count` times, or at most `max_rate` times per billion tokens."""
-
-    max_count: int = config.MAX_COUNT
-    max_rate: float | None = None
-
-    def resolve(self, counts: CountsTable | None) -> int:
-        """The largest count that is rare. Raises UserError for a rate without counts."""
-        if self.max_rate is None:
-            return self.max_count
-        if counts is None:
-            raise UserError("a rate needs the number of training tokens", where="--max-rate", remedy="give --counts")
-        return int(self.max_rate * counts.num_tokens / 1e9)
-
-
 def slice_text(
-    text: TextOptions, out: Path, *, counts: Path | None, rare: RareCount = RareCount(), seq_len: int = config.SEQ_LEN, force: bool = False
+    text: TextOptions,
+    out: Path,
+    *,
+    counts: Path | None,
+    rare: RareCount = BY_DEFAULT,
+    seq_len: int = config.SEQ_LEN,
+    force: bool = False,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Labels every predicted token of a text into the directory `out`; returns the manifest of `tokens.parquet`.
 
     Tokenising is the slow part and can be resumed: sequences that exist already are labelled again without it. Without
-    `counts` only repetition is labelled. Raises UserError for everything a user can correct.
+    `counts` only repetition is labelled. Unless `quiet`, a threshold that was not given as a count is reported on stderr. Raises
+    UserError for everything a user can correct.
     """
     from recallkit.text import tokenizers
 
@@ -57,6 +52,7 @@ def slice_text(
             console.note(f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}")
     for name in ("sequences.parquet", "tokens.parquet"):
         artifacts.check_replaceable(out / name, artifacts.PARQUET_MAGIC)
+    threshold = rare.resolve(table)
     timings = Timings()
     sequences = _make_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force)
     tokenizers.keep_tokenizer(out, opened.tokenizer)
@@ -66,7 +62,9 @@ def slice_text(
             where=counts,
             remedy=f"count with --only {out}, or without --only",
         )
-    return _make_labels(out, opened.tokenizer, sequences, table, rare, timings, force=force)
+    if not quiet:
+        note_threshold(threshold, table)
+    return _make_labels(out, opened.tokenizer, sequences, table, threshold, timings, force=force)
 
 
 def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings, *, force: bool) -> dict[str, Any]:
@@ -111,28 +109,28 @@ def _make_labels(
     tokenizer: TextTokenizer,
     sequences: dict[str, Any],
     table: CountsTable | None,
-    rare: RareCount,
+    threshold: Threshold,
     timings: Timings,
     *,
     force: bool,
 ) -> dict[str, Any]:
     from recallkit.slicing import labels
 
-    max_count = rare.resolve(table)
     counts = table.describe() if table is not None else None
-    options = {"sequences_digest": sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": max_count}
+    options = {"sequences_digest": sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": threshold.max_count}
     result = Result(out / "tokens.parquet", "tokens", options, force=force)
     if (finished := result.reused()) is not None:
         return finished
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")
-    facts = {**result.stamp(), "counts": counts, "max_count": max_count, **{k: sequences[k] for k in kept}}
+    rarity = {"max_count": threshold.max_count, "threshold": threshold.facts()}
+    facts = {**result.stamp(), "counts": counts, **rarity, **{k: sequences[k] for k in kept}}
     num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
 
     def manifest_at_end() -> dict[str, Any]:
         return {**facts, "num_bytes": None if num_bytes is None else num_bytes.rows()}
 
     with timings.stage("labelling") as stage, console.progress("labelling", total=sequences["num_rows"]) as show:
-        tables = labels.label_sequences(out / "sequences.parquet", table, max_count, num_bytes=num_bytes, progress=show)
+        tables = labels.label_sequences(out / "sequences.parquet", table, threshold.max_count, num_bytes=num_bytes, progress=show)
         manifest = artifacts.write_parquet(result.path, tables, schemas.arrow_schema("tokens"), manifest_at_end, **labels.PARQUET_OPTIONS)
         stage.amounts["tokens"] = sequences["num_rows"]
     write_manifest(out / MANIFEST, manifest, timings)

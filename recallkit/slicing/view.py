@@ -9,6 +9,7 @@ from recallkit.display import console
 from recallkit.display.console import or_dash, percent, sparkline
 from recallkit.display.durations import print_timings
 from recallkit.display.tables import Table
+from recallkit.slicing.threshold import COMMON_SHARE, common_warning, rate_and_rule
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
 
@@ -24,12 +25,16 @@ _MOST_ROWS = 20
 
 
 def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes of the slices by source, and the text and counts that they were made of."""
+    """Sizes of the slices by source, the text and counts that they were made of.
+
+    `warning`: that common bigrams are called rare; null if they are not.
+    """
     from recallkit.slicing.labels import summarise_slices
 
     kept = ("num_sequences", "num_rows", "seq_len", "boundary", "max_count", "counts", "tokenizer", "sequences_digest")
-    facts = {**{key: manifest[key] for key in kept}, "timings": slice_timings(path)}
-    return {"path": str(path), **facts, "by_source": summarise_slices(path / "tokens.parquet").to_dicts()}
+    facts = {**{key: manifest[key] for key in kept}, "threshold": manifest.get("threshold"), "timings": slice_timings(path)}
+    summary = summarise_slices(path / "tokens.parquet")
+    return {"path": str(path), **facts, "warning": warn_of_common(path, summary, manifest), "by_source": summary.to_dicts()}
 
 
 def slice_timings(path: Path) -> dict[str, Any] | None:
@@ -39,15 +44,28 @@ def slice_timings(path: Path) -> dict[str, Any] | None:
 
 def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
     """Tokens, repeated tokens and AR hits by source, and how far back the previous occurrences of repeated tokens are."""
-    from recallkit.slicing.labels import summarise_slices
-
-    summary = summarise_slices(path / "tokens.parquet")
-    console.print_table(with_distances(slices_table(summary, manifest), _bucket_distances(path)))
+    console.print_table(with_distances(read_slices_table(path, manifest), _query(path, "slices/bucket_distances")))
     print_timings(slice_timings(path))
     console.print_line(f"Tables (Parquet): {path}", is_path=True)
 
 
-def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any]) -> Table:
+def read_slices_table(path: Path, manifest: Mapping[str, Any]) -> Table:
+    """`slices_table` of a slice directory."""
+    from recallkit.slicing.labels import summarise_slices
+
+    summary = summarise_slices(path / "tokens.parquet")
+    return slices_table(summary, manifest, warn_of_common(path, summary, manifest))
+
+
+def warn_of_common(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any]) -> str | None:
+    """The warning of `common_warning` for a slice directory with this `summary`; reads the labels again only if there is one."""
+    share = summary["ar_hit_share"][0]
+    if share is None or share <= COMMON_SHARE:
+        return None
+    return common_warning(share, _query(path, "slices/sweep_thresholds").rows(), manifest["counts"]["num_tokens"])
+
+
+def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any], warning: str | None = None) -> Table:
     """Tokens, repeated tokens and AR hits of the largest sources; `summary` is the result of `summarise_slices`."""
     rows = [
         [
@@ -62,7 +80,8 @@ def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any]) -> Table:
     hidden = len(summary) - len(rows)
     rows += [[f"and {hidden:,} more", "", "", "", ""]] if hidden else []
     headers = ["source", "tokens", "repeated", "AR hits", "share"]
-    return Table("Predicted tokens, and those that repeat a bigram of their context", headers, rows, caption=what_is_rare(manifest))
+    caption = "\n".join(line for line in (what_is_rare(manifest), warning) if line)
+    return Table("Predicted tokens, and those that repeat a bigram of their context", headers, rows, caption=caption)
 
 
 def with_distances(table: Table, distances: pl.DataFrame) -> Table:
@@ -93,12 +112,13 @@ def powers_of_two(highs: Sequence[int]) -> list[int]:
     return buckets
 
 
-def _bucket_distances(slices: Path) -> pl.DataFrame:
+def _query(slices: Path, name: str) -> pl.DataFrame:
+    """The result of a query over the labelled tokens."""
     from recallkit.storage import db
 
     with db.connect() as connection:
         db.view_file(connection, "tokens", slices / "tokens.parquet")
-        return db.frame(connection, "slices/bucket_distances")
+        return db.frame(connection, name)
 
 
 def manifest_of(slices: Path) -> dict[str, Any]:
@@ -107,12 +127,11 @@ def manifest_of(slices: Path) -> dict[str, Any]:
 
 
 def what_is_rare(manifest: Mapping[str, Any]) -> str:
-    """The threshold, always with the number of training tokens that gives it its meaning."""
+    """The threshold, always with the number of training tokens that gives it its meaning, and the rule by which it was chosen."""
     if manifest["counts"] is None:
         return "No training counts: repetition only. Label AR hits with --counts."
     tokens = manifest["counts"]["num_tokens"]
-    rate = manifest["max_count"] / max(1, tokens) * 1e9
     return (
         f"AR hit: bigram repeated in the context and seen at most {manifest['max_count']:,} times in "
-        f"{console.abbreviate(tokens)} training tokens ({console.abbreviate(rate)} a billion)."
+        f"{console.abbreviate(tokens)} training tokens ({rate_and_rule(manifest)})."
     )

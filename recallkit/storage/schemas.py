@@ -86,15 +86,19 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "scores": _columns("sequence position int32, nll float32, argmax rank int32-, context int32, exact bool"),
     "gap/gap": _columns(
         f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, "
-        f"{_NLLS} bpb_reference bpb_model gap_share_clipped real?, {_INTERVALS}, note text"
+        f"{_NLLS} bpb_reference bpb_model gap_share_clipped enrichment real?, {_INTERVALS}, "
+        f"{_with_ends('control', '_share', '_ci_low', '_ci_high')} real?, note text, void flag"
     ),
-    "gap/by_count": _columns(f"{_PAIR} text, repeated flag, {_BUCKETS}"),
+    "gap/by_count": _columns(f"{_PAIR} text, repeated flag, {_BUCKETS}, nll_first_reference nll_first_model real?"),
     "gap/by_distance": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
     "gap/by_match": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
     "gap/by_position": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
-    "gap/by_partition": _columns(f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} real?, {_INTERVALS}"),
+    "gap/by_partition": _columns(
+        f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} enrichment real?, {_INTERVALS}, note text, void flag"
+    ),
     "gap/by_threshold": _columns(
-        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped real?, {_INTERVALS}"
+        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped enrichment real?, {_INTERVALS}, "
+        "void flag"
     ),
     "profile/profile": _columns(
         f"source note text, tokens groups content_tokens content_repeated repeated whole, ar_hits whole?, {_FIGURES} real?"
@@ -373,6 +377,7 @@ _SLICES: dict[str, Callable[[Any], bool]] = {
     "num_sequences": _is_count,
     "seq_len": _whole(1, config.LONGEST),
     "sequences_digest": _is_text,
+    "threshold": _maybe(_with(rule=_is_text, rate=_maybe(_is_real))),
     "tokenizer": _maybe(_is_tokenizer),
 }
 _OPTIONS = _with(
@@ -390,6 +395,7 @@ _ENTRIES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("batch_tokens", "num_dropped", "num_samples", "length", "seed", "num_groups", "num_tokens", "longest"), _is_count),
     "comparable": lambda value: isinstance(value, bool),
     "inexact": _each(_each(_is_real)),
+    "knee": _each(_with(**dict.fromkeys(("count", "smallest", "largest"), _maybe(_is_count)))),
     "models": _list_of(_is_text),
     "names": _list_of(_is_text),
     "num_bytes": _maybe(_either(_is_count, _list_of(_is_bytes_row))),

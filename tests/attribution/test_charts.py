@@ -14,7 +14,7 @@ from recallkit import attribution
 from recallkit.attribution.chart_lines import _POSITIONS, by_match
 from recallkit.attribution.charts import figures
 from recallkit.attribution.comparison import Comparison, read_comparison
-from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
+from recallkit.attribution.shares import NOT_TOLD_FROM_ZERO, is_void
 from recallkit.attribution.tables import GapTables
 from recallkit.display.chart_parts import bucket_edge, labels, rounded, shorten
 from recallkit.display.chart_theme import PAPER, svg
@@ -227,9 +227,7 @@ def test_shares_by_source_and_threshold_are_the_tables(comparison, drawn):
     interval = r"(-?[\d.]+) %(?: \((-?[\d.]+) % to (-?[\d.]+) %\))? of the gap, ([\d,]+) AR hits?"
     found = tips(marks(drawn["by_source"]), rf"(\S+), (\S+): {interval}")
     rows = {(r["model"], r["source"]): r for r in comparison.tables.gap.filter(slice="ar_hit").to_dicts() if r["source"] != "ALL"}
-    shown = {
-        key: r for key, r in rows.items() if r["gap_share"] is not None and not {NO_GAP, NOT_TOLD_FROM_ZERO} & set(r["note"].split("; "))
-    }
+    shown = {key: r for key, r in rows.items() if not is_void(r)}
     assert {key[:2] for key in found} == set(shown)
     for model, source, share, low, _, tokens in found:
         row = shown[model, source]
@@ -237,8 +235,9 @@ def test_shares_by_source_and_threshold_are_the_tables(comparison, drawn):
         assert low is None or float(low) == pytest.approx(100 * row["ci_low"], abs=0.06)
         assert int(tokens.replace(",", "")) == row["tokens"]
 
-    found = tips(marks(drawn["by_threshold"]), rf"(\S+), up to ([\d,]+): {interval}")
-    sweep = {(r["model"], r["threshold"]): r for r in comparison.tables.by_threshold.to_dicts() if r["gap_share"] is not None}
+    of_thresholds = {label: mark for label, mark in marks(drawn["by_threshold"]).items() if ", knee: " not in label}
+    found = tips(of_thresholds, rf"(\S+), up to ([\d,]+): {interval}")
+    sweep = {(r["model"], r["threshold"]): r for r in comparison.tables.by_threshold.to_dicts() if not is_void(r)}
     by_key = {(key[0], int(key[1].replace(",", ""))): (float(key[2]), shape) for key, shape in found.items()}
     assert by_key.keys() == sweep.keys()
     for key, (share, _) in by_key.items():
@@ -247,6 +246,29 @@ def test_shares_by_source_and_threshold_are_the_tables(comparison, drawn):
         mine = {key: shape for key, (_, shape) in by_key.items() if key[0] == model}
         check_scale([sweep[key]["gap_share"] for key in mine], [shape.y for shape in mine.values()], falls=True)
         check_scale([np.log2(t) + 1 if t else 0 for _, t in mine], [shape.x for shape in mine.values()])
+
+
+def test_knees_are_marked_where_their_counts_are(comparison):
+    """Costs of first occurrences such that the models' knees are at known counts: log2(1 + 40) of 50 and of 150 nats."""
+    by_count = comparison.tables.by_count
+    middle = ((1 + pl.col("low")).log(2) + (1 + pl.col("high")).log(2)) / 2
+    counts = {REFERENCE: 150, MODELS[0]: 40, MODELS[1]: None}
+    knee = pl.col("model").replace_strict({MODELS[0]: np.log2(41), MODELS[1]: 99.0}, return_dtype=pl.Float64)
+    excess = {"model": 0.5 + knee - middle, "reference": 0.5 + np.log2(151) - middle}
+    first = {f"nll_first_{side}": pl.col(f"nll_{side}") + nats for side, nats in excess.items()}
+    bent = changed(comparison, lambda frame, name: by_count.with_columns(tokens=100, **first) if name == "by_count" else frame)
+    [figure] = [figure for figure in figures(bent) if figure.name == "by_threshold"]
+    largest = rounded(by_count["high"].max())
+    assert figure.caption.endswith(f"{REFERENCE} 150, {MODELS[0]} 40, {MODELS[1]} above {largest}.")
+    found = shapes(svg(figure))
+    dots = {s.label: s for s in found if re.match(rf"{MODELS[0]}, up to", s.label)}
+    at = {int(re.search(r"up to ([\d,]+):", label)[1].replace(",", "")): shape.x for label, shape in dots.items()}
+    slope, start = np.polyfit([np.log2(count) for count in at if count], [x for count, x in at.items() if count], 1)
+    [line] = [s for s in found if s.label == f"{MODELS[0]}, knee: 40"]
+    assert line.x == pytest.approx(start + slope * np.log2(counts[MODELS[0]]), abs=0.3)
+    same = [s for s in found if s.kind == "line" and s.y == line.y and s.x == pytest.approx(start + slope * np.log2(150), abs=0.3)]
+    assert len(same) == 1, "the reference's"
+    assert not [s for s in found if s.label.startswith(f"{MODELS[1]}, knee")]
 
 
 HOSTILE = [EVIL, "", "a.b[c]", "line\nbreak", "models/" * 30 + "mamba", "models/" * 30 + "x/mamba", "datum['x']", "{'a': 1}[0]"]

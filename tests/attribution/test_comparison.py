@@ -52,7 +52,7 @@ def test_a_comparison_is_what_was_written(compared, slices):
         for name in TABLES:
             assert getattr(found.tables, name).equals(pl.read_parquet(compared / f"{name}.parquet"))
     totals = found.totals
-    assert set(totals) == {(model, kind) for model in MODELS for kind in ("all", "ar_hit", "other")}
+    assert set(totals) == {(model, kind) for model in MODELS for kind in ("all", "ar_hit", "other", "repeated")}
     assert all(row["source"] == "ALL" for row in totals.values())
 
 

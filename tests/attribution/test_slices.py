@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import recallkit
 from recallkit import attribution
-from recallkit.attribution import bootstrap
+from recallkit.attribution import aligned, bootstrap
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.tables import EMPTY_SLICE, attribute_gap
 from recallkit.attribution.view import gap_json, gap_tables, given_table, partition_table
@@ -29,7 +29,7 @@ from recallkit.slicing.view import manifest_of
 from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, Corpus, assert_row, assert_same, small_corpus
 from tests.slicing.references import label_bigrams_reference
 
-GIVEN = ("repeated", "first_rare", "copy:k3", "far=distance > 3 AND source <> 'b'", "none=token < 0")
+GIVEN = ("first_rare", "copy:k3", "far=distance > 3 AND source <> 'b'", "none=token < 0")
 KEEP = {
     "repeated": lambda t: t["repeated"],
     "first_rare": lambda t: not t["repeated"] and t["train_count"] <= 5,
@@ -65,22 +65,45 @@ def class_of(corpus, token):
     return f"{kind}, {'rare' if token['train_count'] <= 5 else 'frequent'}"
 
 
+def assert_control(row, corpus):
+    """The first-occurrence control of a row: the gap where the bigram of each of its tokens occurs first, over the whole gap."""
+    gaps = [model - reference for model, reference in zip(corpus.nlls["model"], corpus.nlls["reference"], strict=True)]
+    places = {}
+    for place, token in enumerate(corpus.tokens):
+        places.setdefault((token["sequence"], token["prev_token"], token["token"]), place)
+    inside = [place for place, token in enumerate(corpus.tokens) if row["source"] in ("ALL", token["source"])]
+    whole = math.fsum(gaps[place] for place in inside)
+    if row["slice"] not in ("ar_hit", "repeated") or row["gap_share"] is None:
+        assert row["control_share"] is None
+    elif abs(whole) > 1e-6:
+        own = [token for token in map(corpus.tokens.__getitem__, inside) if token[row["slice"]]]
+        first = [gaps[places[token["sequence"], token["prev_token"], token["token"]]] for token in own]
+        assert math.isclose(row["control_share"], math.fsum(first) / whole, rel_tol=1e-6, abs_tol=1e-6)
+        assert math.isclose(row["enrichment"], row["gap_share"] / row["share_of_tokens"])
+
+
 @settings(max_examples=40, deadline=None)
 @given(texts())
 def test_any_text_is_what_loops_over_its_ids_count(tmp_path_factory, drawn):
     rows, pairs, rows_per_group, reference, model = drawn
     corpus = Corpus(tmp_path_factory.mktemp("text"), rows, rows_per_group=rows_per_group, max_count=5, ids=pairs)
     paths = corpus.score("reference", reference), corpus.score("model", model)
-    tables = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(GIVEN), num_resamples=20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aligned, "_BATCH_ROWS", rows_per_group)  # batches begin within sequences
+        tables = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(GIVEN), num_resamples=20)
     names = ["ALL", *sorted({t["source"] for t in corpus.tokens})]
     assert list(zip(tables.gap["source"], tables.gap["slice"], strict=True)) == [
-        (source, name) for source in names for name in ("all", "ar_hit", "other", *KEEP)
+        (source, name)
+        for source in names
+        for name in ("all", "ar_hit", "other", *KEEP)  # `repeated` is one of every comparison
     ]
     for row in tables.gap.filter(pl.col("slice").is_in(list(KEEP))).iter_rows(named=True):
         inside = lambda t, source=row["source"]: source in ("ALL", t["source"])  # noqa: E731
         keep = lambda t, inside=inside, name=row["slice"]: inside(t) and KEEP[name](t)  # noqa: E731
         assert_row(row, corpus.sums("model", keep), corpus.sums("model", inside))
         assert (EMPTY_SLICE in row["note"]) == (row["tokens"] == 0)
+    for row in tables.gap.iter_rows(named=True):
+        assert_control(row, corpus)
     everything = corpus.sums("model", lambda t: True)
     assert tables.by_partition["slice"].to_list() == [class_.name for class_ in PARTITION]
     for row in tables.by_partition.iter_rows(named=True):
@@ -94,7 +117,7 @@ def test_slices_change_nothing_else(tmp_path, rows_per_group):
     paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
     plain = attribute_gap(corpus.path, paths[0], [paths[1]])
     more = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(["hits=ar_hit", "rest=NOT ar_hit", "copy:k2"]))
-    assert_same(replace(more, gap=more.gap.filter(pl.col("slice").is_in(["all", "ar_hit", "other"]))), plain)
+    assert_same(replace(more, gap=more.gap.filter(pl.col("slice").is_in(["all", "ar_hit", "other", "repeated"]))), plain)
     # The same tokens by another name have the same figures and intervals; of these NLLs every sum is exact.
     figures = ["source", "tokens", "nll_model", "delta_nll", "gap_share", "ci_low", "ci_high", "delta_ci_low", "delta_ci_high"]
     for name, same in (("hits", "ar_hit"), ("rest", "other")):
@@ -177,9 +200,9 @@ def test_tables_json_and_exports_have_the_slices(small_slices, sliced):
     assert given_table(plain) is None
     parts = partition_table(tables, labels)
     assert [row[0] for row in parts.rows] == [class_.name for class_ in PARTITION]
-    assert list(gap_tables(tables, labels)) == ["gap", "by_source", "by_slice", "by_partition"]
-    assert list(gap_tables(plain, labels)) == ["gap", "by_source", "by_partition"]
-    assert gap_json(tables, folder / "with")["by_partition"] == tables.by_partition.to_dicts()
+    assert list(gap_tables(tables, labels)) == ["gap", "comparators", "by_source", "by_slice", "by_partition"]
+    assert list(gap_tables(plain, labels)) == ["gap", "comparators", "by_source", "by_partition"]
+    assert gap_json(tables, labels, folder / "with")["by_partition"] == tables.by_partition.to_dicts()
     fewer = partition_table(tables, labels, most_columns=1)
     assert len(fewer.headers) == 3
     assert "1 more models" in fewer.caption

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -53,7 +54,7 @@ class Corpus:
     """A folder of slices: tokens as (sequence, position, source, distance or None, train_count), and models' scores.
 
     A match is as long as the distance is: the two are independent, but for both being 0 of a token that is not repeated. `ids` are
-    (previous, token) of each; without them all tokens differ. A sequence is a document of its own.
+    (previous, token) of each; without them all tokens differ. A sequence is a document of its own. Distances end where sequences begin.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Corpus:
         documents=None,
     ):
         self.folder, self.digest, self.rows_per_group, self.seq_len = Path(folder), digest, rows_per_group, seq_len
+        tokens = [(s, p, source, min(distance or 0, p - 1) or None, count) for s, p, source, distance, count in tokens]
         self.tokens = [
             dict(
                 zip(("sequence", "position", "source", "distance", "train_count"), token, strict=True),
@@ -121,7 +123,12 @@ class Corpus:
         return len(picked), math.fsum(self.nlls["reference"][i] for i in picked), math.fsum(self.nlls[model][i] for i in picked)
 
 
-SLICES = {"all": lambda t: True, "ar_hit": lambda t: t["ar_hit"], "other": lambda t: not t["ar_hit"]}
+SLICES = {
+    "all": lambda t: True,
+    "ar_hit": lambda t: t["ar_hit"],
+    "other": lambda t: not t["ar_hit"],
+    "repeated": lambda t: t["repeated"],
+}
 
 
 def close(found, expected):
@@ -258,8 +265,8 @@ def test_bits_per_byte_are_counted_by_hand(tmp_path):
     corpus = small_corpus(tmp_path, num_bytes=[["ALL", 40, 10], ["web", 30, 10]])
     tables = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20)
     rows = {(row["source"], row["slice"]): row for row in tables.gap.iter_rows(named=True)}
-    assert [rows["ALL", name]["bytes"] for name in SLICES] == [40, 10, 30]
-    assert [rows["web", name]["bytes"] for name in SLICES] == [30, 10, 20]
+    assert [rows["ALL", name]["bytes"] for name in SLICES] == [40, 10, 30, None]
+    assert [rows["web", name]["bytes"] for name in SLICES] == [30, 10, 20, None]
     assert rows["ALL", "all"]["bpb_reference"] == pytest.approx(13 / math.log(2) / 40)
     assert rows["ALL", "all"]["bpb_model"] == pytest.approx(23 / math.log(2) / 40)
     assert rows["web", "all"]["bpb_reference"] == pytest.approx(6.75 / math.log(2) / 30)
@@ -288,7 +295,7 @@ def test_bits_per_byte_are_printed_where_they_are_known(tmp_path, capsys, monkey
     print_gap(tables, read_manifest(corpus.path), tmp_path / "out")
     line = "Bits per byte: reference 0.469, behind 0.830"
     assert (line in capsys.readouterr().out.splitlines()) == (num_bytes is not None)
-    row = gap_json(tables, tmp_path / "out")["gap"][0]
+    row = gap_json(tables, read_manifest(corpus.path), tmp_path / "out")["gap"][0]
     assert row["bpb_model"] == (None if num_bytes is None else pytest.approx(23 / math.log(2) / 40))
 
 
@@ -369,10 +376,9 @@ def test_many_clusters_are_resampled_in_groups_and_counted_singly(tmp_path, monk
     monkeypatch.setattr(clusters, "MOST_GROUPS", 4)
     monkeypatch.setattr(collect, "MOST_GROUPS", 4)
     groups = attribute_gap(corpus.path, reference, [behind])
-    intervals = ("ci_low", "ci_high", "delta_ci_low", "delta_ci_high")
     for name, table in figures(groups).items():
         other = getattr(single, name)
-        assert table.drop(intervals).equals(other.drop(intervals)), name
+        assert table.select(~cs.contains("ci_")).equals(other.select(~cs.contains("ci_"))), name
     assert not groups.gap.equals(single.gap)
     assert sorted(np.bincount(clusters.group_numbers(10)).tolist()) == [2, 2, 3, 3]
 
@@ -449,8 +455,10 @@ def test_notes_and_clipped_shares(tmp_path, case):
     model = [5.0 + (hits if p == 2 else others)[s % 2] for s in range(10) for p in (1, 2)]
     tables = attribute_gap(corpus.path, corpus.score("reference", reference), [corpus.score("model", model)], num_resamples=100)
     rows = tables.gap.filter(pl.col("source") == "ALL")
-    assert rows["note"].to_list() == [note] * 3
-    assert rows["gap_share_clipped"].to_list()[1:] == pytest.approx(list(CLIPPED[case]))
+    of_any_slice = shares.describe_gap(rows["delta_nll"][0], None, (rows["delta_ci_low"][0], rows["delta_ci_high"][0]))
+    assert rows["note"].to_list() == [note, note, note, "; ".join(of_any_slice)]
+    assert rows["gap_share_clipped"].to_list()[1:3] == pytest.approx(list(CLIPPED[case]))
+    assert [shares.is_void(row) for row in rows.iter_rows(named=True)] == [note in (shares.NO_GAP, shares.NOT_TOLD_FROM_ZERO)] * 4
     if note != shares.NOT_TOLD_FROM_ZERO:
         assert tables.by_threshold.filter(pl.col("threshold") == 1250)["note"].to_list() == [note]
 
@@ -459,11 +467,15 @@ def test_one_document_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
     corpus = Corpus(tmp_path, [(0, 1, "web", None, 5), (0, 2, "web", None, 5)])
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])])
     rows = {row["slice"]: row for row in tables.gap.filter(pl.col("source") == "web").iter_rows(named=True)}
-    assert [rows[name]["note"] for name in SLICES] == [FEW_CLUSTERS.format("document"), EMPTY_SLICE, FEW_CLUSTERS.format("document")]
+    few = FEW_CLUSTERS.format("document")
+    assert [rows[name]["note"] for name in SLICES] == [few, EMPTY_SLICE, f"{shares.ALL_TOKENS}; {few}", EMPTY_SLICE]
+    assert all(map(shares.is_void, rows.values()))
     assert (rows["other"]["gap_share"], rows["other"]["gap_share_clipped"]) == (1, 1)
     assert {rows[name][column] for name in SLICES for column in ("ci_low", "ci_high", "delta_ci_low", "delta_ci_high")} == {None}
-    unknown = [value for name, value in rows["ar_hit"].items() if name not in ("reference", "model", "source", "slice", "tokens", "note")]
-    assert sorted(unknown, key=str) == [0, 0, 0.0, *[None] * 14, "document"]
+    unknown = [
+        value for name, value in rows["ar_hit"].items() if name not in ("reference", "model", "source", "slice", "tokens", "note", "void")
+    ]
+    assert sorted(unknown, key=str) == [0, 0, 0.0, *[None] * 18, "document"]
 
 
 def test_a_gap_that_is_none_is_noted_also_where_no_token_is_an_ar_hit(tmp_path):
@@ -473,17 +485,17 @@ def test_a_gap_that_is_none_is_noted_also_where_no_token_is_an_ar_hit(tmp_path):
     tables = attribute_gap(corpus.path, reference, models, num_resamples=100)
     for model, note in (("equal", shares.NO_GAP), ("uncertain", shares.NOT_TOLD_FROM_ZERO)):
         rows = tables.gap.filter(pl.col("model") == model, pl.col("source") == "ALL")
-        assert rows["note"].to_list() == [note, f"{note}; {EMPTY_SLICE}", note]
+        assert rows["note"].to_list() == [note, f"{note}; {EMPTY_SLICE}", f"{note}; {shares.ALL_TOKENS}", f"{note}; {EMPTY_SLICE}"]
         assert set(tables.by_threshold.filter(pl.col("model") == model)["note"]) == {f"{note}; {EMPTY_SLICE}"}
 
 
 def many_sources(folder):
-    """Five sources in eight sequences, two of a source each but the last: of 6, 4, 4, 2 and 2 tokens, half of them AR hits."""
+    """Five sources in eight sequences, two of a source each but the last: of 6, 4, 4, 2 and 2 tokens; second ones are AR hits."""
     lengths = {"e": [3, 3], "d": [2, 2], "c": [2, 2], "b": [1, 1], "a": [2]}
     tokens, sequence = [], 0
     for source, each in lengths.items():
         for length in each:
-            tokens += [(sequence, p, source, 1 if p % 2 else None, 5) for p in range(1, length + 1)]
+            tokens += [(sequence, p, source, 1 if p == 2 else None, 5) for p in range(1, length + 1)]
             sequence += 1
     corpus = Corpus(folder, tokens, rows_per_group=4)
     rng = np.random.default_rng(5)
@@ -495,17 +507,17 @@ def test_only_the_largest_sources_have_intervals_and_all_is_still_of_every_sourc
     every = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
     monkeypatch.setattr(collect, "MAX_RESAMPLED_SOURCES", 2)
     few = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
-    assert few.gap.height == every.gap.height == 2 * 6 * 3
-    intervals = ("delta_ci_low", "delta_ci_high", "ci_low", "ci_high")
+    assert few.gap.height == every.gap.height == 2 * 6 * 4
+    intervals = ("delta_ci_low", "delta_ci_high", "ci_low", "ci_high", "control_ci_low", "control_ci_high")
     for row, other in zip(few.gap.iter_rows(named=True), every.gap.iter_rows(named=True), strict=True):
-        sums = [name for name in row if name not in (*intervals, "clusters", "effective_clusters", "note")]
+        sums = [name for name in row if name not in (*intervals, "clusters", "effective_clusters", "note", "void")]
         assert [row[name] for name in sums] == [other[name] for name in sums]
         # Of the two sources of four tokens the first by name is among the two largest.
         if row["source"] in ("ALL", "c", "e"):
             assert all(close(row[name], other[name]) for name in intervals)
             assert row["note"] == other["note"]
         else:
-            assert [row[name] for name in intervals] == [None] * 4
+            assert [row[name] for name in intervals] == [None] * 6
             assert row["note"].split("; ")[-1] == (SMALL_SOURCE if row["tokens"] else EMPTY_SLICE)
     for name in ("by_count", "by_distance", "by_match", "by_position"):
         assert getattr(few, name).equals(getattr(every, name)), name
@@ -528,18 +540,18 @@ def test_thousands_of_sources_take_memory_for_the_largest_only(tmp_path):
     scores = [corpus.score(name, np.linspace(1, 2, len(tokens)) * worse) for name, worse in (("reference", 1), ("model", 2))]
     labelled = aligned.open_tokens(corpus.path)
     found = collect.collect_sums(labelled, [aligned.open_scores(path, labelled) for path in scores]).clusters["slices"]
-    assert found.tokens.shape == (clusters.MOST_GROUPS, 101, 3)
-    assert found.tokens.sum(axis=(0, 1)).tolist() == [len(tokens), len(tokens) / 2, len(tokens) / 2]
-    assert found.clusters[0].tolist() == [4000] * 3
+    assert found.tokens.shape == (clusters.MOST_GROUPS, 101, 6)
+    assert found.tokens.sum(axis=(0, 1)).tolist() == [len(tokens), *[len(tokens) / 2] * 5]
+    assert found.clusters[0].tolist() == [4000] * 6
     gap = attribute_gap(corpus.path, scores[0], scores[1:], num_resamples=5).gap
-    assert gap.height == 2001 * 3
+    assert gap.height == 2001 * 4
     assert gap.filter(pl.col("slice") == "ar_hit")["ci_low"].is_not_null().sum() <= 101
     check = gap.filter(pl.col("source") == "https://example.org/7").row(0, named=True)
     assert_row(check, *[corpus.sums("model", lambda t: t["source"] == "https://example.org/7")] * 2)
 
 
 def test_thresholds_end_above_the_largest_count_and_hold_the_papers_and_the_files(tmp_path):
-    corpus = Corpus(tmp_path, [(0, 1, "web", 1, 5), (1, 1, "web", None, 0)], max_count=40)
+    corpus = Corpus(tmp_path, [(0, 1, "web", None, 0), (0, 2, "web", 1, 5)], max_count=40)
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])], num_resamples=0)
     assert tables.by_threshold["threshold"].to_list() == [0, 1, 2, 4, 8, 40, 1250]
     assert tables.by_threshold["tokens"].to_list() == [0, 0, 0, 0, 1, 1, 1]
@@ -548,7 +560,7 @@ def test_thresholds_end_above_the_largest_count_and_hold_the_papers_and_the_file
 
 @pytest.mark.parametrize("max_count", [2**51 + 1, 2**62, 2**63 - 1, 2**64])
 def test_a_threshold_that_no_count_reaches_is_one_row_more(tmp_path, max_count):
-    corpus = Corpus(tmp_path, [(0, 1, "web", 1, 5), (1, 1, "web", None, 2**40)], max_count=max_count)
+    corpus = Corpus(tmp_path, [(0, 1, "web", None, 2**40), (0, 2, "web", 1, 5)], max_count=max_count)
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])], num_resamples=0)
     last = tables.by_threshold.row(-1, named=True)
     assert (last["threshold"], last["tokens"]) == (min(max_count, 2**63 - 1), 1)

@@ -9,14 +9,17 @@ import polars as pl
 import pytest
 
 from recallkit import config
+from recallkit.attribution.shares import NOT_TOLD_FROM_ZERO
 from recallkit.attribution.tables import GapTables
-from recallkit.attribution.view import by_source_table, curves_table, gap_table, gap_tables, print_gap
+from recallkit.attribution.view import by_source_table, comparators_table, curves_table, gap_table, gap_tables, print_gap
 from recallkit.display import console
+from recallkit.display.tables import Struck
 from recallkit.slicing.definitions import PARTITION
 from recallkit.storage import artifacts
 
 SLICES = {"counts": {"num_tokens": 10_000}, "max_count": 4}
-_SLICE_NAMES = ("all", "ar_hit", "other")
+FACTS = {"schema_version": config.SCHEMA_VERSION, "inexact": {}}
+_SLICE_NAMES = ("all", "ar_hit", "other", "repeated")
 
 
 def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"), reference="ref") -> GapTables:
@@ -27,7 +30,8 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
             "nll_model": 2.0 + place + (kind == "ar_hit"), "ppl_reference": math.exp(2 + (kind == "ar_hit")),
             "ppl_model": math.exp(2 + place + (kind == "ar_hit")), "bpb_reference": 1.0, "bpb_model": 1.5, "delta_nll": float(place),
             "cluster": "document", "clusters": 20, "effective_clusters": 18.24,
-            "gap_share": 0.3 + place, "ci_low": 0.2, "ci_high": 0.4, "note": "a note" if place else "",
+            "gap_share": 0.3 + place, "ci_low": 0.2, "ci_high": 0.4, "enrichment": 4 * (0.3 + place), "control_share": 0.015,
+            "control_ci_low": -0.002, "control_ci_high": 0.031, "note": "a note" if place else "",
         }
         for place, model in enumerate(models) for source in sources for kind in _SLICE_NAMES
     ]  # fmt: skip
@@ -40,7 +44,11 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
         for place, model in enumerate(models) for hit in (True, False) for low, high in buckets
     ]  # fmt: skip
     by_count = [
-        {"model": model, "repeated": repeated, "low": low, "high": high, "nll_reference": 8.0 - low - 9 * (not repeated), "nll_model": 8.0}
+        {
+            "reference": reference, "model": model, "repeated": repeated, "low": low, "high": high, "tokens": 100,
+            "nll_reference": 8.0 - low - 9 * (not repeated), "nll_model": 8.0,
+            "nll_first_reference": 8.5 if repeated else None, "nll_first_model": 9.0 if repeated else None,
+        }
         for model in models for repeated in (True, False) for low, high in [(0, 0), (1, 1), (2, 2), (3, 4), (5, 8)]
     ]  # fmt: skip
     by_match = [
@@ -51,11 +59,17 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
         for place, model in enumerate(models) for low, high in [(0, 0), (1, 1), (2, 2), (4, 7), (8, 15)]
     ]  # fmt: skip
     by_partition = [
-        {"model": model, "slice": class_.name, "share_of_tokens": 1 / 6, "gap_share": 1 / 6} for model in models for class_ in PARTITION
+        {"model": model, "slice": class_.name, "share_of_tokens": 1 / 6, "gap_share": 1 / 6, "note": ""}
+        for model in models
+        for class_ in PARTITION
     ]
+    by_threshold = [
+        {"model": model, "threshold": threshold, "share_of_tokens": share}
+        for model in models for threshold, share in [(0, 0.03), (1, 0.07), (2, 0.14), (3, 0.064), (4, 0.25)]
+    ]  # fmt: skip
     frame = pl.DataFrame(gap)
     frames = [pl.DataFrame(rows) for rows in (by_count, by_distance, by_match)]
-    return GapTables(frame, *frames, frame, frame, pl.DataFrame(by_partition))
+    return GapTables(frame, *frames, frame, pl.DataFrame(by_threshold), pl.DataFrame(by_partition))
 
 
 def test_the_table_holds_the_reference_and_every_model():
@@ -68,6 +82,60 @@ def test_the_table_holds_the_reference_and_every_model():
     assert "25.00 % of 100 tokens" in table.caption
     assert "at most 4 times" in table.caption
     assert sum(span for _, span in table.groups) == len(table.headers)
+
+
+def test_what_a_share_can_be_compared_with_is_beside_it():
+    table = comparators_table(made_tables())
+    assert table.headers == ["model", "enrichment", "repeated", "control", "95 % interval"]
+    assert table.rows == [["behind", "1.2", "30.0 %", "1.5 %", "-0.2 to 3.1 %"], ["ahead", "5.2", "130.0 %", "1.5 %", "-0.2 to 3.1 %"]]
+    assert "(25.00 % of tokens)" in table.caption
+    assert "not subtracted" in table.caption
+    assert "over-corrects" in table.caption
+
+
+def is_struck(cell):
+    return isinstance(cell, Struck)
+
+
+def test_figures_that_mean_nothing_are_struck_out_in_every_table(tmp_path, monkeypatch, capsys):
+    """Every share, enrichment and control of the model `void`, and none of the other."""
+    made = made_tables(models=("void", "sound"))
+    frames = {name: getattr(made, name) for name in ("gap", "by_partition")}
+    note = pl.when(model="void").then(pl.lit(f"a note; {NOT_TOLD_FROM_ZERO}")).otherwise(pl.lit("another note"))
+    tables = replace(made, **{name: frame.with_columns(note=note) for name, frame in frames.items()})
+    shown = gap_tables(tables, SLICES)
+    struck = {name: [[is_struck(cell) for cell in row] for row in table.rows] for name, table in shown.items()}
+    assert struck["gap"] == [[False] * 6, [*[False] * 4, True, False], [False] * 6]
+    assert shown["gap"].rows[1][5] == "–", "no interval of what means nothing"
+    assert struck["comparators"] == [[False, True, True, True, False], [False] * 5]
+    assert shown["comparators"].rows[0][4] == "–"
+    assert struck["by_source"] == [[False, False, False, True, False]] * 2
+    assert struck["by_partition"] == [[False, False, True, False]] * 6
+    artifacts.write_parquet(tmp_path / "gap.parquet", [made.gap.to_arrow()], made.gap.to_arrow().schema, FACTS)
+    monkeypatch.setenv("COLUMNS", "80")
+    console.stdout.cache_clear()
+    print_gap(tables, SLICES, tmp_path)
+    console.stdout.cache_clear()
+    out = capsys.readouterr().out
+    assert f"void: the share means nothing: a note; {NOT_TOLD_FROM_ZERO}" in out.splitlines()
+    assert "sound: another note" in out.splitlines()
+    assert out.count("~~") == 2 * (1 + 3 + 2 + 6)
+
+
+@pytest.mark.parametrize("share", [0.283, -0.029])
+def test_tables_of_the_zoo_fit_a_terminal_unfolded(tmp_path, monkeypatch, capsys, share):
+    made = made_tables(models=("zoo:base-conv-selective", "zoo:mamba"), reference="zoo:attention")
+    figures = {"gap_share": share, "ci_low": share - 0.1, "ci_high": share + 0.1, "ppl_reference": 19.74}
+    ppl_model = pl.when(slice="ar_hit").then(935.2).otherwise(36.71)
+    tables = replace(made, gap=made.gap.with_columns(ppl_model=ppl_model, **{name: pl.lit(value) for name, value in figures.items()}))
+    artifacts.write_parquet(tmp_path / "gap.parquet", [made.gap.to_arrow()], made.gap.to_arrow().schema, FACTS)
+    monkeypatch.setenv("COLUMNS", "80")
+    console.stdout.cache_clear()
+    print_gap(tables, SLICES, tmp_path)
+    console.stdout.cache_clear()
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith(" zoo:base-conv-selective ") for line in lines) == 3, "once in each table with a row a model"
+    assert max(map(len, lines[:-1])) <= 80
 
 
 def test_curves_of_all_models_have_one_scale():
@@ -106,8 +174,9 @@ def test_sources_stand_beside_each_other_where_there_are_some():
     assert by_source_table(made_tables(sources=("ALL", "books"))) is None
     assert len(by_source_table(made_tables(), most_rows=1).rows) == 1
     assert "1 smaller" in by_source_table(made_tables(), most_rows=1).caption
-    assert list(gap_tables(made_tables(), SLICES)) == ["gap", "by_source", "by_partition"]
-    assert list(gap_tables(made_tables(models=("a", "b", "c", "d")), SLICES)) == ["gap"], "a column a model: not for many"
+    assert list(gap_tables(made_tables(), SLICES)) == ["gap", "comparators", "by_source", "by_partition"]
+    many = gap_tables(made_tables(models=("a", "b", "c", "d")), SLICES)
+    assert list(many) == ["gap", "comparators", "by_partition"], "a column a model: not for many"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +196,7 @@ def test_long_names_fold_within_80_columns(tmp_path, monkeypatch, capsys, models
     assert lines[-1] == f"Tables (Parquet): {tmp_path}"
     assert max(map(len, lines[:-1])) <= 80
     assert "…" not in out
-    assert out.count("20.0 to 40.0 %") == len(models), "intervals stay whole"
+    assert out.count("20.0 to 40.0 %") == out.count("-0.2 to 3.1 %") == len(models), "intervals stay whole"
     assert sum("█" in line and "▁" in line for line in lines) > 1, "curves"
     assert "".join(models[0].split()) in "".join(out.split()), "its note, folded"
 
@@ -140,4 +209,4 @@ def test_the_largest_source_stands_first_and_shares_are_those_of_ar_hits():
     assert [row[:3] for row in by_source_table(tables).rows] == [["b", "30", "25.00 %"], ["c", "20", "25.00 %"], ["a", "10", "25.00 %"]]
     caption = gap_table(tables, SLICES).caption
     assert caption.startswith("AR hits are 25.00 % of 60 tokens.")
-    assert caption.endswith("Intervals: 20 documents resampled (effective number 18.2).")
+    assert caption.splitlines()[0].endswith("Intervals: 20 documents resampled (effective number 18.2).")

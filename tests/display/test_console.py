@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from recallkit.display import console
 from recallkit.display.console import print_line, print_table, sparkline
-from recallkit.display.tables import Table
+from recallkit.display.tables import Struck, Table
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 VALUES = st.lists(st.one_of(st.none(), st.floats(-1e300, 1e300), st.just(math.inf), st.just(math.nan)), max_size=12)
@@ -129,3 +129,12 @@ def test_one_line_is_free_between_tables(printed):
     starts = [number for number, line in enumerate(lines) if line in ("plain", "captioned")]
     assert len(starts) == 3
     assert [lines[start - 2 : start] for start in starts[1:]] == [["below", ""], ["x", ""]]
+
+
+def test_a_figure_that_means_nothing_is_struck_out_with_colours_and_without(printed):
+    table = Table("t", ["model", "share"], [["a", Struck("-252.7 %")], ["b", "3.1 %"]])
+    plain = printed(print_table, table)
+    assert [line.split()[1:] for line in plain if line.startswith((" a", " b"))] == [["~~-252.7", "%~~"], ["3.1", "%"]]
+    coloured = "\n".join(printed(print_table, table, force_color=True))
+    assert "\x1b[9m~~-252.7 %~~\x1b[0m" in coloured
+    assert coloured.count("\x1b[9m") == 1

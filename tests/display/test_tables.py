@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from recallkit.display.tables import LATEX_HEAD, MARKDOWN_HEAD, Table
+from recallkit.display.tables import LATEX_HEAD, MARKDOWN_HEAD, Struck, Table
 from recallkit.errors import printable
 
 HOSTILE = [
@@ -32,8 +32,8 @@ class Cells(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.inside = tag in ("td", "th")
-        if self.inside:
+        if tag in ("td", "th"):
+            self.inside = True
             self.cells.append("")
 
     def handle_endtag(self, tag):
@@ -158,6 +158,28 @@ def test_files_begin_as_they_are_known_and_say_what_they_need():
     assert table.latex().startswith(LATEX_HEAD)
     assert "XeLaTeX" in table.latex()
     assert "XeLaTeX" not in Table("t", ["a"], [["modèle – 5 %"]]).latex()
+
+
+def test_figures_that_mean_nothing_are_struck_out_and_no_others():
+    table = Table("t", ["model", "share"], [["a~~b", Struck("-252.7 %")], ["c", "3.1 %"]], groups=[("", 1), ("gap", 1)])
+    assert "| a\\~\\~b | ~~-252.7 %~~ |" in table.markdown()
+    found = rendered(table)
+    assert found.cells[2:] == ["a~~b", "-252.7 %", "c", "3.1 %"]
+    assert found.tags.count("s") == 1
+    source = table.latex()
+    assert r"a\textasciitilde{}\textasciitilde{}b & \recallkitstruck{$-$252.7 \%} \\" in source
+    assert source.count(r"\recallkitstruck{") == 1
+    assert source.count(r"\providecommand{\recallkitstruck}") == 1
+    assert "recallkitstruck" not in Table("t", ["a"], [["1 %"]]).latex()
+
+
+@given(CELLS)
+def test_whatever_is_struck_out_can_be_read(cell):
+    """An empty cell has nothing to strike out, and spaces at an end would keep Markdown from seeing the marks."""
+    shown = f"{cell.strip() or 'x'}."
+    table = Table("t", ["a", "b"], [["x", Struck(f"a{shown}")]])
+    assert rendered(table).cells[-1] == printable(f"a{shown}")
+    assert rendered(table).tags.count("s") == 1
 
 
 def test_the_heads_of_files_are_remarks():

@@ -51,6 +51,16 @@ def test_summarise_slices(hits):
     ]
 
 
+def test_sweep_thresholds():
+    counts = [0, 0, 1, 2, 3, 4, 5, 2**40, 2**40 + 1, 2**62 + 1, 0, 7]
+    repeated = [count != 5 for count in counts]
+    with db.connect() as connection:
+        connection.register("tokens", pl.DataFrame({"repeated": repeated, "train_count": counts}).to_arrow())
+        rows = db.frame(connection, "slices/sweep_thresholds").rows()
+    tokens = {0: 3, 1: 4, 2: 5, 4: 7, 8: 8, 2**40: 9, 2**41: 10, 2**62: 11}
+    assert rows == [(threshold, pytest.approx(number / 12)) for threshold, number in tokens.items()]
+
+
 def test_summarise_scores():
     with db.connect() as connection:
         connection.register("scores", pl.DataFrame({"nll": [1.0, 2.0, 3.0, 6.0], "rank": [0, 1, 0, 7]}).to_arrow())

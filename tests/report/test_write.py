@@ -101,9 +101,10 @@ def test_the_question_and_its_answer(comparison, page):
         interval = f"{100 * row['ci_low']:.1f} to {100 * row['ci_high']:.1f} %"
         share = f"{100 * row['gap_share']:.1f} %"
         if row["gap_share"] >= 0:
-            assert f"{share} (95 % interval {interval}) of this gap is recall." in answer
+            enriched = f"{row['gap_share'] / row['share_of_tokens']:.1f} times their share of the tokens"
+            assert f"{share} (95 % interval {interval}) of this gap lies in AR hits, {enriched}." in answer
         else:
-            assert re.search(rf"none of this (gap|lead) is recall; on AR hits it .* \(share {share}, 95 % interval {interval}\)\.", answer)
+            assert re.search(rf"none of this (gap|lead) lies in AR hits; there it .* \(share {share}, 95 % interval {interval}\)\.", answer)
 
 
 def test_the_method_says_what_makes_it_again(comparison, page):
@@ -111,7 +112,7 @@ def test_the_method_says_what_makes_it_again(comparison, page):
     facts_told = dict(zip(page.texts("dt"), page.texts("dd"), strict=True))
     assert f"{facts['num_rows']:,} predicted tokens in {facts['num_sequences']:,} sequences of up to 64" in facts_told["Text"]
     assert facts_told["Sources (tokens)"].startswith("books ")
-    assert "largest training count 9," in facts_told["AR hits"]
+    assert "largest training count 9 (" in facts_told["AR hits"]
     assert facts["counts"]["id"] in facts_told["Training counts"]
     assert facts["tokenizer"]["digest"] in facts_told["Tokenizer"]
     [commands] = page.texts("pre")
@@ -159,13 +160,20 @@ def doubtful(words, comparison, tmp_path_factory) -> Page:
 
 def test_a_share_without_meaning_is_said_so(doubtful):
     notes = dict(line.split(": ", 1) for line in doubtful.texts("li"))
-    assert notes["same"] == f"the share is meaningless: {NO_GAP}"
-    assert notes["noise"].startswith(f"the share is meaningless: {NOT_TOLD_FROM_ZERO}")
+    assert notes["same"] == f"the share means nothing: {NO_GAP}"
+    assert notes["noise"] == f"the share means nothing: {NOT_TOLD_FROM_ZERO}"
     assert notes["better"] == "model is better than the reference overall: shares are of its lead"
     ppl = doubtful.tables()[TABLE][1][1]
-    assert f"same (perplexity {ppl} against {ppl}): a share of this gap is meaningless" in doubtful.texts("p")[0]
-    assert re.search(r"better \(perplexity .*\): [\d.]+ % \(95 % interval [^)]*\) of this lead is recall\.", doubtful.texts("p")[0])
-    assert len(doubtful.texts("s")) == 3, "the share of `noise`, its interval and the clipped one are struck out; `same` has none"
+    assert f"same (perplexity {ppl} against {ppl}): a share of this gap means nothing" in doubtful.texts("p")[0]
+    assert re.search(
+        r"better \(perplexity .*\): [\d.]+ % \(95 % interval [^)]*\) of this lead lies in AR hits, [\d.]+ times their",
+        doubtful.texts("p")[0],
+    )
+    table, comparators = (doubtful.tables()[name] for name in (TABLE, "What the AR share can be compared with"))
+    noise = next(row for row in table if row[0] == "noise")
+    compared = next(row for row in comparators if row[0] == "noise")
+    assert noise[5] == compared[4] == "–", "a share that means nothing has no interval"
+    assert doubtful.texts("s") == [noise[4], noise[6], *compared[1:4]], "every figure of `noise` is struck out; `same` has none"
 
 
 @pytest.mark.parametrize(
@@ -175,20 +183,20 @@ def test_a_share_without_meaning_is_said_so(doubtful):
             0.3,
             -0.007,
             (-0.02, 0.006),
-            "none of this gap is recall; on AR hits it is not clearly worse (share -0.7 %, 95 % interval -2.0",
+            "none of this gap lies in AR hits; there it is not clearly worse (share -0.7 %, 95 % interval -2.0",
         ),
-        (0.3, -0.2, (-0.3, -0.1), "none of this gap is recall; on AR hits it is better than the reference (share -20.0 %, 95 % interval"),
-        (0.3, 1.2, (1.1, 1.3), "all of this gap is recall; on the other tokens it is better than the reference (share 120.0 %, 95 %"),
-        (0.3, 1.01, (0.9, 1.1), "all of this gap is recall; on the other tokens it is not clearly worse (share 101.0 %"),
-        (-0.3, 0.25, (0.2, 0.3), "25.0 % (95 % interval 20.0 to 30.0 %) of this lead is recall."),
-        (-0.3, -0.2, (-0.3, -0.1), "none of this lead is recall; on AR hits it is worse than the reference (share -20.0 %"),
-        (-0.3, 1.5, (0.8, 1.9), "all of this lead is recall; on the other tokens it is not clearly better (share 150.0 %"),
-        (0.3, 1.2, (None, None), "all of this gap is recall; on the other tokens it is better than the reference (share 120.0 %)."),
-        (0.3, 0.5, (None, None), "perplexity 2.00 against 3.00): 50.0 % of this gap is recall."),
+        (0.3, -0.2, (-0.3, -0.1), "none of this gap lies in AR hits; there it is better than the reference (share -20.0 %, 95 % interval"),
+        (0.3, 1.2, (1.1, 1.3), "all of this gap lies in AR hits; on the other tokens it is better than the reference (share 120.0 %, 95 %"),
+        (0.3, 1.01, (0.9, 1.1), "all of this gap lies in AR hits; on the other tokens it is not clearly worse (share 101.0 %"),
+        (-0.3, 0.25, (0.2, 0.3), "25.0 % (95 % interval 20.0 to 30.0 %) of this lead lies in AR hits, 2.5 times their share of"),
+        (-0.3, -0.2, (-0.3, -0.1), "none of this lead lies in AR hits; there it is worse than the reference (share -20.0 %"),
+        (-0.3, 1.5, (0.8, 1.9), "all of this lead lies in AR hits; on the other tokens it is not clearly better (share 150.0 %"),
+        (0.3, 1.2, (None, None), "all of this gap lies in AR hits; on the other tokens it is better than the reference (share 120.0 %)."),
+        (0.3, 0.5, (None, None), "perplexity 2.00 against 3.00): 50.0 % of this gap lies in AR hits, 5.0 times their share of the tokens."),
     ],
 )
 def test_a_share_below_nothing_or_above_all_is_put_in_words(comparison, delta, share, bounds, said):
-    hits = {"gap_share": share, "ci_low": bounds[0], "ci_high": bounds[1], "note": "what the table says"}
+    hits = {"gap_share": share, "enrichment": 10 * share, "ci_low": bounds[0], "ci_high": bounds[1], "note": "what the table says"}
     totals = {("m", "all"): {"delta_nll": delta, "ppl_model": 2, "ppl_reference": 3}, ("m", "ar_hit"): hits}
     assert said in re.sub("<[^>]*>", "", told.answer(replace(comparison, models=["m"]), totals))
 
@@ -201,7 +209,7 @@ def test_a_comparison_without_ar_hits_has_a_page(comparison, tmp_path):
     put(attribute_gap(corpus.path, paths[0], paths[1:]), tmp_path / "a" / "b", comparison, models=["model"])
     page = Page.read(write_report(tmp_path / "a" / "b").page)
     assert page.texts("p")[0].startswith("model (perplexity ")
-    assert f"is meaningless ({EMPTY_SLICE})" in page.texts("p")[0]
+    assert f"means nothing ({EMPTY_SLICE})" in page.texts("p")[0]
     assert "excerpts" not in [attributes.get("id") for _, attributes, _, _ in page.elements]
 
 

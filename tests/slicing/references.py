@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from recallkit.slicing.label_kernels import NO_DISTANCE
 
 
@@ -34,3 +36,9 @@ def longest_matches_reference(ids: list[int]) -> list[int]:
 def new_tokens_reference(ids: list[int]) -> list[bool]:
     """`new_tokens` of the ids of one sequence."""
     return [token not in ids[:place] for place, token in enumerate(ids) if place]
+
+
+def first_occurrences_reference(ids: list[int]) -> list[int]:
+    """`first_occurrences` of the ids of one sequence, which has a row for every id but the first."""
+    bigrams = list(itertools.pairwise(ids))
+    return [bigrams.index(bigram) for bigram in bigrams]

@@ -177,11 +177,13 @@ def test_names_that_cannot_be_are_refused(given_, message):
 
 
 def test_slices_are_taken_once_and_those_of_every_comparison_not_at_all():
-    assert [slice_.given for slice_ in parse_slices(["copy:k4", "ar_hit", "a=repeated", "copy:k4", "other", "a = repeated", "all"])] == [
+    assert [
+        slice_.given for slice_ in parse_slices(["copy:k4", "ar_hit", "a=repeated", "copy:k4", "other", "a = repeated", "repeated", "all"])
+    ] == [
         "copy:k4",
         "a=repeated",
     ]
-    assert {slice_.name for slice_ in STANDARD} == {"all", "ar_hit", "other"}
+    assert {slice_.name for slice_ in STANDARD} == {"all", "ar_hit", "other", "repeated"}
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=30), min_size=1, max_size=5))

@@ -22,7 +22,7 @@ from recallkit.profiling.run import profile, profile_slices
 from recallkit.recall.run import RecallOptions, evaluate_recall
 from recallkit.recall.stock_tasks import plan_stock
 from recallkit.scoring.run import ScoringOptions
-from recallkit.slicing.run import slice_text
+from recallkit.slicing import RareCount, slice_text
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Journal
 from recallkit.text.open_text import TextOptions
@@ -82,10 +82,11 @@ def make_all(folder: Path) -> None:
     index = write_tokengrams(folder / "index.bin", ids)
     counting.import_counts(index, folder / "index.duckdb", tokenizer=str(folder / "tokenizer.json"), **given)
     slices = folder / "slices"
-    slice_text(valid, slices, counts=folder / "counts.duckdb", seq_len=64)
+    rare = RareCount(1250)  # the default of before there was a rule
+    slice_text(valid, slices, counts=folder / "counts.duckdb", rare=rare, seq_len=64)
     slice_text(valid, folder / "bare", counts=None, seq_len=64)
     gap(MODELS[0], MODELS[1:], slices, options=ScoringOptions(counts=folder / "counts.duckdb"))
-    profile(valid, folder / "profile", counts=folder / "counts.duckdb", seq_len=64)
+    profile(valid, folder / "profile", counts=folder / "counts.duckdb", rare=rare, seq_len=64)
     profile_slices(slices, folder / "profile of slices")
     documents = [
         {"doc_id": f"d{i}", "key": "Name", "value": f" v{i}", "text": f"Name: v{i}\n{text}\nName:"} for i, text in enumerate(texts)
@@ -124,9 +125,18 @@ def made(home, tmp_path_factory) -> dict[str, Any]:
     return json.loads(text)
 
 
+def with_no_more(found: Any, kept: Any) -> Any:
+    """The fields of a manifest, and of the slices in it, that `kept` has: a new field is no harm, but for those of `options`."""
+    if not isinstance(found, dict) or not isinstance(kept, dict):
+        return found
+    common = {name: found[name] for name in kept if name in found}
+    return {name: with_no_more(value, kept[name]) if name == "slices" else value for name, value in common.items()}
+
+
 @pytest.mark.parametrize("what", ["keys", "manifests"])
 def test_manifests_and_keys_are_what_they_were(made, what):
     kept = json.loads(KEPT.read_text(encoding="utf-8"))[what]
     assert set(kept) <= set(made[what]), "a new table is no harm"
     for name in kept:
-        assert made[what][name] == kept[name], name
+        found = made[what][name]
+        assert (found if what == "keys" else with_no_more(found, kept[name])) == kept[name], name

@@ -1,0 +1,153 @@
+"""Which bigrams are rare in training: the papers' rate where the counts resolve it, and a warning where common bigrams are called rare."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from recallkit import config
+from recallkit.display import console
+from recallkit.display.console import abbreviate, percent
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from recallkit.counting.table import CountsTable
+
+PAPERS_RATE = 125.0
+"""Occurrences per billion training tokens: 1,250 in the 10B tokens of Zoology's training (section 3.1 and appendix C.1)."""
+
+LEAST_COUNT = 5
+"""The smallest count that stands for a rate. Where a rate means fewer occurrences, their number is mostly chance: a Poisson count of mean 5
+has a relative standard deviation of 45 %, and which of two bigrams of the same rate is called rare is decided by the sample."""
+
+PAPERS_SHARE = 0.064
+"""AR hits among all tokens at that rate: "approximately 6.4 % of validation tokens" (Zoology, section 3.1 and appendix C.1)."""
+
+COMMON_SHARE = 0.15
+"""Above this share of tokens, more than twice the papers', a warning says that common bigrams are called rare."""
+
+BY_COUNT, BY_RATE, BY_PAPERS, FALLBACK = "count", "rate", "papers", "fallback"
+"""The rules by which a threshold is chosen: --max-count, --max-rate, neither, neither where counts do not resolve the papers' rate."""
+
+RULES = (BY_COUNT, BY_RATE, BY_PAPERS, FALLBACK)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The largest training count that is rare, and how it was chosen: `rule` is one of RULES, None without training counts.
+
+    `rate`: the occurrences per billion training tokens that were given or aimed at; None if a count was given.
+    """
+
+    max_count: int
+    rule: str | None = None
+    rate: float | None = None
+
+    def facts(self) -> dict[str, Any] | None:
+        """The rule as a manifest records it; None without training counts."""
+        return None if self.rule is None else {"rule": self.rule, "rate": self.rate}
+
+
+@dataclass(frozen=True, slots=True)
+class RareCount:
+    """What counts as rare in training: at most `max_count` times, or at most `max_rate` times per billion training tokens.
+
+    With neither, at most PAPERS_RATE times per billion tokens, or LEAST_COUNT times where that is less.
+    """
+
+    max_count: int | None = None
+    max_rate: float | None = None
+
+    def resolve(self, counts: CountsTable | None) -> Threshold:
+        """The threshold for these counts. Raises UserError for a rate without counts, or one that is less than one occurrence.
+
+        Without `counts` nothing is labelled as rare, and the threshold is of no consequence.
+        """
+        if self.max_rate is None:
+            return self._default(counts) if self.max_count is None else Threshold(self.max_count, None if counts is None else BY_COUNT)
+        if counts is None:
+            raise UserError("a rate needs the number of training tokens", where="--max-rate", remedy="give --counts")
+        expected = self.max_rate * counts.num_tokens / 1e9
+        if expected < 1:
+            tokens = f"{abbreviate(counts.num_tokens)} training tokens"
+            told = f"{self.max_rate:g} occurrences per billion are {expected:.2g} in {tokens}, less than one"
+            raise UserError(told, where="--max-rate", remedy="count more text, or give --max-count")
+        return Threshold(int(expected), BY_RATE, self.max_rate)
+
+    @staticmethod
+    def _default(counts: CountsTable | None) -> Threshold:
+        if counts is None:
+            return Threshold(config.MAX_COUNT)
+        expected = papers_count(counts.num_tokens)
+        return Threshold(max(expected, LEAST_COUNT), BY_PAPERS if expected >= LEAST_COUNT else FALLBACK, PAPERS_RATE)
+
+
+BY_DEFAULT = RareCount()
+
+
+def note_threshold(threshold: Threshold, counts: CountsTable | None) -> None:
+    """A line on stderr if a threshold was not given as a count: what it is, why, and the rate that it means."""
+    if counts is not None and (line := _told(threshold, counts.num_tokens)):
+        console.note(line)
+
+
+def _told(threshold: Threshold, num_tokens: int) -> str | None:
+    if threshold.rule == BY_COUNT or (threshold.rule == BY_RATE and threshold.max_count >= LEAST_COUNT):
+        return None
+    most = f"rare: seen at most {threshold.max_count:,} times in {abbreviate(num_tokens)} training tokens"
+    if threshold.rule == BY_PAPERS:
+        return f"{most}, the papers' {PAPERS_RATE:g} a billion (--max-count and --max-rate choose another threshold)"
+    if threshold.rule == BY_RATE:
+        return f"{most}: counts below {LEAST_COUNT} are mostly chance; count more text"
+    return (
+        f"{most}, {abbreviate(per_billion(threshold.max_count, num_tokens))} a billion: the papers' {PAPERS_RATE:g} would be "
+        f"{_times(PAPERS_RATE, num_tokens)}, and counts below {LEAST_COUNT} are mostly chance; count more text, or give --max-count"
+    )
+
+
+def papers_count(num_tokens: int) -> int:
+    """The largest count that is rare at the papers' rate in `num_tokens` training tokens."""
+    return int(PAPERS_RATE * num_tokens / 1e9)
+
+
+def per_billion(count: int, num_tokens: int) -> float:
+    """A training count as occurrences per billion training tokens."""
+    return count / max(1, num_tokens) * 1e9
+
+
+def _times(rate: float, num_tokens: int) -> str:
+    """The occurrences that a rate means in `num_tokens` training tokens, in words."""
+    return f"{rate * num_tokens / 1e9:.2g} times"
+
+
+def rate_and_rule(labels: Mapping[str, Any]) -> str:
+    """The threshold of a manifest of labels with training counts as a rate, and the rule by which it was chosen, if it is recorded."""
+    tokens = labels["counts"]["num_tokens"]
+    rate = f"{abbreviate(per_billion(labels['max_count'], tokens))} a billion"
+    chosen = labels.get("threshold") or {}
+    return rate + {
+        BY_COUNT: ", as given",
+        BY_RATE: ", as given",
+        BY_PAPERS: ", the papers' rate",
+        FALLBACK: f"; the papers' {PAPERS_RATE:g} would be {_times(PAPERS_RATE, tokens)}",
+    }.get(chosen.get("rule", ""), "")
+
+
+def common_warning(share: float | None, shares: Iterable[tuple[int, float]], num_tokens: int) -> str | None:
+    """One line where AR hits are more than COMMON_SHARE of tokens, with the threshold that gives about the papers' share; else None.
+
+    `share`: AR hits among all tokens (None if not known); `shares`: thresholds, and what `share` would be at each.
+    The threshold proposed is the power of two, or 0, whose share is nearest to PAPERS_SHARE in ratio, if one gives at most COMMON_SHARE.
+    """
+    if share is None or share <= COMMON_SHARE:
+        return None
+    near = [(abs(math.log(at / PAPERS_SHARE)), most, at) for most, at in shares if not most & (most - 1) and 0 < at <= COMMON_SHARE]
+    found = f"AR hits are {percent(share)} of tokens ({percent(PAPERS_SHARE)} in Zoology)"
+    warning = f"Warning: {found}: this threshold calls common bigrams rare"
+    if not near:
+        return f"{warning}. Count more training text."
+    _, most, at = min(near)
+    return f"{warning}. --max-count {most} ({abbreviate(per_billion(most, num_tokens))} a billion) gives {percent(at)}."

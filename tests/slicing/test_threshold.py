@@ -1,0 +1,214 @@
+"""Which bigrams are rare: the papers' rate where the counts resolve it, given counts and rates, and the warning about common ones."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import recallkit
+from recallkit import counting, slicing
+from recallkit.errors import UserError
+from recallkit.slicing.threshold import LEAST_COUNT, RareCount, Threshold, common_warning, note_threshold
+from recallkit.slicing.view import what_is_rare
+from recallkit.storage import artifacts
+from recallkit.text.open_text import TextOptions
+from tests.conftest import made_up_texts, write_jsonl
+
+
+def of(num_tokens: int) -> SimpleNamespace:
+    return SimpleNamespace(num_tokens=num_tokens)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "found"),
+    [
+        (10_000_000_000, Threshold(1250, "papers", 125.0)),  # Zoology's own
+        (1_000_000_000, Threshold(125, "papers", 125.0)),
+        (40_000_000, Threshold(5, "papers", 125.0)),
+        (39_999_999, Threshold(5, "fallback", 125.0)),
+        (3_000_000, Threshold(5, "fallback", 125.0)),
+        (0, Threshold(5, "fallback", 125.0)),
+    ],
+)
+def test_the_papers_rate_where_it_is_resolved(num_tokens, found):
+    assert RareCount().resolve(of(num_tokens)) == found
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 10**13), st.integers(0, 10**9))
+def test_more_training_text_never_lowers_the_default(num_tokens, more):
+    fewer, greater = RareCount().resolve(of(num_tokens)).max_count, RareCount().resolve(of(num_tokens + more)).max_count
+    assert LEAST_COUNT <= fewer <= greater
+    assert greater == LEAST_COUNT or greater / (num_tokens + more) <= 125 / 1e9
+
+
+def test_what_is_given_is_kept():
+    assert RareCount(0).resolve(of(10**10)) == Threshold(0, "count")
+    assert RareCount(max_rate=200.0).resolve(of(3 * 10**7)) == Threshold(6, "rate", 200.0)
+    assert RareCount(max_rate=1.0).resolve(of(10**9)) == Threshold(1, "rate", 1.0)
+    assert RareCount().resolve(None).facts() is None
+    assert RareCount(3).resolve(None) == Threshold(3)
+
+
+@pytest.mark.parametrize(("rate", "num_tokens"), [(125.0, 7_999_999), (0.0, 10**10), (0.99, 10**9)])
+def test_a_rate_of_less_than_one_occurrence_is_no_threshold(rate, num_tokens):
+    with pytest.raises(UserError, match="less than one") as raised:
+        RareCount(max_rate=rate).resolve(of(num_tokens))
+    assert raised.value.where == "--max-rate"
+    assert "count more text" in raised.value.remedy
+    assert "--max-count" in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("rare", "num_tokens", "parts"),
+    [
+        (RareCount(), 10**10, ["at most 1,250 times in 10B training tokens", "the papers' 125 a billion"]),
+        (RareCount(), 3 * 10**6, ["at most 5 times in 3M", "1.67k a billion", "125 would be 0.38 times", "count more text"]),
+        (RareCount(max_rate=1000.0), 3 * 10**6, ["at most 3 times in 3M", "mostly chance"]),
+        (RareCount(max_rate=2000.0), 3 * 10**6, []),
+        (RareCount(1), 3 * 10**6, []),
+    ],
+)
+def test_a_threshold_that_was_chosen_is_one_line_on_stderr(capsys, rare, num_tokens, parts):
+    note_threshold(rare.resolve(of(num_tokens)), of(num_tokens))
+    told = capsys.readouterr().err
+    assert told.count("recallkit: ") == len(parts[:1])
+    told = " ".join(told.split())
+    assert all(part in told for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "shown"),
+    [
+        (None, "(1.67k a billion)."),
+        ({"rule": "count", "rate": None}, "(1.67k a billion, as given)."),
+        ({"rule": "rate", "rate": 1700.0}, "(1.67k a billion, as given)."),
+        ({"rule": "papers", "rate": 125.0}, "(1.67k a billion, the papers' rate)."),
+        ({"rule": "fallback", "rate": 125.0}, "(1.67k a billion; the papers' 125 would be 0.38 times)."),
+        ({"rule": "of a later version"}, "(1.67k a billion)."),
+    ],
+)
+def test_the_rule_stands_beside_the_threshold(threshold, shown):
+    facts = {"counts": {"num_tokens": 3_000_000}, "max_count": 5}
+    assert what_is_rare(facts if threshold is None else {**facts, "threshold": threshold}).endswith(shown)
+
+
+SHARES = [(0, 0.01), (1, 0.03), (2, 0.055), (4, 0.08), (7, 0.064), (8, 0.14), (16, 0.3)]
+
+
+@pytest.mark.parametrize(
+    ("share", "shares", "shown"),
+    [
+        (None, SHARES, None),
+        (0.15, SHARES, None),
+        (0.151, SHARES, "--max-count 2 (2k a billion) gives 5.5 %"),  # log(6.4 / 5.5) < log(8 / 6.4); 7 is no power of two
+        (0.3, [(0, 0.0), (1, 0.03), (2, 0.14)], "--max-count 1 (1k a billion) gives 3.0 %"),  # by ratio, not by difference
+        (0.3, [(0, 0.149), (1, 0.2)], "--max-count 0 (0 a billion) gives 14.9 %"),
+        (0.3, [(0, 0.2), (1, 0.3)], "Count more training text"),
+        (0.3, [(0, 0.0), (1, 0.3)], "Count more training text"),
+    ],
+)
+def test_common_bigrams_called_rare_are_warned_of(share, shares, shown):
+    warning = common_warning(share, shares, 10**6)
+    assert (warning is None) == (shown is None)
+    if shown is not None:
+        assert f"AR hits are {100 * share:.1f} % of tokens (6.4 % in Zoology)" in warning
+        assert shown in warning
+        assert "\n" not in warning
+
+
+# ------------------------------------------------------------------------------------------------------ with real labels
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A text that repeats itself and counts of little text: every repeated bigram is rare."""
+    folder = tmp_path_factory.mktemp("common")
+    write_jsonl(folder / "text.jsonl", made_up_texts(30, 100, seed=5))
+    train = write_jsonl(folder / "train.jsonl", made_up_texts(4, 30, seed=6))
+    counting.count(TextOptions([str(train)], "train"), folder / "counts.duckdb")
+    return folder
+
+
+@pytest.fixture
+def invoke(run):
+    """(exit code, stdout, stderr) of a command."""
+
+    def call(*arguments):
+        done = run(*arguments)
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+def slice_into(made, name, *given):
+    counts = "--counts", made / "counts.duckdb"
+    return "slice", made / "text.jsonl", *counts, "--seq-len", 512, "-o", made / name, *given
+
+
+def test_the_default_is_recorded_reused_and_warned_of(invoke, made):
+    status, out, err = invoke(*slice_into(made, "slices"), "--json")
+    found, manifest = json.loads(out), artifacts.read_manifest(made / "slices" / "tokens.parquet")
+    assert status == 0
+    assert manifest["max_count"] == found["max_count"] == LEAST_COUNT
+    assert manifest["threshold"] == found["threshold"] == {"rule": "fallback", "rate": 125.0}
+    assert "at most 5 times" in err
+    assert found["by_source"][0]["ar_hit_share"] > 0.15
+    tokens = pl.read_parquet(made / "slices" / "tokens.parquet")
+    proposed = int(found["warning"].split("--max-count ")[1].split()[0])
+    share = (tokens["repeated"] & (tokens["train_count"] <= proposed)).mean()
+    assert f"gives {100 * share:.1f} %" in found["warning"]
+    made_at = (made / "slices" / "tokens.parquet").stat().st_mtime_ns
+    _, table, err = invoke(*slice_into(made, "slices", "--max-count", LEAST_COUNT))
+    assert "reused" in err, "the same threshold, however it was chosen, is the same result"
+    assert (made / "slices" / "tokens.parquet").stat().st_mtime_ns == made_at
+    assert found["warning"] in " ".join(table.split())
+
+
+def test_labels_of_another_threshold_are_not_reused(invoke, made):
+    assert invoke(*slice_into(made, "old", "--max-count", 1250))[0] == 0
+    status, _, err = invoke(*slice_into(made, "old"))
+    assert status == 1
+    assert "already made with other options (differs in max_count)" in " ".join(err.split())
+
+
+def test_a_rate_of_little_text_is_one_line(invoke, made):
+    status, out, err = invoke(*slice_into(made, "rate", "--max-rate", 125))
+    assert (status, out) == (1, "")
+    assert "less than one" in " ".join(err.split())
+    assert not (made / "rate").exists(), "before any work"
+
+
+def test_the_gap_warns_as_the_slices_do(invoke, made):
+    invoke(*slice_into(made, "gap"))
+    sliced = json.loads(invoke(*slice_into(made, "gap"), "--json")[1])
+    status, out, _ = invoke("gap", "control:recall", "control:bigram", "--slices", made / "gap", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert {name: found[name] for name in ("max_count", "threshold", "warning")} == {
+        name: sliced[name] for name in ("max_count", "threshold", "warning")
+    }
+    comparison = recallkit.read_comparison(made / "gap")
+    assert comparison.manifest["slices"]["threshold"] == {"rule": "fallback", "rate": 125.0}
+    table = invoke("gap", "control:recall", "control:bigram", "--slices", made / "gap")[1]
+    assert found["warning"] in " ".join(table.split())
+
+
+def test_without_counts_there_is_no_threshold(made):
+    text = TextOptions([str(made / "text.jsonl")], "validation")
+    manifest = slicing.slice_text(text, made / "bare", counts=None, seq_len=64)
+    assert (manifest["max_count"], manifest["threshold"]) == (1250, None), "as labels of before there was a rule"
+
+
+def test_the_built_in_slices_say_nothing_of_their_threshold(made, home, capsys):
+    """`quiet`: nobody chose it."""
+    text = TextOptions([str(made / "text.jsonl")], "validation")
+    slicing.slice_text(text, made / "quiet", counts=made / "counts.duckdb", seq_len=64, quiet=True)
+    assert "rare" not in capsys.readouterr().err
+    slicing.slice_text(text, made / "loud", counts=made / "counts.duckdb", seq_len=64)
+    assert "rare: seen at most 5 times" in capsys.readouterr().err
