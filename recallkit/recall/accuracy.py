@@ -160,15 +160,17 @@ def _effective_rows(of_a_row: np.ndarray, variance: np.ndarray, rows: np.ndarray
     least = effective_number(rows)
     known = (of_a_row > 0) & (variance > 0)
     found = np.divide(of_a_row, variance, where=known, out=least.copy())
-    return np.clip(found, least, np.maximum(least, rows.sum(axis=0) / _LEAST_DESIGN_EFFECT))
+    number: np.ndarray = np.clip(found, least, np.maximum(least, rows.sum(axis=0) / _LEAST_DESIGN_EFFECT))
+    return number
 
 
 def _student(effective: np.ndarray) -> np.ndarray:
     """The quantile of Student's t (m,) of `effective` - 1 degrees of freedom: without bound for a single document, and kept finite."""
     import numpy as np
-    from scipy.special import stdtrit
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-    return -stdtrit(np.maximum(effective - 1.0, 0.1), (1.0 - _CONFIDENCE) / 2.0)
+    quantile: np.ndarray = -stdtrit(np.maximum(effective - 1.0, 0.1), (1.0 - _CONFIDENCE) / 2.0)
+    return quantile
 
 
 def _but_the_reference(bounds: np.ndarray) -> np.ndarray:
