@@ -105,7 +105,7 @@ def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
         by_distance = _bucket(connection, queries)
     facts = [_facts(model, pairs, models[0], file.queries) for (model, pairs), file in files.items()]
     intervals = [
-        row for (pairs,), of_pairs in samples.group_by("pairs", maintain_order=True) for row in _intervals(of_pairs, models, pairs)
+        row for (pairs,), of_pairs in samples.group_by("pairs", maintain_order=True) for row in sample_intervals(of_pairs, models, pairs)
     ]
     mqar = summary.join(pl.DataFrame(facts), on=["model", "pairs"], validate="1:1").join(
         pl.DataFrame(intervals, infer_schema_length=None), on=["model", "pairs"], validate="1:1"
@@ -149,8 +149,11 @@ def _facts(model: str, pairs: int, reference: str, queries: Path) -> dict[str, A
     return {"model": model, "pairs": pairs, "reference": reference, **kept, "tokenizer": manifest["tokenizer"]["name"]}
 
 
-def _intervals(samples: pl.DataFrame, models: Sequence[str], pairs: Any) -> list[dict[str, Any]]:
-    """Intervals and differences for one number of pairs, one row per model; those of an accuracy are score intervals, of an NLL t's."""
+def sample_intervals(samples: pl.DataFrame, models: Sequence[str], pairs: Any) -> list[dict[str, Any]]:
+    """Intervals and differences for one number of `pairs`, one row per model; `samples` as queries/mqar/sum_samples.sql makes them.
+
+    Those of an accuracy are score intervals, those of an NLL t intervals.
+    """
     by_model = samples.partition_by("model", as_dict=True)
     sums = {name: _by_sequence([by_model[model,] for model in models], name) for name in _SUMS}
     rows: list[dict[str, Any]] = [{"model": model, "pairs": pairs} for model in models]
