@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,10 @@ class Population:
 
 
 def populations_of_profile(data: Path, _: Path, limit: int | None) -> Iterator[Population]:
-    """Documents of the validation shard, each cut into sequences of its own; labels by the zoo's counts."""
+    """Documents of the validation shard, each cut into sequences of its own, and up to the first 4,096 tokens of each; the zoo's counts.
+
+    Whole documents differ ten-thousandfold in size: 20 of them are as few as 3 of equal size, most often.
+    """
     from recallkit import builtin, profiling
     from recallkit.counting.table import open_counts
     from recallkit.profiling.tables import LabelledRows, Labeller, ProfileSums, make_tables
@@ -59,7 +62,7 @@ def populations_of_profile(data: Path, _: Path, limit: int | None) -> Iterator[P
     )
     x_min = 32  # one beginning of all tails: the intervals are for a given one
 
-    def population(seq_len: int) -> Population:
+    def population(seq_len: int, most: int | None) -> Population:
         encoded = opened.encoded(Position())
         parts = [
             labeller.label(block.ids, block.offsets, block.documents, block.sources)
@@ -69,7 +72,8 @@ def populations_of_profile(data: Path, _: Path, limit: int | None) -> Iterator[P
         whole = {f.name: np.concatenate([getattr(rows, f.name) for rows in parts]) for f in fields(LabelledRows) if f.name != "names"}
         starts = np.flatnonzero(np.diff(whole["document"], prepend=-1))
         ends = np.append(starts[1:], len(whole["document"]))
-        whole["source"] = np.zeros(ends[-1], np.int32)
+        ends = ends if most is None else np.minimum(ends, starts + most)
+        whole["source"] = np.zeros(len(whole["document"]), np.int32)
 
         def measure(documents: np.ndarray) -> Figures:
             rows = np.concatenate([np.arange(starts[d], ends[d]) for d in documents])
@@ -80,15 +84,18 @@ def populations_of_profile(data: Path, _: Path, limit: int | None) -> Iterator[P
             tables = make_tables(sums, knows_hits=True, x_min=x_min)
             row = tables.profile.row(0, named=True)
             shown = ("repeated_bigrams", "distinct_bigrams", "repeated_share", "ar_hit_share")
-            figures = {name: (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"]) for name in shown}
+            figures: dict[str, Any] = {"effective documents": (row["effective_documents"], None, None)}
+            figures |= {name: (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"]) for name in shown}
             for row in tables.fits.filter(source="ALL").iter_rows(named=True):
                 figures[f"alpha of {row['kind']}"] = (row["alpha"], row["alpha_ci_low"], row["alpha_ci_high"])
             return figures
 
-        return Population(f"profile, sequences of {seq_len}", len(starts) if limit is None else limit, measure)
+        cut = "" if most is None else f", at most {most:,} tokens of a document"
+        return Population(f"profile, sequences of {seq_len}{cut}", len(starts) if limit is None else limit, measure)
 
     for seq_len in (256, 2048):
-        yield population(seq_len)
+        for most in (4096, None):
+            yield population(seq_len, most)
 
 
 SHARES = (0.005, 0.02, 0.1, 0.5, 0.98)
@@ -187,20 +194,22 @@ KINDS: Mapping[str, Callable[[Path, Path, int | None], Iterator[Population]]] = 
 
 @dataclass
 class Coverage:
-    """Of a figure and a number of documents: draws, those without an interval, those that contain the truth, all widths."""
+    """Of a figure and a number of documents: draws, those without an interval, those that contain the truth, all widths and figures."""
 
     draws: int = 0
     missing: int = 0
     covered: int = 0
-    widths: list[float] | None = None
+    widths: list[float] = field(default_factory=list)
+    figures: list[float] = field(default_factory=list)
 
-    def add(self, truth: float, low: float | None, high: float | None) -> None:
+    def add(self, truth: float, figure: float | None, low: float | None, high: float | None) -> None:
         self.draws += 1
+        self.figures += [] if figure is None else [figure]
         if low is None or high is None or np.isnan(low) or np.isnan(high):
             self.missing += 1
             return
         self.covered += low <= truth <= high
-        self.widths = [*(self.widths or []), high - low]
+        self.widths.append(high - low)
 
     @property
     def share(self) -> float:
@@ -210,16 +219,16 @@ class Coverage:
 
 def simulate(population: Population, numbers: list[int], draws: int, seed: int = 0) -> dict[str, tuple[float, dict[int, Coverage]]]:
     """Each figure of a population: its truth, and its coverage by the number of documents that were drawn."""
-    truth = {name: found for name, (found, _, _) in population.measure(np.arange(population.size)).items()}
+    figures = population.measure(np.arange(population.size))
+    truth = {name: float(found) for name, (found, _, _) in figures.items() if found is not None}
     coverage: dict[str, dict[int, Coverage]] = {name: defaultdict(Coverage) for name in truth}
     for number in numbers:
         rng = np.random.default_rng([seed, number])
         for _ in range(draws):
             drawn = population.measure(rng.integers(0, population.size, number))
             for name in coverage:
-                _, low, high = drawn.get(name, (None, None, None))
-                coverage[name][number].add(float(truth[name] or 0.0), low, high)
-    return {name: (float(truth[name] or np.nan), coverage[name]) for name in coverage}
+                coverage[name][number].add(truth[name], *drawn.get(name, (None, None, None)))
+    return {name: (truth[name], coverage[name]) for name in coverage}
 
 
 def main() -> None:
@@ -252,9 +261,9 @@ def table_of(found: Mapping[str, tuple[float, Mapping[int, Coverage]]], numbers:
 
 def cell(coverage: Coverage) -> str:
     missing = f", {coverage.missing} without" if coverage.missing else ""
-    return f"{100 * coverage.share:.1f} ({np.median(coverage.widths):.3g}){missing}" if coverage.widths else "no interval"
-
-
+    if not coverage.widths:
+        return f"median {np.median(coverage.figures):.3g}" if coverage.figures else "–"
+    return f"{100 * coverage.share:.1f} ({np.median(coverage.widths):.3g}){missing}"
 
 
 if __name__ == "__main__":
