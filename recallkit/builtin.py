@@ -21,8 +21,9 @@ from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import BUILTIN
 
 TRAINING_TEXT = TextOptions(("demo:train",), "train")
-VALIDATION_TEXT = TextOptions(("demo:validation",), "validation", limit_tokens=100_000)
-"""A sample that all models of the zoo score quickly; documents of the demo text are in hash order, so the first are a sample."""
+VALIDATION_TEXT = TextOptions(("demo:validation",), "validation")
+SAMPLE_TEXT = TextOptions(("demo:sample",), "validation")
+"""A passage of each document of the validation text, which all models of the zoo score quickly."""
 
 MODELS = tuple(f"{zoo.PREFIX}{name}" for name in zoo.ARCHITECTURES)
 """The models that `gap` compares by default, the reference first."""
@@ -33,8 +34,8 @@ RECALL_MODELS = ("control:copy", "control:recall", "control:unigram")
 LIKELIHOOD_MODELS = RECALL_MODELS[1:]
 """Those of them that have likelihoods, which lm-eval's own tasks need."""
 
-_LAYOUT = 2
-"""Version of the cache folder's contents; since 2, slices have `match_length`."""
+_LAYOUT = 3
+"""Version of the cache folder's contents; since 2, slices have `match_length`, since 3 they are of all documents."""
 
 
 def folder() -> Path:
@@ -54,10 +55,10 @@ def counts(*, force: bool = False) -> Path:
 
 
 def slices(*, force: bool = False) -> Path:
-    """The slice directory of the validation text, made if it is missing, or with `force`."""
+    """The slice directory of the sample, made if it is missing, or with `force`."""
     path = folder() / "slices"
     if force or not (path / "tokens.parquet").exists():
-        slicing.slice_text(VALIDATION_TEXT, path, counts=counts(force=force), seq_len=config.BUILTIN_SEQ_LEN, force=force, quiet=True)
+        slicing.slice_text(SAMPLE_TEXT, path, counts=counts(force=force), seq_len=config.BUILTIN_SEQ_LEN, force=force, quiet=True)
     return path
 
 
@@ -120,7 +121,7 @@ def resolve_slice_defaults(
     is_ours = not text.sources and text.tokenizer is None
     text = replace(text, sources=tuple(text.sources) or VALIDATION_TEXT.sources, default_split=VALIDATION_TEXT.default_split)
     return Slicing(
-        text=VALIDATION_TEXT if is_sample else text,
+        text=SAMPLE_TEXT if is_sample else text,
         out=results_folder(name, out, is_builtin=is_sample),
         counts=counts() if counts_file is None and is_ours else counts_file,
         rare=slicing.RareCount(max_count, max_rate),

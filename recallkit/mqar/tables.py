@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.bootstrap import number_or_none, resample_totals
+from recallkit.attribution.bootstrap import number_or_none
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.errors import UserError
-from recallkit.recall.accuracy import spread
+from recallkit.recall.accuracy import mean_bounds, mean_difference_bounds, share_bounds, share_difference_bounds
 from recallkit.storage import artifacts, db, schemas
 from recallkit.storage.journal import read_part
 
@@ -22,17 +22,11 @@ if TYPE_CHECKING:
 
     from recallkit.mqar.sequences import MqarAnswers
 
-_NUM_RESAMPLES = 2000
-
 _SUMS = ("ar_tokens", "ar_right", "ar_nats", "filler_tokens", "filler_right", "filler_nats")
 """Columns of queries/mqar/sum_samples.sql that are summed over sequences."""
 
-_SHARES = {
-    "accuracy": ("ar_right", "ar_tokens"),
-    "ar_nll": ("ar_nats", "ar_tokens"),
-    "filler_accuracy": ("filler_right", "filler_tokens"),
-    "filler_nll": ("filler_nats", "filler_tokens"),
-}
+_SHARES = {"accuracy": ("ar_right", "ar_tokens"), "filler_accuracy": ("filler_right", "filler_tokens")}
+_MEANS = {"ar_nll": ("ar_nats", "ar_tokens"), "filler_nll": ("filler_nats", "filler_tokens")}
 """Each quantity with an interval: (numerator, denominator) among those sums."""
 
 
@@ -81,8 +75,9 @@ class MqarTables:
     """Models compared on MQAR, the first as the reference. Accuracies are fractions, NLLs nats per token, ppl exp of them.
 
     mqar: model x pairs. `accuracy`, `ar_nll`, `ar_ppl` of the queried values, `filler_*` of the filler in the tail (null if there is
-    none); NAME_low and NAME_high: 95 % intervals by resampling sequences; NAME_difference with its interval: to the reference
-    on the same sequences. Null if all resamples agree. The interval of a perplexity is exp of its NLL's.
+    none); NAME_low and NAME_high: 95 % intervals, of which sequences are the units (recall.accuracy); NAME_difference with its
+    interval: to the reference on the same sequences, null for the reference. Of a single sequence NLLs have no interval. The
+    interval of a perplexity is exp of its NLL's.
     by_distance: model x pairs x bucket (`low`..`high` ids from the pair's key to the query's, both included).
     """
 
@@ -110,7 +105,7 @@ def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
         by_distance = _bucket(connection, queries)
     facts = [_facts(model, pairs, models[0], file.queries) for (model, pairs), file in files.items()]
     intervals = [
-        row for (pairs,), of_pairs in samples.group_by("pairs", maintain_order=True) for row in _intervals(of_pairs, models, pairs)
+        row for (pairs,), of_pairs in samples.group_by("pairs", maintain_order=True) for row in sample_intervals(of_pairs, models, pairs)
     ]
     mqar = summary.join(pl.DataFrame(facts), on=["model", "pairs"], validate="1:1").join(
         pl.DataFrame(intervals, infer_schema_length=None), on=["model", "pairs"], validate="1:1"
@@ -154,28 +149,37 @@ def _facts(model: str, pairs: int, reference: str, queries: Path) -> dict[str, A
     return {"model": model, "pairs": pairs, "reference": reference, **kept, "tokenizer": manifest["tokenizer"]["name"]}
 
 
-def _intervals(samples: pl.DataFrame, models: Sequence[str], pairs: Any) -> list[dict[str, Any]]:
-    """Intervals and differences for one number of pairs, one row per model, all from the same resamples."""
-    import numpy as np
+def sample_intervals(samples: pl.DataFrame, models: Sequence[str], pairs: Any) -> list[dict[str, Any]]:
+    """Intervals and differences for one number of `pairs`, one row per model; `samples` as queries/mqar/sum_samples.sql makes them.
 
+    Those of an accuracy are score intervals, those of an NLL t intervals.
+    """
     by_model = samples.partition_by("model", as_dict=True)
-    sums = np.stack([by_model[model,].sort("sample").select(_SUMS).to_numpy().astype(np.float64) for model in models], axis=1)
-    totals = resample_totals(sums.reshape(len(sums), -1), _NUM_RESAMPLES, seed=0).reshape(-1, *sums.shape[1:])
+    sums = {name: _by_sequence([by_model[model,] for model in models], name) for name in _SUMS}
     rows: list[dict[str, Any]] = [{"model": model, "pairs": pairs} for model in models]
-    for name, (above, below) in _SHARES.items():
-        found, resampled = (_share(array, above, below) for array in (sums.sum(axis=0), totals))
-        _put(rows, name, None, spread(resampled)[1])
-        _put(rows, f"{name}_difference", found - found[0], spread(resampled - resampled[:, :1])[1])
+    kinds = ((_SHARES, share_bounds, share_difference_bounds), (_MEANS, mean_bounds, mean_difference_bounds))
+    for named, bounds, difference_bounds in kinds:
+        for name, (above, below) in named.items():
+            found = _ratio(sums[above], sums[below])
+            _put(rows, name, None, bounds(sums[above], sums[below]))
+            _put(rows, f"{name}_difference", found - found[0], difference_bounds(sums[above], sums[below]))
     return rows
 
 
-def _share(sums: np.ndarray, above: str, below: str) -> np.ndarray:
-    """The ratio of two sums, of sums (..., m, 6); NaN if the denominator is 0."""
+def _by_sequence(of_models: Sequence[pl.DataFrame], name: str) -> np.ndarray:
+    """A sum of every sequence (row) and model (column), float64."""
+    import numpy as np
+
+    return np.column_stack([frame.sort("sample")[name].to_numpy().astype(np.float64) for frame in of_models])
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """The ratio of two totals over sequences, by model; NaN if the denominator is 0."""
     import numpy as np
 
     with np.errstate(invalid="ignore"):
-        share: np.ndarray = sums[..., _SUMS.index(above)] / sums[..., _SUMS.index(below)]
-    return share
+        ratio: np.ndarray = above.sum(axis=0) / below.sum(axis=0)
+    return ratio
 
 
 def _put(rows: Sequence[dict[str, Any]], name: str, values: np.ndarray | None, bounds: np.ndarray) -> None:

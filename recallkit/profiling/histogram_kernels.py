@@ -27,7 +27,7 @@ PLACED_TOKENS, PLACED_CONTENT_TOKENS, PLACED_REPEATED, PLACED_CONTENT_REPEATED, 
 
 @dataclass(frozen=True, slots=True)
 class Histograms:
-    """Sums over tokens: s sources, g groups of sequences, c ranges of distances (between cuts), p buckets of positions.
+    """Sums over tokens: s sources, g groups of documents, c ranges of distances (between cuts), p buckets of positions.
 
     Sums of range c are over distances cuts[c] <= d < cuts[c + 1]; ln d is added in the order of the tokens, so that the sums
     are bit-identical however a stream was divided.
@@ -38,6 +38,8 @@ class Histograms:
     cut_counts: np.ndarray  # (s, NUM_KINDS, g, c) int64
     cut_logs: np.ndarray  # (s, NUM_KINDS, g, c) float64
     positions: np.ndarray  # (s, p, NUM_PLACED) int64
+    documents: np.ndarray  # (s,) int64, documents that have ended
+    squared_sizes: np.ndarray  # (s,) float64, the sum of the squares of their tokens
 
     @classmethod
     def zeros(cls, num_sources: int, num_groups: int, x_max: int, num_cuts: int, num_buckets: int) -> Histograms:
@@ -48,6 +50,8 @@ class Histograms:
             np.zeros((num_sources, NUM_KINDS, num_groups, num_cuts), np.int64),
             np.zeros((num_sources, NUM_KINDS, num_groups, num_cuts), np.float64),
             np.zeros((num_sources, num_buckets, NUM_PLACED), np.int64),
+            np.zeros(num_sources, np.int64),
+            np.zeros(num_sources, np.float64),
         )
 
 

@@ -152,8 +152,12 @@ def _check_counts(table: CountsTable, tokenizer: TextTokenizer, boundary: str) -
 
 
 def _wanted(words: list[str], options: ProfileOptions) -> dict[str, Any]:
-    """The options that determine the tables."""
-    return {"stop_words": {"digest": artifacts.digest_json(words), "num_words": len(words)}, "x_min": options.x_min}
+    """The options that determine the tables; `clusters`: what intervals take as independent."""
+    return {
+        "clusters": "documents",
+        "stop_words": {"digest": artifacts.digest_json(words), "num_words": len(words)},
+        "x_min": options.x_min,
+    }
 
 
 def _result(out: Path, key: dict[str, Any], *, force: bool) -> Result:

@@ -13,13 +13,20 @@ Text is reduced to histograms while it is streamed, so that memory does not grow
 from __future__ import annotations
 
 import zipfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recallkit.attribution.aligned import RowReader, batch_ranges, check_labels
-from recallkit.attribution.bootstrap import number_or_none, percentile_interval, resample_totals
+from recallkit.attribution.bootstrap import (
+    MIN_CLUSTERS,
+    effective_number,
+    expanded_interval,
+    number_or_none,
+    ratio_of_squares,
+    resample_totals,
+)
 from recallkit.attribution.breakdowns import NUM_POSITION_BUCKETS
 from recallkit.attribution.buckets import position_bucket
 from recallkit.config import MAX_RESAMPLED_SOURCES
@@ -41,9 +48,9 @@ if TYPE_CHECKING:
 
     from recallkit.counting.table import CountsTable
 
-NUM_GROUPS = 64
-"""Groups of sequences that are resampled. Sequences that begin in the same document are in the same group, because documents are the
-units of text that are closest to independent."""
+NUM_GROUPS = 256
+"""Groups of documents that are resampled, so that memory does not grow with the text: documents are the units of text that are closest
+to independent. Of up to so many documents each is a group."""
 
 OTHER_SOURCES = "other sources"
 """The row of all sources after the first MAX_RESAMPLED_SOURCES in stream order (sizes are known only at the end)."""
@@ -52,14 +59,13 @@ MAX_SEQ_LEN = 1 << 18
 """Longest sequence: histograms have a bin for every distance, 24 bytes per source."""
 
 KINDS = ("repeated", "content", "ar_hit")
-"""Tokens whose distances are fitted: all repeated ones, those of content bigrams, AR hits. In the order of compiled.histograms."""
+"""Tokens whose distances are fitted: all repeated ones, those of content bigrams, AR hits. In the order of histogram_kernels.KIND_*."""
 
 _NUM_RESAMPLES = 2000
 _COLUMNS = ("sequence", "position", "document", "source", "prev_token", "token", "distance", "occurrences", "ar_hit")
 FEW_DISTANCES = f"fewer than {MIN_TAIL} distances, or all the same: no fit"
-MIN_GROUPS = 8
-"""Fewest groups that intervals are computed from: a few books are too small a sample of all."""
-FEW_GROUPS = f"tokens in fewer than {MIN_GROUPS} groups of documents: no intervals"
+FEW_DOCUMENTS = f"text of effectively fewer than {MIN_CLUSTERS} documents: no intervals"
+"""A few books are too small a sample of all, and so are many letters beside one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +79,10 @@ class ProfileTables:
     bigrams (`content_tokens`), both (`content_repeated`), AR hits; with shares of the bucket's tokens.
     fits: source x kind (repeated, content, ar_hit): the power law of its distances. The number of `distances` and their
     median; `alpha`, its interval given `x_min`, `tail_tokens` and their share; `ks` (0 to 1); `gain_*` in nats per
-    distance and `alpha_exposed` as in attribution.power_law.PowerLaw; a note if there is no fit.
+    distance and `alpha_exposed` as in profiling.power_law.PowerLaw; a note if there is no fit.
     profile: one row per source. `repeated_bigrams`: tokens that complete a repeated content bigram, per `seq_len` tokens;
-    `distinct_bigrams` counts a bigram once per sequence. `repeated_share` and `ar_hit_share` are of all tokens. `groups`:
-    groups of sequences (of NUM_GROUPS) that contain tokens of the source, which the intervals are computed from.
+    `distinct_bigrams` counts a bigram once per sequence. `repeated_share` and `ar_hit_share` are of all tokens. `documents` with
+    predicted tokens, and `effective_documents`, (sum n)^2 / sum n^2 of their tokens n: as many of equal size would tell as much.
     """
 
     distances: pl.DataFrame
@@ -104,7 +110,7 @@ class LabelledRows:
 
     names: Sequence[str]
     source: np.ndarray  # (n,) int32
-    group: np.ndarray  # (n,) uint8
+    document: np.ndarray  # (n,) int32, its number in the stream; tokens of a document are together
     position: np.ndarray  # (n,) int32
     content: np.ndarray  # (n,) bool
     distance: np.ndarray  # (n,) int32, NO_DISTANCE if not repeated
@@ -127,11 +133,12 @@ class Labeller:
         distance, occurrences = label_bigrams(ids, offsets)
         lengths = np.diff(offsets) - 1
         is_content = self.mask[ids]
-        names, source = _source_codes(documents[1:][inside], sources)
+        document = documents[1:][inside]
+        names, source = _source_codes(document, sources)
         return LabelledRows(
             names=names,
             source=source,
-            group=np.repeat(group_of(documents[offsets[:-1] + 1]), lengths),
+            document=document,
             position=positions_within(lengths).astype(np.int32) + 1,
             content=(is_content[:-1] & is_content[1:])[inside],
             distance=distance,
@@ -151,14 +158,27 @@ def _source_codes(documents: np.ndarray, sources: dict[int, str]) -> tuple[list[
     """Names, and the index of each token's source among them, int32 (n,); consecutive tokens share a document."""
     names = sorted(set(sources.values()))
     code = {name: place for place, name in enumerate(names)}
-    starts = np.flatnonzero(np.concatenate([[True], documents[1:] != documents[:-1]]))
+    starts = _run_starts(documents)
     of_runs = np.array([code[sources[document]] for document in documents[starts].tolist()], np.int32)
     return names, np.repeat(of_runs, np.diff(starts, append=len(documents)))
 
 
+def _run_starts(documents: np.ndarray) -> np.ndarray:
+    """Where each document begins in the documents of consecutive tokens, (n,) with n at least 1."""
+    return np.flatnonzero(np.concatenate([[True], documents[1:] != documents[:-1]]))
+
+
 def group_of(documents: np.ndarray) -> np.ndarray:
-    """The group, uint8 (n,), of sequences whose first predicted token belongs to these documents."""
-    groups: np.ndarray = (documents % NUM_GROUPS).astype(np.uint8)
+    """The group, uint8 (n,), of documents by their numbers: the first NUM_GROUPS have one each, further ones one given by a hash.
+
+    Not the number modulo NUM_GROUPS: where sources alternate in a corpus, groups of like composition would vary too little. The hash
+    is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+    """
+    mixed = documents.astype(np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    groups: np.ndarray = np.where(documents < NUM_GROUPS, documents, mixed % np.uint64(NUM_GROUPS)).astype(np.uint8)
     return groups
 
 
@@ -174,6 +194,8 @@ class ProfileSums:
         self.cuts = cut_points(x_max, x_min)
         self._cut_of = np.maximum(np.searchsorted(self.cuts, np.arange(x_max + 1), side="right") - 1, 0).astype(np.uint8)
         self._sums = self._zeros(1)
+        self._open: tuple[int, int, int] | None = None
+        """The latest document, which may go on: its number, its source's place, its tokens so far."""
 
     def _zeros(self, num_sources: int) -> Histograms:
         return Histograms.zeros(num_sources, NUM_GROUPS, self.seq_len - 1, len(self.cuts), NUM_POSITION_BUCKETS)
@@ -185,11 +207,26 @@ class ProfileSums:
         if rows.position.min() < 1 or rows.position.max() > self.seq_len or rows.distance.max() >= self.seq_len or rows.distance.min() < -1:
             raise ValueError(f"positions or distances beyond sequences of {self.seq_len}")
         places = self._places(rows)
+        starts = _run_starts(rows.document)
+        sizes = np.diff(starts, append=len(rows.document))
+        self._add_documents(rows.document[starts], places[rows.source[starts]], sizes)
+        group = np.repeat(group_of(rows.document[starts]), sizes)
         bucket = position_bucket(rows.position, self.seq_len, NUM_POSITION_BUCKETS)
         histogram_kernels.add_tokens(
-            self._sums, self._cut_of, places[rows.source], rows.group, bucket, rows.content, rows.distance, rows.occurrences, rows.ar_hit
+            self._sums, self._cut_of, places[rows.source], group, bucket, rows.content, rows.distance, rows.occurrences, rows.ar_hit
         )
         self.num_tokens += len(rows.source)
+
+    def _add_documents(self, documents: np.ndarray, places: np.ndarray, sizes: np.ndarray) -> None:
+        """Counts the documents that end among these, and keeps the last one open; all (n,), in the order of the stream."""
+        if self._open is not None:
+            document, place, size = self._open
+            if documents[0] == document:
+                sizes = np.concatenate([[sizes[0] + size], sizes[1:]])
+            else:
+                _end_documents(self._sums, np.array([place]), np.array([size]))
+        _end_documents(self._sums, places[:-1], sizes[:-1])
+        self._open = int(documents[-1]), int(places[-1]), int(sizes[-1])
 
     def _places(self, rows: LabelledRows) -> np.ndarray:
         """The indexes of the sources of `rows.names`, int32; new ones in the order of their first tokens, however rows are divided."""
@@ -219,12 +256,16 @@ class ProfileSums:
         self._sums = Histograms(*(np.concatenate([getattr(sums, f.name) for sums in (self._sums, more)]) for f in fields(Histograms)))
 
     def named(self) -> tuple[list[str], Histograms]:
-        """Sources, the largest by tokens first (other sources last), with their histograms; ALL before them."""
+        """Sources, the largest by tokens first (other sources last), with their histograms; ALL before them. All documents have ended."""
         places = [*range(len(self.sources)), *([MAX_RESAMPLED_SOURCES] if self.has_others else [])]
         names = [*self.sources, OTHER_SOURCES]
         tokens = {place: int(self._sums.counts[place, :, histogram_kernels.TOKENS].sum()) for place in places}
         order = sorted(places, key=lambda place: (place == MAX_RESAMPLED_SOURCES, -tokens[place], names[min(place, len(self.sources))]))
-        kept = {f.name: getattr(self._sums, f.name)[order] for f in fields(Histograms)}
+        ended = replace(self._sums, documents=self._sums.documents.copy(), squared_sizes=self._sums.squared_sizes.copy())
+        if self._open is not None:
+            _, place, size = self._open
+            _end_documents(ended, np.array([place]), np.array([size]))
+        kept = {f.name: getattr(ended, f.name)[order] for f in fields(Histograms)}
         with_all = {name: np.concatenate([array.sum(axis=0, keepdims=True), array]) for name, array in kept.items()}
         return ["ALL", *(names[min(place, len(self.sources))] for place in order)], Histograms(**with_all)
 
@@ -232,7 +273,7 @@ class ProfileSums:
         """Writes the histograms atomically; returns what else `restore` needs, as plain JSON."""
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez(file, **{f.name: getattr(self._sums, f.name) for f in fields(Histograms)})
-        return {"sources": self.sources, "num_tokens": self.num_tokens, "has_others": self.has_others}
+        return {"sources": self.sources, "num_tokens": self.num_tokens, "has_others": self.has_others, "open": self._open}
 
     def restore(self, path: Path, state: dict[str, Any]) -> None:
         """The inverse of `save`. Raises UserError if the file is damaged."""
@@ -242,6 +283,13 @@ class ProfileSums:
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise UserError("a damaged part of an interrupted run", where=path, remedy="begin again with --force") from error
         self.sources, self.num_tokens, self.has_others = list(state["sources"]), state["num_tokens"], state["has_others"]
+        self._open = None if state["open"] is None else tuple(state["open"])
+
+
+def _end_documents(sums: Histograms, places: np.ndarray, sizes: np.ndarray) -> None:
+    """Counts documents of sources at these places, of these sizes in tokens; added one by one, so that blocks decide no bit."""
+    np.add.at(sums.documents, places, 1)
+    np.add.at(sums.squared_sizes, places, np.square(sizes, dtype=np.float64))
 
 
 def labelled_rows(tokens: Path, mask: np.ndarray, progress: Callable[[int], None] = lambda _: None) -> Iterator[LabelledRows]:
@@ -251,28 +299,22 @@ def labelled_rows(tokens: Path, mask: np.ndarray, progress: Callable[[int], None
     """
     check_labels(tokens, read_manifest(tokens))
     reader = RowReader(tokens, _COLUMNS, remedy="slice again with --force")
-    group = np.zeros(1, np.uint8)
     for start, stop in batch_ranges(tokens):
-        rows = _rows_of(reader.read(start, stop), mask, group, tokens)
-        group = rows.group[-1:]
-        yield rows
+        yield _rows_of(reader.read(start, stop), mask, tokens)
         progress(stop)
 
 
-def _rows_of(table: pa.Table, mask: np.ndarray, group: np.ndarray, path: Path) -> LabelledRows:
-    """`group` (1,) is the group of the sequence that continues from the table before, if one does."""
+def _rows_of(table: pa.Table, mask: np.ndarray, path: Path) -> LabelledRows:
     table = table.unify_dictionaries().combine_chunks()
     column = {name: table[name].combine_chunks() for name in _COLUMNS}
-    position, document = column["position"].to_numpy(), column["document"].to_numpy()
     previous, token = column["prev_token"].to_numpy(), column["token"].to_numpy()
     if previous.min() < 0 or token.min() < 0 or max(previous.max(), token.max()) >= len(mask):
         raise UserError("damaged (ids beyond the vocabulary)", where=path, remedy="slice again with --force")
-    begins = position == 1
     return LabelledRows(
         names=column["source"].dictionary.to_pylist(),
         source=column["source"].indices.to_numpy(),
-        group=np.concatenate([group, group_of(document[begins])])[np.cumsum(begins)],
-        position=position,
+        document=column["document"].to_numpy(),
+        position=column["position"].to_numpy(),
         content=mask[previous] & mask[token],
         distance=column["distance"].fill_null(NO_DISTANCE).to_numpy(),
         occurrences=column["occurrences"].to_numpy(),
@@ -286,8 +328,8 @@ def _rows_of(table: pa.Table, mask: np.ndarray, group: np.ndarray, path: Path) -
 def make_tables(sums: ProfileSums, *, knows_hits: bool, x_min: int | None = None, seed: int = 0) -> ProfileTables:
     """All tables of a finished stream; `knows_hits`: whether AR hits were labelled.
 
-    Intervals are 95 % percentile intervals of 2,000 resamples of the groups of sequences, the same for every source and
-    figure. The same sums give bit-identical tables.
+    Intervals are 95 % expanded percentile intervals of 2,000 resamples of the groups of documents, the same for every source and
+    figure (bootstrap.expanded_interval). The same sums give bit-identical tables.
     """
     sources, found = sums.named()
     fits = [[fit_power_law(distances, x_min) for distances in found.distances[place]] for place in range(len(sources))]
@@ -307,13 +349,13 @@ class _Resampled:
     counts: np.ndarray
     tail_counts: np.ndarray
     tail_logs: np.ndarray
-    groups: np.ndarray  # (s,) groups that contain tokens of the source
+    clusters: np.ndarray  # (s,) effective number of documents, and no more than of the groups that they share
 
 
 def _resample(found: Histograms, fits: Sequence[Sequence[PowerLaw | None]], cuts: list[int], seed: int) -> _Resampled:
     """Resamples the groups that are not empty."""
-    present = found.counts[:, :, histogram_kernels.TOKENS] > 0
-    kept = present[0]
+    tokens = found.counts[:, :, histogram_kernels.TOKENS]
+    kept = tokens[0] > 0
     in_tail = np.array([[[fit is not None and cut >= fit.x_min for cut in cuts] for fit in of_source] for of_source in fits])
     tails = [np.einsum("skgc,skc->gsk", array[:, :, kept], in_tail) for array in (found.cut_counts, found.cut_logs)]
     columns = [found.counts[:, kept].transpose(1, 0, 2), *tails]
@@ -321,14 +363,18 @@ def _resample(found: Histograms, fits: Sequence[Sequence[PowerLaw | None]], cuts
     totals = resample_totals(np.hstack([array.reshape(num_groups, -1).astype(np.float64) for array in columns]), _NUM_RESAMPLES, seed)
     ends = np.cumsum([array[0].size for array in columns])[:-1]
     parts = [part.reshape(-1, *array.shape[1:]) for part, array in zip(np.split(totals, ends, axis=1), columns, strict=True)]
-    return _Resampled(parts[0], parts[1], parts[2], groups=present.sum(axis=1))
+    return _Resampled(parts[0], parts[1], parts[2], np.minimum(_effective_documents(found), effective_number(tokens.T)))
 
 
-def _ratio_bounds(part: np.ndarray, whole: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Bounds (2, s) of part / whole, both (r, s); NaN if fewer than MIN_GROUPS groups contain tokens of the source."""
+def _effective_documents(found: Histograms) -> np.ndarray:
+    """The effective number of documents of each source, float64 (s,)."""
+    return ratio_of_squares(found.counts[:, :, histogram_kernels.TOKENS].sum(axis=1), found.squared_sizes)
+
+
+def _ratio_bounds(part: np.ndarray, whole: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """Bounds (2, s) of part / whole, both (r, s); NaN for too few `clusters` (s,)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        bounds = np.stack(percentile_interval(part / whole))
-    return np.where(groups >= MIN_GROUPS, bounds, np.nan)
+        return expanded_interval(part / whole, clusters)
 
 
 def _profile(sources: list[str], found: Histograms, resampled: _Resampled, seq_len: int, *, knows_hits: bool) -> pl.DataFrame:
@@ -339,7 +385,7 @@ def _profile(sources: list[str], found: Histograms, resampled: _Resampled, seq_l
 
     def figure(name: str, counted: int, scale: float, *, known: bool = True) -> dict[str, pl.Series]:
         low, high = scale * _ratio_bounds(
-            resampled.counts[:, :, counted], resampled.counts[:, :, histogram_kernels.TOKENS], resampled.groups
+            resampled.counts[:, :, counted], resampled.counts[:, :, histogram_kernels.TOKENS], resampled.clusters
         )
         values = {name: scale * totals[:, counted] / tokens, f"{name}_ci_low": low, f"{name}_ci_high": high}
         return {key: _numbers(value if known else np.full(len(tokens), np.nan)) for key, value in values.items()}
@@ -349,7 +395,8 @@ def _profile(sources: list[str], found: Histograms, resampled: _Resampled, seq_l
         {
             "source": sources,
             "tokens": tokens,
-            "groups": resampled.groups.astype(np.int64),
+            "documents": found.documents,
+            "effective_documents": _effective_documents(found),
             "content_tokens": totals[:, histogram_kernels.CONTENT_TOKENS],
             "content_repeated": totals[:, histogram_kernels.CONTENT_REPEATED],
             **figure("repeated_bigrams", histogram_kernels.CONTENT_REPEATED, seq_len),
@@ -358,7 +405,7 @@ def _profile(sources: list[str], found: Histograms, resampled: _Resampled, seq_l
             **figure("repeated_share", histogram_kernels.REPEATED, 1),
             "ar_hits": hits,
             **figure("ar_hit_share", histogram_kernels.AR_HITS, 1, known=knows_hits),
-            "note": [FEW_GROUPS if groups < MIN_GROUPS else "" for groups in resampled.groups],
+            "note": [FEW_DOCUMENTS if number < MIN_CLUSTERS else "" for number in resampled.clusters],
         }
     )
 
@@ -375,7 +422,7 @@ def _fits(
 ) -> pl.DataFrame:
     import polars as pl
 
-    bounds = [_ratio_bounds(resampled.tail_logs[:, :, k], resampled.tail_counts[:, :, k], resampled.groups) for k in range(len(KINDS))]
+    bounds = [_ratio_bounds(resampled.tail_logs[:, :, k], resampled.tail_counts[:, :, k], resampled.clusters) for k in range(len(KINDS))]
     rows = []
     for place, source in enumerate(sources):
         for kind, name in enumerate(KINDS):

@@ -56,7 +56,7 @@ def figures(tables: RecallTables) -> list[Figure]:
     if not rows:
         return []
     models, reference = list(dict.fromkeys(row["model"] for row in rows)), rows[0]["reference"]
-    caption = "Share of prompts whose generation contains the value, with its 95 % interval if there is one (documents resampled)."
+    caption = "Share of prompts whose generation contains the value, with its 95 % interval (documents are the units)."
     found = [Figure("recall_accuracy", "Accuracy by task", caption, partial(_draw_accuracy, models, reference, rows))]
     bucketed = (_bucket_figure(name, getattr(tables, name), models, reference) for name in _BUCKETS)
     return [*found, *(figure for figure in bucketed if figure is not None)]

@@ -34,8 +34,8 @@ def write_documents(path: Path, documents: Sequence[Mapping[str, Any]], manifest
 class RecallTables:
     """Models compared on recall evaluations, the first as the reference. Accuracies are fractions.
 
-    recall: model x task, with standard errors and 95 % intervals by resampling documents, and the paired difference to
-    the reference; `dropped` rows had an empty value; `comparable`: whether figures on
+    recall: model x task, with standard errors and 95 % intervals, of which documents are the units (recall.accuracy), and the paired
+    difference to the reference; `dropped` rows had an empty value; `comparable`: whether figures on
     these rows are published; further columns count reasons why an answer is wrong (see
     queries/recall/summarise_documents.sql). by_*: model x task x bucket (`low`..`high`, both included) of the
     tokens between the answer and the prompt's end, of its occurrences in the prompt, of the prompt's length in tokens.

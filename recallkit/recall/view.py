@@ -29,7 +29,7 @@ def recall_json(tables: RecallTables, folder: Path) -> dict[str, Any]:
 
 
 def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
-    """Accuracy of each model on each task with its standard error, the differences to the reference, curves, and what was truncated."""
+    """Accuracy of each model on each task with its interval, the differences to the reference, curves, and what was truncated."""
     curves = curves_table(tables)
     console.print_tables([*recall_tables(tables).values(), *([] if curves is None else [curves])])
     for line in filter(None, map(_worth_knowing, tables.recall.iter_rows(named=True))):
@@ -54,11 +54,11 @@ def recall_tables(tables: RecallTables) -> dict[str, Table]:
 
 
 def accuracy_table(tables: RecallTables) -> Table:
-    """One row per model, one column per task: accuracy in per cent with its standard error, as in the papers."""
+    """One row per model, one column per task: accuracy in per cent with its 95 % interval."""
     cells, models, tasks = _cells(tables)
     asked = [_what_was_asked(cells[models[0], task]) for task in tasks]
     return Table(
-        f"Recall: generations with the value in % (standard error); {_variation(cells[models[0], tasks[0]])}",
+        f"Recall: generations with the value in % (95 % interval); {_variation(cells[models[0], tasks[0]])}",
         ["model", *tasks],
         [[model, *(_accuracy(cells[model, task]) for task in tasks)] for model in models],
         caption="\n".join([*asked, "Greedy, 48 tokens, cut at the first newline."]),
@@ -128,8 +128,8 @@ def _variation(row: Mapping[str, Any]) -> str:
 
 
 def _accuracy(row: Mapping[str, Any]) -> str:
-    error = row["standard_error"]
-    return f"{100 * row['accuracy']:.1f}" + ("" if error is None else f" ({100 * error:.1f})")
+    low, high = row["ci_low"], row["ci_high"]
+    return f"{100 * row['accuracy']:.1f}" + ("" if low is None else f" ({100 * low:.0f} to {100 * high:.0f})")
 
 
 def _points(row: Mapping[str, Any]) -> str:

@@ -101,7 +101,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "void flag"
     ),
     "profile/profile": _columns(
-        f"source note text, tokens groups content_tokens content_repeated repeated whole, ar_hits whole?, {_FIGURES} real?"
+        f"source note text, tokens documents content_tokens content_repeated repeated whole, effective_documents real, ar_hits whole?, "
+        f"{_FIGURES} real?"
     ),
     "profile/distances": _columns("source text, distance repeated content whole, ar_hits whole?"),
     "profile/positions": _columns(
@@ -161,6 +162,7 @@ def arrow_schema(layout: str) -> pa.Schema:
 _ADDED = {
     ("tokens", "match_length"): "sliced before match_length existed",
     **{(layout, "clusters"): "compared before intervals were of documents" for layout in LAYOUTS if layout.startswith("gap/")},
+    ("profile/profile", "documents"): "profiled before intervals were of documents",
 }
 """Columns added later: the error for tables without them."""
 

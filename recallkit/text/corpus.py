@@ -141,7 +141,10 @@ def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions
 def describe_sources() -> list[tuple[str, str]]:
     """What a source can be: name and one line each."""
     return [
-        ("demo", "text of this Python installation: standard library, language reference, READMEs (demo:train, demo:validation)"),
+        (
+            "demo",
+            "text of this Python installation: library, language reference, READMEs (demo:train, demo:validation, its demo:sample)",
+        ),
         *((name, f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}") for name, preset in PRESETS.items()),
         ("OWNER/NAME[:SPLIT]", "any dataset on the hub with a text field, streamed"),
         ("FILE, FOLDER, GLOB", f"local files: {' '.join(SUFFIXES)}"),

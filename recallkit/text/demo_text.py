@@ -1,7 +1,8 @@
 """The built-in text: text that every Python installation contains, so that the whole pipeline runs without a download.
 
 Standard-library modules, the language reference in `pydoc_data`, and the READMEs of installed packages. A tenth,
-fixed by a hash of names, is validation text: no model of the zoo was trained on it.
+fixed by a hash of names, is validation text: no model of the zoo was trained on it. The sample is a passage of each
+document of that tenth, all of about one length, so that a tenth of the text has all of its documents.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import re
 import sysconfig
 import tokenize
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
     from recallkit.text.readers import OnBad
 
-SPLITS = ("train", "validation")
+SPLITS = ("train", "validation", "sample")
+
+SAMPLE_CHARACTERS = 300_000
+"""About how long all passages of the sample are together: 100,000 tokens of the built-in tokenizer."""
 
 # Packages differ a thousandfold in size, so a tenth of the names is not a tenth of the bytes. This salt was chosen
 # among the first few hundred for a share of bytes near a tenth in each of the three sources (CPython 3.10 to 3.13).
@@ -65,9 +69,11 @@ class DemoText:
 def demo_texts(split: str) -> list[DemoText]:
     """The documents of a split, in the order of a hash, so that the first ones are a sample of all. Modules are not read yet.
 
-    Raises UserError for a split other than `train` and `validation`.
+    Those of `sample` are the passages. Raises UserError for a split other than SPLITS.
     """
     _check_split(split)
+    if split == "sample":
+        return _passages(demo_texts("validation"), SAMPLE_CHARACTERS)
     everything = [*_modules(Path(sysconfig.get_path("stdlib"))), *_topics(), *_readmes()]
     return sorted((text for text in everything if is_validation(text.split_name) == (split == "validation")), key=_place)
 
@@ -76,9 +82,38 @@ def _place(text: DemoText) -> bytes:
     return hashlib.blake2b(f"{text.source}:{text.id}".encode(), digest_size=8).digest()
 
 
+def _passages(documents: Sequence[DemoText], characters: int) -> list[DemoText]:
+    """A passage of each document, of one length but for their last lines; shorter documents whole; `characters` together."""
+    texts = [document.text() for document in documents]
+    length = _passage_length([len(text) for text in texts], characters)
+    return [replace(document, content=_passage(document, text, length)) for document, text in zip(documents, texts, strict=True)]
+
+
+def _passage_length(sizes: Sequence[int], characters: int) -> int:
+    """The length at which documents of these sizes, the longer ones cut to it, have so many characters together."""
+    left = characters
+    for number, size in enumerate(sorted(sizes)):
+        equal = left // (len(sizes) - number)
+        if size > equal:
+            return equal
+        left -= size
+    return max(sizes, default=0)
+
+
+def _passage(document: DemoText, text: str, length: int) -> str:
+    """Whole lines of a text, at least `length` characters if it has so many, at a place that a hash of its name decides."""
+    if len(text) <= length:
+        return text
+    name = f"passage:{document.source}:{document.id}"
+    place = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % (len(text) - length + 1)
+    start = text.rfind("\n", 0, place) + 1
+    end = text.find("\n", start + length - 1) + 1
+    return text[start : end or len(text)]
+
+
 def _check_split(split: str) -> None:
     if split not in SPLITS:
-        raise UserError(f"no such split: {split}", where="demo", remedy=f"choose {' or '.join(f'demo:{known}' for known in SPLITS)}")
+        raise UserError(f"no such split: {split}", where="demo", remedy=f"choose {', '.join(f'demo:{known}' for known in SPLITS)}")
 
 
 def _modules(root: Path) -> Iterator[DemoText]:
@@ -155,7 +190,7 @@ def _described(distribution: Distribution) -> InstalledProject | None:
 class DemoShard:
     """The demo text of one split as a shard; records are its documents, counted from 0.
 
-    Raises UserError for a split other than `train` and `validation`.
+    Raises UserError for a split other than SPLITS.
     """
 
     split: str

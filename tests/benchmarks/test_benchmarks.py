@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.intervals import KINDS, simulate
 from tests.conftest import ROOT, made_up_texts
 from tests.text.test_corpus import write_zst
 
@@ -20,6 +22,7 @@ SMALLEST = {
     "families": "llama --repeats 1",
     "gap": "--sequences 16 --repeats 1",
     "generation": "--models llama --batches 1 --length 16 --new 2 --repeats 1",
+    "intervals": "mqar --draws 3 --documents 10 --limit 20",
     "kernels": "short_conv --quick",
     "ngrams": "--tokens 50000 --repeats 1 --orders 3",
     "profiling": "--repeats 1 --shards 1",
@@ -65,3 +68,23 @@ def test_it_runs_at_its_smallest_size(name, test_data, home, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.strip()
+
+
+HARD = "ar_nll, control:recall"
+"""A figure whose interval does not cover, being nearly a constant: docs/intervals.md."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", KINDS)
+def test_intervals_cover(kind, test_data, home, tmp_path):
+    """200 draws of 95 % cover in 85 % or fewer never; docs/intervals.md has more draws, and what covers more or less, and why."""
+    for population in KINDS[kind](test_data, tmp_path, None):
+        if population.name.startswith("profile") and "at most" not in population.name:
+            continue
+        found = {name: by_number[50] for name, (_, by_number) in simulate(population, [50], 200).items() if by_number[50].widths}
+        assert len(found) > 3
+        assert {name: of.missing for name, of in found.items() if of.missing} == {}
+        assert {name: of.share for name, of in found.items() if of.share < 0.85 and name != HARD} == {}
+        usual = [of.share for name, of in found.items() if "difference" not in name]  # rare differences cover more
+        assert 0.92 <= statistics.median(usual) <= 0.985, population.name

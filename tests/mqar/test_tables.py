@@ -1,4 +1,4 @@
-"""Tables of multi-query associative recall: counted by hand, intervals against a plain bootstrap, models asked at other places."""
+"""Tables of multi-query associative recall: counted by hand, intervals of whole sequences, models asked at other places."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.mqar.sequences import MqarAnswers
 from recallkit.mqar.tables import MqarFiles, compare_mqar, join_parts, write_part
+from recallkit.recall.accuracy import share_bounds, share_difference_bounds
 from tests.conftest import ROOT
 
 MANIFEST = {"length": 24, "power": 0.01, "seed": 0, "tokenizer": {"name": "t"}, "options": {}}
@@ -36,7 +37,7 @@ def keep(tmp_path):
 
     def write(model: str, found: MqarAnswers, places: np.ndarray = PLACES, pairs: int = 2) -> MqarFiles:
         parts = []
-        for start, stop in ((0, 2), (2, 3)):
+        for start, stop in ((0, min(2, len(places))), (2, 3))[: (len(places) + 1) // 2]:
             some = MqarAnswers(*(getattr(found, name)[start:stop] for name in MqarAnswers.__slots__))
             parts.append(tmp_path / f"{model}-{start}")
             write_part(parts[-1], range(start, stop), places[start:stop], some)
@@ -73,26 +74,36 @@ def test_models_side_by_side(keep):
     assert (good["filler_accuracy"], bad["filler_accuracy"]) == (9 / 12, 3 / 12)
     assert (good["filler_nll"], bad["filler_nll"]) == (0.5, 2.0)
     assert bad["accuracy_difference"] == pytest.approx(-0.5)
-    assert bad["accuracy_difference_low"] is None, "every sequence differs by as much: resampling says nothing"
+    assert bad["accuracy_difference_low"] < -0.5 < bad["accuracy_difference_high"], "where all sequences differ by as much, too"
+    assert good["accuracy_difference_low"] is None, "a model does not differ from itself"
     assert bad["ar_nll_difference"] == pytest.approx(16.5 / 6)
     distances = tables.by_distance.filter(pl.col("model") == "zeta").select("low", "high", "num_queries", "accuracy", "ar_nll").rows()
     assert distances == [(2, 2, 1, 0.0, 2.0), (3, 4, 1, 1.0, 0.5), (5, 8, 2, 1.0, 0.625), (9, 16, 1, 1.0, 0.0), (17, 32, 1, 1.0, 0.75)]
 
 
 def test_intervals_are_of_whole_sequences_and_paired(keep):
-    tables = compare_mqar({("one", 2): keep("one", GOOD), ("two", 2): keep("two", BAD)})
-    draws = np.random.Generator(np.random.PCG64(0)).integers(0, 3, size=(2000, 3))
-    for name, column, per_sequence in (("ar_nll", "nll", 2), ("accuracy", "right", 2)):
-        first, second = (np.array([getattr(found, column)[draw].sum() / (3 * per_sequence) for draw in draws]) for found in (GOOD, BAD))
-        one, two = tables.mqar.to_dicts()
-        for row, sampled in ((one, first), (two, second)):
-            bounds = (row[f"{name}_low"], row[f"{name}_high"])
-            assert bounds == pytest.approx(np.percentile(sampled, [2.5, 97.5]).tolist())
-        if name == "ar_nll":
-            bounds = (two["ar_nll_difference_low"], two["ar_nll_difference_high"])
-            assert bounds == pytest.approx(np.percentile(second - first, [2.5, 97.5]).tolist())
-        assert one[f"{name}_difference"] == 0
-        assert one[f"{name}_difference_low"] is None, "a model does not differ from itself"
+    one, two = compare_mqar({("one", 2): keep("one", GOOD), ("two", 2): keep("two", BAD)}).mqar.to_dicts()
+    first, second = (found.nll.sum(axis=1) / 2 for found in (GOOD, BAD))
+    for row, name, values in ((one, "ar_nll", first), (two, "ar_nll", second), (two, "ar_nll_difference", second - first)):
+        half = 4.302653 * values.std(ddof=1) / math.sqrt(3)  # t of 2 degrees of freedom
+        low = values.mean() - half
+        assert row[f"{name}_low"] == pytest.approx(low if "difference" in name else max(0, low))
+        assert row[f"{name}_high"] == pytest.approx(values.mean() + half)
+    right, queries = (np.column_stack([GOOD.right.sum(axis=1), BAD.right.sum(axis=1)]).astype(float), np.full((3, 2), 2.0))
+    for place, row in enumerate((one, two)):
+        assert (row["accuracy_low"], row["accuracy_high"]) == pytest.approx(share_bounds(right, queries)[:, place])
+    bounds = (two["accuracy_difference_low"], two["accuracy_difference_high"])
+    assert bounds == pytest.approx(share_difference_bounds(right, queries)[:, 1])
+    assert (one["accuracy_difference"], one["accuracy_difference_low"]) == (0, None), "a model does not differ from itself"
+
+
+def test_two_sequences_have_intervals_and_one_has_those_of_shares(keep):
+    few = {number: MqarAnswers(*(getattr(GOOD, name)[:number] for name in MqarAnswers.__slots__)) for number in (1, 2)}
+    worse = {number: MqarAnswers(*(getattr(BAD, name)[:number] for name in MqarAnswers.__slots__)) for number in (1, 2)}
+    for number, missing in ((2, []), (1, ["ar_nll", "ar_nll_difference", "filler_nll", "filler_nll_difference"])):
+        files = {(name, 2): keep(f"{name}{number}", found[number], PLACES[:number]) for name, found in (("a", few), ("b", worse))}
+        row = compare_mqar(files).mqar.to_dicts()[1]
+        assert [name.removesuffix("_low") for name, value in row.items() if name.endswith("_low") and value is None] == missing
 
 
 def test_a_sequence_without_filler(keep):
@@ -100,7 +111,7 @@ def test_a_sequence_without_filler(keep):
     assert row["filler_tokens"] == 0
     assert [value for name, value in row.items() if name.startswith("filler_") and name != "filler_tokens"] == [None] * 13
     assert row["accuracy"] == 0.5
-    assert row["accuracy_low"] is None
+    assert row["accuracy_low"] < 0.5 < row["accuracy_high"], "where all sequences agree, too"
 
 
 def test_each_number_of_pairs_is_a_row(keep):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recallkit.attribution.bootstrap import expanded_interval
 from recallkit.counting.table import CountsTable
 from recallkit.errors import UserError
+from recallkit.profiling import histogram_kernels
 from recallkit.profiling import tables as stage
 from recallkit.profiling.histogram_kernels import KIND_CONTENT, KIND_REPEATED
 from recallkit.profiling.tables import (
     FEW_DISTANCES,
-    FEW_GROUPS,
+    FEW_DOCUMENTS,
     NUM_GROUPS,
     OTHER_SOURCES,
     LabelledRows,
@@ -58,6 +61,7 @@ class Case:
         self.figures: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.distances: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self.places: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+        self.documents: defaultdict[str, Counter[int]] = defaultdict(Counter)
         for sequence in sequences:
             self._count(sequence, counts)
 
@@ -73,6 +77,7 @@ class Case:
             true = [name for name, holds in facts.items() if holds]
             bucket = (position - 1) * 32 // self.seq_len
             for source in ("ALL", source_of(sequence[position][1])):
+                self.documents[source][sequence[position][1]] += 1
                 self.figures[source].update(true)
                 self.places[source, bucket].update(true)
                 if earlier:
@@ -131,6 +136,8 @@ def test_tables_equal_a_count_by_the_definitions(case, sizes):
         row = by_source[source]
         for name in ("tokens", "content_tokens", "repeated", "content_repeated", "ar_hits"):
             assert row[name] == figures[name], (source, name)
+        sizes = case.documents[source].values()
+        assert (row["documents"], row["effective_documents"]) == (len(sizes), sum(sizes) ** 2 / sum(n * n for n in sizes))
         assert row["repeated_bigrams"] == pytest.approx(figures["content_repeated"] / figures["tokens"] * case.seq_len)
         assert row["distinct_bigrams"] == pytest.approx(figures["distinct"] / figures["tokens"] * case.seq_len)
         assert row["repeated_share"] == pytest.approx(figures["repeated"] / figures["tokens"])
@@ -175,7 +182,7 @@ def synthetic(rng: np.random.Generator, num_documents: int, length: int, source:
     return LabelledRows(
         names=[source],
         source=np.zeros(len(rates), np.int32),
-        group=np.repeat(stage.group_of(np.arange(num_documents)), length),
+        document=np.repeat(np.arange(num_documents, dtype=np.int32), length),
         position=np.tile(np.arange(1, length + 1), num_documents).astype(np.int32),
         content=np.ones(len(rates), bool),
         distance=np.where(repeated, distances, -1).astype(np.int32),
@@ -200,15 +207,15 @@ def test_intervals_cover():
     assert all(number < num_trials for number in covered.values()), covered
 
 
-def test_intervals_of_few_groups_are_a_little_narrow():
-    """What docs/profile.md says of 8 groups: nine in ten or so."""
+def test_intervals_of_few_documents_cover():
+    """Of the fewest that have one, too: the plain percentile interval of 8 documents covers nine times in ten."""
     rng, covered, num_trials = np.random.default_rng(4), 0, 120
     for _ in range(num_trials):
         sums = ProfileSums(16)
-        sums.add(synthetic(rng, 8, 15, seq_len=16))
+        sums.add(synthetic(rng, 5, 15, seq_len=16))
         row = make_tables(sums, knows_hits=False).profile.row(0, named=True)
         covered += row["repeated_share_ci_low"] <= 0.25 <= row["repeated_share_ci_high"]
-    assert 0.8 < covered / num_trials < 0.96
+    assert 0.88 < covered / num_trials < 0.995
 
 
 def test_documents_not_tokens_are_resampled():
@@ -223,26 +230,70 @@ def test_documents_not_tokens_are_resampled():
     assert width > 3 * between_tokens
 
 
-def test_groups_that_hold_nothing_are_not_drawn():
-    """Of 20 documents 20 groups are drawn, as a plain bootstrap draws them, and not 64 of which most are empty."""
+def test_of_few_documents_each_is_drawn_by_itself():
+    """Of 20 documents 20 are drawn, as a plain bootstrap draws them, and not groups of which most are empty or hold several."""
     sums, rows = ProfileSums(128), synthetic(np.random.default_rng(10), 20, 30)
     sums.add(rows)
     row = make_tables(sums, knows_hits=False).profile.row(0, named=True)
     repeated = (rows.distance > 0).reshape(20, 30).sum(axis=1)
     draws = np.random.Generator(np.random.PCG64(0)).integers(0, 20, size=(stage._NUM_RESAMPLES, 20))
-    bounds = np.percentile(repeated[draws].sum(axis=1) / (20 * 30), [2.5, 97.5])
+    bounds = expanded_interval(repeated[draws].sum(axis=1) / (20 * 30), 20)
     assert (row["repeated_share_ci_low"], row["repeated_share_ci_high"]) == pytest.approx(tuple(bounds))
+    assert (row["documents"], row["effective_documents"]) == (20, pytest.approx(20))
+
+
+def test_each_token_is_of_its_own_document():
+    """A sequence's tokens are drawn with their documents, not with the one in which the sequence begins."""
+    sums, rows = ProfileSums(128), synthetic(np.random.default_rng(10), 12, 30)
+    shifted = replace(rows, document=np.concatenate([rows.document[:15], rows.document[:-15]]))
+    sums.add(shifted)
+    [_, counts] = sums.named()[1].counts
+    for document in range(12):
+        own = shifted.document == document
+        assert counts[document, histogram_kernels.TOKENS] == own.sum()
+        assert counts[document, histogram_kernels.REPEATED] == (shifted.distance[own] > 0).sum()
+
+
+def test_groups_of_many_documents_are_drawn_by_lot():
+    """Where sources alternate no group has one source alone, and each has about as many documents."""
+    documents = np.arange(100 * NUM_GROUPS)
+    groups = stage.group_of(documents)
+    assert groups[:NUM_GROUPS].tolist() == list(range(NUM_GROUPS))
+    sizes = np.bincount(groups, minlength=NUM_GROUPS)
+    assert 50 < sizes.min() < 100 < sizes.max() < 150
+    for period in (2, 3, NUM_GROUPS):
+        assert sizes.std() / 2 < np.std([period * np.bincount(groups[::period], minlength=NUM_GROUPS)]) / np.sqrt(period) < 2 * sizes.std()
+
+
+def test_alternating_sources_do_not_narrow_the_interval():
+    """Documents of two kinds in turn, many times as many as groups: groups by number would be of one kind each, or of both equally."""
+    rng, num_documents = np.random.default_rng(5), 8 * NUM_GROUPS
+    kinds = np.arange(num_documents) % 2
+    rows = synthetic(rng, num_documents, 40)
+    repeated = rng.random(len(rows.distance)) < np.repeat(np.where(kinds, 0.05, 0.45), 40)
+    rows = replace(rows, distance=np.where(repeated, 1, -1).astype(np.int32), occurrences=repeated.astype(np.int32))
+    sums = ProfileSums(128)
+    sums.add(rows)
+    row = make_tables(sums, knows_hits=False).profile.row(0, named=True)
+    of_document = repeated.reshape(num_documents, 40).mean(axis=1)
+    width = 2 * 1.96 * of_document.std() / math.sqrt(num_documents)
+    assert row["repeated_share_ci_high"] - row["repeated_share_ci_low"] == pytest.approx(width, rel=0.25)
 
 
 def test_few_documents_have_no_interval():
     sums = ProfileSums(128)
-    sums.add(synthetic(np.random.default_rng(5), 200, 40, "many"))
-    sums.add(synthetic(np.random.default_rng(6), 7, 120, "few"))
+    many, few = synthetic(np.random.default_rng(5), 300, 40, "many"), synthetic(np.random.default_rng(6), 4, 120, "few")
+    sums.add(many)
+    sums.add(replace(few, document=few.document + 300))
+    long = np.repeat(np.arange(304, 310, dtype=np.int32), [400, 16, 16, 16, 16, 16])
+    sums.add(replace(synthetic(np.random.default_rng(7), 4, 120, "one long"), document=long))
     rows = {row["source"]: row for row in make_tables(sums, knows_hits=False).profile.iter_rows(named=True)}
-    assert rows["few"]["groups"] == 7
-    assert rows["few"]["note"] == FEW_GROUPS
-    assert rows["few"]["repeated_share_ci_low"] is None is rows["few"]["repeated_bigrams_ci_high"]
-    assert rows["many"]["groups"] == NUM_GROUPS
+    assert (rows["few"]["documents"], rows["one long"]["documents"]) == (4, 6)
+    for source in ("few", "one long"):
+        assert rows[source]["effective_documents"] < 5
+        assert rows[source]["note"] == FEW_DOCUMENTS
+        assert rows[source]["repeated_share_ci_low"] is None is rows[source]["repeated_bigrams_ci_high"]
+    assert (rows["many"]["documents"], rows["many"]["note"], rows["ALL"]["documents"]) == (300, "", 310)
     assert rows["many"]["repeated_share_ci_low"] < rows["many"]["repeated_share"] < rows["many"]["repeated_share_ci_high"]
 
 
@@ -327,7 +378,7 @@ def test_what_does_not_fit_the_sequence_is_refused(change):
 def test_a_damaged_part_is_told(tmp_path):
     (tmp_path / "part").write_bytes(b"PK\x03\x04 and nothing else")
     with pytest.raises(UserError, match="damaged part"):
-        ProfileSums(16).restore(tmp_path / "part", {"sources": [], "num_tokens": 0, "has_others": False})
+        ProfileSums(16).restore(tmp_path / "part", {"sources": [], "num_tokens": 0, "has_others": False, "open": None})
 
 
 def test_content():

@@ -1,13 +1,11 @@
-"""Recall tables: intervals against a plain bootstrap, buckets by hand, models asked different things."""
+"""Recall tables: buckets by hand, intervals of whole documents, models asked different things."""
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.recall.accuracy import accuracy_intervals
 from recallkit.recall.tables import compare_recall, write_documents
 
 
@@ -53,46 +51,16 @@ def files(tmp_path):
     return write
 
 
-def slow_intervals(contains: np.ndarray, documents: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Standard errors of each column and of its difference to the first: documents drawn one by one."""
-    names = sorted(set(documents))
-    rows = [[i for i, document in enumerate(documents) if document == name] for name in names]
-    rng = np.random.Generator(np.random.PCG64(0))
-    draws = rng.integers(0, len(names), size=(2000, len(names)))
-    means = np.array([contains[[i for name in draw for i in rows[name]]].mean(axis=0) for draw in draws])
-    return means.std(axis=0, ddof=1), (means - means[:, :1]).std(axis=0, ddof=1)
-
-
-def test_standard_errors_are_of_whole_documents():
-    rng = np.random.default_rng(1)
-    documents = [f"d{number}" for number in rng.integers(0, 12, 60)]
-    of_document = {name: rng.random() for name in set(documents)}
-    contains = np.array([[rng.random() < of_document[name], rng.random() < 0.5] for name in documents])
-    found = accuracy_intervals(contains, documents)
-    errors, difference_errors = slow_intervals(contains, documents)
-    assert found.standard_error == pytest.approx(errors, rel=1e-9)
-    assert found.difference_error[1] == pytest.approx(difference_errors[1], rel=1e-9)
-    assert np.isnan(found.difference_error[0]), "a model does not differ from itself"
-    assert (found.bounds[0] < contains.mean(axis=0)).all()
-    assert (contains.mean(axis=0) < found.bounds[1]).all()
-    alone = [f"d{number}" for number in range(60)]
-    assert accuracy_intervals(contains, alone).standard_error[0] < errors[0], "rows of one document are not independent"
-
-
-@pytest.mark.parametrize(("contains", "documents"), [([[True, False], [False, False]], "dd"), ([[True, True]] * 5, "abcde")])
-def test_where_resampling_tells_nothing_there_is_no_interval(contains, documents):
-    found = accuracy_intervals(np.array(contains), list(documents))
-    assert np.isnan(found.standard_error).all()
-    assert np.isnan(found.difference_bounds).all()
-
-
 def test_models_side_by_side(files):
     tables = compare_recall(files(zeta=[True, True, False, True, True, True], alpha=[False, False, False, False, True, True]))
     first, second = tables.recall.to_dicts()
     assert (first["model"], second["model"], second["reference"]) == ("zeta", "alpha", "zeta"), "in the order of the command"
     assert (first["accuracy"], second["accuracy"], second["dropped"]) == (5 / 6, 2 / 6, 3)
     assert second["difference"] == pytest.approx(-0.5)
-    assert second["difference_low"] < -0.5 < second["difference_high"] <= 0
+    assert second["difference_low"] < -0.5 < second["difference_high"] <= 1, "documents differ by -1, -1/2 and 0"
+    assert (first["difference_low"], first["difference_error"]) == (None, None), "a model does not differ from itself"
+    assert first["ci_low"] < 5 / 6 < first["ci_high"] < 1
+    assert first["standard_error"] == pytest.approx(1 / 6), "documents of 1, 1/2 and 1"
     assert (first["num_documents"], first["answer_nll"], first["answer_nats"]) == (3, pytest.approx(1.25), pytest.approx(2.5))
     distances = tables.by_distance.filter(pl.col("model") == "zeta").select("low", "high", "num_rows", "accuracy").rows()
     assert distances == [(1, 1, 1, 1.0), (2, 2, 1, 0.0), (3, 4, 2, 1.0), (5, 8, 1, 1.0)], "a row without a distance is in no bucket"

@@ -13,7 +13,8 @@ def made_tables(models=("attention", "mamba"), tasks=("swde", "fda"), highs=(2, 
     facts = {"version": 1, "prompt": "standard", "cut": "left", "num_rows": 10, "num_documents": 2, "dropped": 0, "comparable": True}
     recall = [
         {
-            **facts, "task": task, "model": model, "accuracy": 1 - m / 2, "standard_error": None if m else 0.05, "answer_nll": 0.5 + m,
+            **facts, "task": task, "model": model, "accuracy": 1 - m / 2, "answer_nll": 0.5 + m,
+            "ci_low": 0.948 - m / 2, "ci_high": 1 - m / 4,
             "difference": -m / 2, "difference_low": None if not m else -0.6, "difference_high": None if not m else -0.4,
         }
         for task in tasks for m, model in enumerate(models)
@@ -26,10 +27,10 @@ def made_tables(models=("attention", "mamba"), tasks=("swde", "fda"), highs=(2, 
     return RecallTables(pl.DataFrame(recall), buckets, buckets, buckets)
 
 
-def test_accuracies_stand_by_task_as_the_papers_print_them():
+def test_accuracies_stand_by_task_with_their_intervals():
     table = accuracy_table(made_tables())
     assert table.headers == ["model", "swde", "fda"]
-    assert table.rows == [["attention", "100.0 (5.0)", "100.0 (5.0)"], ["mamba", "50.0", "50.0"]]
+    assert table.rows == [["attention", *["100.0 (95 to 100)"] * 2], ["mamba", *["50.0 (45 to 75)"] * 2]]
     assert table.groups == [("", 1), ("accuracy (%)", 2)]
     assert "swde: 10 prompts of 2 documents." in table.caption
     assert answers_table(made_tables()).rows == [["attention", "0.500", "0.500"], ["mamba", "1.500", "1.500"]]

@@ -212,7 +212,7 @@ def test_a_name_with_glob_characters_is_a_file_where_it_exists(tmp_path: Path) -
         ("piles", "did you mean pile?"),
         ("pile:dev", "choose pile:train or pile:validation or pile:test"),
         ("redpajama:test", "choose redpajama:train"),
-        ("demo:test", "choose demo:train or demo:validation"),
+        ("demo:test", "choose demo:train, demo:validation, demo:sample"),
     ],
 )
 def test_wrong_arguments_are_told_before_anything_is_read(

@@ -13,6 +13,9 @@ from recallkit.text import demo_text
 from recallkit.text.corpus import open_corpus
 from recallkit.text.records import Position
 
+HALVES = ("train", "validation")
+"""The splits of all text; the sample is of the second."""
+
 
 def test_the_split_is_fixed() -> None:
     """Names whose side every release must keep: models of the zoo were trained on the other one."""
@@ -28,7 +31,7 @@ def test_the_split_is_fixed() -> None:
 
 def test_about_a_tenth_of_every_source_is_validation() -> None:
     num_bytes: Counter[tuple[str, str]] = Counter()
-    for split in demo_text.SPLITS:
+    for split in HALVES:
         for document in open_corpus([f"demo:{split}"]).documents():
             num_bytes[document.source, split] += len(document.text.encode())
     for source in ("stdlib", "pydoc"):  # READMEs depend on what is installed
@@ -38,7 +41,7 @@ def test_about_a_tenth_of_every_source_is_validation() -> None:
 
 
 def test_no_package_straddles_the_split() -> None:
-    sides = {split: {(t.source, t.split_name) for t in demo_text.demo_texts(split)} for split in demo_text.SPLITS}
+    sides = {split: {(t.source, t.split_name) for t in demo_text.demo_texts(split)} for split in HALVES}
     assert not sides["train"] & sides["validation"]
     assert {t.split_name for t in demo_text.demo_texts("validation") if t.id.startswith("asyncio.")} == {"asyncio"}
 
@@ -67,8 +70,49 @@ def test_the_first_documents_are_a_sample_of_all() -> None:
     assert len(initials) > 10
 
 
+def test_the_sample_is_a_passage_of_every_document() -> None:
+    """In the same order, of whole lines, all of one length but for a last line; what is shorter is whole."""
+    documents = {(t.source, t.id): t.text() for t in demo_text.demo_texts("validation")}
+    passages = {(t.source, t.id): t.text() for t in demo_text.demo_texts("sample")}
+    assert list(passages) == list(documents)
+    assert {source for source, _ in passages} == {"stdlib", "pydoc", "readme"}
+    cut = {name: text for name, text in passages.items() if text != documents[name]}
+    length = min(map(len, cut.values()))
+    assert 10 < len(cut) < len(passages)
+    assert max(len(text) for name, text in passages.items() if name not in cut) <= length
+    for name, text in cut.items():
+        whole = documents[name]
+        start = whole.index(text)
+        assert start == 0 or whole[start - 1] == "\n"
+        assert text[-1] == "\n" or whole.endswith(text)
+        assert len(text) - len(text.splitlines(keepends=True)[-1]) < length, "not a line more than it takes"
+    assert sum(map(len, passages.values())) == pytest.approx(demo_text.SAMPLE_CHARACTERS, rel=0.05)
+    starts = [documents[name].index(text) / (len(documents[name]) - len(text) or 1) for name, text in cut.items()]
+    assert min(starts) < 0.2 < 0.8 < max(starts), "not their beginnings"
+    assert open_corpus(["demo:sample"]).digests() == open_corpus(["demo:sample"]).digests() != open_corpus(["demo:validation"]).digests()
+
+
+def test_lengths_of_passages_share_out_what_short_documents_leave() -> None:
+    assert demo_text._passage_length([5, 100, 100], 45) == 20
+    assert demo_text._passage_length([30, 10, 20], 60) == 30
+    assert demo_text._passage_length([10, 10], 1000) == 10
+    assert demo_text._passage_length([], 1000) == 0
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 11])
+def test_passages_begin_and_end_with_lines(length: int) -> None:
+    lines, found = ["a\n", "bcd\n", "\n", "efgh\n", "ij"], set()
+    whole = {"".join(lines[i:j]) for i in range(5) for j in range(i + 1, 6)}
+    for number in range(60):
+        passage = demo_text._passage(demo_text.DemoText(str(number), "s", "s", ""), "".join(lines), length)
+        assert passage in whole
+        assert len(passage) >= length
+        found.add(passage)
+    assert 1 < len(found) < len(whole)
+
+
 def test_documents_hold_the_texts_themselves() -> None:
-    by_id = {d.id: d for split in demo_text.SPLITS for d in open_corpus([f"demo:{split}"]).documents() if d.source != "pydoc"}
+    by_id = {d.id: d for split in HALVES for d in open_corpus([f"demo:{split}"]).documents() if d.source != "pydoc"}
     assert by_id["json.decoder"].text == Path(__import__("json.decoder").decoder.__file__).read_text()
     assert by_id["hypothesis"].text == distribution("hypothesis").metadata["Description"].strip()
 
@@ -124,5 +168,5 @@ def test_reentry_and_digest() -> None:
 
 
 def test_unknown_split() -> None:
-    with pytest.raises(UserError, match="choose demo:train or demo:validation"):
+    with pytest.raises(UserError, match="choose demo:train, demo:validation, demo:sample"):
         demo_text.demo_texts("test")

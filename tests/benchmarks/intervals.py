@@ -1,0 +1,363 @@
+"""Simulates how often 95 % intervals contain the truth, on real text, for each kind of interval: see docs/intervals.md.
+
+    python tests/benchmarks/intervals.py                            # all kinds, 300 draws of 20, 50 and 200 documents
+    python tests/benchmarks/intervals.py accuracy mqar --draws 1000
+
+A population is a set of real documents (rows of a document that is queried, sequences of MQAR), whose figures over all of them are the
+truth. Documents are drawn from it with replacement, and each draw is measured with the program's own code, as if it were all that
+there is. Printed are, for each number of documents, the share of draws whose interval contains the truth in %, in brackets the
+median width in units of the figure, and how many draws had no interval, if any. 300 draws of 95 % give 92.5 to 97.5.
+
+Text comes from $RECALLKIT_TEST_DATA (corpus/valid.jsonl.zst, evals/*.jsonl).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import numpy as np
+import polars as pl
+
+MAX_COUNT = 5
+"""Largest training count of AR hits, of the zoo's 3M training tokens."""
+
+Figures = Mapping[str, tuple[float | None, float | None, float | None]]
+"""Each figure with the bounds of its interval, None (all three) where there is none."""
+
+
+@dataclass(frozen=True)
+class Population:
+    """Documents 0 to `size` - 1, and what is measured of some of them, given by their numbers (a document may occur several times)."""
+
+    name: str
+    size: int
+    measure: Callable[[np.ndarray], Figures]
+
+
+MOST_DOCUMENTS = 1000
+"""Documents of a population of `gap`: few enough to be resampled one by one (`clusters.MOST_GROUPS`)."""
+SHORT = 4096
+"""Characters of the beginnings of documents."""
+
+
+def populations_of_gap(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
+    """Documents of the validation shard, whole or their beginnings, labelled with the zoo's counts; two models, which differ by a cache.
+
+    Whole documents differ ten-thousandfold in size: 20 of them are as few as 3 of equal size, most often.
+    """
+    import recallkit
+    from recallkit import builtin
+    from recallkit.attribution.aligned import open_scores, open_tokens
+    from recallkit.attribution.collect import collect_sums
+    from recallkit.scoring.run import score_path
+    from recallkit.text.corpus import open_corpus
+
+    models = ("control:recall", "control:bigram")
+    documents = open_corpus([str(data / "corpus" / "valid.jsonl.zst")]).documents()
+    texts = list(itertools.islice(documents, min(limit or MOST_DOCUMENTS, MOST_DOCUMENTS)))
+    for most, seq_len in ((SHORT, 256), (SHORT, 2048), (None, 256), (None, 2048)):
+        slices, file = folder / f"slices-{most}-{seq_len}", folder / f"{most}.jsonl"
+        file.write_text("".join(json.dumps({"text": text.text[:most], "source": text.source}) + "\n" for text in texts))
+        with contextlib.redirect_stdout(io.StringIO()):
+            recallkit.slice(file, out=slices, seq_len=seq_len, max_count=MAX_COUNT, counts=builtin.counts())
+            recallkit.score(models, slices=slices)
+        labelled = open_tokens(slices / "tokens.parquet")
+        sums = collect_sums(labelled, [open_scores(score_path(slices, model), labelled) for model in models]).clusters
+        parts = [rows_of_gap(labelled, sums), rows_of_largest_source(sums["slices"])]
+        cut = "whole" if most is None else f"at most {most:,} characters of each"
+        yield Population(f"gap, sequences of {seq_len}, {cut}", len(sums["slices"].tokens), partial(measure_gap, parts))
+
+
+Rows = dict[str, tuple[np.ndarray, np.ndarray]]
+"""By name, a row of a table: tokens and summed gaps of each document (n,); the first is what shares are of."""
+
+
+def rows_of_gap(labelled: Any, sums: Mapping[str, Any]) -> Rows:
+    """All tokens, AR hits, and of each other table the rows at the 20th, 50th and 80th percentile of those that any document in ten has."""
+    from recallkit.attribution.breakdowns import breakdowns, cuts_of
+
+    of_text = sums["slices"]
+    tokens, gaps = of_text.tokens.sum(axis=1), of_text.gaps[:, 0].sum(axis=1)
+    rows = {"all tokens": (tokens[:, 0], gaps[:, 0]), "AR hits": (tokens[:, 1], gaps[:, 1])}
+    for name, breakdown in breakdowns(cuts_of(labelled)).items():
+        first = 0
+        for table, of_table in breakdown.tables.items():
+            places = range(first, first + of_table.unions.shape[1])
+            held = [place for place in places if sums[name].clusters[0, place] > len(tokens) / 10]
+            for place in dict.fromkeys(held[len(held) * percent // 100] for percent in (20, 50, 80)):
+                told = " ".join(str(values[place - first]) for values in of_table.keys.values())
+                rows[f"{table}: {told}"] = (sums[name].tokens[:, 0, place], sums[name].gaps[:, 0, 0, place])
+            first = places.stop
+    return rows
+
+
+def rows_of_largest_source(slices: Any) -> Rows:
+    """The same of the largest source alone: all tokens and AR hits."""
+    largest = slices.tokens[..., 0].sum(axis=0).argmax()
+    names = ("largest source: all tokens", "largest source: AR hits")
+    return {name: (slices.tokens[:, largest, row], slices.gaps[:, 0, largest, row]) for row, name in enumerate(names)}
+
+
+def measure_gap(parts: list[Rows], documents: np.ndarray) -> Figures:
+    """The gap in nats per token and its share of the whole gap, of each row of each part, in the documents that are drawn."""
+    from recallkit.attribution.bootstrap import effective_number
+    from recallkit.attribution.collect import ClusterSums
+    from recallkit.attribution.intervals import gap_intervals
+
+    figures: dict[str, Any] = {}
+    for rows in parts:
+        tokens, gaps = (np.stack([columns[side][documents] for columns in rows.values()], axis=1)[:, None] for side in (0, 1))
+        drawn = ClusterSums(tokens, gaps[:, None], np.count_nonzero(tokens, axis=0), effective_number(tokens))
+        found = gap_intervals({"rows": drawn}, "rows", 2000, 0)["rows"]
+        tokens, gaps = tokens.sum(axis=(0, 1)), gaps.sum(axis=(0, 1))
+        for place, name in enumerate(rows):
+            known = tokens[place] > 0
+            figures[f"{name}, nats"] = (gaps[place] / tokens[place] if known else None, *bounds_of(found.delta_nll[:, 0, 0, place]))
+            if place:
+                figures[f"{name}, share"] = (gaps[place] / gaps[0], *bounds_of(found.share[:, 0, 0, place]))
+    return figures
+
+
+def bounds_of(interval: np.ndarray) -> list[float | None]:
+    return [None if np.isnan(bound) else float(bound) for bound in interval]
+
+
+def populations_of_profile(data: Path, _: Path, limit: int | None) -> Iterator[Population]:
+    """Documents of the validation shard, each cut into sequences of its own, and up to the first 4,096 tokens of each; the zoo's counts.
+
+    Whole documents differ ten-thousandfold in size: 20 of them are as few as 3 of equal size, most often.
+    """
+    from recallkit import builtin, profiling
+    from recallkit.counting.table import open_counts
+    from recallkit.profiling.tables import LabelledRows, Labeller, ProfileSums, make_tables
+    from recallkit.text.open_text import OpenText, TextOptions
+    from recallkit.text.records import Position
+    from recallkit.text.sequences import pack_sequences
+
+    opened = OpenText(TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation"))
+    labeller = Labeller(profiling.token_mask(opened.tokenizer, profiling.stop_words("ours")), open_counts(builtin.counts()), MAX_COUNT)
+    x_min = 32  # one beginning of all tails: the intervals are for a given one
+
+    def population(seq_len: int, most: int | None) -> Population:
+        encoded = opened.encoded(Position())
+        parts = [
+            labeller.label(block.ids, block.offsets, block.documents, block.sources)
+            for block in pack_sequences(encoded, end_token_id=opened.tokenizer.end_token_id, seq_len=seq_len, boundary="document")
+        ]
+        # Sources have other numbers in other blocks; one name is enough for figures of all.
+        whole = {f.name: np.concatenate([getattr(rows, f.name) for rows in parts]) for f in fields(LabelledRows) if f.name != "names"}
+        starts = np.flatnonzero(np.diff(whole["document"], prepend=-1))
+        ends = np.append(starts[1:], len(whole["document"]))
+        ends = ends if most is None else np.minimum(ends, starts + most)
+        whole["source"] = np.zeros(len(whole["document"]), np.int32)
+
+        def measure(documents: np.ndarray) -> Figures:
+            rows = np.concatenate([np.arange(starts[d], ends[d]) for d in documents])
+            drawn = {name: column[rows] for name, column in whole.items()}
+            drawn["document"] = np.repeat(np.arange(len(documents), dtype=np.int32), (ends - starts)[documents])
+            sums = ProfileSums(seq_len, x_min)
+            sums.add(LabelledRows(names=["text"], **drawn))
+            tables = make_tables(sums, knows_hits=True, x_min=x_min)
+            row = tables.profile.row(0, named=True)
+            shown = ("repeated_bigrams", "distinct_bigrams", "repeated_share", "ar_hit_share")
+            figures: dict[str, Any] = {"effective documents": (row["effective_documents"], None, None)}
+            figures |= {name: (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"]) for name in shown}
+            for row in tables.fits.filter(source="ALL").iter_rows(named=True):
+                figures[f"alpha of {row['kind']}"] = (row["alpha"], row["alpha_ci_low"], row["alpha_ci_high"])
+            return figures
+
+        cut = "" if most is None else f", at most {most:,} tokens of a document"
+        return Population(f"profile, sequences of {seq_len}{cut}", len(starts) if limit is None else limit, measure)
+
+    for seq_len in (256, 2048):
+        for most in (4096, None):
+            yield population(seq_len, most)
+
+
+SHARES = (0.005, 0.02, 0.1, 0.5, 0.98)
+
+
+def populations_of_accuracy(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
+    """Rows of FDA and of SWDE with their documents; a model is right where its NLL of the answer is among the lowest share.
+
+    So proportions of any size have the dependence of real rows. The reference is `control:recall`, the other model `control:bigram`:
+    one with the same share of right answers, one with the same limit in nats.
+    """
+    from recallkit.recall.accuracy import accuracy_intervals
+    from recallkit.recall.run import RecallOptions, plan_recall
+
+    for task, file in (("fda", "fda.jsonl"), ("swde", "swde_books.jsonl")):
+        models = ("control:recall", "control:bigram")
+        options = RecallOptions(data=data / "evals" / file, limit=limit)
+        with contextlib.redirect_stdout(io.StringIO()):
+            plan = plan_recall(models, [task], folder / task, options)
+            plan.run()
+        found = [pl.read_parquet(plan.documents[model, task].path) for model in models]
+        names, places = np.unique(found[0]["doc_id"].to_numpy(), return_inverse=True)
+        rows = [np.flatnonzero(places == number) for number in range(len(names))]
+        reference, other = (table["answer_nll"].to_numpy() for table in found)
+
+        def measure(documents: np.ndarray, rows=rows, reference=reference, other=other) -> Figures:
+            taken = np.concatenate([rows[number] for number in documents])
+            of_document = np.repeat(np.arange(len(documents)), [len(rows[number]) for number in documents]).astype(str)
+            figures = {}
+            for share in SHARES:
+                limits = np.quantile(reference, share), np.quantile(other, share), np.quantile(reference, share)
+                right = np.column_stack([nlls[taken] <= most for nlls, most in zip((reference, other, other), limits, strict=True)])
+                intervals, means = accuracy_intervals(right, of_document), right.mean(axis=0)
+                figures[f"accuracy {share:.1%}"] = (means[0], *intervals.bounds[:, 0])
+                for place, name in ((1, "same share"), (2, "same limit")):
+                    figures[f"difference, {share:.1%}, {name}"] = (means[place] - means[0], *intervals.difference_bounds[:, place])
+            return figures
+
+        yield Population(f"accuracies of {task}", len(names), measure)
+
+
+def populations_of_mqar(_: Path, folder: Path, limit: int | None) -> Iterator[Population]:
+    """Sequences of MQAR, asked of two models of the zoo and of `control:recall`, which recalls nine in ten values."""
+    from recallkit.mqar.run import MqarOptions, plan_mqar
+    from recallkit.mqar.tables import sample_intervals
+    from recallkit.storage import db, schemas
+
+    models, pairs, options = ("zoo:attention", "zoo:based", "control:recall"), (4, 16), MqarOptions(length=128, samples=limit or 400)
+    with contextlib.redirect_stdout(io.StringIO()):
+        plan = plan_mqar(models, pairs, folder / "mqar", options)
+        plan.run()
+    for number in pairs:
+        results = [plan.queries[model, number] for model in models]
+        read = {"queries": [result.path for result in results], "fillers": [result.others[0] for result in results]}
+        with db.connect(threads=1) as connection:
+            for name, paths in read.items():
+                frames = [schemas.read_frame(path, f"mqar {name}") for path in paths]
+                named = [frame.with_columns(model=pl.lit(model)) for frame, model in zip(frames, models, strict=True)]
+                connection.register(name, pl.concat(named).to_arrow())
+            of_models = [db.frame(connection, "mqar/sum_samples").filter(model=model).sort("sample") for model in models]
+
+        def measure(sequences: np.ndarray, of_models=of_models, number=number) -> Figures:
+            renumbered = pl.Series("sample", np.arange(len(sequences)))
+            drawn = pl.concat([frame[sequences].with_columns(renumbered) for frame in of_models])
+            figures = {}
+            for place, row in enumerate(sample_intervals(drawn, models, number)):
+                sums = drawn.filter(model=models[place]).select(pl.exclude("model", "pairs", "sample").sum()).row(0, named=True)
+                for name, above, below in NLLS_AND_ACCURACIES:
+                    found = sums[above] / sums[below]
+                    figures[f"{name}, {models[place]}"] = (found, row[f"{name}_low"], row[f"{name}_high"])
+                    if place:
+                        ends = (row[f"{name}_difference_low"], row[f"{name}_difference_high"])
+                        figures[f"{name}, difference of {models[place]}"] = (row[f"{name}_difference"], *ends)
+            return figures
+
+        yield Population(f"MQAR of {number} pairs", options.samples, measure)
+
+
+NLLS_AND_ACCURACIES = [
+    ("accuracy", "ar_right", "ar_tokens"),
+    ("ar_nll", "ar_nats", "ar_tokens"),
+    ("filler_accuracy", "filler_right", "filler_tokens"),
+    ("filler_nll", "filler_nats", "filler_tokens"),
+]
+
+KINDS: Mapping[str, Callable[[Path, Path, int | None], Iterator[Population]]] = {
+    "gap": populations_of_gap,
+    "profile": populations_of_profile,
+    "accuracy": populations_of_accuracy,
+    "mqar": populations_of_mqar,
+}
+"""What makes the populations of a kind: of the folder of real text, a folder to work in, and at most how many documents."""
+
+
+# ------------------------------------------------------------------------------------------------------------ simulating
+
+
+@dataclass
+class Coverage:
+    """Of a figure and a number of documents: draws, those without an interval, those that contain the truth, all widths and figures."""
+
+    draws: int = 0
+    missing: int = 0
+    covered: int = 0
+    widths: list[float] = field(default_factory=list)
+    figures: list[float] = field(default_factory=list)
+
+    def add(self, truth: float, figure: float | None, low: float | None, high: float | None) -> None:
+        self.draws += 1
+        self.figures += [] if figure is None else [figure]
+        if low is None or high is None or np.isnan(low) or np.isnan(high):
+            self.missing += 1
+            return
+        self.covered += low <= truth <= high
+        self.widths.append(high - low)
+
+    @property
+    def share(self) -> float:
+        """Of the draws with an interval, those that contain the truth; NaN if there is none."""
+        return self.covered / (self.draws - self.missing) if self.widths else np.nan
+
+
+def simulate(population: Population, numbers: list[int], draws: int, seed: int = 0) -> dict[str, tuple[float, dict[int, Coverage]]]:
+    """Each figure of a population: its truth, and its coverage by the number of documents that were drawn."""
+    figures = population.measure(np.arange(population.size))
+    truth = {name: float(found) for name, (found, _, _) in figures.items() if found is not None}
+    coverage: dict[str, dict[int, Coverage]] = {name: defaultdict(Coverage) for name in truth}
+    for number in numbers:
+        rng = np.random.default_rng([seed, number])
+        for _ in range(draws):
+            drawn = population.measure(rng.integers(0, population.size, number))
+            for name in coverage:
+                coverage[name][number].add(truth[name], *drawn.get(name, (None, None, None)))
+    return {name: (truth[name], coverage[name]) for name in coverage}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*", help=f"of {', '.join(KINDS)}; all, if none is named")
+    parser.add_argument("--draws", type=int, default=300)
+    parser.add_argument("--documents", type=int, nargs="+", default=[20, 50, 200])
+    parser.add_argument("--limit", type=int, help="documents (rows, sequences) of a population, the first ones")
+    given = parser.parse_args()
+    if unknown := {*given.kinds} - {*KINDS}:
+        parser.error(f"no such kinds: {', '.join(unknown)}")
+    data = Path(os.environ["RECALLKIT_TEST_DATA"])
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in given.kinds or KINDS:
+            for population in KINDS[kind](data, Path(folder), given.limit):
+                begun = time.perf_counter()
+                found = simulate(population, given.documents, given.draws)
+                seconds = time.perf_counter() - begun
+                print(f"\n{population.name}: {population.size:,} documents, {given.draws:,} draws, {seconds:.0f} s\n")
+                print("\n".join(table_of(found, given.documents)), flush=True)
+
+
+def table_of(found: Mapping[str, tuple[float, Mapping[int, Coverage]]], numbers: list[int]) -> Iterator[str]:
+    """A Markdown table, a row per figure."""
+    yield f"| figure | truth | {' | '.join(f'{number} documents' for number in numbers)} |"
+    yield "| --- | ---: |" + " ---: |" * len(numbers)
+    for name, (truth, by_number) in found.items():
+        yield f"| {name} | {truth:.4g} | {' | '.join(cell(by_number[number]) for number in numbers)} |"
+
+
+def cell(coverage: Coverage) -> str:
+    missing = f", {coverage.missing} without" if coverage.missing else ""
+    if not coverage.widths:
+        return f"median {np.median(coverage.figures):.3g}" if coverage.figures else "–"
+    return f"{100 * coverage.share:.1f} ({np.median(coverage.widths):.3g}){missing}"
+
+
+if __name__ == "__main__":
+    main()
