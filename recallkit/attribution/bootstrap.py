@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MIN_CLUSTERS = 5
 """Clusters of equal size (see `effective_number`) that an interval needs at least: of fewer, 2,000 resamples do not reach its tails."""
 
+_LEAST_FREEDOM = 1.0
+
 _BLOCK_DRAWS = 1 << 18
 """Clusters drawn at a time: 2 MB of draws, which stay in the processor's cache while they are counted."""
 
@@ -91,13 +93,27 @@ def ratio_of_squares(total: np.ndarray, squares: np.ndarray) -> np.ndarray:
     return effective
 
 
-def expanded_interval(samples: np.ndarray, effective: np.ndarray | float, confidence: float = 0.95) -> np.ndarray:
+def freedom_of(sizes: np.ndarray) -> np.ndarray:
+    """Degrees of freedom of a variance estimated from clusters of `sizes` (n, ...), float64 (...): (sum n^2)^2 / sum n^4 - 1.
+
+    Satterthwaite's approximation: a sum of squares, each in proportion to n^2, varies as one of so many equal ones. n - 1 for equal sizes.
+    """
+    import numpy as np
+
+    squares = np.square(np.asarray(sizes, np.float64))
+    return ratio_of_squares(squares.sum(axis=0), np.square(squares).sum(axis=0)) - 1.0
+
+
+def expanded_interval(
+    samples: np.ndarray, effective: np.ndarray | float, freedom: np.ndarray | float, confidence: float = 0.95
+) -> np.ndarray:
     """Bounds (2, ...) of `samples` (num_resamples, ...), which are ratios resampled from `effective` (...) clusters.
 
     They are quantiles of the samples, as far in the tails as a t interval of m = `effective` clusters is wider than the normal
-    interval of resampled means: at Phi(-+ sqrt(m / (m - 1)) t), t the quantile of Student's distribution with m - 1 degrees of
-    freedom (the expanded percentile interval of Hesterberg, The American Statistician 69, 2015). Samples that are not finite
-    (a resample without the slice) are left out. NaN where m is below MIN_CLUSTERS, or nothing is left.
+    interval of resampled means: at Phi(-+ sqrt(m / (m - 1)) t), t the quantile of Student's distribution with `freedom` (...), in place of
+    m - 1, degrees of freedom (the expanded percentile interval of Hesterberg, The American Statistician 69, 2015; for clusters of
+    unequal sizes see `freedom_of`). Samples that are not finite (a resample without the slice) are left out. NaN where m is
+    below MIN_CLUSTERS, or nothing is left.
     """
     import numpy as np
     from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
@@ -105,25 +121,13 @@ def expanded_interval(samples: np.ndarray, effective: np.ndarray | float, confid
     if len(samples) == 0:
         return np.full((2, *samples.shape[1:]), np.nan)
     effective = np.broadcast_to(np.asarray(effective, np.float64), samples.shape[1:])
-    freedom = np.maximum(effective, MIN_CLUSTERS) - 1
-    tail = ndtr(np.sqrt((freedom + 1) / freedom) * stdtrit(freedom, (1.0 - confidence) / 2.0))
+    number = np.maximum(effective, MIN_CLUSTERS)
+    quantile = stdtrit(np.maximum(freedom, _LEAST_FREEDOM), (1.0 - confidence) / 2.0)
+    tail = ndtr(np.sqrt(number / (number - 1)) * quantile)
     ordered = np.sort(np.where(np.isfinite(samples), samples, np.nan), axis=0)
     last = np.maximum(np.count_nonzero(~np.isnan(ordered), axis=0) - 1, 0)
     bounds = np.stack([_interpolate(ordered, tail * last), _interpolate(ordered, (1.0 - tail) * last)])
     return np.where(effective >= MIN_CLUSTERS, bounds, np.nan)
-
-
-def percentile_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper bounds (...) of the central `confidence` of `samples` (num_resamples, ...), interpolated linearly.
-
-    Samples that are not numbers (a resample without the slice) are left out; if none is left, the bounds are NaN.
-    """
-    import numpy as np
-
-    ordered = np.sort(samples, axis=0)
-    last = np.maximum(np.count_nonzero(~np.isnan(ordered), axis=0) - 1, 0)
-    tail = (1.0 - confidence) / 2.0
-    return _interpolate(ordered, tail * last), _interpolate(ordered, (1.0 - tail) * last)
 
 
 def _interpolate(ordered: np.ndarray, place: np.ndarray) -> np.ndarray:

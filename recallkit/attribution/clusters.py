@@ -40,7 +40,7 @@ class ClusterSizes:
     def __init__(self, unions: np.ndarray, num_sources: int = 1, *, in_order: bool = True) -> None:
         """`unions`: (k, K) of 0 and 1."""
         self._unions, self._in_order = unions.astype(np.float64), in_order
-        self._sizes, self._squares = (np.zeros((num_sources, unions.shape[1])) for _ in range(2))
+        self._powers = np.zeros((3, num_sources, unions.shape[1]))  # sums of sizes, of their squares, of their fourth powers
         self._clusters = np.zeros((num_sources, unions.shape[1]), np.int64)
         self._open: list[np.ndarray] = [np.zeros(0, np.int64)] * 4
 
@@ -52,10 +52,14 @@ class ClusterSizes:
         self._open = [column[is_open] for column in entries]
         self._close([column[~is_open] for column in entries])
 
-    def finish(self) -> tuple[np.ndarray, np.ndarray]:
-        """When every batch was added: the clusters of each row, int64 (s, K), and their effective number (`bootstrap.effective_number`)."""
+    def finish(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """When every batch was added: the clusters of each row, int64 (s, K), their effective number and degrees of freedom, float64.
+
+        See `bootstrap.effective_number` and `bootstrap.freedom_of`.
+        """
         self._close(self._open)
-        return self._clusters, ratio_of_squares(self._sizes, self._squares)
+        sizes, squares, fourths = self._powers
+        return self._clusters, ratio_of_squares(sizes, squares), ratio_of_squares(squares, fourths) - 1.0
 
     def _close(self, entries: list[np.ndarray]) -> None:
         cluster, source, code, tokens = entries
@@ -64,8 +68,8 @@ class ClusterSizes:
         by_code = np.bincount(pair * num_codes + code, weights=tokens, minlength=len(pairs) * num_codes)
         sizes = by_code.reshape(len(pairs), num_codes) @ self._unions
         of_source = pairs % num_sources
-        self._sizes += _sum_by_source(sizes, of_source, num_sources)
-        self._squares += _sum_by_source(np.square(sizes), of_source, num_sources)
+        for total, power in zip(self._powers, (1, 2, 4), strict=True):
+            total += _sum_by_source(sizes**power, of_source, num_sources)
         self._clusters += _sum_by_source(sizes > 0, of_source, num_sources)
 
 

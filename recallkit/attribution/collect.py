@@ -64,6 +64,7 @@ class ClusterSums:
     gaps: np.ndarray  # (g, m, s, K)
     clusters: np.ndarray  # (1 + s, K), or (1, K) if not by source
     effective: np.ndarray  # the same shape
+    freedom: np.ndarray  # the same shape: degrees of freedom of a variance between them (`bootstrap.freedom_of`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +321,8 @@ class _Collector:
         sizes = [ClusterSizes(self._slice_unions, number) for number in (1, num_places)]
         for size, entries in zip(sizes, (replace(placed, source=np.zeros_like(placed.source)), placed), strict=True):
             size.add(entries)
-        found, effective = (np.vstack(parts) for parts in zip(*(size.finish() for size in sizes), strict=True))
-        return totals, ClusterSums(tokens, gaps_of(nlls), found, effective)
+        numbers = (np.vstack(parts) for parts in zip(*(size.finish() for size in sizes), strict=True))
+        return totals, ClusterSums(tokens, gaps_of(nlls), *numbers)
 
 
 def _with_all(sums: np.ndarray) -> np.ndarray:

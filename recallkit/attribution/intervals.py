@@ -34,27 +34,31 @@ class GapIntervals:
 def gap_intervals(sums: Mapping[str, ClusterSums], whole: str, num_resamples: int, seed: int) -> dict[str, GapIntervals]:
     """Intervals of each breakdown; `whole`: the one whose first row is all tokens, by source. With `num_resamples` 0 all are NaN.
 
-    A share is of a ratio of two sums: its effective number of clusters is the smaller one of the row's and of all tokens'.
+    A share is a ratio of two sums: its effective number of clusters is the smaller one of the row's and of all tokens', and so are its
+    degrees of freedom.
     """
     totals = dict(zip(sums, resample_blocks([_flat(part) for part in sums.values()], num_resamples, seed), strict=True))
     whole_gap = np.stack([_with_all(gaps, sums[whole])[..., :1] for gaps in _apart(totals[whole], sums[whole])[1]])
-    whole_effective = sums[whole].effective[:, :1]
-    return {name: _intervals(part, totals[name], whole_gap, whole_effective) for name, part in sums.items()}
+    of_whole = sums[whole].effective[:, :1], sums[whole].freedom[:, :1]
+    return {name: _intervals(part, totals[name], whole_gap, of_whole) for name, part in sums.items()}
 
 
-def _intervals(sums: ClusterSums, totals: np.ndarray, whole_gap: np.ndarray, whole_effective: np.ndarray) -> GapIntervals:
-    """One model at a time: over all sources and rows, samples are the largest arrays here. `whole_gap`: (m, num_resamples, 1 + s, 1)."""
+def _intervals(sums: ClusterSums, totals: np.ndarray, whole_gap: np.ndarray, of_whole: tuple[np.ndarray, np.ndarray]) -> GapIntervals:
+    """One model at a time: over all sources and rows, samples are the largest arrays here. `whole_gap`: (m, num_resamples, 1 + s, 1).
+
+    `of_whole`: the effective number of clusters of all tokens, and their degrees of freedom, (1 + s, 1).
+    """
     held = np.flatnonzero(sums.clusters[0])  # rows without a token need no samples
     all_tokens, gaps = _apart(totals, sums)
     tokens, num_sources = _with_all(all_tokens, sums)[..., held], len(sums.effective)
-    effective = sums.effective[:, held]
-    of_share = np.minimum(effective, whole_effective[:num_sources])
+    of_row = sums.effective[:, held], sums.freedom[:, held]
+    of_share = [np.minimum(row, whole[:num_sources]) for row, whole in zip(of_row, of_whole, strict=True)]
     delta_nll, share = (np.full((2, len(gaps), *sums.effective.shape), np.nan) for _ in range(2))
     for model, (model_gaps, whole) in enumerate(zip(gaps, whole_gap, strict=True)):
         rows = _with_all(model_gaps, sums)[..., held]
         with np.errstate(divide="ignore", invalid="ignore"):
-            delta_nll[:, model, :, held] = np.moveaxis(expanded_interval(rows / tokens, effective), -1, 0)
-            share[:, model, :, held] = np.moveaxis(expanded_interval(rows / whole[:, :num_sources], of_share), -1, 0)
+            delta_nll[:, model, :, held] = np.moveaxis(expanded_interval(rows / tokens, *of_row), -1, 0)
+            share[:, model, :, held] = np.moveaxis(expanded_interval(rows / whole[:, :num_sources], *of_share), -1, 0)
     return GapIntervals(delta_nll, share, sums.clusters, sums.effective)
 
 

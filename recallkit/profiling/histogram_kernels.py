@@ -40,6 +40,7 @@ class Histograms:
     positions: np.ndarray  # (s, p, NUM_PLACED) int64
     documents: np.ndarray  # (s,) int64, documents that have ended
     squared_sizes: np.ndarray  # (s,) float64, the sum of the squares of their tokens
+    fourth_powers: np.ndarray  # (s,) float64, and of the fourth powers
 
     @classmethod
     def zeros(cls, num_sources: int, num_groups: int, x_max: int, num_cuts: int, num_buckets: int) -> Histograms:
@@ -51,6 +52,7 @@ class Histograms:
             np.zeros((num_sources, NUM_KINDS, num_groups, num_cuts), np.float64),
             np.zeros((num_sources, num_buckets, NUM_PLACED), np.int64),
             np.zeros(num_sources, np.int64),
+            np.zeros(num_sources, np.float64),
             np.zeros(num_sources, np.float64),
         )
 

@@ -23,6 +23,7 @@ from recallkit.attribution.bootstrap import (
     MIN_CLUSTERS,
     effective_number,
     expanded_interval,
+    freedom_of,
     number_or_none,
     ratio_of_squares,
     resample_totals,
@@ -261,7 +262,7 @@ class ProfileSums:
         names = [*self.sources, OTHER_SOURCES]
         tokens = {place: int(self._sums.counts[place, :, histogram_kernels.TOKENS].sum()) for place in places}
         order = sorted(places, key=lambda place: (place == MAX_RESAMPLED_SOURCES, -tokens[place], names[min(place, len(self.sources))]))
-        ended = replace(self._sums, documents=self._sums.documents.copy(), squared_sizes=self._sums.squared_sizes.copy())
+        ended = replace(self._sums, **{name: getattr(self._sums, name).copy() for name in ("documents", "squared_sizes", "fourth_powers")})
         if self._open is not None:
             _, place, size = self._open
             _end_documents(ended, np.array([place]), np.array([size]))
@@ -290,6 +291,7 @@ def _end_documents(sums: Histograms, places: np.ndarray, sizes: np.ndarray) -> N
     """Counts documents of sources at these places, of these sizes in tokens; added one by one, so that blocks decide no bit."""
     np.add.at(sums.documents, places, 1)
     np.add.at(sums.squared_sizes, places, np.square(sizes, dtype=np.float64))
+    np.add.at(sums.fourth_powers, places, np.square(np.square(sizes, dtype=np.float64)))
 
 
 def labelled_rows(tokens: Path, mask: np.ndarray, progress: Callable[[int], None] = lambda _: None) -> Iterator[LabelledRows]:
@@ -350,6 +352,7 @@ class _Resampled:
     tail_counts: np.ndarray
     tail_logs: np.ndarray
     clusters: np.ndarray  # (s,) effective number of documents, and no more than of the groups that they share
+    freedom: np.ndarray  # (s,) degrees of freedom, of documents or groups likewise
 
 
 def _resample(found: Histograms, fits: Sequence[Sequence[PowerLaw | None]], cuts: list[int], seed: int) -> _Resampled:
@@ -363,7 +366,13 @@ def _resample(found: Histograms, fits: Sequence[Sequence[PowerLaw | None]], cuts
     totals = resample_totals(np.hstack([array.reshape(num_groups, -1).astype(np.float64) for array in columns]), _NUM_RESAMPLES, seed)
     ends = np.cumsum([array[0].size for array in columns])[:-1]
     parts = [part.reshape(-1, *array.shape[1:]) for part, array in zip(np.split(totals, ends, axis=1), columns, strict=True)]
-    return _Resampled(parts[0], parts[1], parts[2], np.minimum(_effective_documents(found), effective_number(tokens.T)))
+    return _Resampled(
+        parts[0],
+        parts[1],
+        parts[2],
+        clusters=np.minimum(_effective_documents(found), effective_number(tokens.T)),
+        freedom=np.minimum(ratio_of_squares(found.squared_sizes, found.fourth_powers) - 1.0, freedom_of(tokens.T)),
+    )
 
 
 def _effective_documents(found: Histograms) -> np.ndarray:
@@ -371,10 +380,10 @@ def _effective_documents(found: Histograms) -> np.ndarray:
     return ratio_of_squares(found.counts[:, :, histogram_kernels.TOKENS].sum(axis=1), found.squared_sizes)
 
 
-def _ratio_bounds(part: np.ndarray, whole: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """Bounds (2, s) of part / whole, both (r, s); NaN for too few `clusters` (s,)."""
+def _ratio_bounds(part: np.ndarray, whole: np.ndarray, resampled: _Resampled) -> np.ndarray:
+    """Bounds (2, s) of part / whole, both (r, s); NaN for too few clusters."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return expanded_interval(part / whole, clusters)
+        return expanded_interval(part / whole, resampled.clusters, resampled.freedom)
 
 
 def _profile(sources: list[str], found: Histograms, resampled: _Resampled, seq_len: int, *, knows_hits: bool) -> pl.DataFrame:
@@ -384,9 +393,7 @@ def _profile(sources: list[str], found: Histograms, resampled: _Resampled, seq_l
     tokens = totals[:, histogram_kernels.TOKENS]
 
     def figure(name: str, counted: int, scale: float, *, known: bool = True) -> dict[str, pl.Series]:
-        low, high = scale * _ratio_bounds(
-            resampled.counts[:, :, counted], resampled.counts[:, :, histogram_kernels.TOKENS], resampled.clusters
-        )
+        low, high = scale * _ratio_bounds(resampled.counts[:, :, counted], resampled.counts[:, :, histogram_kernels.TOKENS], resampled)
         values = {name: scale * totals[:, counted] / tokens, f"{name}_ci_low": low, f"{name}_ci_high": high}
         return {key: _numbers(value if known else np.full(len(tokens), np.nan)) for key, value in values.items()}
 
@@ -422,7 +429,7 @@ def _fits(
 ) -> pl.DataFrame:
     import polars as pl
 
-    bounds = [_ratio_bounds(resampled.tail_logs[:, :, k], resampled.tail_counts[:, :, k], resampled.clusters) for k in range(len(KINDS))]
+    bounds = [_ratio_bounds(resampled.tail_logs[:, :, k], resampled.tail_counts[:, :, k], resampled) for k in range(len(KINDS))]
     rows = []
     for place, source in enumerate(sources):
         for kind, name in enumerate(KINDS):

@@ -339,6 +339,7 @@ def test_intervals_are_those_of_a_naive_bootstrap_over_clusters(tmp_path, monkey
         clusters_of = [[token[cluster] for token, held in zip(corpus.tokens, chosen, strict=True) if held] for chosen in (part, whole)]
         sizes = [[own.count(name) for name in names] for own in clusters_of]
         effective = [sum(size) ** 2 / sum(n * n for n in size) for size in sizes]
+        freedom = [sum(n**2 for n in size) ** 2 / sum(n**4 for n in size) - 1 for size in sizes]
         assert (row["clusters"], row["effective_clusters"]) == (np.count_nonzero(sizes[0]), pytest.approx(effective[0]))
         deltas, shares_ = [], []
         for drawn in times:
@@ -347,9 +348,11 @@ def test_intervals_are_those_of_a_naive_bootstrap_over_clusters(tmp_path, monkey
             total = sum(n * g for n, g, held in zip(drawn, gaps, whole, strict=True) if held)
             deltas.append(gap / tokens if tokens else math.nan)
             shares_.append(gap / total if total else math.nan)
-        found = ((deltas, effective[0], ("delta_ci_low", "delta_ci_high")), (shares_, min(effective), ("ci_low", "ci_high")))
-        for samples, m, columns in found:
-            expected = [None if math.isnan(bound) else pytest.approx(bound, rel=1e-9) for bound in expanded_interval(np.array(samples), m)]
+        of_delta, of_share = (effective[0], freedom[0]), (min(effective), min(freedom))
+        found = ((deltas, of_delta, ("delta_ci_low", "delta_ci_high")), (shares_, of_share, ("ci_low", "ci_high")))
+        for samples, numbers, columns in found:
+            bounds = expanded_interval(np.array(samples), *numbers)
+            expected = [None if math.isnan(bound) else pytest.approx(bound, rel=1e-9) for bound in bounds]
             assert [row[name] for name in columns] == expected, (row, columns)
 
     for row in tables.gap.iter_rows(named=True):
@@ -787,16 +790,16 @@ def test_expanded_percentiles_reach_as_far_as_students_t():
     grid = (np.arange(20_000) + 0.5) / 20_000
     samples = stats.norm.ppf(grid)[:, None].repeat(3, axis=1)
     m = np.array([MIN_CLUSTERS, 12.5, 1e6])
-    low, high = expanded_interval(samples, m)
+    low, high = expanded_interval(samples, m, m - 1)
     assert high == pytest.approx(stats.t.ppf(0.975, m - 1) * np.sqrt(m / (m - 1)), rel=4e-3)
     assert low == pytest.approx(-high)
-    assert np.isnan(expanded_interval(samples, MIN_CLUSTERS - 0.01)).all()
-    assert np.isnan(expanded_interval(samples[:0], m)).all()
+    assert np.isnan(expanded_interval(samples, MIN_CLUSTERS - 0.01, 9)).all()
+    assert np.isnan(expanded_interval(samples[:0], m, m)).all()
 
 
 def test_expanded_percentiles_leave_out_what_is_no_number():
     samples = np.array([[1.0, np.nan], [2.0, np.inf], [np.nan, np.nan], [3.0, np.nan]])
-    low, high = expanded_interval(samples, 1e9, 0.5)
+    low, high = expanded_interval(samples, 1e9, 1e9, 0.5)
     assert (low[0], high[0]) == pytest.approx((1.5, 2.5))
     assert np.isnan([low[1], high[1]]).all()
 
@@ -805,3 +808,11 @@ def test_the_effective_number_of_clusters():
     assert bootstrap.effective_number(np.array([[4, 1], [4, 0], [4, 0], [0, 0]])).tolist() == [3, 1]
     assert bootstrap.effective_number(np.zeros((3, 2))).tolist() == [0, 0]
     assert bootstrap.effective_number(np.array([100, 1, 1])) == pytest.approx(102**2 / 10_002)
+
+
+def test_the_degrees_of_freedom_of_clusters_are_those_of_their_variance():
+    assert bootstrap.freedom_of(np.full((7, 1), 3)).tolist() == [6]
+    # The mean of squares of normal figures, in proportion to the sizes, varies as chi squared of that many degrees (and one more).
+    sizes, rng = np.array([1, 2, 2, 5, 9, 10.0]), np.random.default_rng(0)
+    squares = np.square(sizes * rng.normal(size=(200_000, len(sizes)))).sum(axis=1)
+    assert 2 * squares.mean() ** 2 / squares.var() == pytest.approx(bootstrap.freedom_of(sizes) + 1, rel=0.02)

@@ -116,14 +116,14 @@ def rows_of_largest_source(slices: Any) -> Rows:
 
 def measure_gap(parts: list[Rows], documents: np.ndarray) -> Figures:
     """The gap in nats per token and its share of the whole gap, of each row of each part, in the documents that are drawn."""
-    from recallkit.attribution.bootstrap import effective_number
+    from recallkit.attribution.bootstrap import effective_number, freedom_of
     from recallkit.attribution.collect import ClusterSums
     from recallkit.attribution.intervals import gap_intervals
 
     figures: dict[str, Any] = {}
     for rows in parts:
         tokens, gaps = (np.stack([columns[side][documents] for columns in rows.values()], axis=1)[:, None] for side in (0, 1))
-        drawn = ClusterSums(tokens, gaps[:, None], np.count_nonzero(tokens, axis=0), effective_number(tokens))
+        drawn = ClusterSums(tokens, gaps[:, None], np.count_nonzero(tokens, axis=0), effective_number(tokens), freedom_of(tokens))
         found = gap_intervals({"rows": drawn}, "rows", 2000, 0)["rows"]
         tokens, gaps = tokens.sum(axis=(0, 1)), gaps.sum(axis=(0, 1))
         for place, name in enumerate(rows):

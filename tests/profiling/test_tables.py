@@ -237,7 +237,7 @@ def test_of_few_documents_each_is_drawn_by_itself():
     row = make_tables(sums, knows_hits=False).profile.row(0, named=True)
     repeated = (rows.distance > 0).reshape(20, 30).sum(axis=1)
     draws = np.random.Generator(np.random.PCG64(0)).integers(0, 20, size=(stage._NUM_RESAMPLES, 20))
-    bounds = expanded_interval(repeated[draws].sum(axis=1) / (20 * 30), 20)
+    bounds = expanded_interval(repeated[draws].sum(axis=1) / (20 * 30), 20, 19)
     assert (row["repeated_share_ci_low"], row["repeated_share_ci_high"]) == pytest.approx(tuple(bounds))
     assert (row["documents"], row["effective_documents"]) == (20, pytest.approx(20))
 
