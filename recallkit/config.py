@@ -20,6 +20,9 @@ BUILTIN_SEQ_LEN = 256
 MAX_COUNT = 1250
 """Largest training count at which Zoology calls a bigram rare: <= 1250 in 10B tokens (section 3.1)."""
 
+NUM_HASHES = 2_000_000
+"""Hashes kept of the training text's n-grams of each size, 8 bytes each: all of them up to about 2 million tokens, a sample beyond."""
+
 SEQUENCES_PER_ROW_GROUP = 512
 """Sequences per row group of every table of tokens: 512 x 2048 = 1,048,576 rows, the same in slices and scores."""
 

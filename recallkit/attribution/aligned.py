@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from recallkit.slicing.definitions import Slice
+
 _SLICE_AGAIN = "slice again with --force"
 _BATCH_ROWS = 1 << 20
 """Rows read at a time: one row group of 512 sequences of 2048 tokens, or as many small groups as fit."""
@@ -42,6 +44,16 @@ class LabelledTokens:
     def seq_len(self) -> int:
         """Predictions in a whole sequence: positions are 1..seq_len."""
         return int(self.manifest["seq_len"])
+
+    def check_copies_known(self, slices: Sequence[Slice], *, clean: bool) -> None:
+        """Raises UserError if slices, or that the text be `clean`, need a column `in_training` of which nothing is known."""
+        is_needed = clean or any("in_training" in slice_.columns for slice_ in slices)
+        if is_needed and self.manifest.get("in_training") is None:
+            raise UserError(
+                "labelled with counts that have no hashes of n-grams, so that no token is known to be in the training text",
+                where=self.path,
+                remedy="count the training text again with --force, then slice again with --force",
+            )
 
     @property
     def max_count(self) -> int:

@@ -47,6 +47,7 @@ _LABELS = (
     *("sequence", "position", "document", "source", "prev_token", "token"),
     *("repeated", "distance", "match_length", "train_count"),
 )
+_IN_TRAINING = "in_training"
 _SLICES, _GIVEN = "slices", "given"
 _CONTEXT = ("sequence", "prev_token", "token", "repeated", "distance")
 """Columns that are needed of a token's whole context."""
@@ -89,13 +90,17 @@ class Collected:
     clusters: dict[str, ClusterSums]
 
 
-def collect_sums(tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice] = (), cluster: str = "document") -> Collected:
+def collect_sums(
+    tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice] = (), cluster: str = "document", *, clean: bool = False
+) -> Collected:
     """The sums of `tokens` under all `scores` (the reference first), read row-aligned, one row group of each at a time.
 
     `slices` are summed in addition to AR hits, other tokens, and the breakdowns of every comparison. `cluster`: one of CLUSTERS.
+    `clean`: without tokens known to be in the training text, and without sources of which none are left.
 
-    Raises UserError if a file is damaged, a column has missing values or NLLs are not finite numbers.
+    Raises UserError if a file is damaged, a column has missing values, NLLs are not finite numbers, or no token is left.
     """
+    tokens.check_copies_known(slices, clean=clean)
     ranges = batch_ranges(tokens.path)
     num_workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MAX_WORKERS, len(ranges))
     idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
@@ -105,7 +110,7 @@ def collect_sums(tokens: LabelledTokens, scores: Sequence[Scores], slices: Seque
         try:
             worker = idle.get_nowait()
         except queue.Empty:
-            worker = _Worker(tokens, scores, slices, cluster)
+            worker = _Worker(tokens, scores, slices, cluster, clean=clean)
         try:
             return worker.reduce(*rows)
         finally:
@@ -122,10 +127,10 @@ def collect_sums(tokens: LabelledTokens, scores: Sequence[Scores], slices: Seque
 class _Worker:
     """The file handles of one thread: they are not shared."""
 
-    def __init__(self, tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice], cluster: str) -> None:
-        self._tokens, self._scores, self._slices, self._cluster = tokens, scores, slices, cluster
+    def __init__(self, tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice], cluster: str, *, clean: bool) -> None:
+        self._tokens, self._scores, self._slices, self._cluster, self._clean = tokens, scores, slices, cluster, clean
         needed = [column for slice_ in slices for column in slice_.columns if column != NEW_TOKEN]
-        self._columns = tuple(dict.fromkeys([*_LABELS, *needed]))
+        self._columns = tuple(dict.fromkeys([*_LABELS, *needed, *([_IN_TRAINING] if clean else [])]))
         self._labels = RowReader(tokens.path, self._columns, remedy=_SLICE_AGAIN, checks_values=False)
         again = "score the model again with --force"
         self._nlls = [RowReader(score.path, ["nll"], remedy=again, checks_values=False) for score in scores]
@@ -138,6 +143,9 @@ class _Worker:
         source = labels["source"].chunk(0)
         cluster = source.indices.to_numpy() if self._cluster == "source" else _values(labels[self._cluster])
         codes = self._codes(labels, start)
+        if self._clean:  # here, because whether a token is new depends on the tokens that are left out, too
+            is_kept = _values(labels[_IN_TRAINING]) == 0
+            codes = {name: part.among(is_kept) for name, part in codes.items()}
         sums = dict(zip(codes, sum_rows(list(codes.values()), cluster, source.indices.to_numpy(), nlls), strict=True))
         for score, nll in zip(self._scores, sums["counts"].nlls, strict=True):
             if not np.isfinite(nll).all():  # a sum is finite only if every NLL in it is
@@ -198,9 +206,10 @@ class _Worker:
     def _sum_first(self, labels: pa.Table, counts: Codes, cluster: np.ndarray, nlls: Sequence[np.ndarray], start: int) -> list[Sums]:
         """The NLLs at the first occurrence of each repeated token's bigram, added up in the cluster and source of the token; [] if none is.
 
-        The codes are those of training counts, as in `counts`, which has all rows.
+        The codes are those of training counts, as in `counts`. A first occurrence counts even where it is in the training text itself.
         """
-        rows = np.flatnonzero(self._cuts.token_codes[counts.code] != NOT_REPEATED)
+        is_repeated = self._cuts.token_codes[counts.code] != NOT_REPEATED
+        code, rows = counts.code[is_repeated], np.flatnonzero(is_repeated) if counts.rows is None else counts.rows[is_repeated]
         if not rows.size:
             return []
         context, inside = self._in_context(labels, start)
@@ -209,7 +218,7 @@ class _Worker:
             before = (_values(reader.read(start - inside, start)["nll"]) for reader in self._nlls)
             nlls = [np.concatenate(pair) for pair in zip(before, nlls, strict=True)]
         source = labels["source"].chunk(0).indices.to_numpy()
-        return sum_rows([Codes(counts.code[rows], counts.num_codes)], cluster[rows], source[rows], [nll[first] for nll in nlls])
+        return sum_rows([Codes(code, counts.num_codes)], cluster[rows], source[rows], [nll[first] for nll in nlls])
 
     def _first_occurrences(self, context: pa.Table) -> np.ndarray:
         """The row of `context` in which the bigram of each token occurs first in its sequence."""
@@ -266,9 +275,9 @@ class _Collector:
 
     def add(self, names: Sequence[str], sums: dict[str, Sums]) -> None:
         """Adds the sums of a batch, whose sources are indices of `names`."""
-        for name in names:
-            self._source_codes.setdefault(name, len(self._source_codes))
-        sources = np.array([self._source_codes[name] for name in names])
+        for number in np.unique(sums[_SLICES].source).tolist():
+            self._source_codes.setdefault(names[number], len(self._source_codes))
+        sources = np.array([self._source_codes.get(name, 0) for name in names])  # 0: of no entry
         clusters = None if self._in_order else sources
         self._of_slices.append(renumber(sums[_SLICES], cluster=clusters, source=sources))
         together = np.zeros(len(names), np.int64)
@@ -282,6 +291,8 @@ class _Collector:
     def finish(self) -> Collected:
         """The sums of everything added."""
         names = sorted(self._source_codes)
+        if not names:
+            raise UserError("every token is in the training text", where=self._path, remedy="slice other text, or leave out --clean")
         order = np.empty(len(names), np.int64)
         order[[self._source_codes[name] for name in names]] = np.arange(len(names))
         sums = renumber(join_sums(self._of_slices), source=order)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from recallkit.slicing.definitions import Slice
 
 
-def gap_path(slices: Path, reference: str, models: Sequence[str], given: Sequence[Slice] = ()) -> Path:
+def gap_path(slices: Path, reference: str, models: Sequence[str], given: Sequence[Slice] = (), *, clean: bool = False) -> Path:
     """Default folder of the gap between these models: each question has a folder of its own."""
-    by = "".join(f" by {slice_.given}" for slice_ in given)
+    by = "".join(f" by {slice_.given}" for slice_ in given) + " clean" * clean
     return slices / "gap" / artifacts.file_slug(" vs ".join([reference, *models]) + by)
 
 
@@ -36,10 +36,12 @@ def gap(
     *,
     given: Sequence[Slice] = (),
     cluster: str = "document",
+    clean: bool = False,
 ) -> GapTables:
     """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
 
-    `given`: slices besides AR hits and other tokens. `cluster`: what intervals resample, one of CLUSTERS.
+    `given`: slices besides AR hits and other tokens. `cluster`: what intervals resample, one of CLUSTERS. `clean`: tokens that are known
+    to be in the training text are left out.
     Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can correct.
     """
     from recallkit.attribution.aligned import open_tokens
@@ -49,26 +51,28 @@ def gap(
     names = [reference, *models]
     if len(set(names)) < len(names):
         raise UserError("a model is named twice", where=" ".join(names), remedy="compare different models")
-    out = out or gap_path(slices, reference, models, given)
-    question = {"reference": reference, "models": list(models), **({"slice": [slice_.given for slice_ in given]} if given else {})}
+    out = out or gap_path(slices, reference, models, given, clean=clean)
+    question: dict[str, Any] = {"reference": reference, "models": list(models)}
+    question |= ({"slice": [slice_.given for slice_ in given]} if given else {}) | ({"clean": True} if clean else {})
     result = Result(out / "gap.parquet", "gap", question, force=options.force)
     artifacts.check_replaceable(result.path, artifacts.PARQUET_MAGIC)
     result.finished()  # a comparison of other models is not replaced; one of the same models takes seconds, and is made again
-    open_tokens(slices / "tokens.parquet")  # labels without AR hits are reported before hours of scoring
+    # Labels that cannot answer the question are reported before hours of scoring.
+    open_tokens(slices / "tokens.parquet").check_copies_known(given, clean=clean)
     # --force applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
     manifests = {name: score(name, slices, replace(options, force=False)) for name in names}
     _note_other_readings(manifests)
     timings = Timings()
     with timings.stage("attributing") as stage:
         scores = [score_path(slices, name) for name in names]
-        tables = attribute_gap(slices / "tokens.parquet", scores[0], scores[1:], slices=given, cluster=cluster)
+        tables = attribute_gap(slices / "tokens.parquet", scores[0], scores[1:], slices=given, cluster=cluster, clean=clean)
         stage.amounts["tokens"] = manifests[reference]["num_rows"] * len(names)
     tokens = artifacts.read_manifest(slices / "tokens.parquet")
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
     facts = {
         **question,
         "cluster": cluster,
-        "slices": {**{key: tokens[key] for key in kept}, "threshold": tokens.get("threshold")},
+        "slices": {**{key: tokens[key] for key in kept}, "threshold": tokens.get("threshold"), "in_training": tokens.get("in_training")},
         "scores": {name: manifests[name]["options"] for name in names},
         "knee": knee_facts(tables.by_count),
         "inexact": {name: share for name in names if (share := count_inexact(name, slices)) is not None},

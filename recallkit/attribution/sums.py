@@ -27,6 +27,13 @@ class Codes:
     num_codes: int
     rows: np.ndarray | None = None  # indices of the rows that `code` is of, ascending
 
+    def among(self, is_kept: np.ndarray) -> Codes:
+        """The codes of those of the n rows that are kept, bool (n,)."""
+        if self.rows is None:
+            return Codes(self.code[is_kept], self.num_codes, np.flatnonzero(is_kept))
+        kept = is_kept[self.rows]
+        return Codes(self.code[kept], self.num_codes, self.rows[kept])
+
 
 @dataclass(frozen=True, slots=True)
 class Sums:

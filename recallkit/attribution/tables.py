@@ -70,12 +70,14 @@ def attribute_gap(
     *,
     slices: Sequence[Slice] = (),
     cluster: str = "document",
+    clean: bool = False,
     num_resamples: int = 2000,
     seed: int = 0,
 ) -> GapTables:
     """Splits the gap between each of `models` and `reference` (score files) over the tokens of `tokens` (labels).
 
-    The slices are AR hits and other tokens, further `slices`, and the classes of PARTITION.
+    The slices are AR hits and other tokens, further `slices`, and the classes of PARTITION. `clean`: of the tokens that are not known
+    to be in the training text, whose bytes are not known, so that there are no bits per byte.
 
     A slice's NLL is the mean over its tokens; its share of the gap is the summed difference in it over the summed
     difference in all tokens (Zoology section 3.1, appendix C.1). Intervals are 95 % expanded percentile intervals
@@ -91,11 +93,11 @@ def attribute_gap(
     scores = [open_scores(path, labelled) for path in (reference, *models)]
     names = [score.model for score in scores]
     _check_models(names[1:])
-    found = collect_sums(labelled, scores, slices, cluster)
+    found = collect_sums(labelled, scores, slices, cluster, clean=clean)
     resampled = {name: sums for name, sums in found.clusters.items() if name != FIRST}
     intervals = gap_intervals(resampled, _SLICES, num_resamples, seed)
     with db.connect(threads=1) as database:
-        made = _Tables(database, labelled, names, slices, found, intervals, cluster)
+        made = _Tables(database, labelled, names, slices, found, intervals, cluster, num_bytes={} if clean else _bytes_by_slice(labelled))
         pairs = [made.pair(model) for model in range(1, len(names))]
     return GapTables(**{field.name: pl.concat([pair[field.name] for pair in pairs]) for field in fields(GapTables)})
 
@@ -120,6 +122,7 @@ class _Tables:
         found: Collected,
         intervals: Mapping[str, GapIntervals],
         cluster: str,
+        num_bytes: dict[tuple[str, str], int],
     ) -> None:
         self._database, self._names, self._found, self._intervals, self._cluster = database, names, found, intervals, cluster
         self._breakdowns, self._slices = breakdowns(cuts_of(tokens)), slice_breakdown(slices).tables
@@ -127,7 +130,7 @@ class _Tables:
         self._sources = ["ALL", *found.sources]
         resampled = {name: place for place, name in enumerate(["ALL", *found.resampled])}
         self._places = [resampled.get(source) for source in self._sources]
-        self._num_bytes = _bytes_by_slice(tokens)
+        self._num_bytes = num_bytes
         self._extra = extra_thresholds(tokens)
 
     def pair(self, model: int) -> dict[str, pl.DataFrame]:

@@ -14,7 +14,7 @@ from recallkit.display.tables import Struck, Table
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
 from recallkit.slicing.threshold import common_warning
-from recallkit.slicing.view import powers_of_two, what_is_rare
+from recallkit.slicing.view import powers_of_two, what_is_copied, what_is_rare
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
 
@@ -39,6 +39,7 @@ def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[st
 
     With the threshold, a warning if it calls common bigrams rare (or null), and the knees. `slices` is the labels' manifest.
     """
+    manifest = artifacts.read_manifest(out / "gap.parquet")
     return {
         "path": str(out),
         "max_count": slices["max_count"],
@@ -48,7 +49,9 @@ def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[st
         "gap": tables.gap.to_dicts(),
         "by_threshold": tables.by_threshold.to_dicts(),
         "by_partition": tables.by_partition.to_dicts(),
-        "inexact": artifacts.read_manifest(out / "gap.parquet")["inexact"],
+        "inexact": manifest["inexact"],
+        "in_training": manifest["slices"].get("in_training"),
+        "clean": manifest.get("clean", False),
         "timings": read_timings(out / "manifest.json", kind="gap"),
     }
 
@@ -110,7 +113,7 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
         row = cells[model, "ALL", "ar_hit"]
         rows.append([model, *(ppl(cells[model, "ALL", kind]["ppl_model"]) for kind in _KINDS), gap_share(row), interval(row)])
     told = f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)} "
-    told += f"Intervals: {what_is_resampled(first)}."
+    told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {what_is_resampled(first)}."])
     return Table(
         "Perplexity, and the share of the gap to the reference that lies in AR hits",
         ["model", "all", "AR hits", "other", "AR share", "95 % interval"],
@@ -118,6 +121,15 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
         caption="\n".join(line for line in (told, warn_of_common(tables, slices)) if line),
         groups=[("", 1), ("perplexity", len(_KINDS)), ("gap in AR hits", 2)],
     )
+
+
+def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:
+    """How much of the text is in the training text, if it is known, and how many of its tokens are left out for that, if any.
+
+    `slices` is the labels' manifest, `tokens` the number of those compared.
+    """
+    copied, left_out = what_is_copied(slices), slices.get("num_rows", tokens) - tokens
+    return [*([copied] if copied else []), *([f"The {left_out:,} tokens found there are left out (--clean)."] if left_out else [])]
 
 
 def what_is_resampled(whole: Mapping[str, Any]) -> str:

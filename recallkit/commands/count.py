@@ -41,6 +41,15 @@ def count(
         int | str | None,
         Option("With --import: tokens of the training text; the sum of the counts if not given.", metavar="N", parse=opt.amount),
     ] = None,
+    hashes: Annotated[
+        int,
+        Option(
+            "Hashes to keep of the text's 13-grams, and as many of its 50-grams, 8 bytes each, by which `slice` finds copies of it; "
+            "none are kept with --only or --import.",
+            least=0,
+            most=1 << 30,
+        ),
+    ] = config.NUM_HASHES,
     workers: opt.Workers = 1,
     engine: opt.Engine = "local",
     address: opt.Address = None,
@@ -69,7 +78,7 @@ def count(
         )
         read = opt.text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad)
         read, file = builtin.resolve_count_defaults(read, opt.path(out), is_builtin=is_builtin)
-        meta = counting.count(read, file, only=kept, force=force, options=CountingOptions(order, engine, workers, address))
+        meta = counting.count(read, file, only=kept, force=force, options=CountingOptions(order, engine, workers, address, hashes))
     if export is not None:
         counting.export_counts(file, opt.path(export), force=force)
     return Outcome(value=lambda: _row(file, meta), show=lambda: print_counts(meta, file), json=lambda: counts_json(meta, file))

@@ -51,6 +51,7 @@ def gap(
         Literal["document", "sequence", "source"],
         Option("What is independent of each other, and resampled for intervals: documents, or whole sources."),
     ] = "document",
+    clean: Annotated[bool, Option("Leave out tokens that are known to be in the training text (column in_training).")] = False,
     out: Annotated[
         File | None, Option("Directory of the result tables.", ("-o", "--out"), metavar="DIR", default="a folder in the slices")
     ] = None,
@@ -86,8 +87,8 @@ def gap(
     )
     folder = opt.path(slices) or builtin.slices()
     given = parse_slices(opt.names(slice))
-    target = opt.path(out) or attribution.gap_path(folder, compared[0], compared[1:], given)
-    tables = attribution.gap(compared[0], compared[1:], folder, target, options, given=given, cluster=cluster)
+    target = opt.path(out) or attribution.gap_path(folder, compared[0], compared[1:], given, clean=clean)
+    tables = attribution.gap(compared[0], compared[1:], folder, target, options, given=given, cluster=cluster, clean=clean)
     is_behind = own.fail_above is not None and worst_ar_gap(tables) > own.fail_above
     return Outcome(
         value=lambda: tables,

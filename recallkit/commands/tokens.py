@@ -114,8 +114,9 @@ def tokens(slices: File | None = None, models: str | Sequence[str] | Mapping[str
 
     Columns of the labels: sequence, position, document, source, prev_token, token, repeated, distance (tokens back to the
     bigram's latest earlier occurrence), occurrences (earlier ones), match_length (the longest preceding context shared with an
-    earlier occurrence, in tokens), train_count, ar_hit. Of each model: nll_NAME (nats), argmax_NAME, rank_NAME (0 is best),
-    where NAME is the model, or its name in the mapping {NAME: model}.
+    earlier occurrence, in tokens), train_count, ar_hit, in_training (ids of the longest n-gram around it that is known to be in
+    the training text, 13 or 50; 0 if none is, null if that is not known). Of each model: nll_NAME (nats), argmax_NAME, rank_NAME
+    (0 is best), where NAME is the model, or its name in the mapping {NAME: model}.
 
     Lazy: only the columns that a query requests are read. Row i of labels and scores is the same token; that they are of
     the same sequences is checked here. Raises UserError if a model has no scores of these slices (`score` makes them).

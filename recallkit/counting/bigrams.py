@@ -6,29 +6,31 @@ Within a range, chunks of ids are counted in memory, and each becomes a sorted r
 in pairs, so that even a long range has only a few. After every run the position in the text is committed, and a killed count
 resumes there. Totals do not depend on where the text was divided into shard ranges and chunks.
 
-Longer n-grams (`order` 3 to 5) are counted beside the bigrams in the same way.
+Longer n-grams (`order` 3 to 5) are counted beside the bigrams in the same way, and of the n-grams of 13 and 50 ids a sample of hashes
+is kept (`hash_kernels`), by which text that is sliced later is recognised as a copy.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from recallkit.counting.sorted_runs import RunFiles, SavedRun, kind_of
+from recallkit.counting.sorted_runs import HASHES, RunFiles, SavedRun, kind_of
 from recallkit.storage import artifacts
 from recallkit.text.joining import Boundary, join_documents
 from recallkit.text.records import Position
 from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from recallkit.counting.bigram_kernels import BigramRun
+    from recallkit.counting.hash_kernels import HashRun
     from recallkit.counting.ngram_kernels import NgramRun
     from recallkit.counting.sorted_runs import Run
     from recallkit.storage.journal import Journal
@@ -54,7 +56,8 @@ MAX_SHARD_RANGES = 256
 class Counting:
     """How ids become counts: all that determines the table, apart from the text.
 
-    `order` 3 to 5 also counts n-grams of that length. `only` (sorted bigram keys) restricts the table to these bigrams.
+    `order` 3 to 5 also counts n-grams of that length. `only` (sorted bigram keys) restricts the table to these bigrams. `num_hashes`:
+    hashes kept of the n-grams of each size in HASHES, 0 for none.
     """
 
     end_token_id: int
@@ -62,19 +65,20 @@ class Counting:
     boundary: Boundary
     order: int = 2
     only: np.ndarray | None = None
+    num_hashes: int = 0
 
     def kinds(self) -> tuple[str, ...]:
         """The kinds of runs that chunks are counted into."""
-        return ("bigrams",) if self.order == 2 else ("bigrams", "ngrams")
+        return ("bigrams", *(("ngrams",) if self.order > 2 else ()), *(HASHES if self.num_hashes else ()))
 
     def length(self, kind: str) -> int:
         """Length in ids of an n-gram of a kind."""
-        return 2 if kind == "bigrams" else self.order
+        return 2 if kind == "bigrams" else HASHES.get(kind, self.order)
 
     @property
     def overlap(self) -> int:
         """Ids of the text before it that a part must know to count the n-grams that end in it."""
-        return self.order - 1 if self.boundary == "pack" else 0
+        return max(map(self.length, self.kinds())) - 1 if self.boundary == "pack" else 0
 
 
 def plan_shard_ranges(sizes: Sequence[int | None]) -> list[range]:
@@ -259,7 +263,7 @@ class _ShardRangeCounter:
         found = counting_state(journal)
         self.state, saved = (CountingState(), {}) if found is None else (found, journal.state)
         self.runs = {kind: _Runs(journal.folder, kind, saved.get("runs", {}).get(kind, [])) for kind in counting.kinds()}
-        self.counters = {kind: _counter(kind, counting.order, num_threads) for kind in counting.kinds()}
+        self.counters = {kind: _counter(kind, counting, num_threads) for kind in counting.kinds()}
         known = np.array(saved.get("unigrams", []), np.uint64)
         self.unigrams = np.concatenate([known, np.zeros(max(0, counting.vocab_size - len(known)), np.uint64)])
         self.chunk: _Chunk | None = None
@@ -338,11 +342,14 @@ def last_ids(ids: tuple[int, ...], number: int) -> tuple[int, ...]:
     return ids[len(ids) - number :] if len(ids) > number else ids
 
 
-def _counter(kind: str, order: int, num_threads: int) -> Any:
+def _counter(kind: str, counting: Counting, num_threads: int) -> Any:
     from recallkit.counting.bigram_kernels import BigramCounter
+    from recallkit.counting.hash_kernels import HashSampler
     from recallkit.counting.ngram_kernels import NgramCounter
 
-    return BigramCounter(num_threads=num_threads) if kind == "bigrams" else NgramCounter(order, num_threads=num_threads)
+    if kind in HASHES:
+        return HashSampler(counting.length(kind), counting.num_hashes, num_threads=num_threads)
+    return BigramCounter(num_threads=num_threads) if kind == "bigrams" else NgramCounter(counting.order, num_threads=num_threads)
 
 
 def keep_only(counted: Any, needed: np.ndarray | None) -> Any:
@@ -361,7 +368,8 @@ def keep_only(counted: Any, needed: np.ndarray | None) -> Any:
 class CountedStream:
     """A finished count: the sorted run of bigrams, the tokens that occur (uint32, sorted) with their counts (uint64), the totals.
 
-    `ngrams` is the run of longer n-grams, if they were counted. Runs may be memory-mapped.
+    `ngrams` is the run of longer n-grams, if they were counted. Runs may be memory-mapped. `hashes`: the sample of hashes of the
+    n-grams of each size, of the `num_hashes` smallest, if they were kept.
     """
 
     bigrams: BigramRun
@@ -370,6 +378,8 @@ class CountedStream:
     num_tokens: int
     num_documents: int
     ngrams: NgramRun | None = None
+    hashes: Mapping[int, HashRun] = field(default_factory=dict)
+    num_hashes: int = 0
 
 
 def join_shard_ranges(
@@ -379,6 +389,8 @@ def join_shard_ranges(
 
     In packed text some n-grams cross from one shard range into the next: they are found from the first and last ids of each.
     """
+    from recallkit.counting.hash_kernels import smallest
+
     merged: dict[str, Any] = {}
     for kind in (*counting.kinds(), "tokens"):
         files = RunFiles(folder, kind)
@@ -387,7 +399,10 @@ def join_shard_ranges(
             spanning = spanning_ngrams(shard_ranges, counting.length(kind)) if counting.boundary == "pack" else []
             runs.append(_as_run(spanning, kind, counting))
         runs = [run for run in runs if len(run[0])]
-        merged[kind] = runs[0] if len(runs) == 1 else files.load(files.merge_all(runs, num_threads=num_threads))
+        if kind in HASHES:
+            merged[kind] = smallest(cast("list[HashRun]", runs), counting.num_hashes)
+        else:
+            merged[kind] = runs[0] if len(runs) == 1 else files.load(files.merge_all(runs, num_threads=num_threads))
     return CountedStream(
         merged["bigrams"],
         merged["tokens"].keys.astype(np.uint32),
@@ -395,6 +410,8 @@ def join_shard_ranges(
         sum(shard_range.num_tokens for shard_range in shard_ranges),
         sum(shard_range.num_documents for shard_range in shard_ranges),
         ngrams=merged.get("ngrams"),
+        hashes={HASHES[kind]: merged[kind] for kind in counting.kinds() if kind in HASHES},
+        num_hashes=counting.num_hashes,
     )
 
 
@@ -412,8 +429,11 @@ def spanning_ngrams(shard_ranges: Sequence[CountedShardRange], length: int) -> l
 
 def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) -> Any:
     """Counts a few n-grams."""
+    from recallkit.counting.hash_kernels import ngram_hash
     from recallkit.counting.ngram_kernels import pack_ngrams
 
+    if kind in HASHES:
+        return kind_of(kind).make(np.array(sorted({ngram_hash(ngram) for ngram in ngrams}), np.uint64))
     counted = Counter(ngrams)
     columns = np.array(sorted(counted), np.uint32).reshape(-1, counting.length(kind)).T
     counts = np.array([counted[tuple(row)] for row in columns.T.tolist()], np.uint64)

@@ -9,6 +9,7 @@ import numpy as np
 
 from recallkit.config import SCHEMA_VERSION
 from recallkit.counting.bigrams import CountedStream
+from recallkit.counting.table import NGRAM_HASHES
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
 from recallkit.storage.timings import KEY as TIMINGS
@@ -29,7 +30,8 @@ _ROWS_PER_INSERT = 1 << 22
 def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timings: Timings | None = None) -> dict[str, Any]:
     """Writes `counts.duckdb` atomically; returns `meta` with the table's totals, its id and the `timings`.
 
-    The id is a digest of the counts, the tokenizer and the boundary: equal for equal tables, however they were made.
+    The id is a digest of the counts, the tokenizer and the boundary: equal for equal tables, however they were made. Hashes of
+    n-grams, which affect no count, have a digest of their own.
     """
     keys, counts = counted.bigrams
     identity = artifacts.digest_json([meta.get("tokenizer"), meta.get("boundary"), meta.get("only")])
@@ -41,6 +43,7 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
         "num_documents": counted.num_documents,
         "num_bigrams": len(keys),
         **({} if counted.ngrams is None else {"num_ngrams": len(counted.ngrams.counts)}),
+        **({} if not counted.hashes else {NGRAM_HASHES: _describe_hashes(counted)}),
         "id": artifacts.digest_bytes(
             identity.encode(), artifacts.digest_arrays(keys, counts, counted.tokens, counted.token_counts).encode(), *longer
         ),
@@ -56,6 +59,12 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
     return meta
 
 
+def _describe_hashes(counted: CountedStream) -> dict[str, Any]:
+    runs = {str(size): run.hashes for size, run in counted.hashes.items()}
+    digest = artifacts.digest_json({size: artifacts.digest_arrays(hashes) for size, hashes in runs.items()})
+    return {"most": counted.num_hashes, "num": {size: len(hashes) for size, hashes in runs.items()}, "digest": digest}
+
+
 def _insert_all(connection: duckdb.DuckDBPyConnection, counted: CountedStream, meta: dict[str, Any]) -> None:
     keys, counts = counted.bigrams
     connection.execute(db.query("counts/create_tables"))
@@ -65,6 +74,11 @@ def _insert_all(connection: duckdb.DuckDBPyConnection, counted: CountedStream, m
     if counted.ngrams is not None:
         _insert_ngrams(connection, counted.ngrams, int(meta["order"]))
     _insert(connection, "counts/insert_unigrams", token=counted.tokens, count=counted.token_counts)
+    if counted.hashes:
+        connection.execute(db.query("counts/create_ngram_hashes"))
+    for size, (hashes,) in counted.hashes.items():
+        for part in _parts(len(hashes)):
+            _insert(connection, "counts/insert_ngram_hashes", size=np.full(len(hashes[part]), size, np.uint8), hash=hashes[part])
 
 
 def _parts(num_rows: int) -> Iterator[slice]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recallkit import config
 from recallkit.counting import bigrams, make_table
 from recallkit.counting.bigrams import CountedShardRange, CountedStream
 from recallkit.counting.sorted_runs import RunFiles
@@ -39,12 +40,16 @@ _LEAST_CHUNK = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class CountingOptions:
-    """How a text is counted: n-grams of `order` 3 to 5 besides the bigrams; the number of workers and their engine."""
+    """How a text is counted: n-grams of `order` 3 to 5 besides the bigrams; the number of workers and their engine.
+
+    `num_hashes` hashes of its n-grams of each size are kept, to recognise text copied from it; of a count of some bigrams only, none.
+    """
 
     order: int = 2
     engine: str = "local"
     workers: int = 1
     address: str | None = None
+    num_hashes: int = config.NUM_HASHES
 
     def check(self, only: Path | None) -> None:
         """Raises UsageError for options that cannot be combined."""
@@ -68,13 +73,16 @@ def count(
     identity = {**opened.identity(), "only": artifacts.read_manifest(sequences)["sequences_digest"] if sequences else None}
     if options.order > 2:
         identity["order"] = options.order
+    if options.num_hashes != config.NUM_HASHES:
+        identity["hashes"] = options.num_hashes
     if any(Path(name).exists() and Path(name).resolve() == out.resolve() for name in opened.names()):
         raise UserError("the output is one of the inputs", where=out, remedy="give another name with -o")
     result = counts_result(out, identity, force=force)
     if (meta := result.reused()) is not None:
         return meta
     needed = bigrams.needed_bigrams(sequences) if sequences else None
-    with result.parts() as journal:
+    options = replace(options, num_hashes=0) if only else options
+    with result.parts(hashes=options.num_hashes) as journal:
         timings = Timings()
         counted = count_text(opened, journal, options, timings, only=needed)
         if not counted.num_tokens:
@@ -154,7 +162,9 @@ def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndar
     tokenizer = opened.tokenizer
     pieces = _pieces(opened, parts)
     shards = [piece for of_shard in pieces for piece in of_shard]
-    counting = bigrams.Counting(tokenizer.end_token_id, tokenizer.vocab_size, opened.options.boundary, options.order, only)
+    counting = bigrams.Counting(
+        tokenizer.end_token_id, tokenizer.vocab_size, opened.options.boundary, options.order, only, options.num_hashes
+    )
     whole = bigrams.CHUNK_TOKENS if options.order == 2 else bigrams.NGRAM_CHUNK_TOKENS
     return CountingJob(
         opened.options,

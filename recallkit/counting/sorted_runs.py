@@ -1,8 +1,8 @@
 """Sorted runs of counts on disk: written by each counter, merged in pairs while there are many, in the end by ranges of keys.
 
 A run is a table of counts sorted by key, each column a flat file of little-endian uint64 that is memory-mapped to be read.
-Bigrams and tokens have one column of keys, longer n-grams two. No file name is used twice: if two processes do the same piece
-of work on a file system without locks, one of them may lose its files, but they never mix.
+Bigrams and tokens have one column of keys, longer n-grams two, and hashes are keys without counts. No file name is used twice: if
+two processes do the same piece of work on a file system without locks, one of them may lose its files, but they never mix.
 """
 
 from __future__ import annotations
@@ -26,10 +26,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.counting.bigram_kernels import BigramRun
+    from recallkit.counting.hash_kernels import HashRun
     from recallkit.counting.ngram_kernels import NgramRun
 
-    Run = BigramRun | NgramRun
-    """Key columns and counts, uint64 (m,), keys strictly increasing."""
+    Run = BigramRun | NgramRun | HashRun
+    """Key columns and counts (none of hashes), uint64 (m,), keys strictly increasing."""
+
+HASHES = {"hashes13": 13, "hashes50": 50}
+"""Kinds of runs of hashes -> ids in the n-grams: 13 as in GPT-3's search for test sets in its training text (Brown et al. 2020, appendix
+C, of words there), 50 for long verbatim copies."""
 
 ROWS_PER_RANGE = 1 << 22
 """Rows, summed over all runs, that are merged at once: 100 to 200 MB per thread."""
@@ -47,9 +52,11 @@ class Kind(NamedTuple):
 
 
 def kind_of(name: str) -> Kind:
-    """`tokens` and `bigrams` (columns keys, counts) or `ngrams` (high, low, counts)."""
-    from recallkit.counting import bigram_kernels, ngram_kernels
+    """`tokens` and `bigrams` (columns keys, counts), `ngrams` (high, low, counts) or one of HASHES (hashes)."""
+    from recallkit.counting import bigram_kernels, hash_kernels, ngram_kernels
 
+    if name in HASHES:
+        return Kind(name, hash_kernels.HashRun, hash_kernels.HashRun._fields, hash_kernels.merge_two_hashes)
     if name == "ngrams":
         return Kind(name, ngram_kernels.NgramRun, ngram_kernels.NgramRun._fields, ngram_kernels.merge_two_ngrams)
     return Kind(name, bigram_kernels.BigramRun, bigram_kernels.BigramRun._fields, bigram_kernels.merge_two)

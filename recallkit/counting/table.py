@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recallkit.counting.sorted_runs import HASHES
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
 from recallkit.storage.result import Result
@@ -20,8 +21,29 @@ if TYPE_CHECKING:
 
     import duckdb
 
+NGRAM_HASHES = "ngram_hashes"
+"""The fact of the meta about hashes of the training text's n-grams: how many were to be kept of each size (`most`), their number by size
+(`num`), their `digest`. Tables that were imported, counted with --only or made by older versions have none."""
+
 _MAX_INDEXED = 1 << 26
 """Up to this many bigrams a hash index is built, 800 MB at most; in larger tables counts are found by binary search."""
+
+
+@dataclass(frozen=True, slots=True)
+class NgramHashes:
+    """A sample of the training text's n-grams of `size` ids: all whose hash is at most `largest` (`hash_kernels`).
+
+    `hashes` uint64, increasing.
+    """
+
+    size: int
+    hashes: np.ndarray
+    largest: int
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of all n-grams that is in the sample, 0 to 1."""
+        return (self.largest + 1) / 2**64
 
 
 @dataclass(frozen=True)
@@ -83,6 +105,30 @@ class CountsTable:
         starts, _ = self._rows
         return np.concatenate([starts, np.full(max(0, vocab + 1 - len(starts)), starts[-1])])[: vocab + 1]
 
+    @property
+    def hash_facts(self) -> dict[str, Any] | None:
+        """The entry NGRAM_HASHES of the meta, if there is one. Raises UserError if it is damaged."""
+        facts: dict[str, Any] | None = self.meta.get(NGRAM_HASHES)
+        if facts is None or (isinstance(facts, dict) and isinstance(facts.get("most"), int) and isinstance(facts.get("digest"), str)):
+            return facts
+        raise UserError(f"its meta is damaged (at {NGRAM_HASHES})", where=self.path, remedy="make it again with --force")
+
+    @cached_property
+    def ngram_hashes(self) -> tuple[NgramHashes, ...]:
+        """Hashes of the training text's n-grams, by size; none if the table has none. Raises UserError if they are damaged."""
+        from recallkit.counting.hash_kernels import ALL
+
+        facts = self.hash_facts
+        if facts is None:
+            return ()
+        found = []
+        with _reading(self.path) as connection:
+            for size in HASHES.values():
+                rows = connection.execute(db.query("counts/select_ngram_hashes"), {"size": size}).fetchnumpy()
+                hashes = np.asarray(rows["hash"], np.uint64)
+                found.append(NgramHashes(size, hashes, ALL if len(hashes) < facts["most"] else int(hashes[-1])))
+        return tuple(found)
+
     def check_tokenizer(self, digest: str, name: str) -> None:
         """Raises UserError unless the tokenizer of the counts has this digest (or is unknown, as in imported tables)."""
         mine = self.meta.get("tokenizer") or {}
@@ -98,6 +144,7 @@ class CountsTable:
             "num_tokens": self.num_tokens,
             "num_bigrams": len(self.keys),
             "boundary": self.meta.get("boundary"),
+            **({} if self.hash_facts is None else {"hashes": self.hash_facts["digest"]}),
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from recallkit.counting.table import NGRAM_HASHES
 from recallkit.display import console
 from recallkit.display.durations import print_timings
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 def counts_json(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Facts of a counts table."""
     kept = ("id", "num_tokens", "num_documents", "num_bigrams", "boundary", "tokenizer", "only", "sources", "timings")
-    longer = {key: meta[key] for key in ("order", "num_ngrams") if key in meta}
+    longer = {key: meta[key] for key in ("order", "num_ngrams", NGRAM_HASHES) if key in meta}
     return {"path": str(path), **{key: meta.get(key) for key in kept}, **longer}
 
 

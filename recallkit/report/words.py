@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import is_void, void_notes
-from recallkit.attribution.view import interval, ppl, times, what_is_resampled
+from recallkit.attribution.view import interval, ppl, times, what_is_resampled, what_of_training
 from recallkit.display.console import percent
 from recallkit.errors import UserError
 from recallkit.report.markup import tag, text
@@ -122,11 +122,13 @@ def _beyond(hits: Mapping[str, Any], gap: str) -> str:
 def definition(comparison: Comparison, totals: Totals) -> str:
     """The definition of AR hits, and what their share says, as text."""
     facts, hits = comparison.manifest["slices"], totals[comparison.models[0], "ar_hit"]
-    return (
+    copied = what_of_training(facts, totals[comparison.models[0], "all"]["tokens"])
+    definition = (
         f"AR hits are the tokens where associative recall (AR) can be seen: they complete a bigram which occurred earlier in the "
         f"same context and was seen at most {facts['max_count']:,} times in {facts['counts']['num_tokens']:,} training tokens. "
         f"They are {percent(hits['share_of_tokens'], 2)} of the tokens. Their share says where the gap lies, not why."
     )
+    return " ".join([definition, *copied])
 
 
 def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
@@ -172,10 +174,13 @@ def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[s
     counts = "COUNTS" if labels is None else shlex.quote(_bare(facts["counts"]["path"]))
     limit = f" --limit-tokens {labels['limit_tokens']}" if labels is not None and labels["limit_tokens"] else ""
     compared = shlex.join([comparison.reference, *comparison.manifest["models"]])
+    clean = ["--clean"] if comparison.manifest.get("clean") else []
     return [
         f"recallkit slice {texts} --tokenizer {shlex.quote(_bare(facts['tokenizer']['name']))} --counts {counts} --max-count "
         f"{facts['max_count']} --seq-len {facts['seq_len']} --boundary {facts['boundary']}{limit} -o DIR",
-        " ".join([f"recallkit gap {compared} --slices DIR", *(f"--slice {shlex.quote(slice_.given)}" for slice_ in comparison.given)]),
+        " ".join(
+            [f"recallkit gap {compared} --slices DIR", *(f"--slice {shlex.quote(slice_.given)}" for slice_ in comparison.given), *clean]
+        ),
         "recallkit report DIR",
     ]
 

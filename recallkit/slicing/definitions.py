@@ -113,7 +113,7 @@ _TEXT = r"'(?:[^'\x00-\x1f\x7f\ud800-\udfff]|'')*'"
 _NUMBER = r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])"
 _TOKEN = re.compile(rf" +|{_TEXT}|(?P<word>[A-Za-z_]\w*)|{_NUMBER}|<=|>=|<>|!=|-(?!-)|/(?!\*)|[<>=+*%(),]", re.ASCII)
 _LIST_OF_VALUES = re.compile(
-    rf"\bin\s*(?!\s*\(\s*(?:-?{_NUMBER}|{_TEXT})(?:\s*,\s*(?:-?{_NUMBER}|{_TEXT}))*\s*\))", re.ASCII | re.IGNORECASE
+    rf"\bin\b\s*(?!\s*\(\s*(?:-?{_NUMBER}|{_TEXT})(?:\s*,\s*(?:-?{_NUMBER}|{_TEXT}))*\s*\))", re.ASCII | re.IGNORECASE
 )
 
 
@@ -208,7 +208,7 @@ def _check_values(name: str, parse: Callable[[], pl.Expr]) -> None:
     """Raises UserError if an expression is not true or false for each row."""
     import polars as pl
 
-    flags, numbers = ("repeated", "ar_hit", NEW_TOKEN), ("distance", "train_count")
+    flags, numbers = ("repeated", "ar_hit", NEW_TOKEN), ("distance", "train_count", "in_training")
     row = {column: True if column in flags else "web" if column == "source" else 1 for column in COLUMNS}
     none = {column: None if column in (*numbers, "ar_hit") else value for column, value in row.items()}
     types = {column: pl.Boolean if column in flags else pl.String if column == "source" else pl.Int32 for column in COLUMNS}

@@ -27,21 +27,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from recallkit.counting.table import CountsTable
+    from recallkit.slicing.copies import CopyFinder
     from recallkit.text.vocabulary import DocumentText
 
 
 _SPLIT = ("position", "prev_token", "token", "distance", "occurrences", "match_length")
 PARQUET_OPTIONS: dict[str, Any] = {
-    "use_dictionary": ["source", "train_count"],
+    "use_dictionary": ["source", "train_count", "in_training"],
     "column_encoding": dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT"),
 }
 """Encodings of `tokens.parquet`: of those that compress each column about equally well, the fastest to write."""
 
 
-def label_group(group: pa.Table, counts: CountsTable | None, max_count: int) -> pa.Table:
+def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_training: np.ndarray | None = None) -> pa.Table:
     """Labels a row group of `sequences.parquet`: its rows of `tokens.parquet`.
 
-    Without `counts` the columns `train_count` and `ar_hit` are null: repetition is known, rarity is not.
+    Without `counts` the columns `train_count` and `ar_hit` are null: repetition is known, rarity is not. `in_training`: the marks of
+    copies (see `CopyFinder`), int8 (n,), if they are known.
     """
     import pyarrow as pa
 
@@ -69,6 +71,7 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int) -> 
         pa.array(match_length),
         pa.nulls(len(token), pa.int64()) if train_count is None else pa.array(train_count),
         pa.nulls(len(token), pa.bool_()) if train_count is None else pa.array(repeated & (train_count <= max_count)),
+        pa.nulls(len(token), pa.int8()) if in_training is None else pa.array(in_training),
     ]
     return pa.Table.from_arrays(columns, schema=arrow_schema("tokens"))
 
@@ -133,22 +136,28 @@ def label_sequences(
     max_count: int,
     *,
     num_bytes: BytesBySource | None = None,
+    copies: CopyFinder | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Iterator[pa.Table]:
     """Labels every row group of `sequences.parquet` in turn; `progress` receives the tokens done, `num_bytes` every group.
+
+    `copies` finds what was copied from the training text; without it, that is not known.
 
     While the caller writes one group, which takes longer than labelling it, the next one is read and labelled.
     """
     done = 0
     groups = sequence_groups(sequences)
+    marked = ((group, None) for group in groups) if copies is None else copies.marked(groups)
 
     def label_next() -> pa.Table | None:
-        group = next(groups, None)
+        group, in_training = next(marked, (None, None))
         if group is None:
             return None
-        table = label_group(group, counts, max_count)
+        table = label_group(group, counts, max_count, in_training)
         if num_bytes is not None:
             num_bytes.add(table)
+        if copies is not None:
+            copies.count(table)
         return table
 
     with ThreadPoolExecutor(1) as ahead:

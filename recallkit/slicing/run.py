@@ -115,9 +115,12 @@ def _make_labels(
     force: bool,
 ) -> dict[str, Any]:
     from recallkit.slicing import labels
+    from recallkit.slicing.copies import CopyFinder
 
     counts = table.describe() if table is not None else None
     options = {"sequences_digest": sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": threshold.max_count}
+    if counts is not None and "hashes" in counts:
+        options["hashes"] = counts["hashes"]
     result = Result(out / "tokens.parquet", "tokens", options, force=force)
     if (finished := result.reused()) is not None:
         return finished
@@ -125,12 +128,16 @@ def _make_labels(
     rarity = {"max_count": threshold.max_count, "threshold": threshold.facts()}
     facts = {**result.stamp(), "counts": counts, **rarity, **{k: sequences[k] for k in kept}}
     num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
+    copies = CopyFinder(table.ngram_hashes) if table is not None and table.ngram_hashes else None
 
     def manifest_at_end() -> dict[str, Any]:
-        return {**facts, "num_bytes": None if num_bytes is None else num_bytes.rows()}
+        found = {"num_bytes": None if num_bytes is None else num_bytes.rows()}
+        return {**facts, **found, "in_training": None if copies is None else copies.summary()}
 
     with timings.stage("labelling") as stage, console.progress("labelling", total=sequences["num_rows"]) as show:
-        tables = labels.label_sequences(out / "sequences.parquet", table, threshold.max_count, num_bytes=num_bytes, progress=show)
+        tables = labels.label_sequences(
+            out / "sequences.parquet", table, threshold.max_count, num_bytes=num_bytes, copies=copies, progress=show
+        )
         manifest = artifacts.write_parquet(result.path, tables, schemas.arrow_schema("tokens"), manifest_at_end, **labels.PARQUET_OPTIONS)
         stage.amounts["tokens"] = sequences["num_rows"]
     write_manifest(out / MANIFEST, manifest, timings)

@@ -32,7 +32,8 @@ def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     from recallkit.slicing.labels import summarise_slices
 
     kept = ("num_sequences", "num_rows", "seq_len", "boundary", "max_count", "counts", "tokenizer", "sequences_digest")
-    facts = {**{key: manifest[key] for key in kept}, "threshold": manifest.get("threshold"), "timings": slice_timings(path)}
+    added = {key: manifest.get(key) for key in ("threshold", "in_training")}
+    facts = {**{key: manifest[key] for key in kept}, **added, "timings": slice_timings(path)}
     summary = summarise_slices(path / "tokens.parquet")
     return {"path": str(path), **facts, "warning": warn_of_common(path, summary, manifest), "by_source": summary.to_dicts()}
 
@@ -80,7 +81,7 @@ def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any], warning: st
     hidden = len(summary) - len(rows)
     rows += [[f"and {hidden:,} more", "", "", "", ""]] if hidden else []
     headers = ["source", "tokens", "repeated", "AR hits", "share"]
-    caption = "\n".join(line for line in (what_is_rare(manifest), warning) if line)
+    caption = "\n".join(line for line in (what_is_rare(manifest), what_is_copied(manifest), warning) if line)
     return Table("Predicted tokens, and those that repeat a bigram of their context", headers, rows, caption=caption)
 
 
@@ -135,3 +136,18 @@ def what_is_rare(manifest: Mapping[str, Any]) -> str:
         f"AR hit: bigram repeated in the context and seen at most {manifest['max_count']:,} times in "
         f"{console.abbreviate(tokens)} training tokens ({rate_and_rule(manifest)})."
     )
+
+
+def what_is_copied(manifest: Mapping[str, Any]) -> str:
+    """How much of the text is in the training text, in words; empty if nothing is known of it. `manifest`: of tokens.parquet.
+
+    Of a sample of n-grams, the share of tokens in one is too small, and the share of the text's n-grams an estimate.
+    """
+    found = manifest.get("in_training")
+    if found is None:
+        return ""
+    shares = [found["tokens"] / max(1, manifest["num_rows"]), found["ar_hits"] / max(1, found["of_ar_hits"])]
+    size, ngrams = min(found["ngrams"].items(), key=lambda item: int(item[0]))
+    least, sample = ("", "") if ngrams["fraction"] >= 1 else ("at least ", f", as a sample of {percent(ngrams['fraction'], 2)} shows")
+    of_ngrams = f" ({percent(ngrams['found'] / ngrams['sampled'])} of its {size}-grams{sample})" if ngrams["sampled"] else ""
+    return f"In the training text: {least}{percent(shares[0])} of tokens and {percent(shares[1])} of AR hits{of_ngrams}."

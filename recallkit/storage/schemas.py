@@ -74,10 +74,11 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "sequence int32, source string, document int32, tokens list<uint32>, span_starts span_documents list<int32>, "
         "span_sources list<string>, text string"
     ),
-    # One row per predicted token, sorted by (sequence, position).
+    # One row per predicted token, sorted by (sequence, position). `in_training`: the ids of the longest n-gram around it, 13 or 50, that
+    # is known to be in the training text; 0 if none is; null if nothing is known of its n-grams.
     "tokens": _columns(
         "sequence position document int32, source dictionary<string>, prev_token token int32, repeated bool, distance int32?, "
-        "occurrences match_length int32, train_count int64?, ar_hit bool?"
+        "occurrences match_length int32, train_count int64?, ar_hit bool?, in_training int8?"
     ),
     # One row per predicted token, in the order of `tokens`. `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the
     # number of vocabulary entries with a larger logit; `context` the number of ids that the model had seen. A model with its own tokenizer
@@ -160,11 +161,14 @@ def arrow_schema(layout: str) -> pa.Schema:
 
 
 _ADDED = {
-    ("tokens", "match_length"): "sliced before match_length existed",
+    **{("tokens", name): f"sliced before {name} existed" for name in ("match_length", "in_training")},
     **{(layout, "clusters"): "compared before intervals were of documents" for layout in LAYOUTS if layout.startswith("gap/")},
     ("profile/profile", "documents"): "profiled before intervals were of documents",
 }
 """Columns added later: the error for tables without them."""
+
+_OPTIONAL = {("tokens", "in_training")}
+"""Columns without which older tables are read, except by those who need them."""
 
 _WORDS = {"text": "text", "whole": "whole numbers", "small": "whole numbers", "real": "numbers", "flag": "true or false"}
 
@@ -175,6 +179,8 @@ def check_schema(schema: pa.Schema, layout: str, path: Path, *, remedy: str = _A
         if columns is not None and name not in columns:
             continue
         places = schema.get_all_field_indices(name)
+        if not places and columns is None and (layout, name) in _OPTIONAL:
+            continue
         if len(places) != 1:
             number = f"{len(places)} columns" if places else "no column"
             raise UserError(_ADDED.get((layout, name), f"damaged ({number} {name})"), where=path, remedy=remedy)
@@ -367,6 +373,14 @@ def _is_bytes_row(value: Any) -> bool:
 
 
 _is_count = _whole()
+_is_sample = _with(fraction=_is_real, sampled=_is_count, found=_is_count)
+
+
+def _is_ngrams(value: Any) -> bool:
+    """Size of the n-grams -> what was found of a sample of them."""
+    return _each(_is_sample)(value) and bool(value) and all(size.isascii() and size.isdecimal() for size in value)
+
+
 _is_tokenizer = _with(name=_is_text, digest=_is_text, vocab_size=_whole(1, 1 << 32), end_token=_is_text, end_token_id=_whole(0, 1 << 32))
 _is_vocabulary = _with(digest=_is_text, filler=_is_count, filler_text=_is_text, num_keys=_is_count, num_values=_is_count)
 _MOST_OF_ANY_RATE = 10**40
@@ -374,6 +388,7 @@ _MOST_OF_ANY_RATE = 10**40
 _SLICES: dict[str, Callable[[Any], bool]] = {
     "boundary": _is_text,
     "counts": _maybe(_with(id=_is_text, path=_is_text, num_tokens=_is_count, num_bigrams=_is_count)),
+    "in_training": _maybe(_with(tokens=_is_count, ar_hits=_is_count, of_ar_hits=_is_count, ngrams=_is_ngrams)),
     "max_count": _maybe(_whole(0, _MOST_OF_ANY_RATE)),
     "num_rows": _is_count,
     "num_sequences": _is_count,
@@ -396,6 +411,7 @@ _ENTRIES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("kind", "model", "recallkit_version", "origin", "counts_id", "filler_text"), _is_text),
     **dict.fromkeys(("batch_tokens", "num_dropped", "num_samples", "length", "seed", "num_groups", "num_tokens", "longest"), _is_count),
     "comparable": lambda value: isinstance(value, bool),
+    "clean": lambda value: isinstance(value, bool),
     "inexact": _each(_each(_is_real)),
     "knee": _each(_with(**dict.fromkeys(("count", "smallest", "largest"), _maybe(_is_count)))),
     "models": _list_of(_is_text),

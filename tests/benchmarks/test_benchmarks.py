@@ -22,6 +22,7 @@ SMALLEST = {
     "families": "llama --repeats 1",
     "gap": "--sequences 16 --repeats 1",
     "generation": "--models llama --batches 1 --length 16 --new 2 --repeats 1",
+    "hashes": "--tokens 100000 --repeats 1 --only kernels",
     "intervals": "mqar --draws 3 --documents 10 --limit 20",
     "kernels": "short_conv --quick",
     "ngrams": "--tokens 50000 --repeats 1 --orders 3",

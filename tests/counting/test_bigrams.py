@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recallkit.counting import bigrams
@@ -22,8 +22,10 @@ from recallkit.counting.bigrams import (
     join_shard_ranges,
     plan_shard_ranges,
 )
+from recallkit.counting.hash_kernels import ngram_hash
 from recallkit.counting.make_table import export_counts, read_foreign_counts, write_counts
 from recallkit.counting.ngram_kernels import unpack_ngrams
+from recallkit.counting.sorted_runs import HASHES
 from recallkit.counting.table import open_counts
 from recallkit.errors import UserError
 from recallkit.storage import db
@@ -68,9 +70,10 @@ def counted_in(
     only: np.ndarray | None = None,
     limit: int | None = None,
     chunk: int = 1000,
+    num_hashes: int = 0,
 ) -> CountedStream:
     """The count of documents, given shard range by shard range."""
-    counting = Counting(END, VOCAB, boundary, order, only)
+    counting = Counting(END, VOCAB, boundary, order, only, num_hashes)
     counted = []
     for number, documents in enumerate(shard_ranges):
         left = None if limit is None else limit - sum(shard_range.num_tokens for shard_range in counted)
@@ -105,16 +108,50 @@ def test_counts_equal_a_counter_wherever_shard_ranges_and_chunks_are_cut(tmp_pat
         assert ngrams_of(counted, order) == expected(documents, boundary, limit, order)[0]
 
 
+@pytest.fixture
+def short_hashed(monkeypatch):
+    """Hashes of 3- and 7-grams, of which short texts have some."""
+    monkeypatch.setitem(HASHES, "hashes13", 3)
+    monkeypatch.setitem(HASHES, "hashes50", 7)
+
+
+def hashed(documents: list[list[int]], boundary: str, limit: int | None, num_hashes: int) -> dict[int, list[int]]:
+    """The smallest hashes by size, from the set of all n-grams."""
+    ngrams = {size: expected(documents, boundary, limit, size)[0] for size in (3, 7)}
+    return {size: sorted(map(ngram_hash, ngrams[size]))[:num_hashes] for size in ngrams}
+
+
+@pytest.mark.parametrize("boundary", ["pack", "document"])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    documents=documents_strategy,
+    cuts=st.sets(st.integers(1, 14)),
+    chunk=st.integers(1, 40),
+    limit=st.none() | st.integers(1, 60),
+    order=st.sampled_from([2, 4]),
+    num_hashes=st.sampled_from([1, 5, 1000]),
+)
+def test_hashes_are_the_smallest_wherever_shard_ranges_and_chunks_are_cut(
+    tmp_path_factory, short_hashed, boundary, documents, cuts, chunk, limit, order, num_hashes
+):
+    places = [0, *sorted(cut for cut in cuts if cut < len(documents)), len(documents)]
+    shard_ranges = [documents[start:stop] for start, stop in itertools.pairwise(places)]
+    folder = tmp_path_factory.mktemp("count")
+    counted = counted_in(folder, shard_ranges, boundary=boundary, order=order, limit=limit, chunk=chunk, num_hashes=num_hashes)
+    assert {size: run.hashes.tolist() for size, run in counted.hashes.items()} == hashed(documents, boundary, limit, num_hashes)
+    assert as_counters(counted) == expected(documents, boundary, limit)
+
+
 class Interrupted(Exception):
     pass
 
 
 @pytest.mark.parametrize("order", [2, 4])
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-def test_an_interrupted_count_goes_on(tmp_path, boundary, order):
+def test_an_interrupted_count_goes_on(tmp_path, boundary, order, short_hashed):
     rng = np.random.default_rng(3)
     documents = [rng.integers(0, 20, rng.integers(0, 30)).tolist() for _ in range(60)]
-    counting = Counting(END, VOCAB, boundary, order)
+    counting = Counting(END, VOCAB, boundary, order, num_hashes=30)
 
     def until(number: int, start: int):
         for batch in batches(documents, [1], start):
@@ -136,6 +173,7 @@ def test_an_interrupted_count_goes_on(tmp_path, boundary, order):
         counted = ended(count_shard_range(batches(documents, [1], start), journal, counting, chunk_tokens=50))
     joined = join_shard_ranges([counted], tmp_path, counting)
     assert as_counters(joined) == expected(documents, boundary)
+    assert {size: run.hashes.tolist() for size, run in joined.hashes.items()} == hashed(documents, boundary, None, 30)
     if order > 2:
         assert ngrams_of(joined, order) == expected(documents, boundary, None, order)[0]
 
@@ -231,6 +269,25 @@ def test_the_id_tells_tables_apart_and_nothing_else(tmp_path):
         ids.append(write_counts(tmp_path / f"{name}.duckdb", counted, {"boundary": "pack", "order": 3})["id"])
     assert ids[0] == ids[1]
     assert len(set(ids)) == 3
+
+
+def test_hashes_are_read_back_and_do_not_change_the_id(tmp_path, short_hashed):
+    documents = [[1, 2, 3, 1, 2, 3, 1, 4, 5], [4, 4, 4, 4, 4, 4]]
+    metas = {}
+    for num_hashes in (0, 4, 1000):
+        (tmp_path / str(num_hashes)).mkdir()
+        counted = counted_in(tmp_path / str(num_hashes), [documents], num_hashes=num_hashes)
+        metas[num_hashes] = write_counts(tmp_path / f"{num_hashes}.duckdb", counted, {})
+        table = open_counts(tmp_path / f"{num_hashes}.duckdb")
+        wanted = hashed(documents, "pack", None, num_hashes) if num_hashes else {}
+        assert {known.size: known.hashes.tolist() for known in table.ngram_hashes} == wanted
+        for known in table.ngram_hashes:
+            is_whole = num_hashes == 1000
+            assert known.largest == (2**64 - 1 if is_whole else wanted[known.size][-1])
+            assert known.fraction == (1 if is_whole else (wanted[known.size][-1] + 1) / 2**64)
+    assert len({meta["id"] for meta in metas.values()}) == 1
+    assert metas[4]["ngram_hashes"]["digest"] != metas[1000]["ngram_hashes"]["digest"]
+    assert "ngram_hashes" not in metas[0]
 
 
 def test_a_table_survives_export_and_import(tmp_path):

@@ -102,6 +102,14 @@ def test_a_limit_ends_the_text_at_the_same_token(text, tmp_path, limit, warm_wor
     assert tables[0]["num_tokens"] == min(limit, tables[-1]["num_tokens"])
 
 
+@pytest.mark.parametrize("num_hashes", [0, 300])
+def test_a_sample_of_hashes_is_the_same_in_shard_ranges(text, tmp_path, num_hashes, warm_workers, monkeypatch):
+    several = count(text, tmp_path / "several.duckdb", workers=3, num_hashes=num_hashes)
+    monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1 << 30)
+    assert count(text, tmp_path / "one.duckdb", num_hashes=num_hashes) == several
+    assert several.get("ngram_hashes", {}).get("num") == ({"13": 300, "50": 300} if num_hashes else None)
+
+
 def test_what_lies_behind_the_limit_is_not_read(tmp_path):
     write_jsonl(tmp_path / "0.jsonl", made_up_texts(30, 100, seed=1))
     for number in (1, 2):

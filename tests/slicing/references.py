@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from recallkit.counting.hash_kernels import ngram_hash
 from recallkit.slicing.label_kernels import NO_DISTANCE
 
 
@@ -42,3 +43,17 @@ def first_occurrences_reference(ids: list[int]) -> list[int]:
     """`first_occurrences` of the ids of one sequence, which has a row for every id but the first."""
     bigrams = list(itertools.pairwise(ids))
     return [bigrams.index(bigram) for bigram in bigrams]
+
+
+def copies_reference(
+    ids: list[int], in_training: dict[int, set[tuple[int, ...]]], largest: int
+) -> tuple[list[int], dict[int, tuple[int, int]]]:
+    """The mark of each id (see `CopyFinder`), and of the n-grams of each size how many are sampled, and how many of these in training."""
+    marks, counts = [0] * len(ids), {}
+    for size in sorted(in_training):
+        sampled = [at for at in range(len(ids) - size + 1) if ngram_hash(ids[at : at + size]) <= largest]
+        found = [at for at in sampled if tuple(ids[at : at + size]) in in_training[size]]
+        for at in found:
+            marks[at : at + size] = [size] * size
+        counts[size] = (len(sampled), len(found))
+    return marks, counts

@@ -36,6 +36,7 @@ ROWS = pa.table(
         "distance": pa.array([1, 200, None, None, 101], pa.int32()),
         "match_length": pa.array([1, 3, 0, 0, 2], pa.int32()),
         "train_count": pa.array([5, 6, 5, 6, 0], pa.int64()),
+        "in_training": pa.array([0, 13, None, 50, 0], pa.int8()),
         NEW_TOKEN: [False, False, True, False, False],
     }
 )
@@ -70,6 +71,8 @@ def test_built_in_slices_are_what_their_sentences_say():
         ("new_tokens", None),
         ("Repeated", None),
         ("new_token", [2]),
+        ("in_training = 0", [0, 4]),
+        ("in_training > 0 AND in_training IN(13, 14)", [1]),
         ("token > 1e300 OR token < -0.5", []),
     ],
 )

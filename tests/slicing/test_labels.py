@@ -38,6 +38,7 @@ COLUMNS = [
     "match_length",
     "train_count",
     "ar_hit",
+    "in_training",
 ]
 
 
@@ -64,10 +65,33 @@ def brute_force_counts(documents: list[tuple[list[int], str]], boundary: str) ->
     return counts
 
 
-def brute_force_labels(documents: list[tuple[list[int], str]], counts: Counter, boundary: str, seq_len: int, max_count: int) -> list[tuple]:
+def brute_force_ngrams(documents: list[tuple[list[int], str]], boundary: str) -> dict[int, set[tuple[int, ...]]]:
+    texts = [tuple(i for i, _, _ in stream) for stream in streams(documents, boundary)]
+    return {size: {text[at : at + size] for text in texts for at in range(len(text) - size + 1)} for size in (13, 50)}
+
+
+def brute_force_marks(ids: list[int], ngrams: dict[int, set[tuple[int, ...]]]) -> list[int]:
+    """Of each id, the size of the longest n-gram around it that is in the training text."""
+    marks = [0] * len(ids)
+    for size in (13, 50):
+        for at in range(len(ids) - size + 1):
+            if tuple(ids[at : at + size]) in ngrams[size]:
+                marks[at : at + size] = [size] * size
+    return marks
+
+
+def brute_force_labels(
+    documents: list[tuple[list[int], str]],
+    counts: Counter,
+    ngrams: dict[int, set[tuple[int, ...]]],
+    boundary: str,
+    seq_len: int,
+    max_count: int,
+) -> list[tuple]:
     """One row a predicted token, with a dictionary a sequence and no vectorisation."""
     rows, sequence = [], 0
     for stream in streams(documents, boundary):
+        marks = brute_force_marks([i for i, _, _ in stream], ngrams)
         for start in range(0, len(stream) - 1, seq_len):
             window = stream[start : start + seq_len + 1]
             matches = by_automaton([i for i, _, _ in window])
@@ -78,7 +102,15 @@ def brute_force_labels(documents: list[tuple[list[int], str]], counts: Counter, 
                 places = seen.setdefault(pair, [])
                 repeated, count = bool(places), counts[pair]
                 distance = position - places[-1] if places else None
-                found = (repeated, distance, len(places), matches[position - 1], count, repeated and count <= max_count)
+                found = (
+                    repeated,
+                    distance,
+                    len(places),
+                    matches[position - 1],
+                    count,
+                    repeated and count <= max_count,
+                    marks[start + position],
+                )
                 rows.append((sequence, position, document, source, *pair, *found))
                 places.append(position)
             sequence += 1
@@ -129,7 +161,8 @@ def test_labels_equal_brute_force_on_every_token_of_real_text(real_text, real_do
     if every > 1:  # as many row groups as of all text
         monkeypatch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", sequences.SEQUENCES_PER_ROW_GROUP // every)
     train, valid = real_text["train"], real_text["valid"]
-    counting.count(TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb")
+    options = counting.CountingOptions(num_hashes=1 << 25)  # all
+    counting.count(TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb", options=options)
     manifest = slicing.slice_text(
         TextOptions(valid, "validation", boundary=boundary),
         tmp_path / "slices",
@@ -138,7 +171,9 @@ def test_labels_equal_brute_force_on_every_token_of_real_text(real_text, real_do
     )
     counts = brute_force_counts(real_documents["train"], boundary)
     assert manifest["counts"]["num_bigrams"] == len(counts)
-    rows = brute_force_labels(real_documents["valid"], counts, boundary, 2048, 60)
+    ngrams = brute_force_ngrams(real_documents["train"], boundary)
+    rows = brute_force_labels(real_documents["valid"], counts, ngrams, boundary, 2048, 60)
+    assert {row[-1] for row in rows} == {0, 13, 50}
     assert manifest["num_rows"] == len(rows) > 2_500_000 / every
     assert_labels(tmp_path / "slices", rows)
 
@@ -155,7 +190,8 @@ def test_labels_equal_brute_force_on_made_up_text(tmp_path, boundary, seed):
     options = TextOptions(valid, "validation", boundary=boundary)
     slicing.slice_text(options, tmp_path / "slices", counts=tmp_path / "counts.duckdb", rare=slicing.RareCount(3), seq_len=16)
     counts = brute_force_counts(documents_of(train), boundary)
-    assert_labels(tmp_path / "slices", brute_force_labels(documents_of(valid), counts, boundary, 16, 3))
+    ngrams = brute_force_ngrams(documents_of(train), boundary)
+    assert_labels(tmp_path / "slices", brute_force_labels(documents_of(valid), counts, ngrams, boundary, 16, 3))
 
 
 def test_without_counts_rarity_is_unknown_not_false(tmp_path):
@@ -189,7 +225,8 @@ def test_a_count_of_only_the_needed_bigrams_gives_the_same_labels(small_slices, 
     options = TextOptions(sources, "validation")
     slicing.slice_text(options, tmp_path / "slices", counts=tmp_path / "only.duckdb", rare=slicing.RareCount(20), seq_len=64)
     one, other = (pl.read_parquet(folder / "tokens.parquet") for folder in (small_slices, tmp_path / "slices"))
-    assert one.equals(other)
+    assert one.drop("in_training").equals(other.drop("in_training"))
+    assert other["in_training"].null_count() == len(other), "a count of some bigrams only keeps no hashes"
     assert meta["num_bigrams"] <= artifacts.read_manifest(small_slices / "tokens.parquet")["counts"]["num_bigrams"]
 
 

@@ -1,0 +1,308 @@
+"""Hashes of a text's n-grams, of which the smallest are kept: a sample in bounded memory that tells copied text from new.
+
+The hash of an n-gram depends on its ids alone, so the same n-gram is kept or left out wherever it occurs, in training text as in the
+text that is sliced. The `most` smallest distinct hashes are kept (a bottom-k sketch: A. Broder, "On the resemblance and containment of
+documents", 1997). Those of two texts together are the smallest of both samples, so the sample does not depend on where the text
+was divided. All hashes up to the largest one kept are known, which are a uniform sample of the distinct n-grams.
+
+The hash is a polynomial of the ids, modulo 2^64 in an odd base, which rolls from one n-gram to the next, mixed as splitmix64 mixes
+its state (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014), which is a bijection: two
+n-grams collide only if their polynomials do.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from recallkit.jit import njit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ALL = 2**64 - 1
+"""Beyond every hash: a sample up to here has every n-gram. (An n-gram of this hash is never kept: it marks empty slots.)"""
+
+_BITS = ALL
+_BASE = 0xD1342543DE82EF95
+"""Odd, so that every id affects all higher bits; 5 modulo 8, so that no power up to the 2^62nd is 1."""
+
+_ADDED, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_BUFFER = 1 << 16
+"""Hashes that a thread collects before they are put into the sample."""
+
+_SPARE = 1 << 10
+"""Slots after those that hashes are first looked for in, for those that are moved on."""
+
+
+class HashRun(NamedTuple):
+    """Distinct hashes, uint64 (m,), strictly increasing."""
+
+    hashes: np.ndarray
+
+
+def ngram_hash(ids: Iterable[int]) -> int:
+    """The hash of one n-gram, by its definition: 0 to 2^64 - 1."""
+    polynomial = 0
+    for token in ids:
+        polynomial = (polynomial * _BASE + token) & _BITS
+    state = (polynomial + _ADDED) & _BITS
+    mixed = ((state ^ (state >> 30)) * _FIRST) & _BITS
+    mixed = ((mixed ^ (mixed >> 27)) * _SECOND) & _BITS
+    return mixed ^ (mixed >> 31)
+
+
+def leading_power(size: int) -> np.uint64:
+    """What the id that leaves an n-gram of `size` ids is multiplied by when the polynomial rolls on (`rolled`): uint64."""
+    return np.uint64(pow(_BASE, size, 2**64))
+
+
+@njit(cache=True, nogil=True)
+def polynomial_of(ids, first, stop):  # type: ignore[no-untyped-def]
+    """The polynomial of the n-gram ids[first:stop], all unsigned: uint64."""
+    found = np.uint64(0)
+    for place in range(first, stop):
+        found = found * np.uint64(_BASE) + np.uint64(ids[place])
+    return found
+
+
+@njit(cache=True, nogil=True, inline="always")
+def rolled(polynomial, entering, leaving, power):  # type: ignore[no-untyped-def]
+    """The polynomial of the next n-gram, of the ids that enter and leave and the `leading_power`: uint64."""
+    return polynomial * np.uint64(_BASE) + (np.uint64(entering) - np.uint64(leaving) * power)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def mixed(polynomial):  # type: ignore[no-untyped-def]
+    """The hash of an n-gram, from its polynomial: uint64."""
+    state = polynomial + np.uint64(_ADDED)
+    found = (state ^ (state >> np.uint64(30))) * np.uint64(_FIRST)
+    found = (found ^ (found >> np.uint64(27))) * np.uint64(_SECOND)
+    return found ^ (found >> np.uint64(31))
+
+
+class HashSampler:
+    """Samples the n-grams of a text that comes in chunks; `num_threads` threads share every chunk, and do not affect the result.
+
+    Takes 8 bytes per hash kept, and 8 MB per thread. Not for use by several callers at once.
+    """
+
+    def __init__(self, size: int, most: int, *, num_threads: int = 2) -> None:
+        """n-grams of `size` ids, of whose hashes the `most` smallest are kept. Raises ValueError unless all are at least 1."""
+        if min(size, most, num_threads) < 1:
+            raise ValueError(f"size {size}, most {most}, num_threads {num_threads}: each must be at least 1")
+        self.size, self.most, self.num_threads = size, most, num_threads
+        self._largest = ALL
+        """No hash beyond it can be among the smallest of all chunks together."""
+
+    def count(self, ids: np.ndarray, segment_starts: np.ndarray) -> HashRun:
+        """Hashes of a chunk: together with those of all earlier chunks they contain the `most` smallest of all.
+
+        `ids` is (n,), unsigned, of at most 32 bits; `segment_starts` (s,) int64, ascending, the first 0: no n-gram extends across one.
+        """
+        ids = np.ascontiguousarray(ids).view()
+        ids.flags.writeable = False
+        # As if all n-grams were distinct; if too few are, once more with what was learnt from it.
+        largest = _expected(self.most, len(ids), self._largest)
+        hashes = self._up_to(largest, ids, segment_starts)
+        while len(hashes) < self.most and largest < self._largest:
+            largest = max(2 * largest, _expected(self.most, len(hashes), self._largest, among=largest))
+            largest = min(largest, self._largest)
+            hashes = self._up_to(largest, ids, segment_starts)
+        if len(hashes) == self.most:
+            self._largest = int(hashes[-1])
+        return HashRun(hashes)
+
+    def _up_to(self, largest: int, ids: np.ndarray, segment_starts: np.ndarray) -> np.ndarray:
+        """The smallest hashes of those up to `largest`."""
+        bounds = [len(ids) * share // self.num_threads for share in range(self.num_threads + 1)]
+        sample, lock = _Sample(max(1, min(self.most, len(ids))), largest), Lock()
+
+        def collect(share: int) -> None:
+            at, stop, power = bounds[share], bounds[share + 1], leading_power(self.size)
+            buffer = np.empty(min(_BUFFER, max(1, stop - at)), np.uint64)
+            while at < stop:
+                at, found = _collect(ids, segment_starts, at, stop, self.size, power, np.uint64(sample.largest), buffer)
+                with lock:
+                    sample.add(buffer[:found])
+
+        with ThreadPoolExecutor(self.num_threads) as pool:
+            for _ in pool.map(collect, range(self.num_threads)):
+                pass
+        return sample.hashes
+
+
+def _expected(most: int, num_distinct: int, limit: int, *, among: int = ALL) -> int:
+    """A hash up to which there are a quarter more than `most` hashes, if `num_distinct` are up to `among`; `limit` at most."""
+    return min(limit, 5 * most * among // (4 * max(1, num_distinct)))
+
+
+class _Sample:
+    """The `most` smallest of the hashes added; hashes beyond `largest` may be left out before they are added.
+
+    Hashes are in a table in which each is at the slot that is proportional to it, or, if larger ones are there, pushes these on: so the
+    table is always sorted, and finds repeated hashes. Hashes are uniform, so they move few slots. When there are twice as many as
+    asked for, the larger half is dropped, and the table is made for the rest.
+    """
+
+    def __init__(self, most: int, largest: int) -> None:
+        self.most, self.largest = most, largest
+        self._num_kept = 0
+        self._slots, self._scale = self._empty()
+
+    def _empty(self) -> tuple[np.ndarray, float]:
+        """A table for twice `most` hashes up to `largest`, and slots per hash."""
+        slots = np.full(3 * self.most + _SPARE, ALL, np.uint64)
+        return slots, 3 * self.most / (self.largest + 1)
+
+    def add(self, found: np.ndarray) -> None:
+        """Adds hashes, in any order."""
+        while len(found):
+            done, self._num_kept = self._insert(found, 2 * self.most)
+            found = found[done:]
+            if self._num_kept >= 2 * self.most:
+                self._shrink()
+
+    def _shrink(self) -> None:
+        kept = self.hashes
+        self.largest = int(kept[-1])
+        self._slots, self._scale = self._empty()
+        self._num_kept = 0
+        _, self._num_kept = self._insert(kept, len(self._slots))
+
+    def _insert(self, found: np.ndarray, most: int) -> tuple[int, int]:
+        done, num_kept = _insert(found, np.uint64(self.largest), self._slots, self._scale, most, self._num_kept)
+        return int(done), int(num_kept)
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """The smallest hashes so far, uint64, increasing."""
+        found: np.ndarray = self._slots[self._slots != np.uint64(ALL)][: self.most]
+        return found
+
+
+@njit(cache=True, nogil=True)
+def _insert(found, largest, slots, scale, most, num_kept):  # type: ignore[no-untyped-def]
+    """Puts hashes, those up to `largest`, into the table until it has `most`; returns how many it took, and how many the table has then.
+
+    A hash that is pushed beyond the last slot is lost. That takes a thousand hashes that are almost equal, which only a text made for
+    it has.
+    """
+    for number in range(len(found)):
+        carried = found[number]
+        if carried > largest:
+            continue
+        place = np.int64(np.float64(carried) * scale)
+        while True:
+            there = slots[place]
+            if carried == there:
+                break
+            if carried < there:
+                slots[place] = carried
+                carried = there
+                if there == np.uint64(ALL):
+                    num_kept += 1
+                    break
+            place += 1
+            if place == len(slots):
+                break
+        if num_kept >= most:
+            return number + 1, num_kept
+    return len(found), num_kept
+
+
+@njit(cache=True, nogil=True)
+def _collect(  # type: ignore[no-untyped-def]
+    ids, segment_starts, at, stop, size, power, largest, buffer
+):
+    """Hashes up to `largest` of the n-grams that end at positions [at, stop), until `buffer` is full.
+
+    Returns the position at which to continue and the number of hashes. Example: size 3, segments from 0 and 4: n-grams end at 2, 3, 6 ...
+    """
+    found = 0
+    segment = np.searchsorted(segment_starts, at, side="right") - 1
+    while at < stop:
+        end = min(stop, segment_starts[segment + 1]) if segment + 1 < len(segment_starts) else stop
+        place, until = np.uint64(max(at, segment_starts[segment] + size - 1)), np.uint64(end)
+        width = np.uint64(size)
+        if place < until:
+            polynomial = polynomial_of(ids, place + np.uint64(1) - width, place + np.uint64(1))
+            while True:
+                hashed = mixed(polynomial)
+                if hashed <= largest:
+                    buffer[found] = hashed
+                    found += 1
+                    if found == len(buffer):
+                        return np.int64(place) + 1, found
+                place += np.uint64(1)
+                if place >= until:
+                    break
+                polynomial = rolled(polynomial, ids[place], ids[place - width], power)
+        at = end
+        segment += 1
+    return at, found
+
+
+def merge_two_hashes(a: HashRun, b: HashRun, out: np.ndarray) -> int:
+    """Merges two runs into `out`, equal hashes once; returns the number written. `out` is uint64 of at least the rows of both."""
+    merged = _merged(a.hashes, b.hashes)
+    out[: len(merged)] = merged
+    return len(merged)
+
+
+def _merged(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    merged = np.sort(np.concatenate([a, b]), kind="stable")  # which takes linear time for two sorted halves
+    is_first = np.ones(len(merged), bool)
+    is_first[1:] = merged[1:] != merged[:-1]
+    return merged[is_first]
+
+
+def smallest(runs: Iterable[HashRun], most: int) -> HashRun:
+    """The `most` smallest distinct hashes of all runs, which may be memory-mapped."""
+    kept = np.empty(0, np.uint64)
+    for (hashes,) in runs:
+        end = np.searchsorted(hashes, kept[-1]) if len(kept) == most else len(hashes)
+        kept = _merged(kept, hashes[:end])[:most]
+    return HashRun(kept)
+
+
+@njit(cache=True, nogil=True)
+def mark_ngrams(  # type: ignore[no-untyped-def]
+    ids, starts, size, power, largest, hashes, places, shift, marks, first, stop
+):
+    """Sets `marks` at the ids of every n-gram whose hash is up to `largest` and among `hashes`; returns how many of the n-grams that end at
+    [first, stop) have a hash up to `largest`, and how many of these are among `hashes`.
+
+    `places[hash >> shift]` is where in `hashes` to begin to look. Here, because numba's cache does not notice when a loop that it has
+    inlined from another file changes.
+    """
+    num_sampled = num_found = 0
+    one, width = np.uint64(1), np.uint64(size)
+    for segment in range(len(starts)):
+        begin, end = starts[segment], starts[segment + 1] if segment + 1 < len(starts) else len(ids)
+        if end - begin < size:
+            continue
+        place, until, unmarked = np.uint64(begin + size - 1), np.uint64(end), np.uint64(begin)
+        polynomial = polynomial_of(ids, place + one - width, place + one)
+        while True:
+            hashed = mixed(polynomial)
+            if hashed <= largest:
+                is_counted = first <= place < stop
+                num_sampled += is_counted
+                bucket = hashed >> shift
+                at, last = places[bucket], places[bucket + one]
+                while at < last and hashes[at] < hashed:
+                    at += np.uint32(1)
+                if at < last and hashes[at] == hashed:
+                    num_found += is_counted
+                    for marked in range(max(unmarked, place + one - width), place + one):
+                        marks[marked] = size
+                    unmarked = place + one
+            place += one
+            if place >= until:
+                break
+            polynomial = rolled(polynomial, ids[place], ids[place - width], power)
+    return num_sampled, num_found

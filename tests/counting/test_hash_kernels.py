@@ -1,0 +1,102 @@
+"""The sample of n-gram hashes equals the smallest of a set of all, however the text is divided; the hash itself never changes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallkit.counting import hash_kernels
+from recallkit.counting.hash_kernels import HashRun, HashSampler, merge_two_hashes, ngram_hash, smallest
+
+
+def all_hashes(ids: list[int], starts: list[int], size: int) -> set[int]:
+    """The hashes of all n-grams that no segment start is inside of."""
+    edges = [*starts, len(ids)]
+    return {ngram_hash(ids[i : i + size]) for first, end in pairwise(edges) for i in range(first, end - size + 1)}
+
+
+texts = st.one_of(
+    st.lists(st.integers(0, 2), max_size=120), st.lists(st.integers(0, 2**32 - 1), max_size=120), st.integers(0, 200).map(lambda n: [7] * n)
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    ids=texts,
+    cuts=st.sets(st.integers(0, 120), max_size=4),
+    chunks=st.sets(st.integers(0, 120), max_size=3),
+    size=st.sampled_from([1, 2, 13, 50]),
+    most=st.sampled_from([1, 2, 9, 1000]),
+    threads=st.integers(1, 3),
+)
+def test_a_sample_is_the_smallest_of_all_hashes(ids, cuts, chunks, size, most, threads):
+    starts = sorted({0, *(cut for cut in cuts if cut <= len(ids))})
+    wanted = sorted(all_hashes(ids, starts, size))[:most]
+    sampler = HashSampler(size, most, num_threads=threads)
+    assert sampler.count(np.array(ids, np.uint32), np.array(starts, np.int64)).hashes.tolist() == wanted
+    # In chunks, each with the ids before it that its n-grams begin in.
+    sampler, runs = HashSampler(size, most, num_threads=threads), []
+    for first, stop in pairwise([0, *sorted(cut for cut in chunks if cut < len(ids)), len(ids)]):
+        begin = max(0, first - size + 1)
+        within = sorted({0, *(start - begin for start in starts if begin < start <= stop)})
+        runs.append(sampler.count(np.array(ids[begin:stop], np.uint32), np.array(within, np.int64)))
+    assert smallest(runs, most).hashes.tolist() == wanted
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+@pytest.mark.parametrize("num_distinct", [3, 40, 60_000])
+def test_a_sample_of_much_text_is_exact(dtype, num_distinct, monkeypatch):
+    monkeypatch.setattr(hash_kernels, "_BUFFER", 64)
+    ids = np.random.default_rng(5).integers(0, num_distinct, 30_000).astype(dtype)
+    ids[1000:20_000] = np.resize(ids[:700], 19_000)  # most n-grams are repeated: fewer are distinct than a first guess expects
+    wanted = sorted(all_hashes(ids.tolist(), [0], 13))
+    for most in (10, 900, len(wanted), 10**6):
+        assert HashSampler(13, most).count(ids, np.zeros(1, np.int64)).hashes.tolist() == wanted[:most]
+
+
+def test_runs_merge_without_repeats():
+    a, b = HashRun(np.array([1, 4, 9], np.uint64)), HashRun(np.array([0, 4, 2**64 - 2], np.uint64))
+    out = np.empty(6, np.uint64)
+    assert out[: merge_two_hashes(a, b, out)].tolist() == [0, 1, 4, 9, 2**64 - 2]
+    assert smallest([a, b, HashRun(np.empty(0, np.uint64))], 3).hashes.tolist() == [0, 1, 4]
+    assert smallest([], 3).hashes.tolist() == []
+
+
+def test_runs_of_a_large_text_merge_in_linear_time():
+    """Of many n-grams the smallest hashes are all close together: a table made for hashes of any size would take hours."""
+    runs = [HashRun(np.sort(np.random.default_rng(seed).integers(0, 2**50, 400_000).astype(np.uint64))) for seed in range(3)]
+    wanted = sorted({int(h) for run in runs for h in run.hashes})
+    assert smallest(runs, 500_000).hashes.tolist() == wanted[:500_000]
+
+
+def test_hashes_are_uniform_in_every_bit():
+    """Of n-grams that differ in one id only, or in its place: what a weak hash shows."""
+    family = (
+        [[1000] * 12 + [i] for i in range(4000)]
+        + [[i] + [0] * 12 for i in range(4000)]
+        + [[0] * i + [5000] + [0] * (12 - i) for i in range(13)]
+    )
+    hashes = np.array([ngram_hash(ngram) for ngram in family], np.uint64)
+    assert len(np.unique(hashes)) == len(family)
+    bits = (hashes[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
+    assert np.abs(bits.mean(axis=0) - 0.5).max() < 5 * 0.5 / np.sqrt(len(family))
+    for sixteenth in (hashes >> np.uint64(60), hashes & np.uint64(15)):
+        shares = np.bincount(sixteenth.astype(np.int64), minlength=16) / len(family)
+        assert np.abs(shares - 1 / 16).max() < 5 * np.sqrt(15 / 256 / len(family))
+
+
+def test_the_hash_never_changes():
+    """Tables of counts contain it: with another one, text sliced later would share nothing with them."""
+    assert ngram_hash(range(13)) == 0x3FBF48A0699E8161
+    assert ngram_hash([50_256] * 50) == 0x878F3DED2E3090EE
+
+
+@pytest.mark.parametrize("wrong", [(0, 1, 1), (13, 0, 1), (13, 1, 0)])
+def test_a_sample_of_nothing_is_refused(wrong):
+    size, most, threads = wrong
+    with pytest.raises(ValueError, match="at least 1"):
+        HashSampler(size, most, num_threads=threads)
