@@ -79,13 +79,13 @@ HARD = "ar_nll, control:recall"
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_cover(kind, test_data, home, tmp_path):
-    """200 draws of 95 % cover in 85 % or fewer never; docs/intervals.md has more draws, and what covers more or less, and why."""
+    """Each figure is covered in more than 85 % of 200 draws, half of them in about 95 %; docs/intervals.md says what covers less, and why."""
     for population in KINDS[kind](test_data, tmp_path, None):
-        if population.name.startswith("profile") and "at most" not in population.name:
+        if kind in ("profile", "gap") and "at most" not in population.name:  # whole documents of very different sizes
             continue
         found = {name: by_number[50] for name, (_, by_number) in simulate(population, [50], 200).items() if by_number[50].widths}
         assert len(found) > 3
-        assert {name: of.missing for name, of in found.items() if of.missing} == {}
+        assert {name: of.missing for name, of in found.items() if of.missing and "by_" not in name} == {}
         assert {name: of.share for name, of in found.items() if of.share < 0.85 and name != HARD} == {}
         usual = [of.share for name, of in found.items() if "difference" not in name]  # rare differences cover more
-        assert 0.92 <= statistics.median(usual) <= 0.985, population.name
+        assert 0.93 <= statistics.median(usual) <= 0.98, population.name
