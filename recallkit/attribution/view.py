@@ -50,7 +50,7 @@ def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[st
         "by_threshold": tables.by_threshold.to_dicts(),
         "by_partition": tables.by_partition.to_dicts(),
         "inexact": manifest["inexact"],
-        "in_training": manifest["slices"].get("in_training"),
+        "in_training": slices.get("in_training"),
         "clean": manifest.get("clean", False),
         "timings": read_timings(out / "manifest.json", kind="gap"),
     }
