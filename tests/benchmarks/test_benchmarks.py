@@ -79,7 +79,7 @@ HARD = "ar_nll, control:recall"
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_cover(kind, test_data, home, tmp_path):
-    """Each figure is covered in more than 85 % of 200 draws, half of them in about 95 %; docs/intervals.md says what covers less, and why."""
+    """Each figure is covered in more than 85 % of 200 draws, half of them in about 95 % (docs/intervals.md)."""
     for population in KINDS[kind](test_data, tmp_path, None):
         if kind in ("profile", "gap") and "at most" not in population.name:  # whole documents of very different sizes
             continue
