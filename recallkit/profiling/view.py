@@ -15,7 +15,7 @@ from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from recallkit.profiling.tables import ProfileTables
@@ -80,7 +80,7 @@ def profile_table(tables: ProfileTables, manifest: Mapping[str, Any]) -> Table:
     hidden = len(tables.profile) - len(rows)
     cells += [[f"and {hidden:,} more", *[""] * 5]] if hidden else []
     headers = ["source", "tokens", "bigrams", "95 % interval", "repeated", "AR hits"]
-    return Table(f"Repeated bigrams in {manifest['seq_len']:,} tokens", headers, cells, caption=_caption(manifest, rows))
+    return Table(f"Repeated bigrams in {manifest['seq_len']:,} tokens", headers, cells, caption=_caption(manifest, rows[0]))
 
 
 def distances_table(tables: ProfileTables) -> Table:
@@ -145,17 +145,12 @@ def _curves(tables: ProfileTables) -> dict[str, str]:
     return {source: sparkline(curve, low=0) for source, curve in curves.items() if any(curve)}
 
 
-def _caption(manifest: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+def _caption(manifest: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     words = manifest["stop_words"]
     listed = {"ours": "our list", "nltk": "nltk's list", "none": "none", "file": "the given list"}[words["name"]]
     return (
         f"Bigrams: tokens in {manifest['seq_len']:,} that complete a bigram which stood in the sequence, bigrams with punctuation or "
-        f"a stop word ({listed}, {words['num_words']:,} words) left out. {what_is_rare(manifest)}\n{_what_is_independent(rows)}"
+        f"a stop word ({listed}, {words['num_words']:,} words) left out. {what_is_rare(manifest)}\n"
+        f"Intervals: {console.counted(whole['documents'], 'document')} resampled (effective number "
+        f"{whole['effective_documents']:,.1f}); none for effectively fewer than {MIN_CLUSTERS}."
     )
-
-
-def _what_is_independent(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Numbers of documents, of which intervals are."""
-    numbers = ", ".join(f"{row['source']} {row['documents']:,} ({row['effective_documents']:,.1f})" for row in rows)
-    few = "" if all(row["effective_documents"] >= MIN_CLUSTERS for row in rows) else f"; below {MIN_CLUSTERS} there is no interval"
-    return f"Documents (in brackets: of equal size, that would tell as much{few}): {numbers}."

@@ -318,7 +318,7 @@ def test_command_needs_no_arguments(run: Callable, home):
     assert made.returncode == 0, made.stderr
     assert "Repeated bigrams in 256 tokens" in made.stdout
     assert "stdlib" in made.stdout
-    [numbers] = re.findall(r"much\): ALL (\d+) \((\d+)\.\d\)", " ".join(made.stdout.split()))
+    [numbers] = re.findall(r"Intervals: (\d+) documents resampled \(effective number (\d+)\.\d\)", " ".join(made.stdout.split()))
     assert 50 < int(numbers[1]) <= int(numbers[0]), "a passage of every document, nearly all of one length"
     again = run("profile", "--json")
     found = json.loads(again.stdout)

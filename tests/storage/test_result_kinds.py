@@ -126,11 +126,11 @@ def made(home, tmp_path_factory) -> dict[str, Any]:
 
 
 def with_no_more(found: Any, kept: Any) -> Any:
-    """The fields of a manifest, and of the slices in it, that `kept` has: a new field is no harm, but for those of `options`."""
+    """The fields of a manifest, and of the slices and counts in it, that `kept` has: a new field is no harm, but for those of `options`."""
     if not isinstance(found, dict) or not isinstance(kept, dict):
         return found
     common = {name: found[name] for name in kept if name in found}
-    return {name: with_no_more(value, kept[name]) if name == "slices" else value for name, value in common.items()}
+    return {name: with_no_more(value, kept[name]) if name in ("slices", "counts") else value for name, value in common.items()}
 
 
 @pytest.mark.parametrize("what", ["keys", "manifests"])
