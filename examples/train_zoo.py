@@ -13,9 +13,10 @@ text seen by a run of that many tokens. `zoo_results.py` collects the pieces' re
 
 The curriculum begins with each mixer's own initialisation, as in its paper.
 
-1. Lists of keys and values (`lists NAME --rate R --seed S`): rows of 64 ids of any kind, 1,024 ids per step, the loss on the requested
-   values alone; at several multiples R of the recipe's learning rates, and once more with another seed at the best of them. It ends when
-   the lists are learnt, or after a number of steps that is the same for all.
+1. Lists of keys and values (`lists NAME --rate R --seed S`): rows of 64 ids, 1,024 per step, the loss on the requested values alone;
+   first of 32 different ids, and four times as many whenever 80 % of the values are right, until there are all of the vocabulary; at
+   several multiples R of the recipe's learning rates, and once more with another seed at the best of them. It ends when lists of 4 and 16
+   pairs in 256 ids are learnt, or after a number of steps that is the same for all.
 2. Text (`text NAME --tokens N`), from the weights that the best R gave, at the same R: windows of 256 predictions in their order,
    each once, and one row in 16 a list, so that recall is not forgotten. An interrupted run resumes where it was saved.
 
@@ -46,6 +47,7 @@ from zoo_data import (
     BATCH,
     CONTEXT,
     LIST_EVERY,
+    LIST_IDS,
     SEED,
     Rows,
     count,
@@ -74,12 +76,15 @@ MATRIX_LEARNING_RATE, LEARNING_RATE = 0.02, 3e-3
 EMBEDDING_STD = 0.02
 RATES = (0.25, 0.5, 1.0, 2.0)
 """Multiples of both learning rates, of which the best by the lists is chosen for each architecture."""
-MORE_RATES: dict[str, tuple[float, ...]] = {"mamba": (0.0625, 0.125), "hybrid": (0.125,)}
+MORE_RATES: dict[str, tuple[float, ...]] = {"mamba": (4.0,)}
 SEEDS = (0, 1)
 LIST_LENGTH = 64
-PAIRS = (2, 4, 8, 16)
+PAIRS = (1, 2, 4, 8, 16)
 """Numbers of pairs in lists of training."""
-LIST_STEPS = 600
+FIRST_IDS, MORE_IDS, READY = 32, 4, 0.8
+"""Lists begin with this many different ids, and have so many times more once this share of a measurement's requested values was right."""
+LIST_STEPS, STUCK_STEPS = 1000, 500
+"""Lists end after so many steps, and after the second number for a model that is still at the first ids."""
 LEARNT = 0.995
 """Accuracy with 4 and with 16 pairs at which the lists end early."""
 LISTS_MEASURED_EVERY = 25
@@ -115,8 +120,8 @@ def optimisers(model: LanguageModel, rate: float) -> list[torch.optim.Optimizer]
     return made
 
 
-def learn(model: LanguageModel, optimisers: list[torch.optim.Optimizer], rows: Rows, share: float) -> float:
-    """One step at a share of the learning rates. Returns its loss, the mean of what is asked for, in nats."""
+def learn(model: LanguageModel, optimisers: list[torch.optim.Optimizer], rows: Rows, share: float) -> tuple[float, float]:
+    """One step at a share of the learning rates. Returns its loss in nats and its accuracy, the means of what is asked for."""
     device = next(model.parameters()).device
     ids, asked = torch.from_numpy(rows.ids).to(device), torch.from_numpy(rows.asked).to(device)
     for optimiser in optimisers:
@@ -125,12 +130,13 @@ def learn(model: LanguageModel, optimisers: list[torch.optim.Optimizer], rows: R
     with torch.autocast(device.type, torch.bfloat16):
         logits = functional.linear(model.hidden(ids[:, :-1])[asked], model.head_weight)
         extra = model.auxiliary_loss()
-    loss = functional.cross_entropy(logits.float(), ids[:, 1:][asked])
+    targets = ids[:, 1:][asked]
+    loss = functional.cross_entropy(logits.float(), targets)
     (loss if extra is None else loss + extra).backward()
     for optimiser in optimisers:
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-    return float(loss.detach())
+    return float(loss.detach()), float((logits.detach().argmax(-1) == targets).float().mean())
 
 
 # ---------------------------------------------------------------------------------------------------------------- lists
@@ -144,12 +150,13 @@ def lists(args: argparse.Namespace) -> None:
     if path.exists():
         return
     model = new_model(args.name, args.seed)
-    begun, curve = time.process_time(), []
-    for step, loss in learn_lists(model, rate, args.seed, args.steps):
+    begun, curve, learnt = time.process_time(), [], False
+    for step, num_ids, loss, right in learn_lists(model, rate, args.seed, args.steps):
         accuracy = [round(list_accuracy(model, pairs), 4) for pairs in TEST_PAIRS]
-        curve.append([step, round(loss, 4), *accuracy])
+        curve.append([step, num_ids, round(loss, 4), round(right, 4), *accuracy])
         print(args.name, rate, args.seed, curve[-1], file=sys.stderr, flush=True)
-        if min(accuracy) >= LEARNT:
+        learnt = min(accuracy) >= LEARNT
+        if learnt or (step >= STUCK_STEPS and num_ids == FIRST_IDS):
             break
     outcome = {
         "architecture": args.name,
@@ -157,7 +164,9 @@ def lists(args: argparse.Namespace) -> None:
         "seed": args.seed,
         "planned_steps": args.steps,
         "steps": curve[-1][0],
-        "loss": curve[-1][1],
+        "learnt": learnt,
+        "ids": curve[-1][1],
+        "loss": curve[-1][2],
         "accuracy": {str(pairs): list_accuracy(model, pairs, 64) for pairs in TEST_PAIRS},
         "cpu_seconds": round(time.process_time() - begun),
         "machine": machine(),
@@ -169,15 +178,20 @@ def lists(args: argparse.Namespace) -> None:
         temporary.write_text(json.dumps(outcome) + "\n")
 
 
-def learn_lists(model: LanguageModel, rate: float, seed: int, steps: int) -> Iterator[tuple[int, float]]:
-    """Trains on lists; yields, every LISTS_MEASURED_EVERY steps, the number of steps so far and the mean loss since the last time."""
-    made, rng, losses = optimisers(model, rate), np.random.default_rng(seed), []
+def learn_lists(model: LanguageModel, rate: float, seed: int, steps: int) -> Iterator[tuple[int, int, float, float]]:
+    """Trains on lists of ever more different ids.
+
+    Yields, every LISTS_MEASURED_EVERY steps, the number of steps so far, that of ids, and the mean loss and accuracy since the last time.
+    """
+    made, rng, num_ids, results = optimisers(model, rate), np.random.default_rng(seed), FIRST_IDS, []
     for step in range(1, steps + 1):
-        rows = make_lists(rng, BATCH * CONTEXT // LIST_LENGTH, LIST_LENGTH, PAIRS)
-        losses.append(learn(model, made, rows, min(step / WARM_UP_STEPS, 1.0)))
+        rows = make_lists(rng, BATCH * CONTEXT // LIST_LENGTH, LIST_LENGTH, PAIRS, num_ids)
+        results.append(learn(model, made, rows, min(step / WARM_UP_STEPS, 1.0)))
         if step % LISTS_MEASURED_EVERY == 0 or step == steps:
-            yield step, float(np.mean(losses))
-            losses.clear()
+            loss, right = np.mean(results, axis=0)
+            yield step, num_ids, float(loss), float(right)
+            results.clear()
+            num_ids = min(num_ids * MORE_IDS, len(LIST_IDS)) if right >= READY else num_ids
 
 
 def list_file(name: str, rate: float, seed: int) -> str:
@@ -208,9 +222,9 @@ def chosen_rate(runs: Path, name: str) -> float:
 
 
 def merit(run: dict[str, Any]) -> tuple[Any, ...]:
-    """Sorts outcomes of lists, the best last: learnt and in how few steps, else mean accuracy in steps of half a percent, then loss."""
+    """Sorts outcomes of lists, the best last: learnt and in how few steps, else mean accuracy in steps of half a percent, ids, loss."""
     accuracy = sum(run["accuracy"].values()) / len(run["accuracy"])
-    return (run["steps"] < run["planned_steps"], -run["steps"], round(accuracy * 200), -run["loss"])
+    return (run["learnt"], -run["steps"] if run["learnt"] else 0, round(accuracy * 200), run["ids"], -run["loss"])
 
 
 # ----------------------------------------------------------------------------------------------------------------- text
@@ -261,7 +275,7 @@ class Run:
 
     def advance(self) -> float:
         """One step. Returns its loss in nats per prediction."""
-        loss = learn(self.model, self.optimisers, text_rows(self.windows, self.step, PAIRS), self._learning_share())
+        loss, _ = learn(self.model, self.optimisers, text_rows(self.windows, self.step, PAIRS), self._learning_share())
         self.step += 1
         return loss
 
@@ -431,7 +445,7 @@ def card(runs: Path, name: str, manifest: dict[str, Any]) -> dict[str, Any]:
             "ids_per_row": LIST_LENGTH,
             "pairs": PAIRS,
             "tokens_per_step": BATCH * CONTEXT,
-            "columns_of_curves": ["step", "loss", *(f"accuracy of {pairs} pairs" for pairs in TEST_PAIRS)],
+            "columns_of_curves": ["step", "ids", "loss", "accuracy", *(f"test accuracy of {pairs} pairs" for pairs in TEST_PAIRS)],
             "runs": list_outcomes(runs, name),
         },
     }

@@ -27,8 +27,6 @@ BATCH = 4
 LIST_EVERY = 4
 """While a model learns text, the last row of every so many steps is a list: one row in 16."""
 VOCAB_SIZE = 4096
-END_ID = 0
-"""The end token of the built-in tokenizer, which no list contains."""
 SEED = 0
 _DIGESTED_BYTES = 1 << 20
 
@@ -133,19 +131,23 @@ class Rows(NamedTuple):
     """(n, t) bool: whether the loss has the prediction of id i + 1 after ids 0 to i."""
 
 
-def make_lists(rng: np.random.Generator, num_rows: int, length: int, pairs: Sequence[int]) -> Rows:
+LIST_IDS = np.random.default_rng(SEED).permutation(VOCAB_SIZE - 1) + 1
+"""All ids but the end token, in the order in which lists begin to have them."""
+
+
+def make_lists(rng: np.random.Generator, num_rows: int, length: int, pairs: Sequence[int], num_ids: int = len(LIST_IDS)) -> Rows:
     """Key-value lists, `length` predictions each: some pairs, and then pairs of these at random until the row is full.
 
         k1 v1 k2 v2 k3 v3  k2 v2 k3 v3 k3 v3 k1 v1 ...
 
-    The number of pairs of a row is one of `pairs`; keys and values are drawn from all ids but the end token, without repetition.
-    Only values of keys that were there before are asked for. (Zoology's MQAR asks for each once, see `recallkit.mqar.sequences`.)
+    The number of pairs of a row is one of `pairs`; its keys and values are drawn from the first `num_ids` of LIST_IDS, without
+    repetition. Only values of keys that were there before are asked for. (Zoology's MQAR, of `recallkit.mqar.sequences`, asks once.)
     """
     places = length // 2 + 1
     ids, asked = np.empty((num_rows, 2 * places), np.int64), np.zeros((num_rows, 2 * places - 1), bool)
     for row, row_asked in zip(ids, asked, strict=True):
         num = int(rng.choice(pairs))
-        drawn = rng.choice(VOCAB_SIZE - 1, 2 * num, replace=False) + 1  # without END_ID
+        drawn = LIST_IDS[rng.choice(num_ids, 2 * num, replace=False)]
         order = np.concatenate([np.arange(num), rng.integers(0, num, places - num)])
         row[0::2], row[1::2] = drawn[:num][order], drawn[num:][order]
         row_asked[2 * num :: 2] = True
