@@ -107,7 +107,7 @@ class GatedDelta(Mixer):
     def flops(self, t: int) -> int:
         """Of `forward`: convolution, norms and gates; each chunk's pairs, its triangular system for v and k, and products with S."""
         width, taps = sum(self.widths), self.conv1d.kernel_size[0]
-        mixing = t * (6 * self.key_dim + 4 + (9 if self.a_proj is not None else 0) + (9 if self.g_proj is not None else 4) * self.value_dim)
+        mixing = t * (7 * self.key_dim + 4 + (9 if self.a_proj is not None else 0) + (9 if self.g_proj is not None else 4) * self.value_dim)
         for size in chunk_sizes(t, self.chunk):
             pairs = size * (size + 1) // 2
             mixing += pairs * (4 * self.key_dim + 4 + 2 * (self.key_dim + self.value_dim) + 2 * self.value_dim)
