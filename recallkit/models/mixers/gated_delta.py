@@ -119,7 +119,7 @@ class GatedDelta(Mixer):
         """q, scaled, and k (b, h, t, k), v (b, h, t, v), the strengths b and the logarithms of a (b, h, t, 1), wide; new history."""
         taps = self.conv1d.weight.squeeze(1)
         z, latest = short_conv(self.qkv(u), taps, history=history, activation="silu", impl=impl)
-        q, k, v = (widened(part).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in z.split(self.widths, dim=-1))
+        q, k, v = (torch.unflatten(part, -1, (self.num_heads, -1)).transpose(1, 2) for part in torch.split(widened(z), self.widths, dim=-1))
         q, k = (x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + NORM_EPS) for x in (q, k))
         strength = torch.sigmoid(widened(self.b_proj(u))).transpose(1, 2).unsqueeze(-1)
         if self.a_proj is None:
