@@ -60,7 +60,7 @@ class GatedDelta(Mixer):
         if short_conv < 1:
             raise ValueError(f"short_conv is {short_conv}, not a positive number of taps")
         self.num_heads, self.key_dim, self.value_dim = num_heads, key_width // num_heads, value_width // num_heads
-        self.widths = (key_width, key_width, value_width)
+        self.widths = [key_width, key_width, value_width]
         self.qkv = nn.Linear(d_model, sum(self.widths), bias=False)
         self.conv1d = nn.Conv1d(sum(self.widths), sum(self.widths), short_conv, groups=sum(self.widths), padding=short_conv - 1, bias=False)
         self.b_proj = nn.Linear(d_model, num_heads, bias=False)
