@@ -31,6 +31,7 @@ import argparse
 import datetime as dt
 import functools
 import json
+import math
 import platform
 import subprocess
 import sys
@@ -356,7 +357,7 @@ def run_all(args: argparse.Namespace) -> None:
     args.runs.mkdir(parents=True, exist_ok=True)
     where = ["--runs", str(args.runs)]
     stages = [
-        [["lists", name, "--rate", f"{rate:g}", "--steps", str(args.steps), *where] for name in args.names for rate in rates_of(name)],
+        [["lists", name, "--rate", f"{rate:g}", "--steps", str(args.steps), *where] for rate, name in by_rates(args.names)],
         [["lists", name, "--seed", str(seed), "--steps", str(args.steps), *where] for seed in SEEDS[1:] for name in args.names],
         [["text", name, "--data", str(args.data), "--tokens", str(args.tokens), *where] for name in args.names],
     ]
@@ -367,6 +368,12 @@ def run_all(args: argparse.Namespace) -> None:
         failed = [piece for piece, status in zip(stage, statuses, strict=True) if status]
         if failed:
             print(f"failed: {[' '.join(piece[:4]) for piece in failed]}, see {args.runs}/log.txt", file=sys.stderr)
+
+
+def by_rates(names: list[str]) -> list[tuple[float, str]]:
+    """The rates and names of the first seed's list runs: every architecture at the recipe's rate first, then at those next to it."""
+    pieces = [(rate, name) for name in names for rate in rates_of(name)]
+    return sorted(pieces, key=lambda piece: (abs(math.log2(piece[0])), piece[0]))
 
 
 def run_piece(runs: Path, piece: list[str]) -> int:

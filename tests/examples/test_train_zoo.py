@@ -325,7 +325,7 @@ def test_all_pieces_are_run_once_and_end_in_models(train_zoo, data, small, tmp_p
     runs = tmp_path / "runs"
     everything = ("all", "--data", data, "--runs", runs, "--tokens", TOKENS, "--steps", 2)
     call(train_zoo, monkeypatch, *everything)
-    assert pieces == ["lists small --rate 0.5", "lists small --rate 1", "lists small --seed 1", f"text small --data {data}"]
+    assert pieces == ["lists small --rate 1", "lists small --rate 0.5", "lists small --seed 1", f"text small --data {data}"]
     best = train_zoo.chosen_rate(runs, "small")
     assert [(run["rate"], run["seed"]) for run in train_zoo.list_outcomes(runs, "small")] == [(0.5, 0), (1.0, 0), (best, 1)]
     made = {path.name: path.stat().st_mtime_ns for path in runs.iterdir()}
@@ -350,6 +350,12 @@ def test_all_pieces_are_run_once_and_end_in_models(train_zoo, data, small, tmp_p
     loaded = load_model(ModelRequest(str(tmp_path / "zoo" / "small"), VOCAB, device="cpu"))
     nll = loaded.score(held_out.astype(np.uint32).ravel(), np.arange(len(held_out) + 1) * 257).nll
     assert nll.mean() == pytest.approx(curve[-1]["all"], abs=0.02)
+
+
+def test_all_architectures_come_before_another_rate(train_zoo):
+    found = train_zoo.by_rates(["attention", "mamba"])
+    wanted = [(1.0, "attention"), (1.0, "mamba"), (0.7, "mamba"), (0.5, "attention"), (0.5, "mamba"), (2.0, "attention"), (2.0, "mamba")]
+    assert found == [*wanted, (0.25, "attention"), (0.25, "mamba")]
 
 
 def test_a_piece_that_fails_is_named_and_the_others_go_on(train_zoo, data, small, tmp_path, monkeypatch, capsys):
