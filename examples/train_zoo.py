@@ -14,9 +14,9 @@ text seen by a run of that many tokens. `zoo_results.py` collects the pieces' re
 The curriculum begins with each mixer's own initialisation, as in its paper.
 
 1. Lists of keys and values (`lists NAME --rate R --seed S`): rows of 64 ids, 1,024 per step, the loss on the requested values alone;
-   first of 32 different ids, and once 75 % of the values are right of all in the vocabulary; at several multiples R of the recipe's
-   learning rates, and once more with another seed at the best of them. It ends when lists of 4 and 16 pairs in 256 ids are learnt, or
-   after a number of steps that is the same for all.
+   first of 32 different ids, and of 5 % more after each step while 75 % of the values are right, until they are all of the vocabulary;
+   at several multiples R of the recipe's learning rates, and once more with another seed at the best of them. When 90 % are right in
+   lists of 4 and of 16 pairs in 256 ids, the rate falls over the last 100 steps; at most it takes a number of steps that is the same for all.
 2. Text (`text NAME --tokens N`), from the weights that the best R gave, at the same R: windows of 256 predictions in their order,
    each once, and one row in 16 a list, so that recall is not forgotten. An interrupted run resumes where it was saved.
 
@@ -82,12 +82,15 @@ SEEDS = (0, 1)
 LIST_LENGTH = 64
 PAIRS = (1, 2, 4, 8, 16)
 """Numbers of pairs in lists of training."""
-FIRST_IDS, READY = 32, 0.75
-"""Lists begin with this many different ids, and have all once this share of the values requested between two measurements was right."""
-LIST_STEPS, STUCK_STEPS = 1000, 600
+FIRST_IDS, MORE_IDS, READY, MEMORY = 32, 1.05, 0.75, 0.9
+"""Lists begin with so many different ids, and have so many times more after each step at which this share of values is right.
+
+The share is an average over the steps so far, each of which counts `MEMORY` times the next.
+"""
+LIST_STEPS, STUCK_STEPS = 1200, 600
 """Lists end after so many steps, and after the second number for a model that is still at the first ids."""
-LEARNT = 0.995
-"""Accuracy with 4 and with 16 pairs at which the lists end early."""
+LEARNT, LAST_STEPS = 0.9, 100
+"""At this accuracy with 4 and with 16 pairs the learning rate begins to fall to FLOOR, and after so many steps the lists end."""
 LISTS_MEASURED_EVERY = 25
 SAVED_EVERY_SECONDS = 60
 MEASURED_EVERY_TOKENS = 200_000
@@ -151,21 +154,17 @@ def lists(args: argparse.Namespace) -> None:
     if path.exists():
         return
     model = new_model(args.name, args.seed)
-    begun, curve, learnt = time.process_time(), [], False
-    for step, num_ids, loss, right in learn_lists(model, rate, args.seed, args.steps):
-        accuracy = [round(list_accuracy(model, pairs), 4) for pairs in TEST_PAIRS]
-        curve.append([step, num_ids, round(loss, 4), round(right, 4), *accuracy])
+    begun, curve = time.process_time(), []
+    for step, num_ids, loss, right, accuracy in learn_lists(model, rate, args.seed, args.steps):
+        curve.append([step, num_ids, round(loss, 4), round(right, 4), *(round(share, 4) for share in accuracy)])
         print(args.name, rate, args.seed, curve[-1], file=sys.stderr, flush=True)
-        learnt = min(accuracy) >= LEARNT
-        if learnt or (step >= STUCK_STEPS and num_ids == FIRST_IDS):
-            break
     outcome = {
         "architecture": args.name,
         "rate": rate,
         "seed": args.seed,
         "planned_steps": args.steps,
         "steps": curve[-1][0],
-        "learnt": learnt,
+        "learnt": any(min(point[-2:]) >= LEARNT for point in curve),
         "ids": curve[-1][1],
         "loss": curve[-1][2],
         "accuracy": {str(pairs): list_accuracy(model, pairs, 64) for pairs in TEST_PAIRS},
@@ -179,20 +178,28 @@ def lists(args: argparse.Namespace) -> None:
         temporary.write_text(json.dumps(outcome) + "\n")
 
 
-def learn_lists(model: LanguageModel, rate: float, seed: int, steps: int) -> Iterator[tuple[int, int, float, float]]:
-    """Trains on lists of the first ids, and once these are nearly learnt on lists of all.
+def learn_lists(model: LanguageModel, rate: float, seed: int, steps: int) -> Iterator[tuple[int, int, float, float, list[float]]]:
+    """Trains on lists of the first ids, of more while these are answered, and in the end at a falling rate, once all are learnt.
 
-    Yields, every LISTS_MEASURED_EVERY steps, the number of steps so far, that of ids, and the mean loss and accuracy since the last time.
+    Yields, every LISTS_MEASURED_EVERY steps, the number of steps so far, that of ids, the mean loss and accuracy since the last time,
+    and the accuracies on test lists of all ids.
     """
-    made, rng, num_ids, results = optimisers(model, rate), np.random.default_rng(seed), FIRST_IDS, []
+    made, rng, ids, average, results = optimisers(model, rate), np.random.default_rng(seed), float(FIRST_IDS), 0.0, []
+    last = steps
     for step in range(1, steps + 1):
-        rows = make_lists(rng, BATCH * CONTEXT // LIST_LENGTH, LIST_LENGTH, PAIRS, num_ids)
-        results.append(learn(model, made, rows, min(step / WARM_UP_STEPS, 1.0)))
-        if step % LISTS_MEASURED_EVERY == 0 or step == steps:
-            loss, right = np.mean(results, axis=0)
-            yield step, num_ids, float(loss), float(right)
+        rows = make_lists(rng, BATCH * CONTEXT // LIST_LENGTH, LIST_LENGTH, PAIRS, int(ids))
+        left = (last + 1 - step) / LAST_STEPS if last < steps else 1.0
+        results.append(learn(model, made, rows, min(step / WARM_UP_STEPS, max(FLOOR, left), 1.0)))
+        average = MEMORY * average + (1 - MEMORY) * results[-1][1]
+        if step % LISTS_MEASURED_EVERY == 0 or step == last:
+            accuracy = [list_accuracy(model, pairs) for pairs in TEST_PAIRS]
+            yield step, int(ids), *np.mean(results, axis=0).tolist(), accuracy
             results.clear()
-            num_ids = len(LIST_IDS) if right >= READY else num_ids
+            last = min(last, step + LAST_STEPS) if min(accuracy) >= LEARNT and last == steps else last
+            if step == last or (step >= STUCK_STEPS and ids == FIRST_IDS):
+                return
+        if average >= READY:
+            ids = min(ids * MORE_IDS, float(len(LIST_IDS)))
 
 
 def list_file(name: str, rate: float, seed: int) -> str:
