@@ -16,7 +16,7 @@ The curriculum begins with each mixer's own initialisation, as in its paper.
 1. Lists of keys and values (`lists NAME --rate R --seed S`): rows of 64 ids, 1,024 per step, the loss on the requested values alone;
    first of 32 different ids, and of 5 % more after each step while 75 % of the values are right, until they are all of the vocabulary;
    at several multiples R of the recipe's learning rates, and once more with another seed at the best of them. When 90 % are right in
-   lists of 4 and of 16 pairs in 256 ids, the rate falls over the last 100 steps; at most it takes a number of steps that is the same for all.
+   lists of 4 and of 16 pairs in 256 ids, the rate falls over the last 100 steps; the most steps are the same for all.
 2. Text (`text NAME --tokens N`), from the weights that the best R gave, at the same R: windows of 256 predictions in their order,
    each once, and one row in 16 a list, so that recall is not forgotten. An interrupted run resumes where it was saved.
 

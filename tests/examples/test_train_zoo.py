@@ -272,35 +272,72 @@ def test_rates_are_chosen_by_what_was_learnt_then_how_fast_then_accuracy_ids_and
         train_zoo.chosen_rate(tmp_path, "small")
 
 
-def test_lists_have_few_ids_until_these_are_learnt_then_all(train_zoo, small, monkeypatch):
-    seen, accuracies = [], iter([0.1, 0.9, 0.7, 0.8, 0.1, 0.1])
+@pytest.fixture
+def watched(train_zoo, small, monkeypatch):
+    """watched(right, accuracy, steps): what lists yield where these shares are right in training, and in tests, and what it saw."""
 
-    def learn(model, optimisers, rows, share):
-        seen.append((len(np.unique(rows.ids)), share))
-        assert rows.ids.shape == (16, 65)
-        return 1.0, next(accuracies)
+    def watched(right, accuracy, steps):
+        seen = []
 
-    monkeypatch.setattr(train_zoo, "learn", learn)
-    monkeypatch.setattr(train_zoo, "LISTS_MEASURED_EVERY", 2)
-    points = list(train_zoo.learn_lists(train_zoo.new_model("small", 0), 1.0, 0, 6))
-    assert [(step, ids, round(right, 3)) for step, ids, _, right in points] == [(2, 32, 0.5), (4, 32, 0.75), (6, 4095, 0.1)]
-    assert [num <= 32 for num, _ in seen] == [True] * 4 + [False] * 2
-    assert [share for _, share in seen] == pytest.approx([step / 50 for step in range(1, 7)])
+        def learn(model, optimisers, rows, share):
+            seen.append((len(np.unique(rows.ids)), share))
+            assert rows.ids.shape == (16, 65)
+            return 1.0, right(len(seen))
+
+        monkeypatch.setattr(train_zoo, "learn", learn)
+        monkeypatch.setattr(train_zoo, "list_accuracy", lambda *_: accuracy(len(seen)))
+        monkeypatch.setattr(train_zoo, "LISTS_MEASURED_EVERY", 10)
+        return list(train_zoo.learn_lists(None, 1.0, 0, steps)), seen
+
+    monkeypatch.setattr(train_zoo, "optimisers", lambda *_: None)
+    return watched
 
 
-def test_lists_end_when_they_are_learnt_or_hopeless(train_zoo, small, tmp_path, monkeypatch):
-    monkeypatch.setattr(train_zoo, "learn", lambda *_: (1.0, 0.0))
-    monkeypatch.setattr(train_zoo, "LISTS_MEASURED_EVERY", 1)
-    monkeypatch.setattr(train_zoo, "STUCK_STEPS", 3)
-    found = {}
-    for rate, accuracy in ((0.5, 0.3), (1.0, 0.999)):
-        monkeypatch.setattr(train_zoo, "list_accuracy", lambda *_, accuracy=accuracy: accuracy)
-        call(train_zoo, monkeypatch, "lists", "small", "--rate", rate, "--steps", 9, "--runs", tmp_path)
-        found[rate] = json.loads((tmp_path / train_zoo.list_file("small", rate, 0)).read_text())
-    assert (found[0.5]["steps"], found[0.5]["learnt"], found[0.5]["planned_steps"]) == (3, False, 9)
-    assert (found[1.0]["steps"], found[1.0]["learnt"]) == (1, True)
-    assert found[1.0]["accuracy"] == {"4": 0.999, "16": 0.999}
-    assert found[0.5]["curve"][0] == [1, 32, 1.0, 0.0, 0.3, 0.3]
+def test_lists_have_more_ids_while_these_are_answered(watched):
+    """The average passes 75 % in the 14th step of right answers, and is below it again after the third of wrong ones."""
+    points, seen = watched(lambda step: float(20 < step <= 50), lambda _: 0.1, 60)
+    assert [(step, round(right, 3), *accuracy) for step, _, _, right, accuracy in points[:4]] == [
+        *((10, 0.0, 0.1, 0.1), (20, 0.0, 0.1, 0.1), (30, 1.0, 0.1, 0.1), (40, 1.0, 0.1, 0.1)),
+    ]
+    assert {num for num, _ in seen[:34]} <= set(range(25, 33))
+    ids = [num for _, num, *_ in points]
+    assert ids == [32, 32, 32, int(32 * 1.05**6), int(32 * 1.05**16), int(32 * 1.05**19)]
+
+
+def test_lists_end_with_all_ids(watched):
+    points, seen = watched(lambda _: 1.0, lambda _: 0.1, 150)
+    assert (points[-1][0], points[-1][1]) == (150, 4095)
+    assert max(num for num, _ in seen[-10:]) > 200
+
+
+def test_lists_that_are_learnt_end_at_a_falling_rate(watched):
+    points, seen = watched(lambda _: 0.0, lambda step: 0.95 if step == 60 else 0.89, 400)
+    assert points[-1][0] == len(seen) == 160
+    shares = [share for _, share in seen]
+    assert shares[:50] == pytest.approx([step / 50 for step in range(1, 51)])
+    assert set(shares[50:60]) == {1.0}
+    assert shares[60:] == pytest.approx([max(0.02, (100 - i) / 100) for i in range(100)])
+
+
+def test_lists_end_where_the_first_ids_are_not_learnt(watched, train_zoo, monkeypatch):
+    monkeypatch.setattr(train_zoo, "STUCK_STEPS", 30)
+    assert watched(lambda _: 0.7, lambda _: 0.1, 100)[0][-1][:2] == (30, 32)
+    assert watched(lambda _: 0.9, lambda _: 0.1, 100)[0][-1][0] == 100
+
+
+def test_the_outcome_of_lists_is_written_once(train_zoo, small, tmp_path, monkeypatch):
+    points = [(25, 32, 3.0, 0.25, [0.5, 0.95]), (50, 4095, 1.0, 0.75, [0.91, 0.9])]
+    monkeypatch.setattr(train_zoo, "list_accuracy", lambda *_: 0.96)
+    for rate, num in ((0.5, 1), (1.0, 2)):
+        monkeypatch.setattr(train_zoo, "learn_lists", lambda *_, num=num: iter(points[:num]))
+        call(train_zoo, monkeypatch, "lists", "small", "--rate", rate, "--runs", tmp_path)
+    slow, fast = (json.loads((tmp_path / train_zoo.list_file("small", rate, 0)).read_text()) for rate in (0.5, 1.0))
+    assert (slow["learnt"], slow["steps"], slow["ids"], slow["curve"]) == (False, 25, 32, [[25, 32, 3.0, 0.25, 0.5, 0.95]])
+    assert (fast["learnt"], fast["steps"], fast["ids"], fast["loss"]) == (True, 50, 4095, 1.0)
+    assert fast["accuracy"] == {"4": 0.96, "16": 0.96}
+    monkeypatch.setattr(train_zoo, "learn_lists", None)  # and is not trained again
+    call(train_zoo, monkeypatch, "lists", "small", "--runs", tmp_path)
+    assert len(train_zoo.list_outcomes(tmp_path, "small")) == 2
 
 
 def test_lists_of_few_ids_are_learnt(train_zoo, small, monkeypatch):
