@@ -14,9 +14,9 @@ text seen by a run of that many tokens. `zoo_results.py` collects the pieces' re
 The curriculum begins with each mixer's own initialisation, as in its paper.
 
 1. Lists of keys and values (`lists NAME --rate R --seed S`): rows of 64 ids, 1,024 per step, the loss on the requested values alone;
-   first of 32 different ids, and of 5 % more after each step while 75 % of the values are right, until they are all of the vocabulary;
-   at several multiples R of the recipe's learning rates, and once more with another seed at the best of them. When 90 % are right in
-   lists of 4 and of 16 pairs in 256 ids, the rate falls over the last 100 steps; the most steps are the same for all.
+   first of 32 different ids, and once 60 % of the values are right of all in the vocabulary; at several multiples R of the recipe's
+   learning rates, and once more with another seed at the best of them. When 90 % are right in lists of 4 and of 16 pairs in 256 ids, the
+   rate falls over the last 100 steps; the most steps are the same for all.
 2. Text (`text NAME --tokens N`), from the weights that the best R gave, at the same R: windows of 256 predictions in their order,
    each once, and one row in 16 a list, so that recall is not forgotten. An interrupted run resumes where it was saved.
 
@@ -68,6 +68,8 @@ from recallkit.storage.artifacts import replacing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from torch import Tensor
+
 NAMES = ("attention", "delta", "based", "mamba", "rwkv", "retnet", "hybrid", "hyena", "base-conv", "base-conv-selective")
 """In the order in which `all` trains them."""
 WARM_UP_STEPS = 50
@@ -82,12 +84,12 @@ SEEDS = (0, 1)
 LIST_LENGTH = 64
 PAIRS = (1, 2, 4, 8, 16)
 """Numbers of pairs in lists of training."""
-FIRST_IDS, MORE_IDS, READY, MEMORY = 32, 1.05, 0.75, 0.9
-"""Lists begin with so many different ids, and have so many times more after each step at which this share of values is right.
+FIRST_IDS, READY, MEMORY = 32, 0.6, 0.9
+"""Lists begin with so many different ids, and have all once this share of values is right, where guessing among a row's values gives 0.44.
 
 The share is an average over the steps so far, each of which counts `MEMORY` times the next.
 """
-LIST_STEPS, STUCK_STEPS = 1200, 600
+LIST_STEPS, STUCK_STEPS = 1000, 600
 """Lists end after so many steps, and after the second number for a model that is still at the first ids."""
 LEARNT, LAST_STEPS = 0.9, 100
 """At this accuracy with 4 and with 16 pairs the learning rate begins to fall to FLOOR, and after so many steps the lists end."""
@@ -124,17 +126,28 @@ def optimisers(model: LanguageModel, rate: float) -> list[torch.optim.Optimizer]
     return made
 
 
-def learn(model: LanguageModel, optimisers: list[torch.optim.Optimizer], rows: Rows, share: float) -> tuple[float, float]:
-    """One step at a share of the learning rates. Returns its loss in nats and its accuracy, the means of what is asked for."""
+def learn(
+    model: LanguageModel, optimisers: list[torch.optim.Optimizer], rows: Rows, share: float, among: Tensor | None = None
+) -> tuple[float, float]:
+    """One step at a share of the learning rates. Returns its loss in nats and its accuracy, the means of what is asked for.
+
+    `among`: the ids (m,) that are possible answers, all where None. The embeddings of others are then left as they are, where otherwise
+    AdamW, which divides by the size of gradients, would move all ids that never occur by the same way, as far as those that do.
+    """
     device = next(model.parameters()).device
     ids, asked = torch.from_numpy(rows.ids).to(device), torch.from_numpy(rows.asked).to(device)
     for optimiser in optimisers:
         for group in optimiser.param_groups:
             group["lr"] = group["initial_lr"] * share
     with torch.autocast(device.type, torch.bfloat16):
-        logits = functional.linear(model.hidden(ids[:, :-1])[asked], model.head_weight)
+        head = model.head_weight if among is None else model.head_weight[among]
+        logits = functional.linear(model.hidden(ids[:, :-1])[asked], head)
         extra = model.auxiliary_loss()
     targets = ids[:, 1:][asked]
+    if among is not None:
+        place = torch.empty(model.head_weight.shape[0], dtype=torch.int64, device=device)
+        place[among] = torch.arange(len(among), device=device)
+        targets = place[targets]
     loss = functional.cross_entropy(logits.float(), targets)
     (loss if extra is None else loss + extra).backward()
     for optimiser in optimisers:
@@ -179,27 +192,28 @@ def lists(args: argparse.Namespace) -> None:
 
 
 def learn_lists(model: LanguageModel, rate: float, seed: int, steps: int) -> Iterator[tuple[int, int, float, float, list[float]]]:
-    """Trains on lists of the first ids, of more while these are answered, and in the end at a falling rate, once all are learnt.
+    """Trains on lists of the first ids, of all once these are answered, and in the end at a falling rate, once all are.
 
     Yields, every LISTS_MEASURED_EVERY steps, the number of steps so far, that of ids, the mean loss and accuracy since the last time,
     and the accuracies on test lists of all ids.
     """
-    made, rng, ids, average, results = optimisers(model, rate), np.random.default_rng(seed), float(FIRST_IDS), 0.0, []
+    made, rng, ids, average, results = optimisers(model, rate), np.random.default_rng(seed), LIST_IDS[:FIRST_IDS], 0.0, []
     last = steps
     for step in range(1, steps + 1):
-        rows = make_lists(rng, BATCH * CONTEXT // LIST_LENGTH, LIST_LENGTH, PAIRS, int(ids))
+        rows = make_lists(rng, BATCH * CONTEXT // LIST_LENGTH, LIST_LENGTH, PAIRS, len(ids))
         left = (last + 1 - step) / LAST_STEPS if last < steps else 1.0
-        results.append(learn(model, made, rows, min(step / WARM_UP_STEPS, max(FLOOR, left), 1.0)))
+        share = min(step / WARM_UP_STEPS, max(FLOOR, left), 1.0)
+        results.append(learn(model, made, rows, share, torch.from_numpy(ids)))
         average = MEMORY * average + (1 - MEMORY) * results[-1][1]
         if step % LISTS_MEASURED_EVERY == 0 or step == last:
             accuracy = [list_accuracy(model, pairs) for pairs in TEST_PAIRS]
-            yield step, int(ids), *np.mean(results, axis=0).tolist(), accuracy
+            yield step, len(ids), *np.mean(results, axis=0).tolist(), accuracy
             results.clear()
             last = min(last, step + LAST_STEPS) if min(accuracy) >= LEARNT and last == steps else last
-            if step == last or (step >= STUCK_STEPS and ids == FIRST_IDS):
+            if step == last or (step >= STUCK_STEPS and len(ids) == FIRST_IDS):
                 return
         if average >= READY:
-            ids = min(ids * MORE_IDS, float(len(LIST_IDS)))
+            ids = LIST_IDS
 
 
 def list_file(name: str, rate: float, seed: int) -> str:
