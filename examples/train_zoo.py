@@ -16,7 +16,7 @@ The curriculum begins with each mixer's own initialisation, as in its paper.
 1. Lists of keys and values (`lists NAME --rate R --seed S`): rows of 64 ids, 1,024 per step, the loss on the requested values alone;
    first of 32 different ids, and once 60 % of the values are right of all in the vocabulary; at several multiples R of the recipe's
    learning rates, and once more with another seed at the best of them. When 90 % are right in lists of 4 and of 16 pairs in 256 ids, the
-   rate falls over the last 100 steps; the most steps are the same for all.
+   last 100 steps begin, over which the rate falls; the most steps are the same for all.
 2. Text (`text NAME --tokens N`), from the weights that the best R gave, at the same R: windows of 256 predictions in their order,
    each once, and one row in 16 a list, so that recall is not forgotten. An interrupted run resumes where it was saved.
 
@@ -92,7 +92,7 @@ The share is an average over the steps so far, each of which counts `MEMORY` tim
 LIST_STEPS, STUCK_STEPS = 1000, 600
 """Lists end after so many steps, and after the second number for a model that is still at the first ids."""
 LEARNT, LAST_STEPS = 0.9, 100
-"""At this accuracy with 4 and with 16 pairs the learning rate begins to fall to FLOOR, and after so many steps the lists end."""
+"""At this accuracy with 4 and with 16 pairs the last steps of the lists begin, over which the learning rate falls to FLOOR."""
 LISTS_MEASURED_EVERY = 25
 SAVED_EVERY_SECONDS = 60
 MEASURED_EVERY_TOKENS = 200_000
@@ -192,7 +192,7 @@ def lists(args: argparse.Namespace) -> None:
 
 
 def learn_lists(model: LanguageModel, rate: float, seed: int, steps: int) -> Iterator[tuple[int, int, float, float, list[float]]]:
-    """Trains on lists of the first ids, of all once these are answered, and in the end at a falling rate, once all are.
+    """Trains on lists of the first ids, of all once these are answered, and over the last steps, once all are, at a falling rate.
 
     Yields, every LISTS_MEASURED_EVERY steps, the number of steps so far, that of ids, the mean loss and accuracy since the last time,
     and the accuracies on test lists of all ids.
@@ -201,15 +201,14 @@ def learn_lists(model: LanguageModel, rate: float, seed: int, steps: int) -> Ite
     last = steps
     for step in range(1, steps + 1):
         rows = make_lists(rng, BATCH * CONTEXT // LIST_LENGTH, LIST_LENGTH, PAIRS, len(ids))
-        left = (last + 1 - step) / LAST_STEPS if last < steps else 1.0
-        share = min(step / WARM_UP_STEPS, max(FLOOR, left), 1.0)
+        share = min(step / WARM_UP_STEPS, max(FLOOR, (last + 1 - step) / LAST_STEPS), 1.0)
         results.append(learn(model, made, rows, share, torch.from_numpy(ids)))
         average = MEMORY * average + (1 - MEMORY) * results[-1][1]
         if step % LISTS_MEASURED_EVERY == 0 or step == last:
             accuracy = [list_accuracy(model, pairs) for pairs in TEST_PAIRS]
             yield step, len(ids), *np.mean(results, axis=0).tolist(), accuracy
             results.clear()
-            last = min(last, step + LAST_STEPS) if min(accuracy) >= LEARNT and last == steps else last
+            last = min(last, step + LAST_STEPS) if min(accuracy) >= LEARNT else last
             if step == last or (step >= STUCK_STEPS and len(ids) == FIRST_IDS):
                 return
         if average >= READY:

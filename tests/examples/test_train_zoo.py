@@ -313,6 +313,13 @@ def test_lists_that_are_learnt_end_at_a_falling_rate(watched):
     assert shares[60:] == pytest.approx([max(0.02, (100 - i) / 100) for i in range(100)])
 
 
+def test_lists_that_are_not_learnt_end_at_a_falling_rate_too(watched):
+    shares = [share for _, share, _ in watched(lambda _: 0.7, lambda _: 0.1, 200)[1]]
+    assert shares[:50] == pytest.approx([step / 50 for step in range(1, 51)])
+    assert set(shares[50:100]) == {1.0}
+    assert shares[100:] == pytest.approx([max(0.02, (100 - i) / 100) for i in range(100)])
+
+
 def test_lists_end_where_the_first_ids_are_not_learnt(watched, train_zoo, monkeypatch):
     monkeypatch.setattr(train_zoo, "STUCK_STEPS", 30)
     assert watched(lambda _: 0.55, lambda _: 0.1, 100)[0][-1][:2] == (30, 32)
@@ -354,6 +361,7 @@ def test_ids_that_are_no_possible_answers_keep_their_embeddings(train_zoo, small
 def test_lists_of_few_ids_are_learnt(train_zoo, small, monkeypatch):
     """A model of one width and two layers gains on lists within a few steps."""
     monkeypatch.setattr(train_zoo, "WARM_UP_STEPS", 1)
+    monkeypatch.setattr(train_zoo, "LAST_STEPS", 1)
     monkeypatch.setattr(train_zoo, "LISTS_MEASURED_EVERY", 10)
     first, *_, last = train_zoo.learn_lists(train_zoo.new_model("small", 0), 1.0, 0, 30)
     assert last[2] < first[2] - 0.1
