@@ -180,7 +180,7 @@ def lists(args: argparse.Namespace) -> None:
         "learnt": any(min(point[-2:]) >= LEARNT for point in curve),
         "ids": curve[-1][1],
         "loss": curve[-1][2],
-        "accuracy": {str(pairs): list_accuracy(model, pairs, 64) for pairs in TEST_PAIRS},
+        "accuracy": {str(pairs): round(list_accuracy(model, pairs, 64), 4) for pairs in TEST_PAIRS},
         "cpu_seconds": round(time.process_time() - begun),
         "machine": machine(),
         "torch": torch.__version__,
