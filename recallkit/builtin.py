@@ -25,7 +25,7 @@ VALIDATION_TEXT = TextOptions(("demo:validation",), "validation")
 SAMPLE_TEXT = TextOptions(("demo:sample",), "validation")
 """A passage of each document of the validation text, which all models of the zoo score quickly."""
 
-MODELS = tuple(f"{zoo.PREFIX}{name}" for name in zoo.ARCHITECTURES)
+MODELS = tuple(f"{zoo.PREFIX}{name}" for name in zoo.shipped())
 """The models that `gap` compares by default, the reference first."""
 
 RECALL_MODELS = ("control:copy", "control:recall", "control:unigram")

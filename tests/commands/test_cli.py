@@ -493,7 +493,7 @@ def test_other_options_never_change_the_builtin_default(invoke, briefly, tmp_pat
 def test_the_demo_tells_how_much_was_recall(invoke, briefly):
     result = json.loads(invoke("demo", "--json")[1])
     rows = {(r["model"], r["slice"]): r for r in result["gap"]["gap"] if r["source"] == "ALL"}
-    assert {model for model, _ in rows} == {"zoo:" + name for name in zoo.ARCHITECTURES} - {"zoo:attention"}
+    assert {model for model, _ in rows} == {"zoo:" + name for name in zoo.shipped()} - {"zoo:attention"}
     for model in ("zoo:hyena", "zoo:rwkv"):
         hits, others = rows[model, "ar_hit"], rows[model, "other"]
         # What the papers show at scale: these models are far behind on AR hits, and little behind elsewhere.

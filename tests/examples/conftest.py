@@ -29,6 +29,24 @@ def load():
     sys.path.remove(str(EXAMPLES))
 
 
+@pytest.fixture(scope="package")
+def train_zoo(load):
+    """examples/train_zoo.py."""
+    return load("train_zoo")
+
+
+@pytest.fixture(scope="package")
+def zoo_data(train_zoo):
+    """examples/zoo_data.py, as the training has it."""
+    return sys.modules["zoo_data"]
+
+
+@pytest.fixture(scope="package")
+def zoo_measures(train_zoo):
+    """examples/zoo_measures.py, as the training has it."""
+    return sys.modules["zoo_measures"]
+
+
 @pytest.fixture
 def shared(load):
     """What both examples share."""

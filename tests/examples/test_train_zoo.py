@@ -1,17 +1,14 @@
-"""The zoo's training: what is read and what is held out, which weights learn and how fast, interrupted runs, what is exported."""
+"""The zoo's training: which weights learn and how fast, lists and then text, interrupted runs, all pieces, what is exported and shown."""
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
 import json
 import pickle
-import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 
@@ -19,20 +16,9 @@ from recallkit.models import zoo
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
-from recallkit.text.tokenizers import load_tokenizer
-from tests.conftest import write_jsonl
 
 STEPS = 6
-VOCAB, NUM_HELD_OUT = 512, 24
-
-
-@pytest.fixture(scope="module")
-def train_zoo():
-    path = Path(__file__).parents[2] / "examples" / "train_zoo.py"
-    spec = importlib.util.spec_from_file_location("train_zoo", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+VOCAB, NUM_HELD_OUT = zoo.VOCAB_SIZE, 24
 
 
 @pytest.fixture(scope="module")
@@ -48,184 +34,37 @@ def data(train_zoo, tmp_path_factory):
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """An architecture of a few thousand weights, trained in seconds."""
+def small(train_zoo, monkeypatch):
+    """An architecture of a few thousand weights besides the embedding, trained in seconds; two rates, and few steps of lists."""
     layers = (zoo.LayerConfig("attention", {"num_heads": 2, "short_conv": 3, "qk_norm": True}), zoo.LayerConfig("mamba"))
     config = zoo.ArchitectureConfig(VOCAB, 32, layers, mlp_width=32, max_length=256)
-    monkeypatch.setattr(zoo, "architecture", lambda _: config)
+    monkeypatch.setattr(zoo, "architecture", lambda name, size: config)
+    monkeypatch.setattr(train_zoo, "NAMES", ("small",))
+    monkeypatch.setattr(train_zoo, "RATES", (0.5, 1.0))
 
 
-def run(train_zoo, data, runs, num_steps=STEPS):
+TOKENS = 23 * 256
+"""Six steps of four rows, one of them a list."""
+
+
+def run(train_zoo, data, runs, tokens=TOKENS, rate=1.0):
     runs.mkdir(exist_ok=True)
     windows, held_out = np.load(data / "windows.npy"), np.load(data / "held_out.npy")
-    return train_zoo.Run("small", runs, windows, held_out, num_steps * train_zoo.BATCH * train_zoo.CONTEXT, "cpu")
+    return train_zoo.Run("small", rate, runs, windows, held_out, tokens, "cpu")
 
 
-# ----------------------------------------------------------------------------------------------------------------- data
-
-
-def numbered(first, num):
-    """Texts of numbers that stand in no other one: every stretch of them is told from every other."""
-    return [" ".join(str(1000 * i + j) for j in range(40)) for i in range(first, first + num)]
-
-
-def test_a_stream_is_its_documents_each_behind_an_end_token(train_zoo):
-    documents = [("books", "one two"), ("letters", ""), ("books", "<|endoftext|> is not the end"), ("letters", "three\\n")]
-    stream, manifest = train_zoo.encoded_documents(documents)
-    backend = load_tokenizer(None).backend
-    end = backend.token_to_id("<|endoftext|>")
-    wanted = [[end, *backend.encode(text, add_special_tokens=False).ids] for _, text in documents]
-    assert stream.dtype == np.uint16
-    assert stream.tolist() == list(itertools.chain.from_iterable(wanted))
-    lengths = [len(ids) for ids in wanted]
-    assert manifest["tokens_of_source"] == {"books": lengths[0] + lengths[2], "letters": lengths[1] + lengths[3]}
-    assert manifest["tokenizer_digest"] == load_tokenizer(None).digest
-
-
-def test_the_demo_has_its_share_of_the_characters(train_zoo):
-    demo = [("demo", f"{i:1000}") for i in range(10)]
-    others = [("other", f"{i:500}") for i in range(200)]
-    for share, num_others in ((1, 0), (0.5, 20), (0.25, 60), (0.1, 180), (0.01, 200)):
-        mixed = train_zoo.mixed(demo, others, share)
-        assert sorted(d for d in mixed if d[0] == "demo") == sorted(demo)
-        drawn = [d for d in mixed if d[0] == "other"]
-        assert len(drawn) == len(set(drawn)) == pytest.approx(num_others, abs=1), share
-    assert sorted(drawn) == sorted(others)
-
-
-def test_the_order_of_documents_follows_from_the_seed(train_zoo, monkeypatch):
-    demo, others = [("demo", text) for text in numbered(0, 10)], [("other", text) for text in numbered(50, 40)]
-    first = train_zoo.mixed(demo, others, 0.5)
-    assert first == train_zoo.mixed(demo, others, 0.5)
-    assert first[:10] != demo, "not shuffled"
-    assert [d for d in first if d[0] == "other"] != others[: len(first) - 10], "not drawn at random"
-    assert 0 < sum(d[0] == "demo" for d in first[:10]) < 10, "sets are apart"
-    monkeypatch.setattr(train_zoo, "SEED", 1)
-    assert first != train_zoo.mixed(demo, others, 0.5)
-
-
-@pytest.fixture
-def prepare(train_zoo, tmp_path, monkeypatch):
-    """Runs `prepare` on a demo text of ten documents and two sets in shards; gives its folder."""
-    (tmp_path / "shards").mkdir()
-    write_jsonl(tmp_path / "demo.jsonl", numbered(0, 10), "demo")
-    write_jsonl(tmp_path / "shards" / "a.jsonl", numbered(100, 30), "kept")
-    write_jsonl(tmp_path / "shards" / "b.jsonl", numbered(200, 30), "unwanted")
-    monkeypatch.setattr(train_zoo, "DEMO", str(tmp_path / "demo.jsonl"))
-    monkeypatch.setattr(train_zoo, "HELD_OUT", 4)
-
-    def call(*arguments):
-        data = tmp_path / f"data-{len(list(tmp_path.iterdir()))}"
-        monkeypatch.setattr("sys.argv", ["train_zoo.py", "prepare", "--data", str(data), *arguments])
-        train_zoo.main()
-        return data
-
-    call.shards = str(tmp_path / "shards")
-    return call
-
-
-def windows_in(folder):
-    return np.load(folder / "windows.npy"), np.load(folder / "held_out.npy")
-
-
-def test_every_token_is_predicted_once_and_what_is_held_out_is_not_trained_on(train_zoo, prepare):
-    training, held_out = windows_in(prepare("--shards", prepare.shards, "--demo-share", "0.2"))
-    assert training.dtype == held_out.dtype == np.uint16
-    assert (training.shape[1], held_out.shape) == (257, (4, 257))
-    documents = train_zoo.mixed(train_zoo.documents_of([train_zoo.DEMO]), train_zoo.documents_of([prepare.shards]), 0.2)
-    stream, _ = train_zoo.encoded_documents(documents)
-    wanted = [stream[start : start + 257].tolist() for start in range(0, len(stream) - 256, 256)]
-    assert len(set(map(tuple, wanted))) == len(wanted) > 15
-    assert held_out.tolist() == wanted[-4:]
-    assert training.tolist() != wanted[:-4], "windows are shuffled"
-    assert sorted(training.tolist()) == sorted(wanted[:-4])
-
-
-def test_sets_that_are_left_out_leave_nothing_and_the_seed_fixes_the_rest(train_zoo, prepare, monkeypatch):
-    arguments = ("--shards", prepare.shards, "--demo-share", "0.2", "--leave-out", "unwanted")
-    data = prepare(*arguments)
-    manifest = json.loads((data / "manifest.json").read_text())
-    assert set(manifest["tokens_of_source"]) == {"demo", "kept"}
-    texts = load_tokenizer(None).backend.decode_batch(np.concatenate(windows_in(data)).tolist(), skip_special_tokens=False)
-    found = {int(number) // 1000 for text in texts for number in re.findall(r"(?<= )\d{6}(?= )", text)}
-    assert found <= set(range(100, 130))
-    assert len(found) > 20
-    for before, after in zip(windows_in(data), windows_in(prepare(*arguments)), strict=True):
-        assert np.array_equal(before, after)
-    monkeypatch.setattr(train_zoo, "SEED", 1)
-    assert not np.array_equal(windows_in(data)[0], windows_in(prepare(*arguments))[0])
-
-
-def test_too_little_text_and_shares_that_are_none_are_refused_in_one_line(prepare, train_zoo, monkeypatch):
-    for share in ("0", "1.5"):
-        with pytest.raises(SystemExit, match="--demo-share"):
-            prepare("--demo-share", share)
-    monkeypatch.setattr(train_zoo, "HELD_OUT", 1000)
-    with pytest.raises(SystemExit, match="1000 are held out"):
-        prepare()
-
-
-class Table:
-    """In place of a model in training: logits that depend on the latest id alone."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, logits):
-        self.logits = logits
-
-    def model(self, ids):
-        return self.logits[ids]
-
-
-def test_held_out_tokens_are_told_apart_by_counts_in_training_and_by_repetition(train_zoo):
-    """(1, 2) stood five times in training and is rare, (3, 4) stood six times; both stand twice in a held-out window."""
-    training = np.zeros((1, 257), np.uint16)
-    training[0, 10:20] = [1, 2] * 5
-    training[0, 30:42] = [3, 4] * 6
-    held_out = np.full((1, 257), 9, np.uint16)
-    for pair, places in (((1, 2), (50, 70)), ((3, 4), (90, 110))):
-        for place in places:
-            held_out[0, place : place + 2] = pair
-    measured, logits = train_zoo.HeldOut(held_out, training), torch.randn(10, 10, generator=torch.Generator().manual_seed(0))
-    # Bigrams around the pairs, and the run of nines, are rare as well: never seen in training.
-    target = {name: set(np.flatnonzero(where[0]) + 1) for name, where in measured.slices.items()}
-    first_rare = {1, 50, 51, 52, 90, 92}
-    assert target["first_rare"] == first_rare
-    assert target["other"] == first_rare | {91, 111}
-    assert target["ar_hit"] == set(range(1, 257)) - target["other"]
-    losses, nll = measured.losses(Table(logits)), -logits.log_softmax(-1).numpy()[held_out[0, :-1], held_out[0, 1:]]
-    for name, places in {"all": set(range(1, 257)), **target}.items():
-        assert losses[name] == pytest.approx(nll[sorted(place - 1 for place in places)].mean(), abs=1e-4), name
-
-
-def test_who_copies_what_followed_pays_nothing_where_text_is_copied(train_zoo):
-    rows = np.stack([np.random.default_rng(i).permutation(300)[:257] for i in range(3)]).astype(np.uint16)
-    twice = np.tile(rows[:1, :129], 2)[:, :257]  # so that there are hits to be measured
-
-    class Copying(Table):
-        def model(self, ids):
-            logits = torch.zeros(*ids.shape, 300)
-            for row, values in enumerate(ids.tolist()):
-                after = {}
-                for i, value in enumerate(values):
-                    if value in after:
-                        logits[row, i, after[value]] = 50
-                    if i + 1 < len(values):
-                        after.setdefault(value, values[i + 1])
-            return logits
-
-    losses = train_zoo.HeldOut(np.concatenate([rows, twice]), np.zeros((1, 257), np.uint16)).losses(Copying(None))
-    assert losses["copied"] == losses["ar_hit"] == pytest.approx(0, abs=1e-3)
-    assert losses["first_rare"] == pytest.approx(np.log(300), abs=0.1)
+def call(train_zoo, monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["train_zoo.py", *map(str, arguments)])
+    train_zoo.main()
 
 
 # ------------------------------------------------------------------------------------------------------------- training
 
 
 def test_matrices_of_linear_layers_in_blocks_learn_by_muon_and_everything_else_by_adamw(train_zoo, small):
-    model = LanguageModel(zoo.architecture("small"))
+    model = train_zoo.new_model("small", 0)
     name_of = {id(parameter): name for name, parameter in model.named_parameters()}
-    muon, adamw = train_zoo.optimisers(model)
+    muon, adamw = train_zoo.optimisers(model, 1.0)
     found = [[name_of[id(p)] for group in made.param_groups for p in group["params"]] for made in (muon, adamw)]
     wanted = {f"blocks.{i}.mlp.{layer}.weight" for i in (0, 1) for layer in ("up", "down")}
     wanted |= {f"blocks.0.mixer.{layer}.weight" for layer in ("qkv", "out_proj")}
@@ -236,31 +75,43 @@ def test_matrices_of_linear_layers_in_blocks_learn_by_muon_and_everything_else_b
     assert sorted(found[1]) == sorted(set(name_of.values()) - wanted)
 
 
-@pytest.mark.parametrize("name", ["rwkv", "hyena", "base-conv-selective"])
+@pytest.mark.parametrize("name", ["rwkv", "hyena", "base-conv-selective", "delta", "hybrid"])
 def test_no_parameter_of_the_zoo_is_forgotten_or_trained_twice(train_zoo, name):
     config = zoo.ArchitectureConfig(64, 64, zoo.ARCHITECTURES[name].layers, mlp_width=32)
     with torch.device("meta"):
         model = LanguageModel(config)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    muon, adamw = ([p for group in made.param_groups for p in group["params"]] for made in train_zoo.optimisers(model))
+    muon, adamw = ([p for group in made.param_groups for p in group["params"]] for made in train_zoo.optimisers(model, 1.0))
     assert sorted(map(id, [*muon, *adamw])) == sorted(names)
     assert all(p.ndim == 2 for p in muon)
     assert not {"embedding.weight", "norm.weight"} & {names[id(p)] for p in muon}
 
 
 def test_each_optimiser_has_its_own_rate_and_both_follow_the_schedule(train_zoo, data, small, tmp_path):
-    trained = run(train_zoo, data, tmp_path)
+    trained = run(train_zoo, data, tmp_path, rate=0.5)
     for step in range(2):
         trained.advance()
         rates = [group["lr"] for optimiser in trained.optimisers for group in optimiser.param_groups]
-        assert rates == pytest.approx([0.02 * (step + 1) / 50, 0.003 * (step + 1) / 50])
+        assert rates == pytest.approx([0.01 * (step + 1) / 50, 0.0015 * (step + 1) / 50])
+
+
+def test_mixers_begin_at_their_own_initialisation(train_zoo):
+    """Nothing of a mixer is set: the zoo's models differ from plain ones in embeddings and in MLPs that begin at zero."""
+    for name in train_zoo.NAMES:
+        made = train_zoo.new_model(name, 3).state_dict()
+        torch.manual_seed(3)
+        plain = LanguageModel(zoo.architecture(name, zoo.TRAINING_SIZE)).state_dict()
+        differ = {key for key, value in plain.items() if not torch.equal(value, made[key])}
+        assert differ == {"embedding.weight", *(f"blocks.{i}.mlp.down.weight" for i in range(4))}, name
+        assert made["embedding.weight"].std() == pytest.approx(0.02, rel=0.01)
 
 
 def test_what_mixers_add_to_the_loss_is_learnt_and_not_reported(train_zoo, data, monkeypatch, tmp_path):
-    # With an output projection that begins at zero nothing but the auxiliary loss reaches the selector in the first step.
+    # With an output projection of zeros nothing but the auxiliary loss reaches the selector in the first step.
     learned = zoo.LayerConfig("selective_attention", {"selection": "learned", "short_conv": 3, "share": 0.01, "penalty": 1000.0})
-    monkeypatch.setattr(zoo, "architecture", lambda _: zoo.ArchitectureConfig(VOCAB, 32, (learned,), mlp_width=32))
+    monkeypatch.setattr(zoo, "architecture", lambda name, size: zoo.ArchitectureConfig(VOCAB, 32, (learned,), mlp_width=32))
     trained = run(train_zoo, data, tmp_path)
+    torch.nn.init.zeros_(trained.model.blocks[0].mixer.out_proj.weight)
     selector = trained.model.blocks[0].mixer.selector
     before = {name: value.clone() for name, value in selector.state_dict().items()}
     assert trained.advance() == pytest.approx(np.log(VOCAB), abs=0.2)
@@ -269,12 +120,14 @@ def test_what_mixers_add_to_the_loss_is_learnt_and_not_reported(train_zoo, data,
     assert selector.score.weight in trained.optimisers[1].state, "a matrix of one row is none for Muon"
 
 
-def test_windows_are_read_in_their_order_each_once(train_zoo, data, small, tmp_path, monkeypatch):
+def test_windows_are_read_in_their_order_each_once(train_zoo, data, small, tmp_path):
     trained, read = run(train_zoo, data, tmp_path), []
     trained.model.embedding.register_forward_pre_hook(lambda _, given: read.append(given[0].numpy()))
     for _ in range(STEPS):
         trained.advance()
-    assert np.array_equal(np.concatenate(read), np.load(data / "windows.npy")[: STEPS * train_zoo.BATCH, :-1])
+    rows = np.concatenate(read)
+    assert np.array_equal(np.delete(rows, 15, axis=0), np.load(data / "windows.npy")[:23, :-1])
+    assert 2 <= len(np.unique(rows[15])) <= 32, "the last row of the fourth step is a list"
 
 
 def test_an_interrupted_run_ends_in_the_same_weights(train_zoo, data, small, tmp_path):
@@ -291,17 +144,24 @@ def test_an_interrupted_run_ends_in_the_same_weights(train_zoo, data, small, tmp
     assert len(list(train_zoo.steps(resumed))) == STEPS - 3
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name]), name
-    assert [point["all"] for point in resumed.curve] == [point["all"] for point in whole.curve]
+    assert timeless(resumed.curve) == timeless(whole.curve)
 
 
-def test_a_run_of_another_length_is_refused(train_zoo, data, small, tmp_path):
+def timeless(curve):
+    return [{name: value for name, value in point.items() if name != "cpu_seconds"} for point in curve]
+
+
+def test_a_run_of_another_length_or_rate_is_refused(train_zoo, data, small, tmp_path):
+    assert not run(train_zoo, data, tmp_path).restore()
     run(train_zoo, data, tmp_path).save()
     with pytest.raises(SystemExit, match="a run of 6 steps, not 3: choose other --runs"):
-        run(train_zoo, data, tmp_path, num_steps=3).restore()
+        run(train_zoo, data, tmp_path, tokens=12 * 256).restore()
+    with pytest.raises(SystemExit, match="a rate of 1, not 2: choose other --runs"):
+        run(train_zoo, data, tmp_path, rate=2.0).restore()
 
 
-def test_a_run_on_other_windows_is_refused(train_zoo, data, small, tmp_path, monkeypatch):
-    monkeypatch.setattr(train_zoo, "_DIGESTED_BYTES", 1000)  # one window at either end
+def test_a_run_on_other_windows_is_refused(train_zoo, zoo_data, data, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo_data, "_DIGESTED_BYTES", 1000)  # one window at either end
     run(train_zoo, data, tmp_path).save()
     windows = np.load(data / "windows.npy")
     changed = {"longer": np.concatenate([windows, windows[-1:]])}
@@ -309,23 +169,11 @@ def test_a_run_on_other_windows_is_refused(train_zoo, data, small, tmp_path, mon
         changed[f"row {row}"] = windows.copy()
         changed[f"row {row}"][row, 5] += 1
     for what, other in changed.items():
-        resumed = train_zoo.Run("small", tmp_path, other, np.load(data / "held_out.npy"), STEPS * 1024, "cpu")
+        resumed = train_zoo.Run("small", 1.0, tmp_path, other, np.load(data / "held_out.npy"), TOKENS, "cpu")
         with pytest.raises(SystemExit, match="other windows") as refused:
             resumed.restore()
         assert "\n" not in str(refused.value), what
     assert train_zoo.digest_windows(np.load(data / "windows.npy", mmap_mode="r")) == train_zoo.digest_windows(windows)
-
-
-def test_a_run_that_was_saved_before_data_had_a_digest_goes_on(train_zoo, data, small, tmp_path):
-    begun = run(train_zoo, data, tmp_path)
-    begun.advance()
-    begun.save()
-    saved = torch.load(begun.path, weights_only=True)
-    del saved["data"]
-    torch.save(saved, begun.path)
-    resumed = run(train_zoo, data, tmp_path)
-    resumed.restore()
-    assert resumed.step == 1
 
 
 class Touching:
@@ -341,8 +189,9 @@ class Touching:
 def test_saved_runs_are_loaded_as_weights_alone(train_zoo, data, small, tmp_path):
     trained = run(train_zoo, data, tmp_path)
     torch.save({"model": Touching(tmp_path / "touched")}, trained.path)
+    (tmp_path / "text-small.json").write_text("{}")
     options = SimpleNamespace(names=["small"], data=data, runs=tmp_path, to=tmp_path / "zoo")
-    for load in (trained.restore, lambda: train_zoo.export(options)):
+    for load in (trained.restore, lambda: trained.start_from(trained.path), lambda: train_zoo.export(options)):
         with pytest.raises(pickle.UnpicklingError):
             load()
     assert not (tmp_path / "touched").exists()
@@ -354,16 +203,35 @@ def test_weights_beyond_float16_are_not_exported(train_zoo, data, small, tmp_pat
     with torch.no_grad():
         trained.model.norm.weight[3] = value
     trained.save()
+    (tmp_path / "text-small.json").write_text("{}")
     options = SimpleNamespace(names=["small"], data=data, runs=tmp_path, to=tmp_path / "zoo")
     with pytest.raises(SystemExit, match=r"small: weight norm\.weight"):
         train_zoo.export(options)
     assert not (tmp_path / "zoo").exists()
 
 
-def test_more_tokens_than_are_prepared_are_refused(train_zoo, data, tmp_path):
-    options = SimpleNamespace(names=["small"], data=data, runs=tmp_path, tokens=10**9, device="cpu", threads=1)
+def test_what_has_not_finished_is_not_exported(train_zoo, data, small, tmp_path, capsys):
+    run(train_zoo, data, tmp_path).save()
+    train_zoo.export(SimpleNamespace(names=["small"], data=data, runs=tmp_path, to=tmp_path / "zoo"))
+    assert "small has not finished" in capsys.readouterr().err
+    assert not (tmp_path / "zoo").exists()
+
+
+def finish_lists(train_zoo, folder, **changes):
+    """Files of list runs of both rates and seeds, whose outcomes are made up."""
+    for rate in (0.5, 1.0):
+        for seed in train_zoo.SEEDS:
+            outcome = {"architecture": "small", "rate": rate, "seed": seed, "learnt": False, "steps": 9, "planned_steps": 9, "ids": 32}
+            outcome |= {"loss": 1.0, "accuracy": {"4": 0.5, "16": 0.1}, "cpu_seconds": 1, "curve": [[9, 32, 1.0, 0.5, 0.5, 0.1]]}
+            outcome |= changes.get(f"rate_{rate:g}_{seed}".replace(".", "_"), {})
+            (folder / train_zoo.list_file("small", rate, seed)).write_text(json.dumps(outcome))
+
+
+def test_more_tokens_than_are_prepared_are_refused(train_zoo, data, small, tmp_path):
+    finish_lists(train_zoo, tmp_path)
+    options = SimpleNamespace(name="small", data=data, runs=tmp_path, tokens=10**9, device="cpu")
     with pytest.raises(SystemExit, match="prepare more"):
-        train_zoo.train(options)
+        train_zoo.text(options)
 
 
 def test_it_learns_which_tokens_are_frequent(train_zoo, data, small, tmp_path, monkeypatch):
@@ -387,55 +255,208 @@ def test_the_learning_rate_rises_stays_and_falls(train_zoo, data, small, tmp_pat
     assert min(shares[900:]) == pytest.approx(0.02)
 
 
-def test_queries_begin_as_keys_and_look_one_token_back(train_zoo):
-    from recallkit.models.mixers import make_mixer
+def test_rates_are_chosen_by_what_was_learnt_then_how_fast_then_accuracy_ids_and_loss(train_zoo, small, tmp_path):
+    def chosen(**changes):
+        finish_lists(train_zoo, tmp_path, **changes)
+        return train_zoo.chosen_rate(tmp_path, "small")
 
-    for kind in ("attention", "linear_attention", "retnet", "selective_attention"):
-        mixer = make_mixer(kind, 32, num_heads=2, short_conv=3)
-        with torch.no_grad():
-            train_zoo.start_mimetic(mixer)
-        queries, keys = train_zoo.query_and_key_rows(mixer)
-        assert torch.equal(queries, keys)
-        taps = mixer.short_conv.conv.weight[:, 0]
-        assert set(map(tuple, taps[: len(queries)].tolist())) == {(0, 0, 1)}
-        assert set(map(tuple, taps[len(queries) : 2 * len(queries)].tolist())) == {(0, 0.5, 0.5)}
-    hyena = make_mixer("hyena", 32, max_length=16)
-    before = {name: value.clone() for name, value in hyena.state_dict().items()}
-    train_zoo.start_mimetic(hyena)
-    assert all(torch.equal(value, before[name]) for name, value in hyena.state_dict().items())
-
-
-def test_the_text_repeats_where_it_is_made_to(train_zoo):
-    rng = np.random.default_rng(0)
-    windows = rng.integers(0, 60_000, (50, 257)).astype(np.uint16)
-    changed = windows.copy()
-    train_zoo.repeat_stretches(changed)
-    for before, after in zip(windows, changed, strict=True):
-        places = np.flatnonzero(before != after)
-        first, last = places[0], places[-1]
-        source = np.flatnonzero(before == after[first])
-        assert any(np.array_equal(before[s : s + last - first + 1], after[first : last + 1]) for s in source if s < first)
+    assert chosen(rate_0_5_0={"loss": 0.9}) == 0.5
+    assert chosen(rate_1_0={"loss": 0.9}) == 1.0
+    assert chosen(rate_0_5_0={"loss": 0.9}, rate_1_0={"ids": 4095}) == 1.0
+    assert chosen(rate_0_5_0={"accuracy": {"4": 0.6, "16": 0.1}}, rate_1_0={"ids": 4095}) == 0.5
+    assert chosen(rate_0_5_0={"learnt": True, "steps": 8}, rate_1_0={"learnt": True, "steps": 7}) == 1.0
+    assert chosen(rate_0_5_0={"learnt": True}, rate_1_0={"accuracy": {"4": 1.0, "16": 1.0}}) == 0.5
+    assert chosen(rate_0_5_1={"learnt": True}, rate_1_0={"loss": 0.9}) == 1.0, "the other seed does not choose"
+    (tmp_path / train_zoo.list_file("small", 0.5, 0)).unlink()
+    with pytest.raises(SystemExit, match=r"small: lists at 0\.5 are missing"):
+        train_zoo.chosen_rate(tmp_path, "small")
 
 
-# ------------------------------------------------------------------------------------------------------------- shipping
+@pytest.fixture
+def watched(train_zoo, small, monkeypatch):
+    """watched(right, accuracy, steps): what lists yield where these shares are right in training, and in tests, and what it saw."""
+
+    def watched(right, accuracy, steps):
+        seen = []
+
+        def learn(model, optimisers, rows, share, among):
+            seen.append((len(np.unique(rows.ids)), share, among))
+            assert rows.ids.shape == (16, 65)
+            return 1.0, right(len(seen))
+
+        monkeypatch.setattr(train_zoo, "learn", learn)
+        monkeypatch.setattr(train_zoo, "list_accuracy", lambda *_: accuracy(len(seen)))
+        monkeypatch.setattr(train_zoo, "LISTS_MEASURED_EVERY", 10)
+        return list(train_zoo.learn_lists(None, 1.0, 0, steps)), seen
+
+    monkeypatch.setattr(train_zoo, "optimisers", lambda *_: None)
+    return watched
 
 
-def test_what_is_exported_loads_and_its_counts_are_exact(train_zoo, data, small, tmp_path):
-    trained = run(train_zoo, data, tmp_path / "runs")
-    list(train_zoo.steps(trained))
-    options = SimpleNamespace(names=["small"], data=data, runs=tmp_path / "runs", to=tmp_path / "zoo", tokens=STEPS * 1024)
-    train_zoo.export(options)
-    train_zoo.count(options)
-    card = json.loads((tmp_path / "zoo" / "small" / "card.json").read_text())
-    assert card["tokens"] == STEPS * 1024
-    assert card["curve"] == trained.curve
-    model = load_model(ModelRequest(str(tmp_path / "zoo" / "small"), VOCAB, device="cpu"))
+def test_lists_have_all_ids_once_the_first_are_answered(watched, train_zoo):
+    """The running average passes 60 % in the ninth step of right answers, and all ids it is, whatever follows."""
+    points, seen = watched(lambda step: float(20 < step < 30), lambda _: 0.1, 50)
+    assert points == [
+        *((10, 32, 1.0, 0.0, [0.1, 0.1]), (20, 32, 1.0, 0.0, [0.1, 0.1]), (30, 4095, 1.0, 0.9, [0.1, 0.1])),
+        *((40, 4095, 1.0, 0.0, [0.1, 0.1]), (50, 4095, 1.0, 0.0, [0.1, 0.1])),
+    ]
+    assert [num <= 32 for num, *_ in seen] == [True] * 29 + [False] * 21
+    assert [among.tolist() for _, _, among in (seen[28], seen[29])] == [train_zoo.LIST_IDS[:32].tolist(), train_zoo.LIST_IDS.tolist()]
+
+
+def test_lists_that_are_learnt_end_at_a_falling_rate(watched):
+    points, seen = watched(lambda _: 0.0, lambda step: 0.95 if step == 60 else 0.89, 400)
+    assert points[-1][0] == len(seen) == 160
+    shares = [share for _, share, _ in seen]
+    assert shares[:50] == pytest.approx([step / 50 for step in range(1, 51)])
+    assert set(shares[50:60]) == {1.0}
+    assert shares[60:] == pytest.approx([max(0.02, (100 - i) / 100) for i in range(100)])
+
+
+def test_lists_that_are_not_learnt_end_at_a_falling_rate_too(watched):
+    shares = [share for _, share, _ in watched(lambda _: 0.7, lambda _: 0.1, 200)[1]]
+    assert shares[:50] == pytest.approx([step / 50 for step in range(1, 51)])
+    assert set(shares[50:100]) == {1.0}
+    assert shares[100:] == pytest.approx([max(0.02, (100 - i) / 100) for i in range(100)])
+
+
+def test_lists_end_where_the_first_ids_are_not_learnt(watched, train_zoo, monkeypatch):
+    monkeypatch.setattr(train_zoo, "STUCK_STEPS", 30)
+    assert watched(lambda _: 0.55, lambda _: 0.1, 100)[0][-1][:2] == (30, 32)
+    assert watched(lambda _: 0.9, lambda _: 0.1, 100)[0][-1][0] == 100
+
+
+def test_the_outcome_of_lists_is_written_once(train_zoo, small, tmp_path, monkeypatch):
+    points = [(25, 32, 3.0, 0.25, [0.5, 0.95]), (50, 4095, 1.0, 0.75, [0.91, 0.9])]
+    monkeypatch.setattr(train_zoo, "list_accuracy", lambda *_: 0.96)
+    for rate, num in ((0.5, 1), (1.0, 2)):
+        monkeypatch.setattr(train_zoo, "learn_lists", lambda *_, num=num: iter(points[:num]))
+        call(train_zoo, monkeypatch, "lists", "small", "--rate", rate, "--runs", tmp_path)
+    slow, fast = (json.loads((tmp_path / train_zoo.list_file("small", rate, 0)).read_text()) for rate in (0.5, 1.0))
+    assert (slow["learnt"], slow["steps"], slow["ids"], slow["curve"]) == (False, 25, 32, [[25, 32, 3.0, 0.25, 0.5, 0.95]])
+    assert (fast["learnt"], fast["steps"], fast["ids"], fast["loss"]) == (True, 50, 4095, 1.0)
+    assert fast["accuracy"] == {"4": 0.96, "16": 0.96}
+    monkeypatch.setattr(train_zoo, "learn_lists", None)  # and is not trained again
+    call(train_zoo, monkeypatch, "lists", "small", "--runs", tmp_path)
+    assert len(train_zoo.list_outcomes(tmp_path, "small")) == 2
+
+
+def test_ids_that_are_no_possible_answers_keep_their_embeddings(train_zoo, small):
+    """The loss is that of a softmax over the possible answers."""
+    rows, among = train_zoo.make_lists(np.random.default_rng(0), 4, 64, [2], 16), torch.from_numpy(train_zoo.LIST_IDS[:16])
+    model = train_zoo.new_model("small", 0)
+    before = model.embedding.weight.detach().clone()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        ids, asked = torch.from_numpy(rows.ids), torch.from_numpy(rows.asked)
+        logits = (model.hidden(ids[:, :-1]) @ model.head_weight.T).float()
+    possible = torch.full_like(logits, -torch.inf).index_copy(-1, among, logits[..., among])[asked]
+    wanted = torch.nn.functional.cross_entropy(possible, ids[:, 1:][asked])
+    loss, right = train_zoo.learn(model, train_zoo.optimisers(model, 1.0), rows, 1.0, among)
+    assert loss == pytest.approx(float(wanted), abs=0.02)
+    assert right == pytest.approx(float((possible.argmax(-1) == ids[:, 1:][asked]).float().mean()), abs=0.03)
+    moved = (model.embedding.weight.detach() != before).any(dim=1)
+    assert moved.nonzero().flatten().tolist() == sorted(among.tolist())
+
+
+def test_lists_of_few_ids_are_learnt(train_zoo, small, monkeypatch):
+    """A model of one width and two layers gains on lists within a few steps."""
+    monkeypatch.setattr(train_zoo, "WARM_UP_STEPS", 1)
+    monkeypatch.setattr(train_zoo, "LAST_STEPS", 1)
+    monkeypatch.setattr(train_zoo, "LISTS_MEASURED_EVERY", 10)
+    first, *_, last = train_zoo.learn_lists(train_zoo.new_model("small", 0), 1.0, 0, 30)
+    assert last[2] < first[2] - 0.1
+
+
+def test_all_pieces_are_run_once_and_end_in_models(train_zoo, data, small, tmp_path, monkeypatch):
+    """The pieces of `all` in this process: every rate, another seed at the best, text from the best weights; then nothing is left."""
+    pieces = []
+
+    def run_piece(runs, piece):
+        pieces.append(" ".join(piece[:4]))
+        call(train_zoo, monkeypatch, *piece)
+        return 0
+
+    monkeypatch.setattr(train_zoo, "run_piece", run_piece)
+    monkeypatch.setattr(train_zoo, "LISTS_MEASURED_EVERY", 1)
+    runs = tmp_path / "runs"
+    everything = ("all", "--data", data, "--runs", runs, "--tokens", TOKENS, "--steps", 2)
+    call(train_zoo, monkeypatch, *everything)
+    assert pieces == ["lists small --rate 1", "lists small --rate 0.5", "lists small --seed 1", f"text small --data {data}"]
+    best = train_zoo.chosen_rate(runs, "small")
+    assert [(run["rate"], run["seed"]) for run in train_zoo.list_outcomes(runs, "small")] == [(0.5, 0), (1.0, 0), (best, 1)]
+    made = {path.name: path.stat().st_mtime_ns for path in runs.iterdir()}
+    call(train_zoo, monkeypatch, *everything)
+    assert {path.name: path.stat().st_mtime_ns for path in runs.iterdir()} == made
+
+    started = torch.load((runs / train_zoo.list_file("small", best, 0)).with_suffix(".pt"), weights_only=True)["model"]
+    curve = json.loads((runs / "text-small.json").read_text())["curve"]
+    assert [point["tokens"] for point in curve] == [0, TOKENS]
+    model = train_zoo.new_model("small", 0)
+    model.load_state_dict(started)
     held_out = np.load(data / "held_out.npy")
-    nll = model.score(held_out.astype(np.uint32).ravel(), np.arange(len(held_out) + 1) * 257).nll
-    assert nll.mean() == pytest.approx(trained.curve[-1]["all"], abs=0.02)
-    counts = pl.read_parquet(tmp_path / "zoo" / "training_bigrams.parquet", glob=False)
-    wanted: dict[tuple[int, int], int] = {}
-    for window in np.load(data / "windows.npy")[: STEPS * train_zoo.BATCH].tolist():
-        for pair in itertools.pairwise(window):
-            wanted[pair] = wanted.get(pair, 0) + 1
-    assert {(first, second): n for first, second, n in counts.iter_rows()} == wanted
+    measured = sys.modules["zoo_measures"].HeldOut(held_out, np.load(data / "windows.npy")[:23])
+    assert measured.losses(model)["all"] == curve[0]["all"]
+
+    call(train_zoo, monkeypatch, "export", "--data", data, "--runs", runs, "--to", tmp_path / "zoo")
+    card = json.loads((tmp_path / "zoo" / "small" / "card.json").read_text())
+    assert (card["tokens"], card["steps"], card["list_rows_share"], card["rate"]) == (TOKENS, STEPS, 1 / 16, best)
+    assert card["curve"] == curve
+    assert len(card["lists"]["runs"]) == 3
+    assert all(len(point) == len(card["lists"]["columns_of_curves"]) for run in card["lists"]["runs"] for point in run["curve"])
+    loaded = load_model(ModelRequest(str(tmp_path / "zoo" / "small"), VOCAB, device="cpu"))
+    nll = loaded.score(held_out.astype(np.uint32).ravel(), np.arange(len(held_out) + 1) * 257).nll
+    assert nll.mean() == pytest.approx(curve[-1]["all"], abs=0.02)
+
+
+def test_all_architectures_come_before_another_rate(train_zoo):
+    found = train_zoo.by_rates(["attention", "mamba"])
+    wanted = [(1.0, "attention"), (1.0, "mamba"), (0.7, "mamba"), (0.5, "attention"), (0.5, "mamba"), (2.0, "attention"), (2.0, "mamba")]
+    assert found == [*wanted, (0.25, "attention"), (0.25, "mamba")]
+
+
+def test_a_piece_that_fails_is_named_and_the_others_go_on(train_zoo, data, small, tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(train_zoo, "run_piece", lambda runs, piece: asked.append(piece[0]) or int("0.5" in piece))
+    call(train_zoo, monkeypatch, "all", "--data", data, "--runs", tmp_path, "--tokens", TOKENS, "--steps", 1)
+    assert asked == ["lists", "lists", "lists", "text"]
+    assert "failed: ['lists small --rate 0.5']" in capsys.readouterr().err
+
+
+def test_a_piece_is_a_process_that_logs_what_it_says(train_zoo, tmp_path):
+    assert train_zoo.run_piece(tmp_path, ["lists", "nothing", "--runs", str(tmp_path)]) == 2
+    assert "invalid choice: 'nothing'" in (tmp_path / "log.txt").read_text()
+
+
+# -------------------------------------------------------------------------------------------------------------- results
+
+
+def test_results_are_tabulated_and_what_is_missing_is_to_run(train_zoo, load, small, tmp_path, monkeypatch, capsys):
+    results = load("zoo_results")
+    monkeypatch.setattr(results, "NAMES", ("small", "other"))
+    monkeypatch.setattr(results, "rates_of", train_zoo.rates_of)
+    learnt = {"learnt": True, "steps": 7, "accuracy": {"4": 1.0, "16": 0.996}}
+    finish_lists(train_zoo, tmp_path, rate_0_5_0=learnt)
+    kinds = {"lists": {}, "mqar": {"4": 0.5, "16": 0.25, "32": 0.125}, "copies": {"copied_random": 0.75, "copied_text": 1.0}}
+    point = {"ar_hit": 1.94, "first_rare": 7.46, "all": 4.5}
+    text = {"architecture": "small", "cpu_seconds": 3596, "recall": kinds, "curve": [point]}
+    (tmp_path / "text-small.json").write_text(json.dumps(text))
+    for command in (("collect", "--runs", tmp_path), ("table",)):
+        monkeypatch.setattr("sys.argv", ["zoo_results.py", *map(str, command), "--results", str(tmp_path / "found.json")])
+        results.main()
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    (small_lists, small_text), (other_lists, _) = ([row for row in rows if row[:1] == [name]] for name in ("small", "other"))
+    assert " ".join(small_lists) == "small 100.0 / 99.6 @ 7 50.0 / 10.0 (32) x 0.5: 50.0 / 10.0 (32)"
+    assert " ".join(other_lists) == "other to run to run to run"
+    assert " ".join(small_text) == "small 75.0 % 100.0 % 50.0 % 25.0 % 12.5 % 1.94 7.46 4.50"
+    assert " ".join(rows[-1]) == "4 list runs and 1 models finished, 1.0 hours of one core; 3 list runs to run"
+
+
+def test_figures_are_drawn_in_both_palettes(train_zoo, load, small, tmp_path, monkeypatch):
+    from recallkit.display.chart_theme import PAGE, PAPER
+
+    results = load("zoo_results")
+    monkeypatch.setattr(results, "NAMES", ("small",))
+    finish_lists(train_zoo, tmp_path)
+    (figure,) = results.figures_of(train_zoo.list_outcomes(tmp_path, "small"))
+    for palette in (PAGE, PAPER):
+        assert "small" in json.dumps(figure.draw(palette).to_dict())

@@ -22,6 +22,8 @@ OPERATIONS = {
     "base-conv-selective": {"short_conv", "long_conv"},
     "rwkv": {"rwkv4_attention"},
     "retnet": {"short_conv"},
+    "delta": {"short_conv"},
+    "hybrid": {"short_conv", "selective_scan", "selective_scan_step"},
 }
 """What must run on our own kernels; FlexAttention and flash-linear-attention have no interpreter."""
 

@@ -222,16 +222,22 @@ def test_names_tell_what_is_ours(tmp_path):
 # ------------------------------------------------------------------------------------------------------------- the zoo
 
 
-def test_architectures_have_the_same_number_of_parameters():
+@pytest.mark.parametrize("size", [zoo.SHIPPED_SIZE, zoo.TRAINING_SIZE])
+def test_architectures_have_the_same_number_of_parameters(size):
     for name in zoo.ARCHITECTURES:
         with torch.device("meta"):
-            model = LanguageModel(zoo.architecture(name))
-        assert model.num_parameters(embeddings=False) == pytest.approx(zoo.MATCHED_PARAMETERS, rel=0.01), name
+            model = LanguageModel(zoo.architecture(name, size))
+        assert model.num_parameters(embeddings=False) == pytest.approx(zoo.SIZES[size].parameters, rel=0.01), name
         assert model.config.vocab_size == zoo.VOCAB_SIZE
 
 
+def test_ten_models_of_the_size_in_training_take_less_than_50_mb():
+    size = zoo.SIZES[zoo.TRAINING_SIZE]
+    assert len(zoo.ARCHITECTURES) * 2 * 1.01 * (size.parameters + size.vocab_size * size.width) < 50e6
+
+
 def test_what_is_shipped_is_what_its_card_and_its_architecture_say():
-    assert set(zoo.shipped()) == set(zoo.ARCHITECTURES)
+    assert set(zoo.shipped()) == set(zoo.ARCHITECTURES) - {"delta", "hybrid"}, "these two are in training, see docs/zoo-training.md"
     cards = {}
     for name, folder in zoo.shipped().items():
         config, weights = zoo.read_ours(folder)
@@ -256,7 +262,7 @@ def test_the_counts_are_of_the_tokens_that_the_models_saw():
 
 def test_they_are_listed():
     listed = dict(describe_models())
-    assert {f"zoo:{name}" for name in zoo.ARCHITECTURES} < set(listed)
+    assert {f"zoo:{name}" for name in zoo.shipped()} < set(listed)
 
 
 def test_the_attention_model_has_learnt_to_recall_and_hyena_less_so():

@@ -78,6 +78,20 @@ def gla(d, t):
     return layers + h * (tokens + pairs(t, 16) * (2 * k + 2 * v) + n * (2 * k * v + k))
 
 
+def gated_delta(d, t):
+    """Two heads of 6 or 12 keys (3/8 d) and twice as many values: 4 taps; lengths of q and k, a scale; strength, decay, gate."""
+    h, k, v = 2, 3 * d // 8, 3 * d // 4
+    layers = matrix(t, d, 2 * h * k + h * v) + 2 * matrix(t, d, h) + 2 * matrix(t, d, h * v)
+    tokens = (2 * 3 + 1) * k + SIGMOID + (1 + SOFTPLUS + 1 + 4) + (ROOT_MEAN_SQUARE + 1 + SILU + 1) * v
+    mixing = t * tokens
+    for size in sizes(t, 64):
+        # A decay; k.k, decayed and of a strength; q.k, decayed; the triangular system for values and keys; what is seen of the values.
+        mixing += size * (size + 1) // 2 * (1 + (2 * k + 2) + (2 * k + 1) + 2 * (k + v) + 2 * v)
+        # q and k decayed, values weighed by strength; S removed from values, read and written; S decayed.
+        mixing += size * (2 * k + v + 3 * 2 * k * v) + k * v
+    return layers + t * (2 * h * k + h * v) * (2 * 4 + SILU) + h * mixing
+
+
 def rwkv4(d, t):
     """Three shifts of three; present + bonus and two maxima (4), four exponentials of differences (8), sums (5), ratio (6); the gate."""
     return 4 * matrix(t, d, d) + t * d * (3 * 3 + (4 + 8 + 5 + 6) + SIGMOID + 1)
@@ -153,6 +167,7 @@ COUNTED = [
     ),
     ("retnet", {"num_heads": 2}, retnet),
     ("gla", {"num_heads": 2, "gate_rank": 3}, gla),
+    ("gated_delta", {"num_heads": 2}, gated_delta),
     ("rwkv4", {}, rwkv4),
     ("rwkv5", {"head_size": 8}, rwkv5),
     ("mamba2", {"state": 4, "head_dim": 8}, mamba2),

@@ -1,0 +1,109 @@
+"""The gated delta rule: the battery in one and several chunks, what overwriting means, strong decays, transformers' own module."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from recallkit.models.mixers.gated_delta import GatedDelta
+from recallkit.models.mixers.mamba import DT_RANGE
+from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("chunk", [64, 8, 5])
+def test_battery(gated, chunk, monkeypatch):
+    """The longest sequence of the battery has 33 tokens: one chunk, five and seven, the last one not full."""
+    monkeypatch.setattr(GatedDelta, "chunk", chunk)
+    check_mixer(lambda: GatedDelta(16, num_heads=2, gated=gated))
+
+
+@pytest.mark.parametrize("options", [{"key_factor": 0.5, "value_factor": 1.0}, {"num_heads": 1, "short_conv": 1, "value_factor": 0.25}])
+def test_widths(options):
+    check_mixer(lambda: GatedDelta(16, **options))
+
+
+def separated(strength):
+    """A mixer in float64 whose k depends on the first 8 inputs, v on the last 8; the strength of tokens whose first input is 1."""
+    mixer = randomised(GatedDelta(16, num_heads=2, short_conv=1, gated=False)).double()
+    with torch.no_grad():
+        _, k, v = mixer.qkv.weight.split(mixer.widths)
+        k[:, 8:], v[:, :8] = 0, 0
+        mixer.b_proj.weight.zero_()
+        mixer.b_proj.weight[:, 0] = math.log(strength / (1 - strength)) if strength < 1 else 100.0
+    return mixer
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+def test_a_value_written_again_takes_the_place_of_the_one_before(strength):
+    """At a strength of one the state answers a key with the latest value alone; at a half with half of what it lacked, each time."""
+    mixer, u = separated(strength), inputs(separated(strength), 3, batch=1)[0]
+    u[..., 0] = 1
+    u[:, 2, :8] = u[:, 0, :8]  # the third token has the key of the first
+    with torch.no_grad():
+        _, k, v = functional.silu(mixer.qkv(u) * mixer.conv1d.weight[:, 0, 0]).split(mixer.widths, dim=-1)
+        k = functional.normalize(k.unflatten(-1, (2, -1)), dim=-1)
+        v = v.unflatten(-1, (2, -1))
+        before, after = (mixer.read(u[:, :length], mixer.initial_state(1))[1]["kv"] for length in (2, 3))
+        found = [torch.einsum("bhk,bhkv->bhv", k[:, 0], state) for state in (before, after)]
+    assert difference(found[1], strength * v[:, 2] + (1 - strength) * found[0]) < 1e-4, "k is divided by sqrt(|k|^2 + 1e-6)"
+    assert difference(found[0], v[:, 0]) > 0.1, "the second key disturbs the first, or it shows nothing"
+
+
+def test_strong_decays_in_float32():
+    """Decays of e^-40 and more beside none at all, over several chunks: sums of their logarithms would cancel."""
+    narrow = randomised(GatedDelta(16, num_heads=2)).eval()
+    with torch.no_grad():
+        narrow.A_log.copy_(torch.tensor([4.0, -20.0]))
+        narrow.dt_bias.fill_(1.0)
+    wide = GatedDelta(16, num_heads=2).double().eval()
+    wide.load_state_dict(narrow.state_dict())
+    u = inputs(wide, 300)[0]
+    with torch.no_grad():
+        assert difference(narrow(u.float()), wide.reference(u)) < 2e-5
+
+
+def test_states_stay_wide_where_weights_are_narrow():
+    mixer = GatedDelta(16).bfloat16()
+    u = inputs(mixer, 20)[0].bfloat16()
+    with torch.no_grad():
+        y, state = mixer.read(u, mixer.initial_state(2))
+    assert y.dtype == torch.bfloat16
+    assert {value.dtype for value in state.values()} == {torch.float32}
+    assert GatedDelta(64, num_heads=4).state_size(5) == 4 * 12 * 24
+
+
+def test_steps_start_in_the_range_of_the_paper():
+    torch.manual_seed(0)
+    dt = functional.softplus(GatedDelta(1024, num_heads=256).dt_bias)
+    assert DT_RANGE[0] * 0.99 < dt.min() < DT_RANGE[0] * 2
+    assert DT_RANGE[1] / 2 < dt.max() < DT_RANGE[1] * 1.01
+
+
+@pytest.mark.parametrize("options", [{"num_heads": 5}, {"key_factor": 0.0}, {"value_factor": 0.1}, {"short_conv": 0}])
+def test_options_that_do_not_fit(options):
+    with pytest.raises(ValueError, match=r"num_heads|short_conv"):
+        GatedDelta(16, **options)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_it_equals_transformers():
+    """Qwen3-Next's mixer with as many heads of values as of keys; its rows are ordered by heads, then q, k, v, gate."""
+    from transformers import Qwen3NextConfig
+    from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
+
+    ours = randomised(GatedDelta(16, num_heads=2, short_conv=3, eps=1e-6)).eval()
+    sizes = {"linear_key_head_dim": 6, "linear_value_head_dim": 12, "linear_num_key_heads": 2, "linear_num_value_heads": 2}
+    layers = {"num_hidden_layers": 1, "layer_types": ["linear_attention"]}
+    theirs = Qwen3NextGatedDeltaNet(Qwen3NextConfig(hidden_size=16, linear_conv_kernel_dim=3, rms_norm_eps=1e-6, **sizes, **layers), 0)
+    parts = [part.view(2, -1, 16) for part in (*ours.qkv.weight.split(ours.widths), ours.g_proj.weight)]
+    same = {name: value for name, value in ours.state_dict().items() if name in theirs.state_dict()}
+    same["in_proj_qkvz.weight"] = torch.cat(parts, dim=1).flatten(0, 1)
+    same["in_proj_ba.weight"] = torch.stack([ours.b_proj.weight, ours.a_proj.weight], dim=1).flatten(0, 1)
+    theirs.load_state_dict(same)
+    u = inputs(ours, 150)[0].float()
+    with torch.no_grad():
+        assert difference(ours(u), theirs.eval()(u)) < 5e-6
