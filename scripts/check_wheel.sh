@@ -29,7 +29,7 @@ from recallkit.storage.db import query
 from recallkit.kernels.token_nll.api import token_nll
 
 assert callable(token_nll)
-assert query("gap/attribute_gap")
+assert query("gap/attribute")
 PYTHON
 # Without type information everything would be Any, and the ignore comment below would be reported as unused.
 cat >consumer.py <<'PYTHON'

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @cache
 def query(name: str) -> str:
-    """The text of `queries/NAME.sql` (`name` such as "gap/attribute_gap")."""
+    """The text of `queries/NAME.sql` (`name` such as "gap/attribute")."""
     return (files("recallkit") / "queries" / f"{name}.sql").read_text(encoding="utf-8")
 
 
