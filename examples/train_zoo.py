@@ -166,7 +166,7 @@ def lists(args: argparse.Namespace) -> None:
     path = args.runs / list_file(args.name, rate, args.seed)
     if path.exists():
         return
-    model = new_model(args.name, args.seed)
+    model = new_model(args.name, args.seed).to(args.device)
     begun, curve = time.process_time(), []
     for step, num_ids, loss, right, accuracy in learn_lists(model, rate, args.seed, args.steps):
         curve.append([step, num_ids, round(loss, 4), round(right, 4), *(round(share, 4) for share in accuracy)])
@@ -511,7 +511,8 @@ def main() -> None:
             made[name].add_argument("--steps", type=int, default=LIST_STEPS)
     made["lists"].add_argument("--rate", type=float, help="the best of the finished ones where none is given")
     made["lists"].add_argument("--seed", type=int, default=SEEDS[0])
-    made["text"].add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    for name in ("lists", "text"):
+        made[name].add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     made["all"].add_argument("--workers", type=int, default=1)
     made["prepare"].add_argument("--shards", nargs="*", default=[])
     made["prepare"].add_argument("--leave-out", nargs="*", default=[])
