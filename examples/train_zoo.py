@@ -164,8 +164,12 @@ def lists(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     rate = args.rate or chosen_rate(args.runs, args.name)
     path = args.runs / list_file(args.name, rate, args.seed)
-    if path.exists():
-        return
+    if not path.exists():
+        train_lists(args, rate, path)
+
+
+def train_lists(args: argparse.Namespace, rate: float, path: Path) -> None:
+    """Trains on lists for --steps and writes the outcome to `path`, the weights beside it."""
     model = new_model(args.name, args.seed).to(args.device)
     begun, curve = time.process_time(), []
     for step, num_ids, loss, right, accuracy in learn_lists(model, rate, args.seed, args.steps):
@@ -326,7 +330,7 @@ def text(args: argparse.Namespace) -> None:
         return
     run = open_run(args)
     if not run.restore():
-        run.start_from((args.runs / list_file(run.name, run.rate, SEEDS[0])).with_suffix(".pt"))
+        run.start_from(list_weights(args, run.rate))
         run.measure()
     for loss in steps(run):
         if not np.isfinite(loss):
@@ -344,6 +348,16 @@ def text(args: argparse.Namespace) -> None:
     }
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(outcome) + "\n")
+
+
+def list_weights(args: argparse.Namespace, rate: float) -> Path:
+    """The weights that learnt lists at a rate; trained again where only the outcome is known (`zoo_results.py restore`)."""
+    path = args.runs / list_file(args.name, rate, SEEDS[0])
+    weights = path.with_suffix(".pt")
+    if not weights.exists():
+        steps = json.loads(path.read_text())["planned_steps"]
+        train_lists(argparse.Namespace(name=args.name, seed=SEEDS[0], steps=steps, device=args.device), rate, path)
+    return weights
 
 
 def open_run(args: argparse.Namespace) -> Run:

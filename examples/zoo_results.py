@@ -1,6 +1,7 @@
 """Collects what the zoo's training has found so far, tabulates and draws it.
 
     python examples/zoo_results.py collect --runs zoo-runs --results docs/zoo-lists.json     # from the pieces of train_zoo.py
+    python examples/zoo_results.py restore --runs zoo-runs --results docs/zoo-lists.json     # on another machine: not to be repeated
     python examples/zoo_results.py table --results docs/zoo-lists.json
     python examples/zoo_results.py draw --results docs/zoo-lists.json --to docs
 
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from synthetic_training import draw, print_table
-from train_zoo import LEARNT, NAMES, SEEDS, list_outcomes, merit, rates_of
+from train_zoo import LEARNT, NAMES, SEEDS, list_file, list_outcomes, merit, rates_of
 from zoo_measures import TEST_PAIRS
 
 from recallkit.storage.artifacts import replacing
@@ -36,6 +37,16 @@ def collect(args: argparse.Namespace) -> None:
     args.results.parent.mkdir(parents=True, exist_ok=True)
     with replacing(args.results) as temporary:
         temporary.write_text(f'{{"lists": [\n{_lines(lists)}\n], "text": [\n{_lines(texts)}\n]}}\n')
+
+
+def restore(args: argparse.Namespace) -> None:
+    """Writes the outcomes of list runs back into a folder of runs that lacks them; the weights of the best are trained again for text."""
+    args.runs.mkdir(parents=True, exist_ok=True)
+    for run in json.loads(args.results.read_text())["lists"]:
+        path = args.runs / list_file(run["architecture"], run["rate"], run["seed"])
+        if not path.exists():
+            with replacing(path) as temporary:
+                temporary.write_text(json.dumps(run) + "\n")
 
 
 def _lines(runs: list[dict[str, Any]]) -> str:
@@ -138,11 +149,11 @@ def main() -> None:
     """Parses the command line and runs its command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    for name, command in {"collect": collect, "table": table, "draw": show}.items():
+    for name, command in {"collect": collect, "restore": restore, "table": table, "draw": show}.items():
         sub = commands.add_parser(name, help=(command.__doc__ or "").splitlines()[0])
         sub.set_defaults(run=command)
         sub.add_argument("--results", type=Path, required=True)
-        if name == "collect":
+        if name in ("collect", "restore"):
             sub.add_argument("--runs", type=Path, required=True)
         if name == "draw":
             sub.add_argument("--to", type=Path, required=True)

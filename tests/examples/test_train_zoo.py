@@ -451,6 +451,23 @@ def test_results_are_tabulated_and_what_is_missing_is_to_run(train_zoo, load, sm
     assert " ".join(rows[-1]) == "4 list runs and 1 models finished, 1.0 hours of one core; 3 list runs to run"
 
 
+def test_outcomes_are_restored_on_another_machine_and_the_best_weights_are_made_again(train_zoo, load, small, tmp_path, monkeypatch):
+    results, there = load("zoo_results"), tmp_path / "there"
+    monkeypatch.setattr(results, "NAMES", ("small",))
+    finish_lists(train_zoo, tmp_path)
+    options = SimpleNamespace(runs=tmp_path, results=tmp_path / "found.json")
+    results.collect(options)
+    results.restore(SimpleNamespace(runs=there, results=options.results))
+    assert train_zoo.list_outcomes(there, "small") == train_zoo.list_outcomes(tmp_path, "small")
+    weights = train_zoo.list_weights(SimpleNamespace(name="small", runs=there, device="cpu"), 1.0)
+    assert weights == there / "lists-small-1-0.pt"
+    outcome = json.loads(weights.with_suffix(".json").read_text())
+    assert (outcome["steps"], outcome["planned_steps"]) == (9, 9)
+    assert torch.load(weights, weights_only=True)["model"].keys() == train_zoo.new_model("small", 0).state_dict().keys()
+    before = weights.stat().st_mtime_ns
+    assert train_zoo.list_weights(SimpleNamespace(name="small", runs=there, device="cpu"), 1.0).stat().st_mtime_ns == before
+
+
 def test_figures_are_drawn_in_both_palettes(train_zoo, load, small, tmp_path, monkeypatch):
     from recallkit.display.chart_theme import PAGE, PAPER
 
