@@ -14,7 +14,10 @@ FILES = [*python_files("recallkit"), *python_files("kernels"), *python_files("ex
 USERS_OWN = ROOT / "recallkit" / "models" / "user.py"
 """Runs the file that the user named on the command line, and nothing else."""
 
-STARTS_PROCESSES = {ROOT / "recallkit" / name for name in ("doctor/checks.py", "doctor/machine.py", "counting/index_check.py")}
+STARTS_PROCESSES = {
+    *(ROOT / "recallkit" / name for name in ("doctor/checks.py", "doctor/machine.py", "counting/index_check.py")),
+    ROOT / "examples" / "train_zoo.py",
+}
 """Each starts this very interpreter, or a system's own program, by a fixed list of words, without a shell."""
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "subprocess", "pty", "jinja2", "yaml"}

@@ -126,7 +126,7 @@ def assert_labels(folder: Path, rows: list[tuple]) -> None:
         assert found == list(column), name
 
 
-EVERY = [pytest.param(1, id="whole", marks=pytest.mark.slow), pytest.param(16, id="sixteenth")]
+EVERY = [pytest.param(1, id="whole", marks=pytest.mark.slow), pytest.param(32, id="thirty-second")]
 
 
 @pytest.fixture(scope="module", params=EVERY)
