@@ -127,7 +127,7 @@ def ours(folder: Path, num_resamples: int = 2000) -> Split:
     gap = attribute_gap(folder / "tokens.parquet", files[0], files[1:], num_resamples=num_resamples).gap
     split: Split = {}
     for row in gap.iter_rows(named=True):
-        if row["source"] != "ALL" and row["slice"] != "all" and row["tokens"]:
+        if row["source"] != "ALL" and row["slice"] in ("ar_hit", "other") and row["tokens"]:
             reference = row["nll_reference"] * row["tokens"]
             sums = split.setdefault((row["source"], row["slice"] == "ar_hit"), (row["tokens"], [reference]))[1]
             sums.append(row["nll_model"] * row["tokens"])
