@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recallkit.attribution.bootstrap import ratio_of_squares
+from recallkit.ragged import run_starts
 
 if TYPE_CHECKING:
     from recallkit.attribution.sums import Sums
@@ -64,13 +65,23 @@ class ClusterSizes:
     def _close(self, entries: list[np.ndarray]) -> None:
         cluster, source, code, tokens = entries
         num_codes, num_sources = len(self._unions), len(self._clusters)
-        pairs, pair = np.unique(cluster * num_sources + source, return_inverse=True)
+        pairs, pair = _distinct(cluster * num_sources + source)
         by_code = np.bincount(pair * num_codes + code, weights=tokens, minlength=len(pairs) * num_codes)
         sizes = by_code.reshape(len(pairs), num_codes) @ self._unions
         of_source = pairs % num_sources
-        for total, power in zip(self._powers, (1, 2, 4), strict=True):
-            total += _sum_by_source(sizes**power, of_source, num_sources)
+        squares = np.square(sizes)
+        for total, powers in zip(self._powers, (sizes, squares, np.square(squares)), strict=True):
+            total += _sum_by_source(powers, of_source, num_sources)
         self._clusters += _sum_by_source(sizes > 0, of_source, num_sources)
+
+
+def _distinct(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct keys (n,), ascending, and the place of each key among them; of keys in order, as most are, without sorting."""
+    if (keys[1:] < keys[:-1]).any():
+        distinct, places = np.unique(keys, return_inverse=True)
+        return distinct, places
+    starts = run_starts(keys)
+    return keys[starts], np.repeat(np.arange(len(starts)), np.diff(starts, append=len(keys)))
 
 
 def _sum_by_source(values: np.ndarray, source: np.ndarray, num_sources: int) -> np.ndarray:

@@ -249,7 +249,8 @@ class _Worker:
 
     def _values_within(self, labels: pa.Table, name: str, low: int, high: int) -> np.ndarray:
         """A column's values. Raises UserError if one is outside low..high: damage that leaves the file readable."""
-        values = _values(labels[name].fill_null(0))  # of a token that is not repeated, no distance
+        column = labels[name]
+        values = _values(column.fill_null(0) if column.null_count else column)  # of a token that is not repeated, no distance
         if values.size and (values.min() < low or values.max() > high):
             raise UserError(f"damaged (column {name} is not within {low}..{high})", where=self._tokens.path, remedy=_SLICE_AGAIN)
         return values
