@@ -45,6 +45,11 @@ class LabelledTokens:
         """Predictions in a whole sequence: positions are 1..seq_len."""
         return int(self.manifest["seq_len"])
 
+    @property
+    def vocab_size(self) -> int:
+        """Size of the vocabulary that the ids are of."""
+        return int((self.manifest.get("tokenizer") or {}).get("vocab_size", MOST))
+
     def check_copies_known(self, slices: Sequence[Slice], *, clean: bool) -> None:
         """Raises UserError if slices, or that the text be `clean`, need a column `in_training` of which nothing is known."""
         is_needed = clean or any("in_training" in slice_.columns for slice_ in slices)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recallkit.attribution.bootstrap import ratio_of_squares
-from recallkit.ragged import run_starts
+from recallkit.attribution.sums import join_sums
+from recallkit.attribution.sums_kernels import add_sizes, close_cluster
 
 if TYPE_CHECKING:
     from recallkit.attribution.sums import Sums
@@ -34,61 +35,37 @@ def group_numbers(num_clusters: int) -> np.ndarray:
 class ClusterSizes:
     """How many clusters have tokens in each of K rows, and how unequal they are: K unions of k codes, by source.
 
-    Entries come in order of clusters, so that all but the last cluster of a batch are whole (`in_order`; otherwise none is
-    until the end).
+    Entries come in order of clusters, so that a cluster is whole when the next one begins (`in_order`; otherwise none is until the end).
     """
 
     def __init__(self, unions: np.ndarray, num_sources: int = 1, *, in_order: bool = True) -> None:
         """`unions`: (k, K) of 0 and 1."""
-        self._unions, self._in_order = unions.astype(np.float64), in_order
-        self._powers = np.zeros((3, num_sources, unions.shape[1]))  # sums of sizes, of their squares, of their fourth powers
-        self._clusters = np.zeros((num_sources, unions.shape[1]), np.int64)
-        self._open: list[np.ndarray] = [np.zeros(0, np.int64)] * 4
+        code, self._rows = np.nonzero(unions)
+        self._bounds = np.searchsorted(code, np.arange(len(unions) + 1))
+        self._powers = np.zeros((4, num_sources, unions.shape[1]))  # sums of 1, of sizes, of their squares, of their fourth powers
+        self._open = np.zeros((num_sources, unions.shape[1]))
+        self._cluster = -1
+        self._waiting: list[Sums] | None = None if in_order else []
 
     def add(self, sums: Sums) -> None:
         """Adds a batch."""
-        entries = [sums.cluster.astype(np.int64), sums.source.astype(np.int64), sums.code.astype(np.int64), sums.tokens.astype(np.int64)]
-        entries = [np.concatenate(pair) for pair in zip(self._open, entries, strict=True)]
-        is_open = entries[0] == entries[0].max(initial=-1) if self._in_order else np.ones(len(entries[0]), bool)
-        self._open = [column[is_open] for column in entries]
-        self._close([column[~is_open] for column in entries])
+        if self._waiting is None:
+            self._add(sums)
+        else:
+            self._waiting.append(sums)
 
     def finish(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """When every batch was added: the clusters of each row, int64 (s, K), their effective number and degrees of freedom, float64.
 
         See `bootstrap.effective_number` and `bootstrap.freedom_of`.
         """
-        self._close(self._open)
-        sizes, squares, fourths = self._powers
-        return self._clusters, ratio_of_squares(sizes, squares), ratio_of_squares(squares, fourths) - 1.0
+        if self._waiting:
+            every = join_sums(self._waiting)
+            self._add(every.at(np.argsort(every.cluster, kind="stable")))
+        close_cluster(self._open, self._powers)
+        number, sizes, squares, fourths = self._powers
+        return number.astype(np.int64), ratio_of_squares(sizes, squares), ratio_of_squares(squares, fourths) - 1.0
 
-    def _close(self, entries: list[np.ndarray]) -> None:
-        cluster, source, code, tokens = entries
-        num_codes, num_sources = len(self._unions), len(self._clusters)
-        pairs, pair = _distinct(cluster * num_sources + source)
-        by_code = np.bincount(pair * num_codes + code, weights=tokens, minlength=len(pairs) * num_codes)
-        sizes = by_code.reshape(len(pairs), num_codes) @ self._unions
-        of_source = pairs % num_sources
-        squares = np.square(sizes)
-        for total, powers in zip(self._powers, (sizes, squares, np.square(squares)), strict=True):
-            total += _sum_by_source(powers, of_source, num_sources)
-        self._clusters += _sum_by_source(sizes > 0, of_source, num_sources)
-
-
-def _distinct(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct keys (n,), ascending, and the place of each key among them; of keys in order, as most are, without sorting."""
-    if (keys[1:] < keys[:-1]).any():
-        distinct, places = np.unique(keys, return_inverse=True)
-        return distinct, places
-    starts = run_starts(keys)
-    return keys[starts], np.repeat(np.arange(len(starts)), np.diff(starts, append=len(keys)))
-
-
-def _sum_by_source(values: np.ndarray, source: np.ndarray, num_sources: int) -> np.ndarray:
-    """Sums (s, K) of rows of `values` (p, K) by their `source` (p,); of true values, their number."""
-    total: np.ndarray = np.zeros((num_sources, values.shape[1]), np.int64 if values.dtype == bool else np.float64)
-    if num_sources == 1:
-        total[0] = values.sum(axis=0)
-        return total
-    np.add.at(total, source, values)
-    return total
+    def _add(self, sums: Sums) -> None:
+        entries = (sums.cluster, sums.source, sums.code, sums.tokens)
+        self._cluster = add_sizes(*entries, self._bounds, self._rows, self._cluster, self._open, self._powers)

@@ -28,7 +28,7 @@ from recallkit.attribution.breakdowns import (
 )
 from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
 from recallkit.attribution.clusters import MOST_GROUPS, ClusterSizes, group_numbers
-from recallkit.attribution.sums import Codes, GroupSums, Sums, gaps_of, join_sums, renumber, sum_rows
+from recallkit.attribution.sums import Codes, GroupSums, Runs, Sums, gaps_of, join_sums, recode, renumber, values_of
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import NEW_TOKEN, context_kinds, members
@@ -139,28 +139,28 @@ class _Worker:
 
     def reduce(self, start: int, stop: int) -> tuple[list[str], dict[str, Sums]]:
         """The names of the sources in rows [start, stop), and the sums of each breakdown, whose sources are indices of names."""
-        labels, nlls = self._read(start, stop)
+        labels, values = self._read(start, stop)
         source = labels["source"].chunk(0)
         cluster = source.indices.to_numpy() if self._cluster == "source" else _values(labels[self._cluster])
         codes = self._codes(labels, start)
         if self._clean:  # here, because whether a token is new depends on the tokens that are left out, too
             is_kept = _values(labels[_IN_TRAINING]) == 0
             codes = {name: part.among(is_kept) for name, part in codes.items()}
-        sums = dict(zip(codes, sum_rows(list(codes.values()), cluster, source.indices.to_numpy(), nlls), strict=True))
-        for score, nll in zip(self._scores, sums["counts"].nlls, strict=True):
+        runs = Runs(cluster, source.indices.to_numpy())
+        sums = {name: runs.sum_codes(part, values) for name, part in codes.items()}
+        for score, nll in zip(self._scores, sums["counts"].values.T[1:], strict=True):
             if not np.isfinite(nll).all():  # a sum is finite only if every NLL in it is
                 raise _not_finite(score)
-        token_codes = self._cuts.token_codes
-        standard = replace(sums["counts"], code=token_codes[sums["counts"].code])
-        first = self._sum_first(labels, codes["counts"], cluster, nlls, start)
-        ahead = NUM_TOKEN_CODES + len(self._slices) - AR_HIT
-        control = [replace(found, code=token_codes[found.code] + ahead) for found in first]  # the last two codes of `slice_breakdown`
-        sums[_SLICES] = join_sums([standard, *([sums.pop(_GIVEN)] if _GIVEN in sums else []), *control])
-        sums |= dict(zip([FIRST], first, strict=False))
+        token_codes, ahead = self._cuts.token_codes, NUM_TOKEN_CODES + len(self._slices) - AR_HIT
+        in_slices = [recode(sums["counts"], token_codes, NUM_TOKEN_CODES), *([sums.pop(_GIVEN)] if _GIVEN in sums else [])]
+        if (first := self._sum_first(labels, codes["counts"], runs, values, start)) is not None:
+            sums[FIRST] = first
+            in_slices.append(recode(first, token_codes + ahead, ahead + NUM_TOKEN_CODES))  # the last two codes of `slice_breakdown`
+        sums[_SLICES] = join_sums(in_slices)
         return source.dictionary.to_pylist(), sums
 
-    def _read(self, start: int, stop: int) -> tuple[pa.Table, list[np.ndarray]]:
-        """The labels of rows [start, stop), `source` as one array of codes, and the NLLs under each model, without a copy."""
+    def _read(self, start: int, stop: int) -> tuple[pa.Table, np.ndarray]:
+        """The labels of rows [start, stop), `source` as one array of codes, and what is added up of them (see `values_of`)."""
         import pyarrow as pa
 
         labels = self._labels.read(start, stop).unify_dictionaries()
@@ -169,13 +169,16 @@ class _Worker:
                 raise UserError(f"column {name} misses values", where=self._tokens.path, remedy=_SLICE_AGAIN)
         source = _one_array(labels["source"])
         source = source if pa.types.is_dictionary(source.type) else source.dictionary_encode()
+        return labels.set_column(labels.schema.get_field_index("source"), "source", source), self._read_values(start, stop)
+
+    def _read_values(self, start: int, stop: int) -> np.ndarray:
         nlls = []
         for score, reader in zip(self._scores, self._nlls, strict=True):
             nll = reader.read(start, stop)["nll"]
             if nll.null_count:
                 raise _not_finite(score)
             nlls.append(_values(nll))
-        return labels.set_column(labels.schema.get_field_index("source"), "source", source), nlls
+        return values_of(nlls)
 
     def _codes(self, labels: pa.Table, start: int) -> dict[str, Codes]:
         """The code of each token in each breakdown, and in the requested slices, those that it is in."""
@@ -203,22 +206,19 @@ class _Worker:
         order = np.argsort(np.concatenate(rows), kind="stable")
         return Codes(codes[order] + NUM_TOKEN_CODES, NUM_TOKEN_CODES + len(rows), np.concatenate(rows)[order])
 
-    def _sum_first(self, labels: pa.Table, counts: Codes, cluster: np.ndarray, nlls: Sequence[np.ndarray], start: int) -> list[Sums]:
-        """The NLLs at the first occurrence of each repeated token's bigram, added up in the cluster and source of the token; [] if none is.
+    def _sum_first(self, labels: pa.Table, counts: Codes, runs: Runs, values: np.ndarray, start: int) -> Sums | None:
+        """The NLLs at the first occurrence of each repeated token's bigram, added up in the run of the token; None if none is repeated.
 
         The codes are those of training counts, as in `counts`. A first occurrence counts even where it is in the training text itself.
         """
-        is_repeated = self._cuts.token_codes[counts.code] != NOT_REPEATED
+        is_repeated = (self._cuts.token_codes != NOT_REPEATED)[counts.code]
         code, rows = counts.code[is_repeated], np.flatnonzero(is_repeated) if counts.rows is None else counts.rows[is_repeated]
         if not rows.size:
-            return []
+            return None
         context, inside = self._in_context(labels, start)
-        first = self._first_occurrences(context)[inside + rows]
         if inside:
-            before = (_values(reader.read(start - inside, start)["nll"]) for reader in self._nlls)
-            nlls = [np.concatenate(pair) for pair in zip(before, nlls, strict=True)]
-        source = labels["source"].chunk(0).indices.to_numpy()
-        return sum_rows([Codes(code, counts.num_codes)], cluster[rows], source[rows], [nll[first] for nll in nlls])
+            values = np.concatenate([self._read_values(start - inside, start), values])
+        return runs.sum_codes(Codes(code, counts.num_codes, rows), values, self._first_occurrences(context)[inside + rows])
 
     def _first_occurrences(self, context: pa.Table) -> np.ndarray:
         """The row of `context` in which the bigram of each token occurs first in its sequence."""
@@ -232,7 +232,8 @@ class _Worker:
     def _new_tokens(self, labels: pa.Table, start: int) -> np.ndarray:
         """Which rows, from `start` on, have a token that is new in its context."""
         context, inside = self._in_context(labels, start)
-        return new_tokens(*(_values(context[name]) for name in ("sequence", "prev_token", "token", "repeated")))[inside:]
+        prev_token, token = (self._values_within(context, name, 0, self._tokens.vocab_size - 1) for name in ("prev_token", "token"))
+        return new_tokens(_values(context["sequence"]), prev_token, token, _values(context["repeated"]))[inside:]
 
     def _in_context(self, labels: pa.Table, start: int) -> tuple[pa.Table, int]:
         """The rows from `start` on, preceded by those of their first sequence that come before, and the number of these.
@@ -314,23 +315,23 @@ class _Collector:
     def _grouped(self, sums: Sums) -> Sums:
         """The same entries with groups in place of clusters."""
         if self._groups is None:
-            return Sums(sums.code, sums.cluster % MOST_GROUPS, sums.source, sums.tokens, sums.nlls)
+            return replace(sums, cluster=sums.cluster % MOST_GROUPS)
         if sums.cluster.size and not 0 <= sums.cluster.min() <= sums.cluster.max() < len(self._groups):
             raise UserError("damaged (documents or sequences are not in order)", where=self._path, remedy=_SLICE_AGAIN)
         return renumber(sums, cluster=self._groups)
 
     def _by_source(self, sums: Sums, places: np.ndarray, num_sources: int) -> tuple[Totals, ClusterSums]:
         """Totals of every source, and sums by group of the largest; `places` (t,) are their indices."""
-        num_places, (num_codes, _) = int(places.max()) + 1, self._slice_unions.shape
-        every = GroupSums(1, num_sources, num_codes, len(sums.nlls))
+        num_places, (num_codes, _), num_nlls = int(places.max()) + 1, self._slice_unions.shape, sums.values.shape[1] - 1
+        every = GroupSums(1, num_sources, num_codes, num_nlls)
         every.add(replace(sums, cluster=np.zeros_like(sums.cluster)))
         tokens, nlls = every.rows(self._slice_unions)
         totals = Totals(_with_all(tokens[0]), _with_all(nlls[:, 0]))
         placed = renumber(sums, source=places)
-        groups = GroupSums(self._num_groups, num_places, num_codes, len(sums.nlls))
+        groups = GroupSums(self._num_groups, num_places, num_codes, num_nlls)
         groups.add(self._grouped(placed))
         tokens, nlls = groups.rows(self._slice_unions)
-        sizes = [ClusterSizes(self._slice_unions, number) for number in (1, num_places)]
+        sizes = [ClusterSizes(self._slice_unions, number, in_order=False) for number in (1, num_places)]  # batch by batch, code by code
         for size, entries in zip(sizes, (replace(placed, source=np.zeros_like(placed.source)), placed), strict=True):
             size.add(entries)
         numbers = (np.vstack(parts) for parts in zip(*(size.finish() for size in sizes), strict=True))

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recallkit.attribution.sums_kernels import add_entries
+from recallkit.attribution.sums_kernels import add_entries, sum_entries
 from recallkit.ragged import run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_BLOCK = 1 << 15
-"""Rows summed at a time: the temporaries stay in the processor's cache."""
-_SPARSE = 4
-"""Where there are more than this many combinations of cluster and code per row, those that occur are looked up, not all counted."""
+_EVERY = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,59 +39,51 @@ class Sums:
     code: np.ndarray  # (e,)
     cluster: np.ndarray  # (e,)
     source: np.ndarray  # (e,)
-    tokens: np.ndarray  # (e,)
-    nlls: np.ndarray  # (v, e) float64, sums in nats: of the reference and of each model
+    values: np.ndarray  # (e, 1 + v) float64: tokens, and their NLLs in nats, of the reference first
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The number of tokens of each entry, float64 (e,)."""
+        return self.values[:, 0]
+
+    def at(self, entries: np.ndarray) -> Sums:
+        """These entries, by their numbers or as bool (e,)."""
+        return Sums(*(getattr(self, field.name)[entries] for field in fields(self)))
 
 
-def sum_rows(breakdowns: Sequence[Codes], cluster: np.ndarray, source: np.ndarray, nlls: Sequence[np.ndarray]) -> list[Sums]:
-    """The sums of a batch of rows by each breakdown; `cluster` and `source` (rows,), `nlls` v arrays (rows,).
-
-    Rows of a cluster are contiguous, and so are sources, document by document, so that runs of both are few. An entry is one run in
-    one block of rows.
-    """
-    found: list[list[Sums]] = [[] for _ in breakdowns]
-    for start in range(0, len(cluster), _BLOCK):
-        at = slice(start, start + _BLOCK)
-        block = [nll[at].astype(np.float64) for nll in nlls]
-        runs = _Runs(cluster[at], source[at])
-        for sums, codes in zip(found, breakdowns, strict=True):
-            sums.append(runs.sum_codes(codes, start, block))
-    return [join_sums(sums) for sums in found]
+def values_of(nlls: Sequence[np.ndarray]) -> np.ndarray:
+    """What is added up of each row, (rows, 1 + v): 1, and its NLLs, of v arrays (rows,)."""
+    return np.stack([np.ones_like(nlls[0]), *nlls], axis=1)
 
 
-class _Runs:
-    """A block of rows divided into runs of the same cluster and source."""
+class Runs:
+    """A batch of rows divided into runs of the same cluster and source; these are few, since rows of a document are contiguous."""
 
     def __init__(self, cluster: np.ndarray, source: np.ndarray) -> None:
+        """`cluster` and `source` (rows,)."""
         starts = run_starts(cluster, source)
         self._cluster, self._source = cluster[starts], source[starts]
-        self._run = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(cluster)))
+        self._run = np.repeat(np.arange(len(starts), dtype=np.int32), np.diff(starts, append=len(cluster)))
 
-    def sum_codes(self, codes: Codes, start: int, nlls: Sequence[np.ndarray]) -> Sums:
-        """The sums of the block, whose first row is `start`."""
-        if codes.rows is None:
-            run, code, picked = self._run, codes.code[start : start + len(self._run)], list(nlls)
-        else:
-            first, last = np.searchsorted(codes.rows, [start, start + len(self._run)])
-            within = codes.rows[first:last] - start
-            run, code, picked = self._run[within], codes.code[first:last], [nll[within] for nll in nlls]
-        entry = run * codes.num_codes
-        entry += code
-        if len(self._cluster) * codes.num_codes <= _SPARSE * len(self._run):
-            tokens = np.bincount(entry)
-            occur = np.flatnonzero(tokens)
-            tokens = tokens[occur]
-            sums = [np.bincount(entry, weights=nll)[occur] for nll in picked]
-        else:
-            occur, entry, tokens = np.unique(entry, return_inverse=True, return_counts=True)
-            sums = [np.bincount(entry, weights=nll, minlength=len(occur)) for nll in picked]
-        run = occur // codes.num_codes
-        return Sums(occur % codes.num_codes, self._cluster[run], self._source[run], tokens, np.stack(sums))
+    def sum_codes(self, codes: Codes, values: np.ndarray, places: np.ndarray | None = None) -> Sums:
+        """The sums of the n rows that have a code, an entry for each run and code that occur.
+
+        `places` (n,): the rows of `values` (., 1 + v) that are added up; their own where None.
+        """
+        run = self._run if codes.rows is None else self._run[codes.rows]
+        places = codes.rows if places is None else places
+        run, code, sums = sum_entries(run, codes.code, codes.num_codes, _EVERY if places is None else places, values)
+        return Sums(code, self._cluster[run], self._source[run], sums)
+
+
+def recode(sums: Sums, code: np.ndarray, num_codes: int) -> Sums:
+    """The same sums by the coarser code `code[c]` of each code c."""
+    return Runs(sums.cluster, sums.source).sum_codes(Codes(code[sums.code], num_codes), sums.values)
 
 
 def join_sums(parts: Sequence[Sums]) -> Sums:
     """The entries of all parts, concatenated."""
-    return Sums(*(np.concatenate([getattr(part, field.name) for part in parts], axis=-1) for field in fields(Sums)))
+    return Sums(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Sums)))
 
 
 def renumber(sums: Sums, *, cluster: np.ndarray | None = None, source: np.ndarray | None = None) -> Sums:
@@ -113,7 +102,7 @@ class GroupSums:
     def add(self, sums: Sums) -> None:
         """Adds a batch, whose clusters are numbers of groups and whose sources are below `num_sources`."""
         entry = np.ravel_multi_index((sums.cluster, sums.source, sums.code), self._shape)
-        add_entries(self._sums, entry, sums.tokens, sums.nlls)
+        add_entries(self._sums, entry, sums.values)
 
     def rows(self, unions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tokens (g, s, K) and NLLs (v, g, s, K) of rows, each of which is made of some codes: `unions` (k, K)."""

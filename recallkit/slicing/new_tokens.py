@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recallkit.ragged import run_starts
+from recallkit.jit import njit
 
 
 def new_tokens(sequence: np.ndarray, prev_token: np.ndarray, token: np.ndarray, repeated: np.ndarray) -> np.ndarray:
@@ -13,18 +13,19 @@ def new_tokens(sequence: np.ndarray, prev_token: np.ndarray, token: np.ndarray, 
     Rows are those of `tokens.parquet`, sorted, beginning with the first of a sequence: its `prev_token` is the sequence's first id.
     A token that completes a `repeated` bigram is not new, so that only the others are looked up.
     """
-    candidates = np.flatnonzero(~repeated)
-    ids, places = token[candidates].astype(np.intp), np.arange(len(candidates), dtype=np.int32)
-    starts = run_starts(sequence)
-    contexts = prev_token[starts]
-    bounds = np.append(np.searchsorted(candidates, starts), len(candidates)).tolist()
-    # Positions are written by id from last to first, so that the first one remains; nothing is cleared between sequences,
-    # since each writes all ids that it looks up.
-    first_place = np.empty(int(max(ids.max(initial=0), contexts.max(initial=0))) + 1, np.int32)
     found = np.zeros(len(token), bool)
-    for context, begin, end in zip(contexts.tolist(), bounds, bounds[1:], strict=False):
-        own, own_places = ids[begin:end], places[begin:end]
-        first_place[own[::-1]] = own_places[::-1]
-        first_place[context] = -1
-        found[candidates[begin:end]] = first_place[own] == own_places
+    _mark_new(sequence, prev_token, token, repeated, np.full(int(max(token.max(initial=0), prev_token.max(initial=0))) + 1, -1), found)
     return found
+
+
+@njit(cache=True, nogil=True)
+def _mark_new(sequence, prev_token, token, repeated, latest, found):  # type: ignore[no-untyped-def]
+    """Fills `found`. `latest[id]` is the first row of the last sequence in which an id was looked up, -1 before."""
+    start = -1
+    for row in range(len(token)):
+        if start < 0 or sequence[row] != sequence[start]:
+            start = row
+            latest[prev_token[row]] = start
+        if not repeated[row]:
+            found[row] = latest[token[row]] != start
+            latest[token[row]] = start

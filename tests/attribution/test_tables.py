@@ -662,7 +662,16 @@ def test_a_file_damaged_behind_a_good_footer_is_named(tmp_path, damaged):
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("train_count", 2**52), ("train_count", -1), ("position", 0), ("position", 65), ("match_length", -1), ("match_length", 65)],
+    [
+        ("train_count", 2**52),
+        ("train_count", -1),
+        ("position", 0),
+        ("position", 65),
+        ("match_length", -1),
+        ("match_length", 65),
+        ("token", -1),
+        ("prev_token", -7),
+    ],
 )
 def test_labels_that_cannot_be_are_refused_as_damaged(tmp_path, column, value):
     corpus = small_corpus(tmp_path)
