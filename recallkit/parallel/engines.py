@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from recallkit.parallel.job import Done, Job
 
 
-def work(job: Job, items: Sequence[Any], *, engine: str = "local", workers: int = 1, address: str | None = None) -> Iterator[Done]:
+def work(job: Job, items: Sequence[Any], *, engine: str = "local", workers: int = 1, address: str | None = None) -> Generator[Done]:
     """Runs items with the chosen engine: `local` in this process or in several, `ray` on the cluster at `address`.
 
     Raises UserError for what a worker raised, and if workers keep dying.
@@ -26,7 +26,7 @@ def work(job: Job, items: Sequence[Any], *, engine: str = "local", workers: int 
     return work_here(job, items)
 
 
-def work_here(job: Job, items: Sequence[Any]) -> Iterator[Done]:
+def work_here(job: Job, items: Sequence[Any]) -> Generator[Done]:
     """Runs items in this process."""
     if items:
         yield from job.open().run(items)

@@ -23,7 +23,7 @@ from recallkit.errors import UserError
 from recallkit.parallel.job import Done, WorkerSlot, make_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
     from multiprocessing.context import SpawnContext
 
     from recallkit.parallel.job import Job, Runner
@@ -32,7 +32,7 @@ _MOST_DEATHS = 3
 """Deaths in a row, with no item finished in between: the next process would die as well."""
 
 
-def work_in_processes(job: Job, items: Sequence[Any], num_workers: int) -> Iterator[Done]:
+def work_in_processes(job: Job, items: Sequence[Any], num_workers: int) -> Generator[Done]:
     """Runs items in `num_workers` processes.
 
     Raises UserError for what a process raised, and if processes keep dying.

@@ -17,7 +17,7 @@ from recallkit.errors import UserError
 from recallkit.parallel.job import WorkerSlot, make_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from recallkit.parallel.job import Done, Job, Runner
 
@@ -42,7 +42,7 @@ class _Actor:
             return error
 
 
-def work_on_cluster(job: Job, items: Sequence[Any], num_workers: int, address: str | None = None) -> Iterator[Done]:
+def work_on_cluster(job: Job, items: Sequence[Any], num_workers: int, address: str | None = None) -> Generator[Done]:
     """Runs items on `num_workers` actors.
 
     `address` is that of a running cluster (`auto`, `ray://host:10001`); if it is None, Ray starts a cluster on this machine.

@@ -6,6 +6,7 @@ sequences, and how sequences longer than the model's context are read.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -284,20 +285,35 @@ def _score_parts(
 ) -> None:
     """Scores the `wanted` parts that do not exist yet."""
     from recallkit.parallel.engines import work
-    from recallkit.scoring.scores import part_rows
 
     there = journal.parts.done()
     missing = [number for number in wanted if number not in there]
+    before = done = _num_kept(job)
     if missing:
-        journal.note_resumed(len(there), "parts")
-    before = done = sum(part_rows(journal.parts.path(number)) for number in there)
+        journal.note_resumed(done, "tokens")
     progress = console.progress(f"scoring {job.request.spec}", total=num_rows)
-    with timings.stage("scoring", of=job.request.spec, resumed=bool(there)) as stage, progress as show:
-        show(done)
-        for part in work(job, missing, engine=options.engine, workers=options.workers, address=options.address):
-            done += part.num_tokens
-            show(done)
-        stage.amounts["tokens"] = done - before
+    with timings.stage("scoring", of=job.request.spec, resumed=done > 0) as stage:
+        try:
+            working = work(job, missing, engine=options.engine, workers=options.workers, address=options.address)
+            with progress as show, contextlib.closing(working):
+                show(done)
+                for part in working:
+                    done += part.num_tokens
+                    show(done)
+        except KeyboardInterrupt:
+            console.note(f"{job.request.spec}: {_num_kept(job):,} of {num_rows:,} tokens are kept")
+            raise
+        stage.amounts["tokens"] = _num_kept(job) - before
+
+
+def _num_kept(job: ScoringJob) -> int:
+    """The predicted tokens whose scores are on disk, of parts that are complete or begun."""
+    from recallkit.scoring.begun_parts import tokens_saved
+    from recallkit.scoring.scores import part_rows
+
+    there = job.parts.done()
+    begun = (tokens_saved(job.parts.begun_path(number)) for number in range(job.reader().num_parts()) if number not in there)
+    return sum(part_rows(job.parts.path(number)) for number in there) + sum(begun)
 
 
 def _join(job: ScoringJob, num_parts: int, result: Result, sequences: Mapping[str, Any], timings: Timings) -> dict[str, Any]:

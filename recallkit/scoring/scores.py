@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import CarryingModel, ScoringModel
 
 SEQUENCES_PER_PART = 32
-"""Sequences scored between two commits: a kill costs at most a few times this much work. A divisor of the row group's size."""
+"""Sequences whose scores are a file of their own until all are joined. A divisor of the row group's size."""
 
 _SLICE_AGAIN = "delete it and slice again"
 
@@ -128,18 +128,42 @@ class BatchLimit:
         self.notify(f"{name}: out of memory with {num_sequences:,} x {length:,} tokens, retrying with half of them")
 
 
-def score_sequences(model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, limit: BatchLimit, window: ContextWindow) -> SequenceScores:
-    """Scores sequences (sequence i is `ids[offsets[i]:offsets[i + 1]]`) in their order.
+class BatchedScores:
+    """Sequences (sequence i is `ids[offsets[i]:offsets[i + 1]]`) that are scored batch by batch.
 
-    Raises UserError if a single sequence exceeds the device's memory or the model's context.
+    `scores` are those of the first `num_done` batches. Raises UserError if a sequence exceeds the model's context.
     """
-    windows = _windows(model, offsets, window)
-    total = len(ids) - len(offsets) + 1
-    argmax, rank, context = np.empty((3, total), np.int32)
-    scores = SequenceScores(np.empty(total, np.float32), argmax, rank, context, np.ones(total, bool))
-    for chosen in _batches(windows.stops - windows.starts - 1, limit.batch_tokens, window):
-        _score_batch(model, ids, windows, chosen, limit, window, scores)
-    return scores
+
+    def __init__(self, model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, limit: BatchLimit, window: ContextWindow) -> None:
+        self._model, self._ids, self._limit, self._window = model, ids, limit, window
+        self._windows = _windows(model, offsets, window)
+        lengths = self._windows.stops - self._windows.starts - 1
+        self._batches = list(_batches(lengths, limit.batch_tokens, window))
+        self._ends = np.cumsum([lengths[chosen].sum() for chosen in self._batches])
+        total = len(ids) - len(offsets) + 1
+        argmax, rank, context = np.zeros((3, total), np.int32)
+        self.scores = SequenceScores(np.zeros(total, np.float32), argmax, rank, context, np.ones(total, bool))
+        self.num_done = 0
+
+    @property
+    def share_done(self) -> float:
+        """The share of what the model reads that it has read."""
+        return float(self._ends[self.num_done - 1] / self._ends[-1]) if self.num_done else 0.0
+
+    def run(self) -> Iterator[None]:
+        """Scores what is not done, pausing after each batch. Raises UserError if a single sequence exceeds the device's memory."""
+        for chosen in self._batches[self.num_done :]:
+            _score_batch(self._model, self._ids, self._windows, chosen, self._limit, self._window, self.scores)
+            self.num_done += 1
+            yield
+
+
+def score_sequences(model: ScoringModel, ids: np.ndarray, offsets: np.ndarray, limit: BatchLimit, window: ContextWindow) -> SequenceScores:
+    """The scores of sequences, in their order, as `BatchedScores` makes them, and with its errors."""
+    batched = BatchedScores(model, ids, offsets, limit, window)
+    for _ in batched.run():
+        pass
+    return batched.scores
 
 
 @dataclass(frozen=True, slots=True)

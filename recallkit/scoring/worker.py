@@ -15,7 +15,8 @@ from recallkit.errors import UserError
 from recallkit.parallel.job import Done
 from recallkit.scoring import scores
 from recallkit.scoring.alignment import align
-from recallkit.scoring.scores import BatchLimit, ContextWindow, SequenceReader
+from recallkit.scoring.begun_parts import saving
+from recallkit.scoring.scores import BatchedScores, BatchLimit, ContextWindow, SequenceReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -103,24 +104,41 @@ class Scorer:
         return self.job.batch_tokens or self.model.batch_tokens(min(length for length in at_once if length))
 
     def run(self, numbers: Sequence[int]) -> Iterator[Done]:
-        """Scores parts; reports the predicted tokens of each as soon as its file is complete."""
+        """Scores parts; reports the predicted tokens of each batch, and each part as soon as its file is complete."""
         reader = self.job.reader()
         with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
             reading = [ahead.submit(self._read, reader, number) for number in numbers[:1]]
-            writing: Future[int] | None = None
+            writing: Future[None] | None = None
             for place in range(len(numbers)):
                 part = reading.pop().result()
                 reading += [ahead.submit(self._read, reader, number) for number in numbers[place + 1 : place + 2]]
-                scored = self._score(part)
-                if writing is not None:
-                    yield Done(writing.result())
-                writing = behind.submit(self._write, part, scored)
+                batched = self._batched(part)
+                yield from self._score_batches(part, batched)
+                before, writing = writing, behind.submit(self._write, part, self._aligned(part, batched.scores))
+                if before is not None:
+                    before.result()
+                    yield Done(0)
             if writing is not None:
-                yield Done(writing.result())
+                writing.result()
+                yield Done(0)
 
     def score_sequences(self, ids: np.ndarray, offsets: np.ndarray) -> SequenceScores:
         """Scores of a few sequences of the slices."""
-        return self._score(self._translated(0, 0, ids, offsets))
+        part = self._translated(0, 0, ids, offsets)
+        batched = self._batched(part)
+        for _ in batched.run():
+            pass
+        return self._aligned(part, batched.scores)
+
+    def _score_batches(self, part: _Part, batched: BatchedScores) -> Iterator[Done]:
+        """Scores a part, saving what is done from time to time; reports the tokens of each batch."""
+        num_tokens = int(part.offsets[-1]) - len(part.offsets) + 1
+        with saving(self.job.parts.begun_path(part.number), batched, num_tokens) as saver:
+            reported = saver.tokens_done
+            for _ in batched.run():
+                yield Done(saver.tokens_done - reported, is_whole=False)
+                reported = saver.tokens_done
+                saver.save_if_due()
 
     def _read(self, reader: SequenceReader, number: int) -> _Part:
         first, ids, offsets = reader.read(number)
@@ -130,19 +148,20 @@ class Scorer:
         translation = self.translator.translate(ids, offsets) if self.translator is not None else None
         return _Part(number, first, offsets, ids, translation)
 
-    def _score(self, part: _Part) -> SequenceScores:
-        if part.translation is None:
-            scored = scores.score_sequences(self.model, part.ids, part.offsets, self.limit, self.job.window)
-        else:
-            own = scores.score_sequences(self.model, part.translation.ids, part.translation.offsets, self.limit, self.job.window)
-            scored = align(part.translation, own)
+    def _batched(self, part: _Part) -> BatchedScores:
+        read = part if part.translation is None else part.translation
+        return BatchedScores(self.model, read.ids, read.offsets, self.limit, self.job.window)
+
+    def _aligned(self, part: _Part, scored: SequenceScores) -> SequenceScores:
+        """The scores of the slices' tokens, from those of what the model read."""
+        scored = scored if part.translation is None else align(part.translation, scored)
         scores.check_finite(self.job.request.spec, scored.nll, part.first, part.offsets)
         return scored
 
-    def _write(self, part: _Part, scored: SequenceScores) -> int:
+    def _write(self, part: _Part, scored: SequenceScores) -> None:
         facts = {} if part.translation is None else asdict(part.translation.counts)
         scores.write_part(self.job.parts.path(part.number), part.first, part.offsets, scored, facts)
-        return len(scored.nll)
+        self.job.parts.begun_path(part.number).unlink(missing_ok=True)
 
 
 def _open_translator(job: ScoringJob) -> Translator | None:

@@ -171,13 +171,18 @@ class Parts:
         """The file of part `index`."""
         return self.folder / f"part-{self.mark}-{index:06d}"
 
+    def begun_path(self, index: int) -> Path:
+        """The file of what is done of part `index`, where parts are saved before they are complete."""
+        return self.folder / f"begun-{self.mark}-{index:06d}"
+
     def done(self) -> set[int]:
         """The numbers of the complete parts."""
         return {int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"part-{self.mark}-*")}
 
     def begun(self) -> bool:
-        """Whether there is work that could be lost: a complete part, or the journal of an incomplete one."""
-        return bool(self.done()) or any(self.folder.glob(f".part-{self.mark}-*{artifacts.PARTIAL}/{_STATE}"))
+        """Whether there is work that could be lost: a complete part, or the file or the journal of an incomplete one."""
+        patterns = (f"part-{self.mark}-*", f"begun-{self.mark}-*", f".part-{self.mark}-*{artifacts.PARTIAL}/{_STATE}")
+        return any(path for pattern in patterns for path in self.folder.glob(pattern))
 
     def begun_state(self, index: int) -> dict[str, Any]:
         """The state of the journal of an incomplete part; empty if there is none that can be read."""

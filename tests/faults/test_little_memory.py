@@ -7,7 +7,7 @@ import errno
 import resource
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -46,21 +46,22 @@ class LittleMemory:
         from recallkit.scoring import scores
 
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)  # tensors are given back at once: what is refused does not depend on luck
-        scored, waiting = scores.score_sequences, [None] * self.parts
+        run, waiting = scores.BatchedScores.run, [None] * self.parts
 
-        def limited(*arguments: object) -> object:
+        def limited(batched: scores.BatchedScores) -> Iterator[None]:
             if waiting:
                 waiting.pop()
-                return scored(*arguments)
+                yield from run(batched)
+                return
             time.sleep(0.5)  # threads that read ahead and write behind are done: the limit is for scoring
             limit = used() + self.megabytes * 1_000_000
             resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
             try:
-                return scored(*arguments)
+                yield from run(batched)
             finally:
                 resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-        scores.score_sequences = limited
+        scores.BatchedScores.run = limited
 
 
 @pytest.fixture(scope="module")

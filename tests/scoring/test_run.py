@@ -118,17 +118,41 @@ def test_two_threads_write_the_same_bytes(whole, small_slices, tiny_model, tmp_p
     assert only_scores(slices) == whole
 
 
-def test_interrupted_scoring_goes_on_to_the_same_bytes(whole, small_slices, tiny_model, tmp_path, monkeypatch):
-    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
-    original, calls = scores.score_sequences, []
+def interrupting_batches(monkeypatch, *numbers):
+    """Interrupts the program in batches of these numbers, from 1; returns the batches so far, as the calls that score them."""
+    original, calls = scores._score_batch, []
 
     def failing(*arguments):
         calls.append(arguments)
-        if len(calls) in (4, 9, 11):
+        if len(calls) in numbers:
             raise KeyboardInterrupt
         return original(*arguments)
 
-    monkeypatch.setattr(scores, "score_sequences", failing)
+    monkeypatch.setattr(scores, "_score_batch", failing)
+    return calls
+
+
+def test_a_part_that_is_begun_goes_on_where_it_was_interrupted(small_slices, tiny_model, tmp_path, monkeypatch, capsys):
+    """One part, a sequence a batch: what was scored is kept, told, and not scored again."""
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
+    one_by_one = replace(SETTLED, batch_tokens=1)
+    at_once = scoring.score(model, copy_of(small_slices, tmp_path / "at-once"), one_by_one)
+
+    calls = interrupting_batches(monkeypatch, 4, 7)
+    for kept in (3, 5):
+        with pytest.raises(KeyboardInterrupt):
+            scoring.score(model, slices, one_by_one)
+        said = capsys.readouterr().err.splitlines()
+        assert said[-1].endswith(f"{kept * 64:,} of {at_once['num_rows']:,} tokens are kept")
+    assert "resuming after 192 tokens of an interrupted run" in "".join(said)
+    assert scoring.score(model, slices, one_by_one) == at_once
+    assert len(calls) == 2 + artifacts.read_manifest(slices / "sequences.parquet")["num_sequences"]
+    assert only_scores(slices) == only_scores(tmp_path / "at-once" / slices.name)
+
+
+def test_interrupted_scoring_goes_on_to_the_same_bytes(whole, small_slices, tiny_model, tmp_path, monkeypatch):
+    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
+    calls = interrupting_batches(monkeypatch, 4, 9, 11)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             scoring.score(model, slices, SETTLED)
