@@ -22,10 +22,10 @@ def commit_often() -> None:
     from recallkit.counting import bigrams
     from recallkit.mqar import run as mqar
     from recallkit.profiling import run as profiling
-    from recallkit.scoring import scores
+    from recallkit.scoring import begun_parts, scores
     from recallkit.text import sequences, tokenizers
 
-    bigrams.SECONDS_PER_CHUNK = profiling.SECONDS_PER_COMMIT = 0.0
+    bigrams.SECONDS_PER_CHUNK = profiling.SECONDS_PER_COMMIT = begun_parts.SECONDS_BETWEEN_SAVES = 0.0
     tokenizers._BATCH_CHARACTERS = 20_000
     scores.SEQUENCES_PER_PART = mqar.SAMPLES_PER_PART = 2
     sequences.SEQUENCES_PER_ROW_GROUP = scores.SEQUENCES_PER_ROW_GROUP = 16

@@ -21,7 +21,7 @@ COMMANDS = {
     "count": ["--limit-tokens", 30_000],
     "slice": [],
     "profile": ["--boundary", "document"],
-    "score": [],
+    "score": ["--batch-tokens", 64],
     "eval-recall": [],
     "mqar": [],
 }
@@ -30,13 +30,13 @@ COMMANDS = {
 
 def kept(folder: Path) -> set[tuple[str, int]]:
     """What is kept of unfinished work: parts, and the number of commits in a state."""
-    found = {(path.name, 0) for path in folder.rglob(".*.partial/part-*")}
+    found = {(path.name, 0) for kind in ("part", "begun") for path in folder.rglob(f".*.partial/{kind}-*")}
     for path in folder.rglob("state.json"):
         try:
             found.add((path.parent.name, json.loads(path.read_text())["num_parts"]))
         except OSError:  # it has just ended
             continue
-    return {(name, number) for name, number in found if number or name.startswith("part-")}
+    return {(name, number) for name, number in found if number or name.startswith(("part-", "begun-"))}
 
 
 def amounts(folder: Path) -> dict[str, int]:
