@@ -42,7 +42,7 @@ def bench(
     """Time this machine: operations beside PyTorch's and public kernels, and scoring, prefill and generation of the zoo's models."""
     from recallkit.bench import run
     from recallkit.bench.view import print_bench
-    from recallkit.display import console
+    from recallkit.display.progress import progress
     from recallkit.models.torch_model import choose_device, choose_dtype
 
     chosen, folder = choose_device(device), opt.path(out)
@@ -50,7 +50,7 @@ def bench(
     precision = run.usual_dtype(chosen) if dtype is None else choose_dtype(dtype)
     if folder is not None:
         run.make_folder(folder)
-    with console.progress("measuring", total=run.num_steps(options, chosen, precision), unit="measured") as tell:
+    with progress("measuring", total=run.num_steps(options, chosen, precision), unit="measured") as tell:
         results = run.bench(options, chosen, precision, tell)
     files = [] if folder is None else run.write_results(results, folder)
     return Outcome(

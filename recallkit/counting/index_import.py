@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.counting.table import counts_result
 from recallkit.display import console
+from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.storage.journal import Journal
 from recallkit.storage.timings import Timings
@@ -79,7 +80,7 @@ def _count(this: _Import, parts: PartsJournal) -> CountedStream:
 
     stream = this.index.stream(this.boundary, this.text.end_token_id)
     counting = bigrams.Counting(stream.end_token_id, this.text.vocab_size, this.boundary)
-    with Journal(parts.parts.path(0), {}, force=True) as journal, console.progress("counting", total=this.index.num_ids) as show:
+    with Journal(parts.parts.path(0), {}, force=True) as journal, progress("counting", total=this.index.num_ids) as show:
         state = bigrams.counting_state(journal)
         if state is not None:
             parts.note_resumed(state.num_tokens, "tokens")

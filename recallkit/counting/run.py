@@ -16,6 +16,7 @@ from recallkit.counting.bigrams import CountedShardRange, CountedStream
 from recallkit.counting.sorted_runs import RunFiles
 from recallkit.counting.table import counts_result, open_counts
 from recallkit.display import console
+from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
 from recallkit.parallel.engines import work
 from recallkit.storage import artifacts
@@ -212,8 +213,8 @@ def _count_shard_ranges(
     before = done = sum(_tokens_there(job.parts, number) for number in range(len(shard_ranges)))
     journal.note_resumed(before, "tokens")
     job = job if options.engine == "local" and options.workers == 1 else job.for_others()
-    progress = console.progress("counting", total=limit)
-    with timings.stage("counting", resumed=bool(before)) as stage, progress as show:
+    telling = progress("counting", total=limit)
+    with timings.stage("counting", resumed=bool(before)) as stage, telling as show:
         missing, counted = _divide(job.parts, shard_ranges, limit, options.workers)
         while missing:
             for word in work(job, missing, engine=options.engine, workers=options.workers, address=options.address):

@@ -1,37 +1,28 @@
-"""What people see: results on stdout, progress and notes on stderr, tables that fit 80 columns.
+"""What people see: results on stdout, notes on stderr, tables that fit 80 columns.
 
-Progress bars appear on a terminal only, so that logs and pipes stay clean. With `--log-json` (events.py) stderr carries
-events instead.
+With `--log-json` (events.py) stderr carries events instead.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 import re
 import sys
-import time
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from recallkit import events
 from recallkit.display.tables import Struck
 from recallkit.errors import printable
 from recallkit.events import note as note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from rich.console import Console
 
     from recallkit.display.tables import Table
-
-
-SECONDS_BETWEEN_EVENTS = 10.0
-"""Seconds between progress events in a log."""
 
 
 @cache
@@ -67,73 +58,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, list):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@contextlib.contextmanager
-def progress(description: str, *, total: int | None = None, unit: str = "tokens") -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, with the rate: yields a function to be called with how much is done.
-
-    If stderr carries events, one every ten seconds ($RECALLKIT_LOG_SECONDS).
-    """
-    if events.are_on():
-        yield _ProgressEvents(description, total, unit)
-        return
-    if not stderr().is_terminal:
-        yield lambda _: None
-        return
-    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        def render(self, task: Any) -> Text:
-            rate = task.finished_speed or task.speed
-            return Text(f"{abbreviate(task.completed)} {unit}" + (f"  {abbreviate(rate)}/s" if rate else ""))
-
-    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), Rate(), TimeElapsedColumn(), TimeRemainingColumn()]
-    with Progress(*columns, console=stderr(), transient=True) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda done: bar.update(task, completed=done)
-
-
-class _ProgressEvents:
-    """Emits an event from time to time with how much is done."""
-
-    def __init__(self, description: str, total: int | None, unit: str) -> None:
-        self.description, self.total, self.unit = description, total, unit
-        self.seconds = _seconds_between_events()
-        self.begun = time.monotonic()
-        self.due = self.begun + self.seconds
-        self.first: int | None = None
-
-    def __call__(self, done: int) -> None:
-        """`done` of `total`. What the first call reports may be an earlier run's work, and is in no rate."""
-        now = time.monotonic()
-        if self.first is None:
-            self.first, self.begun = (done, now) if now - self.begun < 1e-3 else (0, self.begun)
-        if now < self.due:
-            return
-        self.due = now + self.seconds
-        rate = max(0, done - self.first) / (now - self.begun) if now > self.begun else None
-        left = None if self.total is None or not rate else max(0, self.total - done) / rate
-        of = "" if self.total is None else f" of {self.total:,}"
-        facts: dict[str, Any] = {
-            "task": self.description,
-            "done": done,
-            "total": self.total,
-            "unit": self.unit,
-            "rate": rate,
-            "eta_seconds": left,
-        }
-        events.emit("progress", f"{self.description}: {done:,}{of} {self.unit}", **facts)
-
-
-def _seconds_between_events() -> float:
-    """$RECALLKIT_LOG_SECONDS if it is a number from 0 on, else 10."""
-    try:
-        seconds = float(os.environ.get("RECALLKIT_LOG_SECONDS", ""))
-    except ValueError:
-        return SECONDS_BETWEEN_EVENTS
-    return seconds if seconds >= 0 else SECONDS_BETWEEN_EVENTS
 
 
 def abbreviate(number: float) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import console
+from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
 from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, report_completed
 from recallkit.storage import artifacts
@@ -217,8 +217,8 @@ def _make_parts(
 
     parts, there = journal.parts, journal.parts.done()
     journal.note_resumed(len(there), "parts")
-    progress = console.progress(f"{asked.spec}, {task.pairs} pairs", total=num_samples, unit="sequences")
-    with timings.stage("asking", of=f"{asked.spec}, {task.pairs} pairs", resumed=bool(there)) as stage, progress as show:
+    telling = progress(f"{asked.spec}, {task.pairs} pairs", total=num_samples, unit="sequences")
+    with timings.stage("asking", of=f"{asked.spec}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
         for number in range(num_parts):
             samples = range(number * SAMPLES_PER_PART, min(num_samples, (number + 1) * SAMPLES_PER_PART))
             if number not in there:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import config
 from recallkit.counting.table import CountsTable, open_counts
 from recallkit.display import console
+from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount, note_threshold
 from recallkit.storage import artifacts
@@ -120,7 +121,7 @@ def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS)
     sums = ProfileSums(manifest["seq_len"], options.x_min)
     mask = token_mask(load_slices_tokenizer(slices, manifest["tokenizer"]), words)
     timings = Timings()
-    with timings.stage("profiling") as stage, console.progress("profiling", total=manifest["num_rows"]) as show:
+    with timings.stage("profiling") as stage, progress("profiling", total=manifest["num_rows"]) as show:
         for rows in labelled_rows(path, mask, show):
             try:
                 sums.add(rows)
@@ -186,7 +187,7 @@ def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal
         state = PackingState.from_json(journal.state["packing"])
         sums.restore(journal.part(journal.num_parts - 1), journal.state["sums"])
         journal.note_resumed(sums.num_tokens, "tokens")
-    with console.progress("profiling", total=opened.options.limit_tokens) as show:
+    with progress("profiling", total=opened.options.limit_tokens) as show:
         blocks = pack_sequences(
             opened.encoded(state.position),
             end_token_id=opened.tokenizer.end_token_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from recallkit.display import console
+from recallkit.display.progress import progress
 from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, report_completed
 from recallkit.recall.tasks import OWN, TASKS, load_rows
 from recallkit.storage import artifacts
@@ -149,8 +149,8 @@ def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Re
     with result.parts(batch_size=options.batch_size) as journal:
         there = len(journal.parts.done())
         journal.note_resumed(there, "batches")
-        timings, progress = Timings(), console.progress(f"{task}: {evaluated.spec}", total=len(documents), unit="prompts")
-        with timings.stage("evaluating", of=f"{evaluated.spec}, {task}", resumed=bool(there)) as stage, progress as show:
+        timings, telling = Timings(), progress(f"{task}: {evaluated.spec}", total=len(documents), unit="prompts")
+        with timings.stage("evaluating", of=f"{evaluated.spec}, {task}", resumed=bool(there)) as stage, telling as show:
             recalls = _run(evaluated.as_lm_eval_model(journal.parts, show), documents, evaluated.spec, lm_eval_folder, options, task)
             if not there:
                 stage.amounts["prompts"] = len(documents)

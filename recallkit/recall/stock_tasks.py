@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import console
+from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
 from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, report_completed
 from recallkit.storage import artifacts
@@ -69,7 +69,7 @@ class StockPlan:
 
         from recallkit.recall.lm_eval_run import run_tasks, write_results
 
-        with result.parts(batch_size=self.options.batch_size) as journal, console.progress(f"{task}: {model}", unit="requests") as show:
+        with result.parts(batch_size=self.options.batch_size) as journal, progress(f"{task}: {model}", unit="requests") as show:
             lm = self.models[model].as_lm_eval_model(journal.parts, show)
             results = run_tasks(lm, self.tasks[task], model=model, limit=self.options.limit)
             write_results(results, self.out / "lm-eval", model)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
+from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
 from recallkit.models.kinds import kind_of
 from recallkit.models.protocol import ModelRequest
@@ -291,11 +292,11 @@ def _score_parts(
     before = done = _num_kept(job)
     if missing:
         journal.note_resumed(done, "tokens")
-    progress = console.progress(f"scoring {job.request.spec}", total=num_rows)
+    telling = progress(f"scoring {job.request.spec}", total=num_rows)
     with timings.stage("scoring", of=job.request.spec, resumed=done > 0) as stage:
         try:
             working = work(job, missing, engine=options.engine, workers=options.workers, address=options.address)
-            with progress as show, contextlib.closing(working):
+            with telling as show, contextlib.closing(working):
                 show(done)
                 for part in working:
                     done += part.num_tokens

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import config
 from recallkit.counting.table import open_counts
 from recallkit.display import console
+from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount, note_threshold
 from recallkit.storage import artifacts, schemas
@@ -80,7 +81,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
     with result.journal() as journal, timings.stage("tokenising", before=journal.seconds_before) as stage:
         state = sequences.PackingState.from_json(journal.state) if journal.resumed else sequences.PackingState()
         journal.note_resumed(state.num_predictions, "tokens")
-        with opened.reading(journal), console.progress("tokenising", total=opened.options.limit_tokens) as show:
+        with opened.reading(journal), progress("tokenising", total=opened.options.limit_tokens) as show:
             blocks = sequences.pack_sequences(
                 opened.encoded(state.position),
                 end_token_id=opened.tokenizer.end_token_id,
@@ -134,7 +135,7 @@ def _make_labels(
         found = {"num_bytes": None if num_bytes is None else num_bytes.rows()}
         return {**facts, **found, "in_training": None if copies is None else copies.summary()}
 
-    with timings.stage("labelling") as stage, console.progress("labelling", total=sequences["num_rows"]) as show:
+    with timings.stage("labelling") as stage, progress("labelling", total=sequences["num_rows"]) as show:
         tables = labels.label_sequences(
             out / "sequences.parquet", table, threshold.max_count, num_bytes=num_bytes, copies=copies, progress=show
         )

@@ -15,6 +15,7 @@ import pytest
 
 from recallkit import cli, events
 from recallkit.display import console
+from recallkit.display.progress import progress
 from tests.conftest import made_up_texts, write_jsonl
 
 ALWAYS = ["time", "level", "event", "command", "pid", "message"]
@@ -87,7 +88,7 @@ def test_fields_never_replace_what_every_event_has(log):
 
 def test_progress_is_told_now_and_then_with_rate_and_rest(log, monkeypatch):
     monkeypatch.setenv("RECALLKIT_LOG_SECONDS", "0.2")
-    with console.progress("scoring x", total=1000, unit="tokens") as show:
+    with progress("scoring x", total=1000, unit="tokens") as show:
         show(500)  # what an earlier run did
         for done in range(500, 600, 5):
             time.sleep(0.025)
@@ -104,7 +105,7 @@ def test_progress_is_told_now_and_then_with_rate_and_rest(log, monkeypatch):
 @pytest.mark.parametrize("given", ["", "soon", "-1", "nan"])
 def test_progress_that_is_soon_done_is_not_told(log, monkeypatch, given):
     monkeypatch.setenv("RECALLKIT_LOG_SECONDS", given)
-    with console.progress("x") as show:
+    with progress("x") as show:
         for done in range(1000):
             show(done)
     assert log() == []

@@ -1,0 +1,77 @@
+"""Progress of long work: what a log and a terminal say, how fast it is, how long it will take."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from recallkit.display import progress as module
+from recallkit.display.progress import one_after_another, progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only the test moves: `clock(s)` lets s seconds pass."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    return passes
+
+
+def test_a_log_has_a_line_every_half_minute(clock, capsys):
+    with progress("scoring x", total=1000) as show:
+        show(100)  # what an earlier run did
+        for done in range(200, 1001, 100):
+            clock(12.5)
+            show(done)
+    assert capsys.readouterr().err.splitlines() == [
+        "recallkit: scoring x: 400 of 1,000 tokens, 8/s, 1 min 15 s left",
+        "recallkit: scoring x: 700 of 1,000 tokens, 8/s, 37.5 s left",
+        "recallkit: scoring x: 1,000 of 1,000 tokens, 8/s, 0.00 s left",
+    ]
+
+
+def test_without_a_total_or_anything_done_nothing_is_invented(clock, capsys):
+    with progress("counting") as show:
+        clock(31)
+        show(0)
+        clock(31)
+        show(6200)
+    assert capsys.readouterr().err.splitlines() == [
+        "recallkit: counting: 0 tokens",
+        "recallkit: counting: 6,200 tokens, 100/s",
+    ]
+
+
+def test_one_of_several_says_which(clock, capsys):
+    for name in one_after_another(["a", "b"]):
+        with progress(f"scoring {name}") as show:
+            clock(30)
+            show(0)
+    for name in one_after_another(["c"]):
+        with progress(f"scoring {name}") as show:
+            clock(30)
+            show(0)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix("recallkit: scoring ") for line in said] == ["a (1 of 2): 0 tokens", "b (2 of 2): 0 tokens", "c: 0 tokens"]
+
+
+def test_on_a_terminal_the_remaining_time_stays_however_long_a_batch_takes(clock, monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+    monkeypatch.setattr(module, "stderr", lambda: screen)
+    with progress("scoring x", total=100_000) as show:
+        clock(10)
+        show(1000)
+        clock(3600)
+        screen.file.seek(screen.file.truncate(0))
+        show(1000)
+        time.sleep(0.3)  # it is drawn ten times a second
+    drawn = screen.file.getvalue()
+    assert "1k/100k tokens  0.277/s" in drawn
+    assert "99 h 16 min left" in drawn
