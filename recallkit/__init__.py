@@ -13,11 +13,17 @@ scores import this package, too.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from recallkit.config import VERSION as __version__  # noqa: N811 - the name that Python expects
 from recallkit.errors import UserError
+
+if "OMP_WAIT_POLICY" not in os.environ:
+    # How often OpenMP's threads, torch's among them, look for work before they sleep; read when torch is imported. Their own 300,000
+    # times keep a core busy that other programs need: scoring then takes three times as much CPU time (tests/benchmarks/waiting.py).
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
     from recallkit.attribution.comparison import Comparison

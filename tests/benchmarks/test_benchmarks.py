@@ -32,6 +32,7 @@ SMALLEST = {
     "scale": "--tokens 200000 --megabytes 1 --repeats 1 --text {code}",
     "scoring": "--models llama --repeats 1 --tokens 128 --seq-len 64 --no-scan",
     "slicing": "--repeats 1 --only labels",
+    "waiting": "--tokens 1000 --repeats 1 --busy 1 --settings ours",
 }
 FOLDER = Path(__file__).parent
 
