@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from recallkit.mqar.tables import MqarFiles, MqarTables
     from recallkit.storage.journal import PartsJournal
 
-SAMPLES_PER_PART = 32
-"""Sequences that are saved at once: a kill costs at most this much work."""
-
-_CPU_BATCH_TOKENS = 4096
+CPU_BATCH_TOKENS = 4096
 """Ids of a batch of a torch model on CPU: fixed, since a probe's result would depend on the machine's other work."""
 
 
@@ -195,43 +192,45 @@ def _make(asked: MqarModel, pairs: int, result: Result, options: MqarOptions) ->
     """Makes the two tables of one model and one number of pairs."""
     from recallkit.mqar.tables import MqarFiles, join_parts
 
-    with result.parts(batch_tokens=options.batch_tokens) as journal:
-        num_parts = -(-options.samples // SAMPLES_PER_PART)
+    with result.parts(batch_tokens=options.batch_tokens, part="batch") as journal:
         batch_tokens = journal.parts.settle("batch_tokens", lambda: options.batch_tokens or _choose_batch(asked.model, options.length))
+        size = max(1, int(batch_tokens) // (len(asked.vocabulary.prefix) + options.length))
+        parts = [range(first, min(first + size, options.samples)) for first in range(0, options.samples, size)]
         timings = Timings()
-        _make_parts(asked, options.task(pairs), journal, num_parts, int(batch_tokens), options.samples, timings)
+        _make_parts(asked, options.task(pairs), journal, parts, int(batch_tokens), timings)
         facts = {**_asked(options), "pairs": pairs, "batch_tokens": batch_tokens, **_facts(asked)}
         manifest = {**result.stamp(), **facts}
         files = MqarFiles(result.path, *result.others)
-        join_parts([journal.parts.path(number) for number in range(num_parts)], pairs, files, manifest)
+        join_parts([journal.parts.path(number) for number in range(len(parts))], pairs, files, manifest)
         write_manifest(result.path.with_suffix(".json"), manifest, timings)
         journal.finish()
 
 
 def _make_parts(
-    asked: MqarModel, task: MqarTask, journal: PartsJournal, num_parts: int, batch_tokens: int, num_samples: int, timings: Timings
+    asked: MqarModel, task: MqarTask, journal: PartsJournal, parts: Sequence[range], batch_tokens: int, timings: Timings
 ) -> None:
-    """Makes the parts that do not exist yet, one after the other."""
+    """Makes the parts that do not exist yet, each a batch of samples, one after the other."""
     from recallkit.mqar.sequences import ask, make_sequences
     from recallkit.mqar.tables import write_part
 
-    parts, there = journal.parts, journal.parts.done()
-    journal.note_resumed(len(there), "parts")
-    telling = progress(f"{asked.spec}, {task.pairs} pairs", total=num_samples, unit="sequences")
+    there = journal.parts.done()
+    done = sum(len(parts[number]) for number in there)
+    journal.note_resumed(done, "sequences")
+    telling = progress(f"{asked.spec}, {task.pairs} pairs", total=parts[-1].stop, unit="sequences")
     with timings.stage("asking", of=f"{asked.spec}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
-        for number in range(num_parts):
-            samples = range(number * SAMPLES_PER_PART, min(num_samples, (number + 1) * SAMPLES_PER_PART))
-            if number not in there:
-                made = make_sequences(task, asked.vocabulary, samples)
-                answers = ask(asked.model, asked.vocabulary, task, made, batch_tokens)
-                write_part(parts.path(number), samples, made.places, answers)
-                stage.amounts["sequences"] = stage.amounts.get("sequences", 0) + len(samples)
-            show(samples.stop)
+        show(done)
+        for number, samples in enumerate(parts):
+            if number in there:
+                continue
+            made = make_sequences(task, asked.vocabulary, samples)
+            write_part(journal.parts.path(number), samples, made.places, ask(asked.model, asked.vocabulary, task, made, batch_tokens))
+            stage.amounts["sequences"] = stage.amounts.get("sequences", 0) + len(samples)
+            show(done + stage.amounts["sequences"])
 
 
 def _choose_batch(model: ScoringModel, length: int) -> int:
     if str(getattr(model, "device", "")).startswith("cpu"):
-        return _CPU_BATCH_TOKENS
+        return CPU_BATCH_TOKENS
     return model.batch_tokens(length)
 
 

@@ -27,7 +27,7 @@ def commit_often() -> None:
 
     bigrams.SECONDS_PER_CHUNK = profiling.SECONDS_PER_COMMIT = begun_parts.SECONDS_BETWEEN_SAVES = 0.0
     tokenizers._BATCH_CHARACTERS = 20_000
-    scores.SEQUENCES_PER_PART = mqar.SAMPLES_PER_PART = 2
+    scores.SEQUENCES_PER_PART, mqar.CPU_BATCH_TOKENS = 2, 64
     sequences.SEQUENCES_PER_ROW_GROUP = scores.SEQUENCES_PER_ROW_GROUP = 16
 
 
