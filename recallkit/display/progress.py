@@ -40,12 +40,28 @@ def one_after_another(items: Sequence[_T]) -> Iterator[_T]:
 
 
 @contextlib.contextmanager
-def progress(description: str, *, total: int | None = None, unit: str = "tokens") -> Iterator[Callable[[int], None]]:
+def progress(
+    description: str, *, total: int | None = None, unit: str = "tokens", kept: Callable[[], int] | None = None
+) -> Iterator[Callable[[int], None]]:
     """A block of long work: yields a function to be called with how much is done, of `total` if that is known.
 
-    Rate and remaining time are of this run, from its beginning on, so that they are there however long a batch takes.
+    Rate and remaining time are of this run, from its beginning on, so that they are there however long a batch takes. If the work is
+    interrupted, a line says how much was done, or is `kept`, which is asked for then.
     """
     pace = _Pace(description + _which, total, unit)
+    try:
+        with _shown(pace) as show:
+            yield show
+    except KeyboardInterrupt:
+        if kept is not None:
+            pace.update(kept())
+        events.note(f"{pace.description}: {pace.amount()} {'done' if kept is None else 'kept'}")
+        raise
+
+
+@contextlib.contextmanager
+def _shown(pace: _Pace) -> Iterator[Callable[[int], None]]:
+    """A block whose progress is shown."""
     if events.are_on():
         yield _Every(SECONDS_BETWEEN_EVENTS, pace, _emit)
     elif not stderr().is_terminal:

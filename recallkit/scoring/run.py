@@ -292,18 +292,14 @@ def _score_parts(
     before = done = _num_kept(job)
     if missing:
         journal.note_resumed(done, "tokens")
-    telling = progress(f"scoring {job.request.spec}", total=num_rows)
+    telling = progress(f"scoring {job.request.spec}", total=num_rows, kept=lambda: _num_kept(job))
     with timings.stage("scoring", of=job.request.spec, resumed=done > 0) as stage:
-        try:
-            working = work(job, missing, engine=options.engine, workers=options.workers, address=options.address)
-            with telling as show, contextlib.closing(working):
+        working = work(job, missing, engine=options.engine, workers=options.workers, address=options.address)
+        with telling as show, contextlib.closing(working):
+            show(done)
+            for part in working:
+                done += part.num_tokens
                 show(done)
-                for part in working:
-                    done += part.num_tokens
-                    show(done)
-        except KeyboardInterrupt:
-            console.note(f"{job.request.spec}: {_num_kept(job):,} of {num_rows:,} tokens are kept")
-            raise
         stage.amounts["tokens"] = _num_kept(job) - before
 
 

@@ -62,6 +62,17 @@ def test_one_of_several_says_which(clock, capsys):
     assert [line.removeprefix("recallkit: scoring ") for line in said] == ["a (1 of 2): 0 tokens", "b (2 of 2): 0 tokens", "c: 0 tokens"]
 
 
+def test_an_interrupt_says_how_much_was_done_or_is_kept(capsys):
+    for kept in (None, lambda: 20):
+        with pytest.raises(KeyboardInterrupt), progress("scoring x", total=100, kept=kept) as show:
+            show(25)
+            raise KeyboardInterrupt
+    assert capsys.readouterr().err.splitlines() == [
+        "recallkit: scoring x: 25 of 100 tokens done",
+        "recallkit: scoring x: 20 of 100 tokens kept",
+    ]
+
+
 def test_on_a_terminal_the_remaining_time_stays_however_long_a_batch_takes(clock, monkeypatch):
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
     monkeypatch.setattr(module, "stderr", lambda: screen)

@@ -143,7 +143,7 @@ def test_a_part_that_is_begun_goes_on_where_it_was_interrupted(small_slices, tin
         with pytest.raises(KeyboardInterrupt):
             scoring.score(model, slices, one_by_one)
         said = capsys.readouterr().err.splitlines()
-        assert said[-1].endswith(f"{kept * 64:,} of {at_once['num_rows']:,} tokens are kept")
+        assert said[-1].endswith(f"{kept * 64:,} of {at_once['num_rows']:,} tokens kept")
     assert "resuming after 192 tokens of an interrupted run" in "".join(said)
     assert scoring.score(model, slices, one_by_one) == at_once
     assert len(calls) == 2 + artifacts.read_manifest(slices / "sequences.parquet")["num_sequences"]
