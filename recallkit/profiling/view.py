@@ -10,6 +10,7 @@ from recallkit.display.console import or_dash, percent, sparkline
 from recallkit.display.durations import print_timings
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
+from recallkit.slicing.threshold import common_warning
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.timings import read_timings
@@ -148,9 +149,11 @@ def _curves(tables: ProfileTables) -> dict[str, str]:
 def _caption(manifest: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     words = manifest["stop_words"]
     listed = {"ours": "our list", "nltk": "nltk's list", "none": "none", "file": "the given list"}[words["name"]]
-    return (
+    lines = (
         f"Bigrams: tokens in {manifest['seq_len']:,} that complete a bigram which stood in the sequence, bigrams with punctuation or "
-        f"a stop word ({listed}, {words['num_words']:,} words) left out. {what_is_rare(manifest)}\n"
+        f"a stop word ({listed}, {words['num_words']:,} words) left out. {what_is_rare(manifest)}",
         f"Intervals: {console.counted(whole['documents'], 'document')} resampled (effective number "
-        f"{whole['effective_documents']:,.1f}); none for effectively fewer than {MIN_CLUSTERS}."
+        f"{whole['effective_documents']:,.1f}); none for effectively fewer than {MIN_CLUSTERS}.",
+        common_warning(whole["ar_hit_share"], [], manifest["counts"]["num_tokens"]) if manifest["counts"] else None,
     )
+    return "\n".join(line for line in lines if line)

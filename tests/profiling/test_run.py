@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import polars as pl
@@ -302,6 +302,17 @@ def test_command_fits_80_columns(run: Callable, small_slices, tmp_path, monkeypa
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith(" Gutenberg (PG-19) ") for line in lines) == 2
     assert "…" not in written.getvalue()
+
+
+@pytest.mark.parametrize(("share", "warns"), [(0.16, True), (0.15, False)])
+def test_a_threshold_that_calls_common_bigrams_rare_is_warned_of(small_slices, tmp_path, share, warns):
+    from recallkit.profiling.view import profile_table
+
+    profile_slices(small_slices, tmp_path)
+    tables, manifest = read_profile(tmp_path), artifacts.read_manifest(tmp_path / "profile.parquet")
+    tables = replace(tables, profile=tables.profile.with_columns(ar_hit_share=pl.lit(share)))
+    last = profile_table(tables, manifest).caption.splitlines()[-1]
+    assert last.startswith("Warning: AR hits are 16.0 % of tokens") == warns
 
 
 def test_no_curve_is_drawn_of_no_distances(tmp_path):
