@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -104,6 +105,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> ForkServerContext:
     os.environ.setdefault("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))  # read when it is imported
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(SLOW_TO_IMPORT)
+    forkserver.ensure_running()  # now, for it inherits the signals that are blocked when it starts: workers start while interrupts are
     return context
 
 
