@@ -349,6 +349,18 @@ def _gated_linear_attention(setting: Setting) -> Iterator[Case]:
     return _recurrence(setting, "gated_linear_attention", make, lambda *given, impl: gated_linear_attention(*given, impl=impl)[0])
 
 
+def _delta_rule(setting: Setting) -> Iterator[Case]:
+    """With a decay of each key channel, which takes the most work."""
+    from recallkit.kernels.delta_rule.api import delta_rule
+
+    def make(rows: int, n: int, k: int) -> tuple[Tensor, ...]:
+        q, keys, v = _normals(setting, *((rows, 1, n, k),) * 3)
+        strength = torch.rand(rows, 1, n, device=setting.device)
+        return q, torch.nn.functional.normalize(keys, dim=-1), v, strength, _decays(setting, rows, 1, n, k)
+
+    return _recurrence(setting, "delta_rule", make, lambda *given, impl: delta_rule(*given, impl=impl)[0])
+
+
 def _rwkv5_attention(setting: Setting) -> Iterator[Case]:
     from recallkit.kernels.rwkv5.api import rwkv5_attention
 
@@ -371,6 +383,7 @@ OPERATIONS: dict[str, Callable[[Setting], Iterator[Case]]] = {
     "short_conv": _short_conv,
     "decayed_attention": _decayed_attention,
     "gated_linear_attention": _gated_linear_attention,
+    "delta_rule": _delta_rule,
     "rwkv4_attention": _rwkv4_attention,
     "rwkv5_attention": _rwkv5_attention,
 }

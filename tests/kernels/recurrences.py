@@ -105,8 +105,11 @@ class Recurrence:
         assert "torch, because it needs flash-linear-attention" in caplog.text
         assert "fla" not in sys.modules
 
-    def check_calls_of_the_library(self, monkeypatch: pytest.MonkeyPatch, kernel: Any, family: str) -> None:
-        """Given as the library documents it, to its chunked kernel or the recurrent one, traced and not, with a state and without."""
+    def check_calls_of_the_library(self, monkeypatch: pytest.MonkeyPatch, kernel: Any, family: str, missing: tuple[None, ...] = ()) -> None:
+        """Given as the library documents it, to its chunked kernel or the recurrent one, traced and not, with a state and without.
+
+        `missing`: what the kernel takes after the inputs and is not given.
+        """
         called = stand_in_for_the_library(monkeypatch)
         state = torch.randn(2, 2, 8, 12)
         with torch.inference_mode():
@@ -122,9 +125,9 @@ class Recurrence:
                     assert called.pop() == f"{kind}_{family}"
             self._check_traced(self.draw(2, 2, 5, 8, 12, torch.float32), state)
         given = self.draw(2, 2, 3, 8, 12, torch.float32)
-        scale = () if "bonus" in given else (0.5,)
+        scale = () if "r" in given else (0.5,)
         for start in (None, state):
-            torch.library.opcheck(kernel, (*given.values(), start, *scale))
+            torch.library.opcheck(kernel, (*given.values(), *missing, start, *scale))
         with torch.no_grad(), pytest.raises(ValueError, match="one type for all, not float32, float32, bfloat16"):
             self.attend(**given | {"v": given["v"].bfloat16()}, impl="triton")
         with pytest.raises(ValueError, match="no backward pass"):
@@ -192,6 +195,35 @@ def stand_in_for_the_library(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         assert u.shape == k.shape[2:]
         return recur(r, k, v, w, u, scale, initial_state)
 
+    def overwrite(q: Tensor, k: Tensor, v: Tensor, erase: Tensor, write: Tensor, decay: Tensor, scale: float, s: Tensor | None) -> Any:
+        assert q.shape == k.shape == erase.shape == write.shape
+        assert q.shape[:3] == v.shape[:3] == decay.shape[:3]
+        assert q.dtype == k.dtype == v.dtype
+        assert s is None or s.dtype == torch.float32
+        s, outputs = v.new_zeros(len(v), v.shape[2], k.shape[3], v.shape[3], dtype=torch.float32) if s is None else s, []
+        for i in range(q.shape[1]):
+            found = torch.einsum("bhk,bhkv->bhv", erase[:, i].float(), s)
+            s = decay[:, i, :, :, None].exp() * s + k[:, i, :, :, None].float() * v[:, i, :, None, :]
+            s = s + write[:, i, :, :, None].float() * found[:, :, None, :]
+            outputs.append(scale * (q[:, i, :, :, None] * s).sum(-2))
+        return torch.stack(outputs, 1).to(v.dtype), s
+
+    def delta_rule(q, k, v, *, beta, scale, initial_state, output_final_state, g=None):
+        assert output_final_state
+        g = torch.zeros_like(beta)[..., None] if g is None else g
+        erase = -beta[..., None] * g.exp() * k
+        wide = [x.float() for x in (q, k, beta[..., None] * v, erase, k)]
+        o, s = overwrite(*wide, g, scale, initial_state)
+        return o.to(v.dtype), s
+
+    def gated_delta_rule(q, k, v, *, g, **options):
+        assert g.shape == k.shape[:3]
+        return delta_rule(q, k, v, g=g[..., None], **options)
+
+    def kda(q, k, v, *, g, **options):
+        assert g.shape == k.shape
+        return delta_rule(q, k, v, g=g, **options)
+
     def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **options: Any) -> Any:
             called.append(name)
@@ -199,7 +231,7 @@ def stand_in_for_the_library(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return call
 
-    for function in (simple_gla, gla, rwkv6):
+    for function in (simple_gla, gla, rwkv6, delta_rule, gated_delta_rule, kda):
         names = [f"{kind}_{function.__name__}" for kind in ("chunk", "fused_recurrent")]
         module = types.SimpleNamespace(**{name: named(name, function) for name in names})
         monkeypatch.setitem(sys.modules, f"fla.ops.{function.__name__}", module)

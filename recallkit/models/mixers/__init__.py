@@ -25,6 +25,7 @@ MIXERS: dict[str, str] = {
     "linear_attention": "recallkit.models.mixers.linear_attention:LinearAttention",
     "retnet": "recallkit.models.mixers.retnet:RetNet",
     "gla": "recallkit.models.mixers.gla:GLA",
+    "delta_net": "recallkit.models.mixers.delta_net:DeltaNet",
     "gated_delta": "recallkit.models.mixers.gated_delta:GatedDelta",
     "rwkv4": "recallkit.models.mixers.rwkv4:RWKV4",
     "rwkv5": "recallkit.models.mixers.rwkv5:RWKV5",

@@ -84,6 +84,14 @@ def widened(u: Tensor) -> Tensor:
     return u.to(torch.promote_types(u.dtype, torch.float32))
 
 
+def head_widths(d_model: int, num_heads: int, key_factor: float, value_factor: float) -> tuple[int, int]:
+    """The widths of the keys and of the values of all heads, as shares of d. Raises ValueError where the heads do not divide them."""
+    key_width, value_width = int(d_model * key_factor), int(d_model * value_factor)
+    if num_heads < 1 or key_width < 1 or value_width < 1 or key_width % num_heads or value_width % num_heads:
+        raise ValueError(f"num_heads {num_heads} does not divide widths of {key_width} (keys) and {value_width} (values)")
+    return key_width, value_width
+
+
 def chunk_sizes(t: int, chunk: int) -> list[int]:
     """The lengths of the chunks, at most `chunk` each, of t tokens: 10 in chunks of 4 gives 4, 4, 2."""
     return [min(chunk, t - start) for start in range(0, t, chunk)]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from recallkit.kernels.gated_linear_attention.api import gated_linear_attention
-from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, head_widths, linear_flops, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,9 +39,7 @@ class GLA(Mixer):
         eps: float = 1e-5,
     ) -> None:
         super().__init__(d_model)
-        key_width, value_width = int(d_model * key_factor), int(d_model * value_factor)
-        if num_heads < 1 or key_width < 1 or value_width < 1 or key_width % num_heads or value_width % num_heads:
-            raise ValueError(f"num_heads {num_heads} does not divide widths of {key_width} (keys) and {value_width} (values)")
+        key_width, value_width = head_widths(d_model, num_heads, key_factor, value_factor)
         if gate_rank < 1 or temperature <= 0:
             raise ValueError(f"gate_rank {gate_rank} and temperature {temperature} must be positive")
         self.num_heads, self.key_dim, self.value_dim = num_heads, key_width // num_heads, value_width // num_heads

@@ -78,18 +78,23 @@ def gla(d, t):
     return layers + h * (tokens + pairs(t, 16) * (2 * k + 2 * v) + n * (2 * k * v + k))
 
 
-def gated_delta(d, t):
-    """Two heads of 6 or 12 keys (3/8 d) and twice as many values: 4 taps; lengths of q and k, a scale; strength, decay, gate."""
-    h, k, v = 2, 3 * d // 8, 3 * d // 4
-    layers = matrix(t, d, 2 * h * k + h * v) + 2 * matrix(t, d, h) + 2 * matrix(t, d, h * v)
-    tokens = (2 * 3 + 1) * k + SIGMOID + (1 + SOFTPLUS + 1 + 4) + (ROOT_MEAN_SQUARE + 1 + SILU + 1) * v
-    mixing = t * tokens
+def delta_net(d, t, k=None, v=None):
+    """Two heads of k keys and v values, d/2 of each: 4 taps; lengths of q and k, a scale; strengths."""
+    h, k, v = 2, k or d // 2, v or d // 2
+    layers = matrix(t, d, 2 * h * k + h * v) + matrix(t, d, h) + matrix(t, h * v, d)
+    mixing = t * ((2 * 3 + 1) * k + SIGMOID + (ROOT_MEAN_SQUARE + 1) * v)
     for size in sizes(t, 64):
-        # A decay; k.k, decayed and of a strength; q.k, decayed; the triangular system for values and keys; what is seen of the values.
-        mixing += size * (size + 1) // 2 * (1 + (2 * k + 2) + (2 * k + 1) + 2 * (k + v) + 2 * v)
-        # q and k decayed, values weighed by strength; S removed from values, read and written; S decayed.
-        mixing += size * (2 * k + v + 3 * 2 * k * v) + k * v
+        # Two decays; q.k and k.k, decayed; the triangular system for values and keys; what is seen of the values.
+        mixing += size * (size + 1) // 2 * (2 + 2 * (2 * k + 1) + 2 * (k + v) + 2 * v)
+        # k by strength and decay, it and q and k decayed, values by strength; S removed from values, read and written; S decayed.
+        mixing += size * (k + 3 * k + v + 3 * 2 * k * v) + k * v
     return layers + t * (2 * h * k + h * v) * (2 * 4 + SILU) + h * mixing
+
+
+def gated_delta(d, t):
+    """The same with keys of 3/8 d and twice as many values, a decay, and a gate."""
+    h, k, v = 2, 3 * d // 8, 3 * d // 4
+    return delta_net(d, t, k, v) + matrix(t, d, h) + matrix(t, d, h * v) + h * t * ((1 + SOFTPLUS + 1 + 4) + (SILU + 1) * v)
 
 
 def rwkv4(d, t):
@@ -167,6 +172,7 @@ COUNTED = [
     ),
     ("retnet", {"num_heads": 2}, retnet),
     ("gla", {"num_heads": 2, "gate_rank": 3}, gla),
+    ("delta_net", {"num_heads": 2}, delta_net),
     ("gated_delta", {"num_heads": 2}, gated_delta),
     ("rwkv4", {}, rwkv4),
     ("rwkv5", {"head_size": 8}, rwkv5),

@@ -95,6 +95,8 @@ def test_options_that_do_not_fit(options):
         ("retnet", {"num_heads": 2}, "simple_gla"),
         ("rwkv5", {"head_size": 8}, "rwkv6"),
         ("mamba2", {"head_dim": 8, "state": 6, "groups": 2}, "simple_gla"),
+        ("delta_net", {"num_heads": 2}, "delta_rule"),
+        ("gated_delta", {"num_heads": 2}, "gated_delta_rule"),
     ],
 )
 def test_recurrences_reach_the_kernels(kind, options, kernel, monkeypatch):

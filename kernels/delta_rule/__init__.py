@@ -1,0 +1,1 @@
+"""Linear attention that overwrites what its state has for a key."""
