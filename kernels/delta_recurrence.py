@@ -62,9 +62,9 @@ def _attend(v: Tensor, q: Tensor, erase: Tensor, log_decay: Tensor, *rest: Tenso
 
 
 def _weigh(q: Tensor, erase: Tensor, keys: Tensor, log_decay: Tensor) -> tuple[Tensor, ...]:
-    """Pair weights of q, which sees S_i, and of e, which sees S_{i-1}, (..., m, c, c); both decayed since the start, the keys until the end.
+    """Pair weights of q, which sees S_i, and of e, which sees S_{i-1}, (..., m, c, c); q and e decayed since the start, keys until the end.
 
-    q, erase: (..., c, k); keys (..., m, c, k); log_decay (..., c, k or 1). The last result is the decay of a chunk, (..., k or 1, 1).
+    q, erase: (..., c, k); keys (..., m, c, k); log_decay (..., c, k or 1). The last result is the decay over a chunk, (..., k or 1, 1).
     """
     a = log_decay.exp()
     if log_decay.shape[-1] == q.shape[-1]:

@@ -27,6 +27,7 @@ MIXERS: dict[str, str] = {
     "gla": "recallkit.models.mixers.gla:GLA",
     "delta_net": "recallkit.models.mixers.delta_net:DeltaNet",
     "gated_delta": "recallkit.models.mixers.gated_delta:GatedDelta",
+    "kda": "recallkit.models.mixers.kda:KDA",
     "rwkv4": "recallkit.models.mixers.rwkv4:RWKV4",
     "rwkv5": "recallkit.models.mixers.rwkv5:RWKV5",
     "mamba": "recallkit.models.mixers.mamba:Mamba",

@@ -97,6 +97,11 @@ def chunk_sizes(t: int, chunk: int) -> list[int]:
     return [min(chunk, t - start) for start in range(0, t, chunk)]
 
 
+def doublings(t: int, chunk: int) -> int:
+    """How often blocks of one token are doubled until they are a chunk of t tokens, see `kernels.linear_recurrence.weigh_pairs`."""
+    return (min(chunk, 1 << (t - 1).bit_length()) - 1).bit_length()
+
+
 def linear_flops(t: int, *layers: nn.Linear) -> int:
     """Operations of linear layers applied to each of t tokens: two for each weight, one for each bias."""
     return sum(t * layer.out_features * (2 * layer.in_features + (layer.bias is not None)) for layer in layers)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from recallkit.kernels.gated_linear_attention.api import gated_linear_attention
-from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, head_widths, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, doublings, head_widths, linear_flops, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,8 +86,7 @@ class GLA(Mixer):
 
         Each doubling of a block multiplies q or k of every token by decays, see `kernels.linear_recurrence.weigh_pairs`.
         """
-        doublings = (min(self.chunk, 1 << (t - 1).bit_length()) - 1).bit_length()
-        mixing = t * ((11 + doublings) * self.key_dim + 10 * self.value_dim + 4 * self.key_dim * self.value_dim)
+        mixing = t * ((11 + doublings(t, self.chunk)) * self.key_dim + 10 * self.value_dim + 4 * self.key_dim * self.value_dim)
         for size in chunk_sizes(t, self.chunk):
             mixing += size * (size + 1) // 2 * (2 * self.key_dim + 2 * self.value_dim)
             mixing += self.key_dim * (2 * self.value_dim + 1)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from recallkit.kernels.rwkv5.api import rwkv5_attention
-from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, doublings, linear_flops, widened
 from recallkit.models.mixers.rwkv4 import decay_rates, depth_of, initial_mix, previous_inputs
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ class RWKV5(Mixer):
 
         Each doubling of a block multiplies r or k of every token by a power of the decay, see `kernels.linear_recurrence.weigh_pairs`.
         """
-        halvings = (min(self.chunk, 1 << (t - 1).bit_length()) - 1).bit_length()
-        mixing = t * (25 + halvings + 4 * self.head_size + 4)
+        mixing = t * (25 + doublings(t, self.chunk) + 4 * self.head_size + 4)
         for size in chunk_sizes(t, self.chunk):
             mixing += size * (size + 1) // 2 * 4 + 2 * self.head_size
         return linear_flops(t, self.receptance, self.key, self.value, self.gate, self.out_proj) + self.d_model * mixing

@@ -78,16 +78,22 @@ def gla(d, t):
     return layers + h * (tokens + pairs(t, 16) * (2 * k + 2 * v) + n * (2 * k * v + k))
 
 
-def delta_net(d, t, k=None, v=None):
+def delta_net(d, t, k=None, v=None, by_channel=False):
     """Two heads of k keys and v values, d/2 of each: 4 taps; lengths of q and k, a scale; strengths."""
     h, k, v = 2, k or d // 2, v or d // 2
     layers = matrix(t, d, 2 * h * k + h * v) + matrix(t, d, h) + matrix(t, h * v, d)
     mixing = t * ((2 * 3 + 1) * k + SIGMOID + (ROOT_MEAN_SQUARE + 1) * v)
     for size in sizes(t, 64):
-        # Two decays; q.k and k.k, decayed; the triangular system for values and keys; what is seen of the values.
-        mixing += size * (size + 1) // 2 * (2 + 2 * (2 * k + 1) + 2 * (k + v) + 2 * v)
-        # k by strength and decay, it and q and k decayed, values by strength; S removed from values, read and written; S decayed.
-        mixing += size * (k + 3 * k + v + 3 * 2 * k * v) + k * v
+        # q.k and k.k; the triangular system for values and keys; what is seen of the values.
+        mixing += size * (size + 1) // 2 * (2 * 2 * k + 2 * (k + v) + 2 * v)
+        # Values by strength; S removed from values, read and written; S decayed.
+        mixing += size * (v + 3 * 2 * k * v) + k * v
+        if by_channel:
+            # A power, k by it and by the strength, q by it; a sum and two powers for each block, six doublings of q and e or of k.
+            mixing += size * k * (1 + 2 + 1 + 3 + 6 * 3 / 2)
+        else:
+            # Two decays of each pair, two pairs decayed; k by strength and decay, it and q and k decayed.
+            mixing += size * (size + 1) // 2 * (2 + 2) + size * (k + 3 * k)
     return layers + t * (2 * h * k + h * v) * (2 * 4 + SILU) + h * mixing
 
 
@@ -95,6 +101,13 @@ def gated_delta(d, t):
     """The same with keys of 3/8 d and twice as many values, a decay, and a gate."""
     h, k, v = 2, 3 * d // 8, 3 * d // 4
     return delta_net(d, t, k, v) + matrix(t, d, h) + matrix(t, d, h * v) + h * t * ((1 + SOFTPLUS + 1 + 4) + (SILU + 1) * v)
+
+
+def kda(d, t):
+    """DeltaNet's widths; decays of channels and gates of as many values by way of the values of one head; a softplus, a sigmoid."""
+    h, k, v = 2, d // 2, d // 2
+    layers = 2 * matrix(t, d, v) + matrix(t, v, h * k) + matrix(t, v, h * v, bias=True)
+    return delta_net(d, t, by_channel=True) + layers + h * t * (k * (1 + SOFTPLUS + 1) + v * (SIGMOID + 1))
 
 
 def rwkv4(d, t):
@@ -174,6 +187,7 @@ COUNTED = [
     ("gla", {"num_heads": 2, "gate_rank": 3}, gla),
     ("delta_net", {"num_heads": 2}, delta_net),
     ("gated_delta", {"num_heads": 2}, gated_delta),
+    ("kda", {"num_heads": 2}, kda),
     ("rwkv4", {}, rwkv4),
     ("rwkv5", {"head_size": 8}, rwkv5),
     ("mamba2", {"state": 4, "head_dim": 8}, mamba2),

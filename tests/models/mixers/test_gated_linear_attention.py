@@ -97,6 +97,7 @@ def test_options_that_do_not_fit(options):
         ("mamba2", {"head_dim": 8, "state": 6, "groups": 2}, "simple_gla"),
         ("delta_net", {"num_heads": 2}, "delta_rule"),
         ("gated_delta", {"num_heads": 2}, "gated_delta_rule"),
+        ("kda", {"num_heads": 2}, "kda"),
     ],
 )
 def test_recurrences_reach_the_kernels(kind, options, kernel, monkeypatch):
