@@ -23,7 +23,7 @@ class KDA(DeltaNet):
     """Kimi delta attention (arXiv 2510.26692, section 3): DeltaNet with a decay of each key channel, and a gate.
 
         S_i = (I - b_i k_i^T k_i) diag(a_i) S_i-1 + b_i k_i^T v_i,   a = exp(-exp(A_log) softplus(W_2 W_1 u + dt_bias)),  A_log of a head
-        y = (sigmoid(W_4 W_3 u + c) * norm(o)) W_o
+        y = (sigmoid(W_4 W_3 u) * norm(o)) W_o
 
     W_1 and W_3 project to as many numbers as a head has values, as in the authors' code.
     """
@@ -33,7 +33,7 @@ class KDA(DeltaNet):
         self.decay_in = nn.Linear(self.d_model, self.value_dim, bias=False)
         self.decay_out = nn.Linear(self.value_dim, keys, bias=False)
         self.gate_in = nn.Linear(self.d_model, self.value_dim, bias=False)
-        self.gate_out = nn.Linear(self.value_dim, values)
+        self.gate_out = nn.Linear(self.value_dim, values, bias=False)
         self.A_log = nn.Parameter(torch.empty(self.num_heads).uniform_(*A_RANGE).log())
         self.dt_bias = nn.Parameter(initial_dt_bias(keys))
 

@@ -106,7 +106,7 @@ def gated_delta(d, t):
 def kda(d, t):
     """DeltaNet's widths; decays of channels and gates of as many values by way of the values of one head; a softplus, a sigmoid."""
     h, k, v = 2, d // 2, d // 2
-    layers = 2 * matrix(t, d, v) + matrix(t, v, h * k) + matrix(t, v, h * v, bias=True)
+    layers = 2 * matrix(t, d, v) + matrix(t, v, h * k) + matrix(t, v, h * v)
     return delta_net(d, t, by_channel=True) + layers + h * t * (k * (1 + SOFTPLUS + 1) + v * (SIGMOID + 1))
 
 

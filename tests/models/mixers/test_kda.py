@@ -1,4 +1,4 @@
-"""Kimi delta attention: the battery in one and several chunks, strong decays, and Gated DeltaNet where the decays of a head are one."""
+"""Kimi delta attention: the battery in one and several chunks, strong decays, Gated DeltaNet where decays agree, transformers' module."""
 
 from __future__ import annotations
 
@@ -70,3 +70,23 @@ def test_steps_start_in_the_range_of_the_authors_code():
     assert DT_RANGE[1] / 2 < dt.max() < DT_RANGE[1] * 1.01
     assert 1 <= rates.min() < 2
     assert 15 < rates.max() <= 16.001
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_it_equals_transformers():
+    """Kimi Linear's mixer, with as many keys as values."""
+    from transformers import KimiLinearConfig
+    from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
+
+    ours = randomised(KDA(16, num_heads=2, short_conv=3, eps=1e-6)).eval()
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "rms_norm_eps": 1e-6}
+    heads = {"linear_head_dim": 8, "linear_num_heads": 2, "linear_conv_kernel_dim": 3}
+    theirs = KimiLinearDeltaAttention(KimiLinearConfig(**sizes, **heads, layer_types=["linear_attention"]), 0)
+    names = {"b_proj": "b_proj", "conv1d": "conv1d", "out_proj": "o_proj", "norm": "o_norm", "gate_in": "g_a_proj", "gate_out": "g_b_proj"}
+    names |= {"decay_in": "forget_gate.f_a_proj", "decay_out": "forget_gate.f_b_proj"}
+    given = {f"{their}.weight": getattr(ours, our).weight for our, their in names.items()}
+    given |= {f"{name}_proj.weight": part for name, part in zip("qkv", ours.qkv.weight.split(ours.widths), strict=True)}
+    theirs.load_state_dict(given | {"forget_gate.dt_bias": ours.dt_bias, "forget_gate.A_log": ours.A_log.view(1, 1, -1, 1)})
+    u = inputs(ours, 150)[0].float()
+    with torch.no_grad():
+        assert difference(ours(u), theirs.eval()(u)) < 5e-6
