@@ -370,6 +370,17 @@ def _rwkv5_attention(setting: Setting) -> Iterator[Case]:
     return _recurrence(setting, "rwkv5_attention", make, lambda *given, impl: rwkv5_attention(*given, impl=impl)[0])
 
 
+def _rwkv7_attention(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.rwkv7.api import rwkv7_attention
+
+    def make(rows: int, n: int, k: int) -> tuple[Tensor, ...]:
+        r, keys, v, read = _normals(setting, *((rows, 1, n, k),) * 4)
+        erase = torch.nn.functional.normalize(read, dim=-1)
+        return r, keys, v, erase, erase / 2, _decays(setting, rows, 1, n, k)
+
+    return _recurrence(setting, "rwkv7_attention", make, lambda *given, impl: rwkv7_attention(*given, impl=impl)[0])
+
+
 OPERATIONS: dict[str, Callable[[Setting], Iterator[Case]]] = {
     "token_nll": _token_nll,
     "taylor_attention": _taylor_attention,
@@ -386,5 +397,6 @@ OPERATIONS: dict[str, Callable[[Setting], Iterator[Case]]] = {
     "delta_rule": _delta_rule,
     "rwkv4_attention": _rwkv4_attention,
     "rwkv5_attention": _rwkv5_attention,
+    "rwkv7_attention": _rwkv7_attention,
 }
 """Name -> its cases."""

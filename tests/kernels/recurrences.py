@@ -224,6 +224,12 @@ def stand_in_for_the_library(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         assert g.shape == k.shape
         return delta_rule(q, k, v, g=g, **options)
 
+    def rwkv7(*, r, w, k, v, a, b, scale, initial_state, output_final_state):
+        assert output_final_state
+        assert w.shape == k.shape
+        assert a.dtype == b.dtype == v.dtype
+        return overwrite(r, k, v, a, b, w, scale, initial_state)
+
     def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **options: Any) -> Any:
             called.append(name)
@@ -231,7 +237,7 @@ def stand_in_for_the_library(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return call
 
-    for function in (simple_gla, gla, rwkv6, delta_rule, gated_delta_rule, kda):
+    for function in (simple_gla, gla, rwkv6, delta_rule, gated_delta_rule, kda, rwkv7):
         names = [f"{kind}_{function.__name__}" for kind in ("chunk", "fused_recurrent")]
         module = types.SimpleNamespace(**{name: named(name, function) for name in names})
         monkeypatch.setitem(sys.modules, f"fla.ops.{function.__name__}", module)

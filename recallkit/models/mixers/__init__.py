@@ -30,6 +30,7 @@ MIXERS: dict[str, str] = {
     "kda": "recallkit.models.mixers.kda:KDA",
     "rwkv4": "recallkit.models.mixers.rwkv4:RWKV4",
     "rwkv5": "recallkit.models.mixers.rwkv5:RWKV5",
+    "rwkv7": "recallkit.models.mixers.rwkv7:RWKV7",
     "mamba": "recallkit.models.mixers.mamba:Mamba",
     "mamba2": "recallkit.models.mixers.mamba2:Mamba2",
     "h3": "recallkit.models.mixers.h3:H3",

@@ -122,6 +122,17 @@ def rwkv5(d, t):
     return 5 * matrix(t, d, d) + d * (t * tokens + 4 * pairs(t, 64) + len(sizes(t, 64)) * 2 * 8)
 
 
+def rwkv7(d, t):
+    """Heads of 8, ranks 3 and 5: six shifts; decay, rate and gate; keys; bonus; r and e with k and w, S read and written twice."""
+    tanh, n = 5, 8
+    layers = 4 * matrix(t, d, d) + 2 * matrix(t, d, 3) + 2 * matrix(t, 3, d, bias=True) + matrix(t, d, 5) + matrix(t, 5, d)
+    tokens = 6 * 3 + (SIGMOID + 1) + SIGMOID + (1 + 3) + 4 + 1 + LAYER_NORM + (3 + 1 + 1) + 1
+    # A power, r by it; a sum and two powers for each block; five doublings bring factors to r and e, or to k and w.
+    tokens += 2 + 3 + 5 * 2 + 4 * 2 * n
+    both = pairs(t, 32) * (4 * 2 + 2 + 2 * 2 + 2 * 2) + len(sizes(t, 32)) * n
+    return layers + t * (tanh * 3 + SIGMOID * 5) + d * (t * tokens + both)
+
+
 def mamba2(d, t):
     """Heads of 8, one group, n = 4: a convolution of 4 taps, a bias and a silu; D, gate, norm; decays of pairs, of x and of outputs."""
     w, n, h = 2 * d, 4, 2 * d // 8
@@ -190,6 +201,7 @@ COUNTED = [
     ("kda", {"num_heads": 2}, kda),
     ("rwkv4", {}, rwkv4),
     ("rwkv5", {"head_size": 8}, rwkv5),
+    ("rwkv7", {"head_size": 8, "rate_rank": 3, "gate_rank": 5}, rwkv7),
     ("mamba2", {"state": 4, "head_dim": 8}, mamba2),
     ("hyena", {"width": 5}, hyena),
     ("long_conv", {}, long_conv),

@@ -1,4 +1,4 @@
-"""RWKV-4, RWKV-5 and their channel mixing: one value however computed, extreme decays, transformers' own modules."""
+"""RWKV-4, RWKV-5, RWKV-7 and their channel mixing: one value however computed, extreme decays, transformers' own modules."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 
 from recallkit.models.mixers.rwkv4 import RWKV4
 from recallkit.models.mixers.rwkv5 import RWKV5
+from recallkit.models.mixers.rwkv7 import RWKV7
 from recallkit.models.mixers.rwkv_channel_mix import RWKVChannelMix
 from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
 
@@ -19,6 +20,13 @@ def test_rwkv4_keeps_what_every_mixer_keeps(layer, num_layers):
 @pytest.mark.parametrize("options", [{"head_size": 8}, {"head_size": 4, "layer": 1, "num_layers": 2, "eps": 1e-5}])
 def test_rwkv5_keeps_what_every_mixer_keeps(options):
     check_mixer(lambda: RWKV5(16, **options))
+
+
+@pytest.mark.parametrize("options", [{"head_size": 8}, {"head_size": 4, "layer": 1, "num_layers": 2, "rate_rank": 3, "gate_rank": 5}])
+@pytest.mark.parametrize("chunk", [32, 5])
+def test_rwkv7_keeps_what_every_mixer_keeps(options, chunk, monkeypatch):
+    monkeypatch.setattr(RWKV7, "chunk", chunk)
+    check_mixer(lambda: RWKV7(16, **options))
 
 
 @pytest.mark.parametrize("make", [lambda: RWKV4(16), lambda: RWKV5(16, head_size=8)])
@@ -109,7 +117,7 @@ def test_channel_mixing_trains_from_its_start():
     assert all(parameter.grad is not None and parameter.grad.abs().max() > 0 for parameter in mix.parameters())
 
 
-@pytest.mark.parametrize("mixer", [RWKV4(16), RWKV5(16, head_size=8)])
+@pytest.mark.parametrize("mixer", [RWKV4(16), RWKV5(16, head_size=8), RWKV7(16, head_size=8)])
 def test_a_mixer_at_its_start_is_silent_and_learns(mixer):
     u = inputs(mixer, 9)[0].float()
     assert not mixer(u).any()
@@ -123,6 +131,8 @@ def test_deeper_layers_forget_more_slowly_at_first():
         assert (first[1:-1] > last[1:-1]).all()
         assert first[0] == last[0]
         assert first[-1] == last[-1]
+    first, last = (RWKV7(32, head_size=8, layer=layer, num_layers=4).decay_out.bias for layer in (0, 3))
+    assert (first[1:-1] > last[1:-1]).all()
 
 
 @pytest.mark.parametrize(
@@ -131,6 +141,9 @@ def test_deeper_layers_forget_more_slowly_at_first():
         (lambda: RWKV4(8, layer=2, num_layers=2), "layer is 2, not one of 2"),
         (lambda: RWKV5(8, head_size=8, layer=-1), "layer is -1"),
         (lambda: RWKV5(8, head_size=3), "d_model 8 is not a multiple of head_size 3"),
+        (lambda: RWKV7(8, head_size=3), "d_model 8 is not a multiple of head_size 3"),
+        (lambda: RWKV7(8, head_size=8, layer=1), "layer is 1, not one of 1"),
+        (lambda: RWKV7(8, head_size=8, gate_rank=0), "gate_rank 0 must be positive"),
     ],
 )
 def test_options_that_do_not_fit(make, said):
@@ -140,4 +153,20 @@ def test_options_that_do_not_fit(make, said):
 
 def test_state_sizes_by_hand():
     assert RWKV4(8).state_size(1000) == 4 * 8
-    assert RWKV5(8, head_size=4).state_size(1000) == 8 + 2 * 4 * 4
+    assert RWKV5(8, head_size=4).state_size(1000) == RWKV7(8, head_size=4).state_size(1000) == 8 + 2 * 4 * 4
+
+
+def test_a_rate_of_one_replaces_what_rwkv7_finds_under_its_key():
+    """Where nothing fades and the key that is erased is the one that is written, the state answers it with the latest value alone."""
+    mixer = randomised(RWKV7(16, head_size=8, rate_rank=2, gate_rank=2)).double()
+    with torch.no_grad():
+        for linear, bias in ((mixer.decay_out, -40.0), (mixer.rate_out, 40.0)):
+            linear.weight.zero_()
+            linear.bias.fill_(bias)
+        mixer.time_mix.zero_()
+        mixer.key_scale.fill_(1)
+        u = inputs(mixer, 5, batch=1)[0]
+        k, v = (project(u[:, -1]).unflatten(-1, (2, 8)) for project in (mixer.key, mixer.value))
+        state = mixer.read(u, mixer.initial_state(1))[1]["kv"]
+    length = torch.linalg.vector_norm(k, dim=-1, keepdim=True)
+    assert difference(torch.einsum("bhk,bhkv->bhv", k / length, state), length * v) < 1e-9
