@@ -143,6 +143,20 @@ def mamba2(d, t):
     return layers + t * tokens + pairs(t, 64) * (2 * n + h * (3 + 2 * 8)) + len(sizes(t, 64)) * (2 * w * n + h)
 
 
+def mamba3(d, t):
+    """Heads of 8, one group, n = 6 with one pair that turns; norms, biases, steps and their shares; skip, its correction, gate."""
+    h, n, p, a, tanh = 2 * d // 8, 6, 8, 1, 5
+    layers = matrix(t, d, 4 * d + 2 * n + 3 * h + a) + matrix(t, 2 * d, d)
+    head = 2 * n + (1 + SOFTPLUS) + (SOFTPLUS + 1 + 2) + SIGMOID + 3
+    # The angle, its sum and remainder, its cosine and sine; pairs of B and C.
+    head += a * (1 + 1 + 1 + 2) + 2 * 2 * 3 * a
+    # The sum of the shares (above) times x; C.B times its share, from D, times x, added; the gate.
+    head += p + (2 * n + 1) + (1 + 2 * p) + (SILU + 1) * p
+    head += 4 * n * p + 3 + 3 * p
+    tokens = 2 * n * (ROOT_MEAN_SQUARE + 1) + a * (tanh + 1) + h * head
+    return layers + t * tokens + h * (pairs(t, 64) * (2 * n + 3 + 2 * p) + len(sizes(t, 64)) * (2 * n * p + 1))
+
+
 def hyena(d, t):
     """Order 2: three projections, smoothed by three taps and a bias; a network 3 - 5 - 5 - 5 - d with sines; two gates and a skip."""
     network = 2 * (3 * 5 + 2 * 5 * 5 + 5 * d) + 3 * 5 * 3
@@ -203,6 +217,7 @@ COUNTED = [
     ("rwkv5", {"head_size": 8}, rwkv5),
     ("rwkv7", {"head_size": 8, "rate_rank": 3, "gate_rank": 5}, rwkv7),
     ("mamba2", {"state": 4, "head_dim": 8}, mamba2),
+    ("mamba3", {"state": 6, "head_dim": 8}, mamba3),
     ("hyena", {"width": 5}, hyena),
     ("long_conv", {}, long_conv),
     ("s4d", {"state": 6}, s4d),

@@ -96,6 +96,7 @@ def test_options_that_do_not_fit(options):
         ("rwkv5", {"head_size": 8}, "rwkv6"),
         ("rwkv7", {"head_size": 8}, "rwkv7"),
         ("mamba2", {"head_dim": 8, "state": 6, "groups": 2}, "simple_gla"),
+        ("mamba3", {"head_dim": 8, "state": 6, "groups": 2}, "simple_gla"),
         ("delta_net", {"num_heads": 2}, "delta_rule"),
         ("gated_delta", {"num_heads": 2}, "gated_delta_rule"),
         ("kda", {"num_heads": 2}, "kda"),

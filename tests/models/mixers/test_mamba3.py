@@ -1,0 +1,159 @@
+"""Mamba-3: the battery in one and several chunks; what the trapezoidal rule and the turning state are; long sums of angles."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from recallkit.models.mixers.mamba import DT_RANGE
+from recallkit.models.mixers.mamba3 import Mamba3, turn_pairs
+from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
+
+
+@pytest.mark.parametrize("chunk", [64, 8, 5])
+def test_battery(chunk, monkeypatch):
+    """The longest sequence of the battery has 33 tokens: one chunk, five and seven, the last one not full."""
+    monkeypatch.setattr(Mamba3, "chunk", chunk)
+    check_mixer(lambda: Mamba3(16, state=6, head_dim=8))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"state": 4, "head_dim": 8, "groups": 2, "rope_fraction": 1.0}, {"state": 7, "head_dim": 16, "expand": 1, "rope_fraction": 0.3}],
+)
+def test_sizes(options):
+    check_mixer(lambda: Mamba3(16, **options))
+
+
+def made(share, turn=0.0, rate=0.0):
+    """A mixer of two heads in float64 with these arguments of lambda's sigmoid, theta's tanh and A's softplus for every token."""
+    mixer = randomised(Mamba3(16, state=4, head_dim=16, rope_fraction=1.0)).double()
+    with torch.no_grad():
+        *_, rates, shares, turns = mixer.in_proj.weight.split(mixer.sizes)
+        for rows, value in ((rates, rate), (shares, share), (turns, turn)):
+            rows.zero_()
+            rows[:, 0] = value
+    return mixer
+
+
+def test_shares_of_the_present_input_are_mamba_2s_rule():
+    """With lambda = 1 and no turn: direct sums over all pairs of exp(sum of dt A) dt_j (C_i.B_j) x_j."""
+    mixer = made(40.0)
+    u = inputs(mixer, 70)[0]
+    u[..., 0] = 1
+    with torch.no_grad():
+        z, x, write, read, dt, *_ = mixer.in_proj(u).split(mixer.sizes, dim=-1)
+        dt = functional.softplus(dt + mixer.dt_bias)
+        sums = torch.cumsum(-math.log(2) * dt, dim=1)
+        decays = (sums[:, :, None] - sums[:, None]).exp() * torch.ones(70, 70, dtype=torch.float64).tril()[:, :, None]
+        k = mixer.B_norm(write)[:, :, None] + mixer.B_bias
+        q = mixer.C_norm(read)[:, :, None] + mixer.C_bias
+        weights = torch.einsum("bihn,bjhn->bijh", q, k) * decays * dt[:, None]
+        x = x.unflatten(-1, (2, 16))
+        y = torch.einsum("bijh,bjhp->bihp", weights, x) + mixer.D[:, None] * x
+        assert difference(mixer(u), mixer.out_proj(y.flatten(2) * functional.silu(z))) < 1e-9
+
+
+def integral(share, steps):
+    """The mixer's state, S, of an input sin(3 s) that decays at rate 1 from s = 0 to 1, as a multiple of what it is written with."""
+    mixer = made(share, rate=math.log(math.e - 1))
+    with torch.no_grad():
+        _, x, _, _, dt, *_ = mixer.in_proj.weight.split(mixer.sizes)
+        x.zero_()
+        dt.zero_()
+        x[:, 1] = 1
+        mixer.dt_bias.fill_(math.log(math.expm1(1 / steps)))
+        mixer.B_norm.weight.zero_()
+        u = torch.zeros(1, steps + 1, 16, dtype=torch.float64)
+        u[..., 0], u[0, :, 1] = 1, torch.sin(torch.linspace(0, 3, steps + 1, dtype=torch.float64))
+        found = mixer.read(u, mixer.initial_state(1))[1]["scan"] / mixer.B_bias[:, :, None]
+    assert difference(found, found[:, :1, :1, :1].expand_as(found)) < 1e-12
+    return float(found[0, 0, 0, 0])
+
+
+def test_the_trapezoidal_rule_is_of_second_order():
+    """With half shares, halved steps quarter the error; with the present input alone they halve it."""
+    exact = (math.sin(3) - 3 * math.cos(3) + 3 / math.e) / 10
+    errors = {share: [abs(integral(share, steps) - exact) for steps in (50, 100)] for share in (0.0, 40.0)}
+    assert 3.9 < errors[0.0][0] / errors[0.0][1] < 4.1
+    assert 1.9 < errors[40.0][0] / errors[40.0][1] < 2.1
+
+
+def test_a_turn_by_pi_tells_odd_from_even():
+    """What was written changes its sign with every token of one kind and no other: their parity, which no decay can keep (section 3.2)."""
+    mixer = made(40.0, rate=-40.0)
+    with torch.no_grad():
+        _, x, _, _, dt, _, _, turns = mixer.in_proj.weight.split(mixer.sizes)
+        x[:, :2] = 0
+        dt.zero_()
+        turns[:, 1] = 40.0
+        mixer.dt_bias.fill_(math.log(math.e - 1))
+        mixer.B_norm.weight.zero_()
+        mixer.C_norm.weight.zero_()
+        u = torch.zeros(1, 6, 16, dtype=torch.float64)
+        u[0, 0, 2:] = torch.arange(14)
+        u[0, :, 0] = 1
+        u[0, [1, 3, 4], 1] = 1
+        state, read = mixer.initial_state(1), []
+        for i in range(6):
+            _, state = mixer.step(u[:, i], state)
+            read.append(float(torch.einsum("hn,bhnp->", turn_pairs(mixer.C_bias, state["angle"][0]), state["scan"])))
+    signs = torch.tensor([1, -1, -1, 1, -1, -1])
+    assert abs(read[0]) > 1e-3
+    assert difference(torch.tensor(read), read[0] * signs) < 5e-3, "states fade by at least 1e-4 of a step"
+
+
+def test_turned_pairs_keep_their_length_and_add_their_angles():
+    x, one, other = torch.randn(3, 7).double(), torch.randn(3, 2).double(), torch.randn(3, 2).double()
+    assert difference(turn_pairs(turn_pairs(x, one), other), turn_pairs(x, one + other)) < 1e-12
+    assert difference(turn_pairs(x, one).norm(dim=-1), x.norm(dim=-1)) < 1e-12
+    assert torch.equal(turn_pairs(x, one)[:, 4:], x[:, 4:])
+    quarter = turn_pairs(torch.tensor([1.0, 0.0]), torch.tensor([math.pi / 2]))
+    assert difference(quarter, torch.tensor([0.0, 1.0])) < 1e-6
+
+
+def test_float32_of_a_thousand_tokens():
+    """Angles add up to hundreds of turns; their sum is kept in float64, and its remainder in the state."""
+    narrow = randomised(Mamba3(16, state=8, head_dim=8)).eval()
+    with torch.no_grad():
+        narrow.dt_bias.fill_(1.0)
+    wide = Mamba3(16, state=8, head_dim=8).double().eval()
+    wide.load_state_dict(narrow.state_dict())
+    u = inputs(wide, 1000)[0]
+    with torch.no_grad():
+        assert difference(narrow(u.float()), wide(u)) < 2e-5
+
+
+def test_states_stay_wide_where_weights_are_narrow():
+    mixer = Mamba3(16, state=8, head_dim=8).bfloat16()
+    u = inputs(mixer, 20)[0].bfloat16()
+    with torch.no_grad():
+        y, state = mixer.read(u, mixer.initial_state(2))
+    assert y.dtype == torch.bfloat16
+    assert {value.dtype for value in state.values()} == {torch.float32}
+    assert Mamba3(64, state=16, head_dim=32).state_size(5) == 4 * (16 * 32 + 4 + 16 + 32)
+
+
+def test_steps_start_in_the_range_of_the_authors_code():
+    torch.manual_seed(0)
+    dt = functional.softplus(Mamba3(256, state=4, head_dim=2).dt_bias)
+    assert DT_RANGE[0] * 0.99 < dt.min() < DT_RANGE[0] * 2
+    assert DT_RANGE[1] / 2 < dt.max() < DT_RANGE[1] * 1.01
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"state": 0}, "state is 0"),
+        ({"head_dim": 5}, "32 channels are not 1 groups of heads of 5"),
+        ({"head_dim": 8, "groups": 3}, "not 3 groups"),
+        ({"head_dim": 8, "rope_fraction": 1.5}, "rope_fraction 1.5"),
+        ({"head_dim": 8, "state": 3}, "rope_fraction 0.5 of a state of 3"),
+    ],
+)
+def test_options_that_do_not_fit(options, said):
+    with pytest.raises(ValueError, match=said):
+        Mamba3(16, **options)
