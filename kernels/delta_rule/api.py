@@ -3,7 +3,7 @@
 S_i = A_i S_{i-1} + b_i k_i^T (v_i - k_i A_i S_{i-1}),  A_i = diag(a_i)        o_i = scale q_i S_i
 
 DeltaNet (a = 1, arXiv 2406.06484, section 2.2), Gated DeltaNet (one a per head, arXiv 2412.06464, equation 10), Kimi delta
-attention (one per channel, arXiv 2510.26692, equation 1).
+attention (one per channel, arXiv 2510.26692).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 S_i = diag(a_i) S_{i-1} - w_i^T (e_i S_{i-1}) + k_i^T v_i        o_i = r_i S_i
 
-The time mixing of RWKV-7, "Goose", arXiv 2503.14456, section 4.1, where w_i is e_i times a share of each channel. The state is
+The time mixing of RWKV-7, "Goose", arXiv 2503.14456, where w_i is e_i times a share of each channel. The state is
 multiplied by a diagonal plus any matrix of rank one; `delta_rule` is its case w = k, e = b diag(a) k, with values b v.
 """
 

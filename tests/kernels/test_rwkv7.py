@@ -67,7 +67,7 @@ def test_what_is_taken_away_under_the_key_that_is_written_is_the_delta_rule(t):
 
 
 def test_a_state_can_swap_its_rows():
-    """Taking e1 - e2 away under e1 - e2 exchanges two rows: what no decay does (arXiv 2503.14456, section 3, on tracking states)."""
+    """Taking e1 - e2 away under e1 - e2 exchanges two rows: what no decay does (arXiv 2503.14456, on tracking states)."""
     pair = torch.tensor([1.0, -1.0, 0.0, 0.0], dtype=torch.float64).expand(1, 1, 3, 4)
     none, state = torch.zeros(1, 1, 3, 4, dtype=torch.float64), torch.randn(1, 1, 4, 5, dtype=torch.float64)
     _, after = rwkv7_attention(none, none, torch.zeros(1, 1, 3, 5, dtype=torch.float64), pair, pair, none, state)

@@ -20,7 +20,7 @@ A_RANGE = (1.0, 16.0)
 
 
 class KDA(DeltaNet):
-    """Kimi delta attention (arXiv 2510.26692, section 3): DeltaNet with a decay of each key channel, and a gate.
+    """Kimi delta attention (arXiv 2510.26692): DeltaNet with a decay of each key channel, and a gate.
 
         S_i = (I - b_i k_i^T k_i) diag(a_i) S_i-1 + b_i k_i^T v_i,   a = exp(-exp(A_log) softplus(W_2 W_1 u + dt_bias)),  A_log of a head
         y = (sigmoid(W_4 W_3 u) * norm(o)) W_o

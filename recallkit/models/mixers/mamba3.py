@@ -42,7 +42,7 @@ class Tokens(NamedTuple):
 
 
 class Mamba3(Mixer):
-    """The exponential-trapezoidal recurrence with a complex state (arXiv 2603.15569, section 3), one input and output (SISO):
+    """The exponential-trapezoidal recurrence with a complex state (arXiv 2603.15569), one input and output (SISO):
 
         [z, x, B, C, dt, A, lambda, theta] = in_proj(u);   dt = softplus(dt + dt_bias),   A = -softplus(A),   lambda = sigmoid(lambda)
         B = norm(B) + B_bias,   C = norm(C) + C_bias, the biases of a head;   R_i turns pairs of entries by -dt_i pi tanh(theta_i)

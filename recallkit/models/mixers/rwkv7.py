@@ -37,7 +37,7 @@ class Tokens(NamedTuple):
 
 
 class RWKV7(Mixer):
-    """The time mixing of Goose (arXiv 2503.14456, section 4.1), heads of n = `head_size` channels, * and sums channel by channel:
+    """The time mixing of Goose (arXiv 2503.14456), heads of n = `head_size` channels, * and sums channel by channel:
 
         s_i = u_i + m_s * (u_{i-1} - u_i)   for s = r, w, k, v, a, g;   r = receptance(r_i), k = key(k_i), v = value(v_i)
         d = exp(-exp(-1/2) sigmoid(W_2 tanh(W_1 w_i) + w_0)),   a = sigmoid(A_2 A_1 a_i + a_0),   g = G_2 sigmoid(G_1 g_i)

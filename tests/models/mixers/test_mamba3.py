@@ -83,7 +83,7 @@ def test_the_trapezoidal_rule_is_of_second_order():
 
 
 def test_a_turn_by_pi_tells_odd_from_even():
-    """What was written changes its sign with every token of one kind and no other: their parity, which no decay can keep (section 3.2)."""
+    """What was written changes its sign with every token of one kind and no other: their parity, which no decay can keep."""
     mixer = made(40.0, rate=-40.0)
     with torch.no_grad():
         _, x, _, _, dt, _, _, turns = mixer.in_proj.weight.split(mixer.sizes)
