@@ -20,7 +20,9 @@ SMALL = {
     **{name: {"max_length": LENGTH} for name in ("long_conv", "base_conv", "hyena")},
     "gss": {"state": 8},
     "rwkv5": {"head_size": 16},
+    "rwkv7": {"head_size": 16},
     "mamba2": {"head_dim": 16},
+    "mamba3": {"head_dim": 16},
 }
 
 
