@@ -27,7 +27,7 @@ def rwkv7_attention(
     log_decay: Tensor,
     state: Tensor | None = None,
     *,
-    chunk: int = 64,
+    chunk: int = 32,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
     """o (b, h, t, v) in the type of v, and S (b, h, k, v) after the last token, in float32 or wider.

@@ -28,6 +28,8 @@ class KDA(DeltaNet):
     W_1 and W_3 project to as many numbers as a head has values, as in the authors' code.
     """
 
+    chunk = 32
+
     def _make_gates(self) -> None:
         keys, values = self.num_heads * self.key_dim, self.num_heads * self.value_dim
         self.decay_in = nn.Linear(self.d_model, self.value_dim, bias=False)

@@ -80,17 +80,17 @@ def gla(d, t):
 
 def delta_net(d, t, k=None, v=None, by_channel=False):
     """Two heads of k keys and v values, d/2 of each: 4 taps; lengths of q and k, a scale; strengths."""
-    h, k, v = 2, k or d // 2, v or d // 2
+    h, k, v, chunk = 2, k or d // 2, v or d // 2, 32 if by_channel else 64
     layers = matrix(t, d, 2 * h * k + h * v) + matrix(t, d, h) + matrix(t, h * v, d)
     mixing = t * ((2 * 3 + 1) * k + SIGMOID + (ROOT_MEAN_SQUARE + 1) * v)
-    for size in sizes(t, 64):
+    for size in sizes(t, chunk):
         # q.k and k.k; the triangular system for values and keys; what is seen of the values.
         mixing += size * (size + 1) // 2 * (2 * 2 * k + 2 * (k + v) + 2 * v)
         # Values by strength; S removed from values, read and written; S decayed.
         mixing += size * (v + 3 * 2 * k * v) + k * v
         if by_channel:
-            # A power, k by it and by the strength, q by it; a sum and two powers for each block, six doublings of q and e or of k.
-            mixing += size * k * (1 + 2 + 1 + 3 + 6 * 3 / 2)
+            # A power, k by it and by the strength, q by it; a sum and two powers for each block, five doublings of q and e or of k.
+            mixing += size * k * (1 + 2 + 1 + 3 + 5 * 3 / 2)
         else:
             # Two decays of each pair, two pairs decayed; k by strength and decay, it and q and k decayed.
             mixing += size * (size + 1) // 2 * (2 + 2) + size * (k + 3 * k)

@@ -12,9 +12,9 @@ from recallkit.models.mixers.mamba import DT_RANGE
 from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
 
 
-@pytest.mark.parametrize("chunk", [64, 8, 5])
+@pytest.mark.parametrize("chunk", [32, 8, 5])
 def test_battery(chunk, monkeypatch):
-    """The longest sequence of the battery has 33 tokens: one chunk, five and seven, the last one not full."""
+    """The longest sequence of the battery has 33 tokens: two chunks, five and seven, the last one not full."""
     monkeypatch.setattr(KDA, "chunk", chunk)
     check_mixer(lambda: KDA(16, num_heads=2))
 
