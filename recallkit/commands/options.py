@@ -90,7 +90,7 @@ def nothing_given(*values: Any) -> bool:
 
 Sources = Annotated[
     File | Sequence[File] | None,
-    Argument("Files, globs, directories, hub ids or presets (see `recallkit sources`); the built-in text if none.", metavar="SOURCE"),
+    Argument("Files, globs, directories, URLs, hub ids or presets (see `recallkit sources`); the built-in text if none.", metavar="SOURCE"),
 ]
 Force = Annotated[bool, Option("Redo finished work, discard unfinished work made with other options.")]
 Figures = FIGURES

@@ -1,4 +1,4 @@
-"""Streams the documents of a corpus: local files, datasets on the hub, or the built-in demo text.
+"""Streams the documents of a corpus: files here or elsewhere, datasets on the hub, or the built-in demo text.
 
 The user's arguments become a list of shards whose order depends only on the arguments and file names; a stream started at any
 position yields exactly the documents that a complete stream yields from there on.
@@ -18,21 +18,25 @@ from recallkit.errors import UserError
 from recallkit.registry import may_be_hub_id
 from recallkit.text.demo_text import DemoShard
 from recallkit.text.fields import FieldError, FieldFinder
+from recallkit.text.formats import KINDS_OF_FILES, SUFFIXES, file_shard, shards_among
 from recallkit.text.hub import HubShard
-from recallkit.text.readers import COMPRESSION, JsonLinesShard, ParquetShard, TextShard, suffix_of
+from recallkit.text.readers import suffix_of
 from recallkit.text.records import Document, Position, StreamReport
+from recallkit.text.remote import RemotePath, is_url
+from recallkit.text.saved_datasets import has_splits, is_saved, saved_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from recallkit.text.readers import Shard
+    from recallkit.text.remote import AnyPath
 
 Answer = TypeVar("Answer")
 
-SUFFIXES = (*COMPRESSION, ".parquet", ".txt")
 _MAX_SKIPPED_LISTED = 5
 _START = Position()
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_OLD_HUB_ID = re.compile(r"[\w-][\w.-]*")
 
 
 class Preset(NamedTuple):
@@ -121,15 +125,15 @@ def _asked(shard: Shard, question: Callable[[], Answer]) -> Answer:
     try:
         return question()
     except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror})", where=shard.name, remedy="check that it is still there") from error
+        raise UserError(f"cannot be read ({error.strerror or error})", where=shard.name, remedy="check that it is still there") from error
 
 
 def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions(), *, default_split: str = "train") -> Corpus:
-    """The corpus named by the arguments: presets and hub ids (`NAME[:SPLIT]`), files, folders, globs.
+    """The corpus named by the arguments: presets and hub ids (`NAME[:SPLIT]`, `NAME:CONFIG:SPLIT`), files, folders, globs, URLs.
 
     A preset takes precedence over a file (`./pile` is the file), a file over a hub id. `default_split` is read if a
-    preset or hub id names none. Nothing is read yet; raises UserError for sources that are missing, empty or of an
-    unknown suffix.
+    preset, hub id or folder with several splits names none. Nothing is read yet; raises UserError for sources that are missing,
+    empty or of an unknown suffix.
     """
     if not arguments:
         raise UserError("no source was given", remedy="name a preset, hub id, file, folder or glob; `recallkit sources` lists them")
@@ -146,30 +150,47 @@ def describe_sources() -> list[tuple[str, str]]:
             "text of this Python installation: library, language reference, READMEs (demo:train, demo:validation, its demo:sample)",
         ),
         *((name, f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}") for name, preset in PRESETS.items()),
-        ("OWNER/NAME[:SPLIT]", "any dataset on the hub with a text field, streamed"),
-        ("FILE, FOLDER, GLOB", f"local files: {' '.join(SUFFIXES)}"),
+        ("OWNER/NAME[[:CONFIG]:SPLIT]", "any dataset on the hub with a text field, streamed (wikitext:wikitext-2-raw-v1:test, too)"),
+        ("FILE, FOLDER, GLOB", f"local files: {KINDS_OF_FILES}"),
+        ("FOLDER[:SPLIT]", "what save_to_disk of `datasets` wrote"),
+        ("PROTOCOL://...", "the same files elsewhere, by fsspec: hf://, https://, and s3://, gs:// ... with s3fs, gcsfs ... installed"),
     ]
 
 
 def _shards_of(argument: str, finder: FieldFinder, default_split: str) -> list[Shard]:
     if not argument:
         raise UserError("an empty source name", remedy="is a shell variable unset?")
-    name, _, split = argument.partition(":")
-    split = split or default_split
+    if is_url(argument):
+        return _shards_at(argument, finder, default_split)
+    name, _, rest = argument.partition(":")
+    split = rest or default_split
     if name == "demo":
         return [DemoShard(split)]
     if name in PRESETS:
         return [_preset_shard(name, split, finder)]
     path = _expanded(argument)
     if os.path.lexists(path):
-        return _unique(_found_in(argument, path, finder))
+        return _unique(_found_in(argument, path, finder, default_split))
     if glob.has_magic(argument):
         return _unique(_matching(argument, finder))
-    if _HUB_ID.fullmatch(name) and suffix_of(name, SUFFIXES) is None and may_be_hub_id(name):
-        return [HubShard(f"{name}:{split}", name, split, name.split("/")[1], finder)]
+    if rest and has_splits(_expanded(name)):
+        return _unique(_saved_in(name, _expanded(name), finder, rest))
+    if (shard := _hub_shard(name, rest, default_split, finder)) is not None:
+        return [shard]
     near = difflib.get_close_matches(name, ["demo", *PRESETS], n=1)
     remedy = f"did you mean {near[0]}?" if near else "check the path; `recallkit sources` lists what a source can be"
     raise UserError("no such file, folder or preset", where=argument, remedy=remedy)
+
+
+def _hub_shard(name: str, rest: str, default_split: str, finder: FieldFinder) -> Shard | None:
+    """The dataset on the hub, if `name` can be one; `rest` is `SPLIT` or `CONFIG:SPLIT`. Ids without an owner need the latter."""
+    first, colon, second = rest.partition(":")
+    config, split = (first or None, second or default_split) if colon else (None, first or default_split)
+    is_id = _HUB_ID.fullmatch(name) and suffix_of(name, SUFFIXES) is None and may_be_hub_id(name)
+    if not is_id and not (config and _OLD_HUB_ID.fullmatch(name)):
+        return None
+    told = f"{name}:{split}" if config is None else f"{name}:{config}:{split}"
+    return HubShard(told, name, split, name.rpartition("/")[2], finder, config=config)
 
 
 def _expanded(argument: str) -> Path:
@@ -189,7 +210,7 @@ def _preset_shard(name: str, split: str, finder: FieldFinder) -> Shard:
 
 
 class _Found(NamedTuple):
-    path: Path
+    path: AnyPath
     shard: Shard
 
 
@@ -197,7 +218,7 @@ def _unique(found: list[_Found]) -> list[Shard]:
     """The shards of one argument, each file once, even if links or a glob name it again."""
     shards: dict[str, Shard] = {}
     for path, shard in found:
-        shards.setdefault(os.path.realpath(path), shard)
+        shards.setdefault(str(path) if isinstance(path, RemotePath) else os.path.realpath(path), shard)
     return list(shards.values())
 
 
@@ -205,40 +226,82 @@ def _matching(argument: str, finder: FieldFinder) -> list[_Found]:
     """The matches of a glob, sorted by name, as if the shell had expanded it."""
     matches = sorted(glob.glob(str(_expanded(argument)), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
     if not matches:
-        raise UserError("matches no file", where=argument, remedy="check the pattern, and quote it to keep the shell from it")
+        raise _no_match(argument)
     return [found for match in matches for found in _found_in(match, Path(match), finder, is_one_of_many=True)]
 
 
-def _found_in(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: bool = False) -> list[_Found]:
+def _no_match(argument: str) -> UserError:
+    return UserError("matches no file", where=argument, remedy="check the pattern, and quote it to keep the shell from it")
+
+
+def _found_in(name: str, path: Path, finder: FieldFinder, split: str = "", *, is_one_of_many: bool = False) -> list[_Found]:
     """A file, or the files in a folder and its subfolders, sorted by relative path, without hidden files and other suffixes."""
     if not path.is_dir():
-        return [_Found(path, _file_shard(name, path, finder, is_one_of_many=is_one_of_many))]
-    below = []
+        return [_local_file(name, path, finder, is_one_of_many=is_one_of_many)]
+    if is_saved(path):
+        return _saved_in(name, path, finder, split)
+    files = shards_among([file.relative_to(path).as_posix() for file in _files_below(path)])
+    if not files and not is_one_of_many:
+        raise _no_files(name)
+    return [_local_file(f"{name.rstrip('/')}/{file}", path / file, finder, is_one_of_many=True) for file in files]
+
+
+def _files_below(path: Path) -> Iterator[Path]:
     for folder, subfolders, files in os.walk(path):
         subfolders[:] = [subfolder for subfolder in subfolders if not subfolder.startswith(".")]
-        shards = (file for file in files if not file.startswith(".") and suffix_of(file, SUFFIXES))
-        below += [Path(folder, file).relative_to(path).as_posix() for file in shards]
-    if not below and not is_one_of_many:
-        raise UserError(f"no {', '.join(SUFFIXES)} file in this folder", where=name, remedy="name the folder that contains the shards")
-    return [
-        _Found(path / file, _file_shard(f"{name.rstrip('/')}/{file}", path / file, finder, is_one_of_many=True)) for file in sorted(below)
-    ]
+        yield from (Path(folder, file) for file in files)
 
 
-def _file_shard(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: bool) -> Shard:
-    suffix = suffix_of(path.name, SUFFIXES)
+def _no_files(name: str) -> UserError:
+    return UserError("no file of text in this folder", where=name, remedy=f"name the folder that contains the shards: {KINDS_OF_FILES}")
+
+
+def _saved_in(name: str, path: AnyPath, finder: FieldFinder, split: str) -> list[_Found]:
+    """The Arrow files of a data set that `datasets` saved, in their order."""
+    return [_Found(file, file_shard(str(file), file, finder, None)) for file in saved_files(name, path, split)]
+
+
+def _local_file(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: bool) -> _Found:
     if not str(path).isprintable():  # nor are the surrogates in names that are not UTF-8
         raise UserError("a name with characters that are not text", where=name, remedy="rename it")
     if not path.exists():
         raise UserError("no such file", where=name, remedy="it is a broken link: fix or remove it")
-    if suffix is None or not path.is_file():
-        raise UserError("not a supported kind of file", where=name, remedy=f"give {', '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise UserError("not a supported kind of file", where=name, remedy=f"give {KINDS_OF_FILES}")
+    shard = file_shard(name, path, finder, path.absolute().parent.name if is_one_of_many else None)
     if not os.access(path, os.R_OK):
         raise UserError("may not be read", where=name, remedy="check its permissions")
-    source = path.name[: -len(suffix)]
-    if suffix in COMPRESSION:
-        return JsonLinesShard(name, path, source, finder, COMPRESSION[suffix])
-    if suffix == ".parquet":
-        return ParquetShard(name, path, source, finder)
-    # In a folder of text files each file would be a source of its own: the folder's name is more informative.
-    return TextShard(name, path, path.absolute().parent.name if is_one_of_many else source, FieldFinder())
+    return _Found(path, shard)
+
+
+def _shards_at(argument: str, finder: FieldFinder, default_split: str) -> list[Shard]:
+    """The files at a URL: a file, if it has a file's suffix, those that a pattern matches, or those in a folder."""
+    path = RemotePath(argument)
+    try:
+        if path.is_pattern:
+            if not (matches := path.matches()):
+                raise _no_match(argument)
+            return _unique([_Found(match, file_shard(match.url, match, finder, _folder_of(match))) for match in matches])
+        if suffix_of(path.name, SUFFIXES) is not None:
+            path.info()
+            return [file_shard(argument, path, finder, None)]
+        return _unique(_found_at(argument, path, finder, default_split))
+    except OSError as error:
+        raise UserError(f"cannot be read ({error})", where=argument, remedy="check the address, the network and your rights") from error
+
+
+def _found_at(argument: str, path: RemotePath, finder: FieldFinder, default_split: str) -> list[_Found]:
+    """The files in a folder elsewhere, which may be one that `datasets` saved, with `:SPLIT` after its name."""
+    if is_saved(path):
+        return _saved_in(argument, path, finder, default_split)
+    name, _, split = argument.rpartition(":")
+    if "/" not in split and is_url(name) and has_splits(RemotePath(name)):
+        return _saved_in(name, RemotePath(name), finder, split)
+    files = [path / file for file in shards_among(path.below())]
+    if not files:
+        raise _no_files(argument)
+    return [_Found(file, file_shard(file.url, file, finder, _folder_of(file))) for file in files]
+
+
+def _folder_of(path: RemotePath) -> str:
+    return RemotePath(path.url.rpartition("/")[0]).name

@@ -76,6 +76,35 @@ def test_failures_are_one_line_with_the_remedy(repo: Path, monkeypatch: pytest.M
         next(open_corpus(["owner/name"]).documents())
 
 
+def test_a_configuration_is_named(tmp_path: Path) -> None:
+    described = "---\nconfigs:\n"
+    for config in ("old", "new"):
+        (tmp_path / f"{config}.jsonl").write_text(json.dumps({"text": config}) + "\n")
+        described += f"- config_name: {config}\n  data_files:\n  - split: test\n    path: {config}.jsonl\n"
+    (tmp_path / "README.md").write_text(described + "---\n")
+    shard = hub_shard(tmp_path, "test")
+    with pytest.raises(UserError, match=f"Config name is missing.*name one: {tmp_path}:CONFIG:test"):
+        list(Corpus([shard]).documents())
+    assert [d.text for config in ("new", "old") for d in Corpus([replace(shard, config=config)]).documents()] == ["new", "old"]
+    assert len({replace(shard, config=config).digest() for config in (None, "new", "old")}) == 3
+
+
+def test_ids_with_a_configuration() -> None:
+    named = ["owner/name:c:dev", "owner/name:c:", "owner/name::dev", "wikitext:wikitext-2-raw-v1:test", "owner/name:dev", "owner/name"]
+    shards = open_corpus(named).shards
+    assert [(shard.repo, shard.config, shard.split, shard.name, shard.source) for shard in shards] == [
+        ("owner/name", "c", "dev", "owner/name:c:dev", "name"),
+        ("owner/name", "c", "train", "owner/name:c:train", "name"),
+        ("owner/name", None, "dev", "owner/name:dev", "name"),
+        ("wikitext", "wikitext-2-raw-v1", "test", "wikitext:wikitext-2-raw-v1:test", "wikitext"),
+        ("owner/name", None, "dev", "owner/name:dev", "name"),
+        ("owner/name", None, "train", "owner/name:train", "name"),
+    ]
+    for mistyped in ("wikitext", "wikitext:test", "wikitext::test"):
+        with pytest.raises(UserError, match="no such file, folder or preset"):
+            open_corpus([mistyped])
+
+
 def test_a_digest_names_id_split_and_revision() -> None:
     shards = [hub_shard("a/b", "train"), hub_shard("a/b", "test"), hub_shard("a/c", "train")]
     pinned = HubShard("pile:train", "a/b", "train", "pile", FieldFinder(), "refs/convert/parquet")

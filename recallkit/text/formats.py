@@ -1,0 +1,56 @@
+"""Formats of files: which suffix is read by which reader, and how a file becomes a shard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recallkit.errors import UserError
+from recallkit.text.fields import FieldFinder
+from recallkit.text.readers import COMPRESSION, JsonLinesShard, JsonShard, TextShard, compressed, suffix_of
+from recallkit.text.tables import ArrowShard, CsvShard, ParquetShard
+
+if TYPE_CHECKING:
+    from recallkit.text.readers import Shard
+    from recallkit.text.remote import AnyPath
+
+_JSON, _COMMAS, _TABS, _TEXT = compressed(".json"), compressed(".csv"), compressed(".tsv"), compressed(".txt")
+
+_COMMON = (*COMPRESSION, ".parquet", ".arrow", *_TEXT)
+_RARER = (*_JSON, *_COMMAS, *_TABS)
+SUFFIXES = (*_COMMON, *_RARER)
+KINDS_OF_FILES = ".jsonl, .json, .csv, .tsv, .txt (also .gz, .zst), .parquet, .arrow"
+"""The suffixes in words."""
+
+
+def shards_among(names: list[str]) -> list[str]:
+    """Those of the files in a folder that are its text: where there are `.jsonl`, `.parquet`, `.arrow` or `.txt` files, these alone.
+
+    `.json` and `.csv` files beside them mostly describe them. Hidden files are left out.
+    """
+    seen = [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
+    return next((found for kinds in (_COMMON, _RARER) if (found := sorted(name for name in seen if suffix_of(name, kinds)))), [])
+
+
+def file_shard(name: str, path: AnyPath, finder: FieldFinder, folder: str | None) -> Shard:
+    """The shard in a file: `name` is shown, `folder` is the source of a text file that is one of many.
+
+    Raises UserError for an unknown suffix.
+    """
+    suffix = suffix_of(path.name, SUFFIXES)
+    if suffix is None:
+        raise UserError("not a supported kind of file", where=name, remedy=f"give {KINDS_OF_FILES}")
+    source = path.name[: -len(suffix)]
+    if suffix in COMPRESSION:
+        return JsonLinesShard(name, path, source, finder, COMPRESSION[suffix])
+    if suffix in _JSON:
+        return JsonShard(name, path, source, finder, _JSON[suffix])
+    if suffix in _COMMAS:
+        return CsvShard(name, path, source, finder, _COMMAS[suffix])
+    if suffix in _TABS:
+        return CsvShard(name, path, source, finder, _TABS[suffix], "\t")
+    if suffix == ".parquet":
+        return ParquetShard(name, path, source, finder)
+    if suffix == ".arrow":
+        return ArrowShard(name, path, source, finder)
+    # In a folder of text files each file would be a source of its own: the folder's name is more informative.
+    return TextShard(name, path, source if folder is None else folder, FieldFinder(), _TEXT[suffix])
