@@ -19,6 +19,7 @@ from recallkit.registry import may_be_hub_id
 from recallkit.text.demo_text import DemoShard
 from recallkit.text.fields import FieldError, FieldFinder
 from recallkit.text.formats import KINDS_OF_FILES, SUFFIXES, file_shard, shards_among
+from recallkit.text.given import GivenShard
 from recallkit.text.hub import HubShard
 from recallkit.text.readers import suffix_of
 from recallkit.text.records import Document, Position, StreamReport
@@ -28,12 +29,15 @@ from recallkit.text.saved_datasets import has_splits, is_saved, saved_files
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from recallkit.text.given import Texts
     from recallkit.text.readers import Shard
     from recallkit.text.remote import AnyPath
 
 Answer = TypeVar("Answer")
 
 _MAX_SKIPPED_LISTED = 5
+_WORDS_OF_A_NAME = 6
+"""What has more words is hardly a file."""
 _START = Position()
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _OLD_HUB_ID = re.compile(r"[\w-][\w.-]*")
@@ -142,6 +146,11 @@ def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions
     return Corpus(shards, skip_bad=options.skip_bad)
 
 
+def open_texts(texts: Texts, options: CorpusOptions = CorpusOptions()) -> Corpus:
+    """The corpus of texts that a program gives. Raises UsageError for what is no collection of texts."""
+    return Corpus([GivenShard(texts, FieldFinder(options.text_field, options.source_field))], skip_bad=options.skip_bad)
+
+
 def describe_sources() -> list[tuple[str, str]]:
     """What a source can be: name and one line each."""
     return [
@@ -179,6 +188,8 @@ def _shards_of(argument: str, finder: FieldFinder, default_split: str) -> list[S
         return [shard]
     near = difflib.get_close_matches(name, ["demo", *PRESETS], n=1)
     remedy = f"did you mean {near[0]}?" if near else "check the path; `recallkit sources` lists what a source can be"
+    if len(argument.split()) > _WORDS_OF_A_NAME:
+        remedy = "in Python, texts themselves are given as texts="
     raise UserError("no such file, folder or preset", where=argument, remedy=remedy)
 
 

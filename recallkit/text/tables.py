@@ -88,7 +88,7 @@ class ParquetShard(TableShard):
                 if group.total_byte_size > group.num_rows * _MAX_ROW_BYTES:
                     raise UserError("rows longer than any document", where=self.place(start), remedy=too_long()[1])
                 for batch in file.iter_batches(
-                    _rows_at_once(group.num_rows, group.total_byte_size), row_groups=[index], columns=columns, use_threads=False
+                    rows_at_once(group.num_rows, group.total_byte_size), row_groups=[index], columns=columns, use_threads=False
                 ):
                     skipped = min(batch.num_rows, max(0, first - start))
                     yield start + skipped, batch.slice(skipped)
@@ -130,12 +130,12 @@ def _open_ipc(file: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
 def slices_of(batch: pa.RecordBatch, start: int, first: int = 0) -> Iterator[tuple[int, pa.RecordBatch]]:
     """A batch whose first row has the number `start` in slices of a few megabytes, without the rows before number `first`."""
-    at, size = max(0, first - start), _rows_at_once(batch.num_rows, batch.nbytes)
+    at, size = max(0, first - start), rows_at_once(batch.num_rows, batch.nbytes)
     for begin in range(at, batch.num_rows, size):
         yield start + begin, batch.slice(begin, size)
 
 
-def _rows_at_once(num_rows: int, num_bytes: int) -> int:
+def rows_at_once(num_rows: int, num_bytes: int) -> int:
     """Rows of a row group to decode together: a few megabytes, by the uncompressed size recorded in the footer.
 
     If rows take almost no space there, one stored value may be repeated in all of them.
