@@ -51,9 +51,10 @@ class OpenText:
         self._encoder: Encoder | None = None
         self._unchecked = range(0)
         self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer, end_token=options.end_token)
-        fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad)
+        vocabulary = None if options.tokenizer is None else self.tokenizer.vocabulary
+        fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad, vocabulary)
         if shards is not None:
-            self.corpus = Corpus(shards, skip_bad=options.skip_bad)
+            self.corpus = Corpus(shards, skip_bad=options.skip_bad, vocabulary=vocabulary)
         elif options.texts is not None:
             self.corpus = open_texts(options.texts, fields)
         else:
@@ -63,7 +64,7 @@ class OpenText:
         """The same text with other shards, such as pieces of its own."""
         other = copy.copy(self)
         other.__dict__.pop("digests", None)
-        other.corpus = type(self.corpus)(shards, skip_bad=self.options.skip_bad)
+        other.corpus = self.corpus.of_shards(shards)
         return other
 
     @cached_property

@@ -145,7 +145,43 @@ def rows_at_once(num_rows: int, num_bytes: int) -> int:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
-    """The rows of a batch; or why Python cannot represent one: text that is not UTF-8 (Parquet readers do not check), a date."""
+    """The rows of a batch, lists of integers as arrays.
+
+    Or why Python cannot represent a row: text that is not UTF-8 (Parquet readers do not check), a date.
+    """
+    import pyarrow as pa
+
+    lists = {field.name: batch.column(place) for place, field in enumerate(batch.schema) if _is_list_of_integers(field.type)}
+    if not lists:
+        yield from _plain_rows(batch)
+        return
+    rest = batch.drop_columns(list(lists))
+    plain = _plain_rows(rest) if rest.num_columns else iter([{}] * batch.num_rows)
+    arrays = {name: _arrays(column.cast(pa.large_list(column.type.value_type))) for name, column in lists.items()}
+    for fields in plain:
+        row = {name: next(of_column) for name, of_column in arrays.items()}
+        yield fields if isinstance(fields, str) else {**fields, **row}
+
+
+def _is_list_of_integers(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(is_list and pa.types.is_integer(kind.value_type))
+
+
+def _arrays(column: pa.LargeListArray) -> Iterator[Any]:
+    """The values of each row, None for a null; a list where values are missing."""
+    if column.values.null_count:
+        yield from column.to_pylist()
+        return
+    values, offsets = column.values.to_numpy(zero_copy_only=False), column.offsets.to_numpy()
+    for row, is_valid in enumerate(column.is_valid().to_pylist()):
+        yield values[offsets[row] : offsets[row + 1]] if is_valid else None
+
+
+def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
+    """The same of a batch without such lists."""
     import pyarrow as pa
 
     failures = (ValueError, OverflowError, LookupError, pa.ArrowException)
