@@ -5,7 +5,7 @@ Ids are of the tokenizer that is given; its end token divides them into document
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,13 +17,16 @@ from recallkit.text.fields import IDS_FIELD
 from recallkit.text.readers import FileShard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from recallkit.text.readers import OnBad
     from recallkit.text.records import Vocabulary
 
 LONGEST_DOCUMENT = 1 << 26
 """Ids of the longest document that is read, at most 512 MB: in a longer one the end token is another."""
+
+PIECE_BYTES = 1 << 26
+"""What one process counts at a time of a large file."""
 
 _BLOCK_IDS = 1 << 22
 _SAMPLED_IDS = 1 << 16
@@ -53,6 +56,8 @@ class TokenFileShard(FileShard):
 
     vocabulary: Vocabulary | None = None
     dtype: str | None = None
+    piece: tuple[int, int] | None = None
+    """(i, n): the documents that begin in the i-th of n equal parts, from 0; all of them if None."""
 
     def place(self, record: int) -> str:
         """File, and the place of a document's first id, from 0."""
@@ -63,11 +68,23 @@ class TokenFileShard(FileShard):
         layout = self._layout()
         return artifacts.digest_json([FileShard.digest(self), layout.dtype, layout.start])
 
+    def size(self) -> int:
+        """The length of the file, or of its part. Raises UserError if its type is not to be found out."""
+        layout, (number, parts) = self._layout(), self.piece or (0, 1)
+        return np.dtype(layout.dtype).itemsize * (layout.length * (number + 1) // parts - layout.length * number // parts)
+
+    def pieces(self, most: int) -> Sequence[TokenFileShard]:
+        """Parts of some 64 MB, divided between documents."""
+        number = min(most, self.size() // PIECE_BYTES)
+        names = [f"{self.name} (part {place + 1} of {number})" for place in range(number)]
+        return [replace(self, name=name, piece=(place, number)) for place, name in enumerate(names)] if number > 1 else [self]
+
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Documents whose first id is at `first` or later, without their end tokens; one at the very start of the file ends nothing."""
-        ids, end = self._ids(), self._known().end_token_id
-        start = _document_at(ids, first, end)
-        is_empty = first == 0
+        whole, end, (number, parts) = self._ids(), self._known().end_token_id, self.piece or (0, 1)
+        start = _document_at(whole, max(first, len(whole) * number // parts), end)
+        ids = whole[: _document_at(whole, len(whole) * (number + 1) // parts, end)]
+        is_empty = first == 0 and parts == 1
         for at in range(start, len(ids), _BLOCK_IDS):
             block = ids[at : at + _BLOCK_IDS]
             for stop in (np.flatnonzero(block == end) + at).tolist():

@@ -54,6 +54,8 @@ _SLICES_TOKENIZER = "tokenizer.json"
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>")
 _BATCH_CHARACTERS = 4_000_000
 _BATCH_DOCUMENTS = 8192
+_CHARACTERS_PER_ID = 4
+"""Roughly, so that batches of ids are as large as those of text."""
 _CHECK_CHARACTERS = 400_000
 
 _PROBES = (
@@ -481,7 +483,7 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     characters = 0
     for document in documents:
         batch.append(document)
-        characters += len(document.text if document.ids is None else document.ids)
+        characters += len(document.text) if document.ids is None else _CHARACTERS_PER_ID * len(document.ids)
         if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
             yield batch
             batch, characters = [], 0

@@ -13,7 +13,7 @@ from recallkit.errors import UserError
 from recallkit.text.corpus import Corpus, open_corpus
 from recallkit.text.fields import FieldFinder
 from recallkit.text.hub import HubShard
-from recallkit.text.records import Position
+from recallkit.text.records import Position, Vocabulary
 
 
 def hub_shard(repo: Path | str, split: str, **options: str) -> HubShard:
@@ -87,6 +87,12 @@ def test_a_configuration_is_named(tmp_path: Path) -> None:
         list(Corpus([shard]).documents())
     assert [d.text for config in ("new", "old") for d in Corpus([replace(shard, config=config)]).documents()] == ["new", "old"]
     assert len({replace(shard, config=config).digest() for config in (None, "new", "old")}) == 3
+
+
+def test_rows_of_token_ids(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"input_ids": [1, 2, row, 0]}) + "\n" for row in range(3)))
+    corpus = Corpus([hub_shard(tmp_path, "train")], vocabulary=Vocabulary("small", 10, 0, end_is_text=False))
+    assert [document.ids.tolist() for document in corpus.documents()] == [[1, 2, 0], [1, 2, 1], [1, 2, 2]]
 
 
 def test_ids_with_a_configuration() -> None:
