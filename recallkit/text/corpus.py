@@ -331,7 +331,8 @@ def _shards_at(argument: str, how: Reading, default_split: str) -> list[Shard]:
             return [file_shard(argument, path, how, None)]
         return _unique(_found_at(argument, path, how, default_split))
     except OSError as error:
-        raise UserError(f"cannot be read ({error})", where=argument, remedy="check the address, the network and your rights") from error
+        why = "no such file, or no answer" if isinstance(error, FileNotFoundError) else error
+        raise UserError(f"cannot be read ({why})", where=argument, remedy="check the address, the network and your rights") from error
 
 
 def _found_at(argument: str, path: RemotePath, how: Reading, default_split: str) -> list[_Found]:

@@ -25,7 +25,7 @@ KINDS_OF_FILES = ".jsonl, .json, .csv, .tsv, .txt (also .gz, .zst), .parquet, .a
 """The suffixes in words."""
 
 
-_TYPED = re.compile(r"(.*\.(?:bin|npy)):(u?int(?:8|16|32|64))", re.DOTALL | re.IGNORECASE)
+_TYPED = re.compile(r"(.*\.bin):(u?int(?:8|16|32|64))", re.DOTALL | re.IGNORECASE)
 
 
 class Reading(NamedTuple):

@@ -5,6 +5,7 @@ Ids are of the tokenizer that is given; its end token divides them into document
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,9 +35,10 @@ _SAMPLED_IDS = 1 << 16
 _LLM_C = {(20240520, 1): "<u2", (20240801, 7): "<u4"}
 """Magic number and version of llm.c's files (dev/data/data_common.py), 32-bit integers; the number of ids follows."""
 _LLM_C_BYTES = 1024
-_MEGATRON = b"MMIDIDX\x00\x00"
+_MEGATRON = struct.Struct("<9sQBQ")
+_MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-"""Codes of types in the .idx beside Megatron-LM's .bin (megatron/core/datasets/indexed_dataset.py), a byte after magic and version."""
+"""The .idx beside Megatron-LM's .bin (megatron/core/datasets/indexed_dataset.py): magic, version, code of the type, number of documents."""
 
 
 class _Layout(NamedTuple):
@@ -45,6 +47,8 @@ class _Layout(NamedTuple):
     dtype: str
     start: int
     length: int
+    num_documents: int | None = None
+    """As Megatron-LM's .idx has it; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +98,16 @@ class TokenFileShard(FileShard):
                 problem = f"no end token (id {end}) among {LONGEST_DOCUMENT:,} ids"
                 raise UserError(problem, where=self.place(start), remedy="name the one that ends documents with --end-token")
         if start < len(ids):
+            self._check_division(start)
             yield start, {IDS_FIELD: ids[start:]}
         elif is_empty:
             raise self._empty()
+
+    def _check_division(self, start: int) -> None:
+        """Raises UserError for a file without end tokens whose .idx knows of documents: `start` is where the last one begins."""
+        if start == 0 and (self._layout().num_documents or 0) > 1:
+            remedy = "write it with Megatron-LM's --append-eod, or name the token that ends documents with --end-token"
+            raise UserError("no end token between its documents", where=self.name, remedy=remedy)
 
     def _known(self) -> Vocabulary:
         if self.vocabulary is None:
@@ -151,26 +162,27 @@ class TokenFileShard(FileShard):
                 problem = f"{layout.length:,} ids, where its header has {head[2]:,}"
                 raise UserError(problem, where=self.name, remedy="the file is truncated or damaged: copy it again")
             return layout
-        if (dtype := self._megatron_dtype(path)) is not None:
-            return self._checked(dtype, 0, size)
+        if (found := self._megatron_index(path)) is not None:
+            return self._checked(found[0], 0, size)._replace(num_documents=found[1])
         layout = self._checked("<u2" if self._known().size <= 1 << 16 else "<u4", 0, size)
         if layout.dtype == "<u2" and _looks_wider(path):
             problem = "every second of its 16-bit ids is 0, as in a file of 32 bits"
             raise UserError(problem, where=self.name, remedy=f"say what it is: {self.name}:uint32, or {self.name}:uint16")
         return layout
 
-    def _megatron_dtype(self, path: Path) -> str | None:
+    def _megatron_index(self, path: Path) -> tuple[str, int] | None:
+        """Type of the ids and number of documents, if Megatron-LM wrote the file."""
         index = path.with_suffix(".idx")
         if not index.is_file():
             return None
         with index.open("rb") as file:
-            head = file.read(len(_MEGATRON) + 9)
-        if not head.startswith(_MEGATRON) or len(head) < len(_MEGATRON) + 9:
+            head = file.read(_MEGATRON.size)
+        if not head.startswith(_MEGATRON_MAGIC) or len(head) < _MEGATRON.size:
             return None
-        dtype = _MEGATRON_DTYPES.get(head[-1])
-        if dtype is None:
-            raise UserError(f"ids of type {head[-1]}", where=index, remedy=f"name their type: {self.name}:uint16, or another")
-        return dtype
+        _, _, code, num_documents = _MEGATRON.unpack(head)
+        if code not in _MEGATRON_DTYPES:
+            raise UserError(f"ids of type {code}", where=index, remedy=f"name their type: {self.name}:uint16, or another")
+        return _MEGATRON_DTYPES[code], num_documents
 
     def _checked(self, dtype: str, start: int, size: int) -> _Layout:
         width = np.dtype(dtype).itemsize

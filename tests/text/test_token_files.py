@@ -405,6 +405,15 @@ def test_the_type_of_a_bin_file(tmp_path: Path) -> None:
     assert read(narrow, dtype=":uint16") == [1, 2, 3, 4]
 
 
+def test_documents_of_megatron_need_their_end_tokens(tmp_path: Path) -> None:
+    np.array([1, 2, 3, 4], "<u2").tofile(tmp_path / "a.bin")
+    (tmp_path / "a.idx").write_bytes(megatron_index(8, [2, 2]))
+    with pytest.raises(UserError, match=r"a\.bin: no end token between its documents; .*--append-eod"):
+        list(open_corpus([str(tmp_path)], SMALL).documents())
+    (tmp_path / "a.idx").write_bytes(megatron_index(8, [4]))
+    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == [[1, 2, 3, 4]]
+
+
 def test_a_type_is_part_of_what_a_source_is(tmp_path: Path) -> None:
     np.array([1, 2, 3, 4], "<u2").tofile(tmp_path / "a.bin")
     digests = [open_corpus([f"{tmp_path}/a.bin{dtype}"], SMALL).digests()[0] for dtype in ("", ":uint16", ":uint8")]
