@@ -24,6 +24,7 @@ def count(
     text_field: opt.TextField = None,
     source_field: opt.SourceField = None,
     skip_bad: opt.SkipBad = False,
+    texts: opt.Texts = None,
     only: Annotated[File | None, Option("Keep only the bigrams that this slice directory contains.", metavar="DIR")] = None,
     order: Annotated[
         int, Option("Also count longer n-grams: 3, 4 or 5 ids, into the table `ngrams` of the same file.", least=2, most=5)
@@ -58,6 +59,8 @@ def count(
 ) -> Outcome["pl.DataFrame"]:
     """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes.
 
+    From Python `texts`, a list of strings, of mappings with text and source, or a `datasets.Dataset`, may take the place of `sources`.
+
     Returns one row: path, id, num_tokens, num_documents, num_bigrams, boundary, tokenizer (its name), only.
     """
     from recallkit import builtin, counting
@@ -66,7 +69,7 @@ def count(
 
     kept = opt.path(only)
     if import_file is not None:
-        if sources is not None:
+        if sources is not None or texts is not None:
             raise UsageError("SOURCE and --import", where="count", remedy="give one of them")
         file, spec, num_tokens = opt.path(out) or Path("counts.duckdb"), opt.text(tokenizer), opt.amount(training_tokens)
         meta = counting.import_counts(
@@ -74,9 +77,11 @@ def count(
         )
     else:
         is_builtin = opt.nothing_given(
-            sources, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad, only
+            sources, texts, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad, only
         )
-        read = opt.text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad)
+        read = opt.text_options(
+            sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad, texts=texts
+        )
         read, file = builtin.resolve_count_defaults(read, opt.path(out), is_builtin=is_builtin)
         meta = counting.count(read, file, only=kept, force=force, options=CountingOptions(order, engine, workers, address, hashes))
     if export is not None:

@@ -1,6 +1,7 @@
 """Options of more than one command, each declared once, and the conversion of their values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
@@ -62,15 +63,26 @@ def text_options(
     source_field: str | None,
     *,
     skip_bad: bool,
+    texts: "Texts" = None,
 ) -> "TextOptions":
     """The requested text; without sources the built-in one, to which `builtin` adds its split."""
     from recallkit.text.open_text import TextOptions
 
-    named = tuple(names(sources))
+    if sources is not None and texts is not None:
+        raise UsageError("sources and texts", where="texts", remedy="give one of them")
+    named = ("texts",) if texts is not None else tuple(_source_names(sources))
     if sources is not None and not named:
         raise UsageError("no source is named", where="SOURCE", remedy="name one, or leave it out for the built-in text")
-    limit = amount(limit_tokens)
-    return TextOptions(named, "validation", text(tokenizer), end_token, boundary, limit, text_field, source_field, skip_bad)
+    read = TextOptions(named, "validation", text(tokenizer), end_token, boundary, amount(limit_tokens), text_field, source_field, skip_bad)
+    return read if texts is None else replace(read, texts=texts)
+
+
+def _source_names(sources: Any) -> list[str]:
+    try:
+        return names(sources)
+    except TypeError as error:
+        remedy = "name files, or give texts themselves as texts="
+        raise UsageError(f"of type {type(sources).__name__}, not the name of a file", where="SOURCE", remedy=remedy) from error
 
 
 def model_names(given: str | Sequence[str] | None, default: Sequence[str] = ()) -> list[str]:
@@ -90,8 +102,10 @@ def nothing_given(*values: Any) -> bool:
 
 Sources = Annotated[
     File | Sequence[File] | None,
-    Argument("Files, globs, directories, hub ids or presets (see `recallkit sources`); the built-in text if none.", metavar="SOURCE"),
+    Argument("Files, globs, directories, URLs, hub ids or presets (see `recallkit sources`); the built-in text if none.", metavar="SOURCE"),
 ]
+Texts = Iterable[str | Mapping[str, Any]] | None
+"""Python's only: the text itself in place of sources."""
 Force = Annotated[bool, Option("Redo finished work, discard unfinished work made with other options.")]
 Figures = FIGURES
 LimitTokens = Annotated[int | str | None, Option("Stop after N tokens, such as 10M (Zoology) or 16M (Based).", metavar="N", parse=amount)]

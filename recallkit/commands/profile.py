@@ -36,18 +36,19 @@ def profile(
     text_field: opt.TextField = None,
     source_field: opt.SourceField = None,
     skip_bad: opt.SkipBad = False,
+    texts: opt.Texts = None,
     force: opt.Force = False,
 ) -> Outcome["ProfileTables"]:
     """Profile a text by source: repeated bigrams per sequence, their distances and positions, AR hits; in bounded memory, resumes.
 
-    The text is given as for `slice`, or as a slice directory, `slices`. Columns: see `ProfileTables`.
+    The text is given as for `slice` (from Python also as `texts`), or as a slice directory, `slices`. Columns: see `ProfileTables`.
     """
     from recallkit import builtin, profiling
     from recallkit.profiling.charts import profile_figures
     from recallkit.profiling.view import print_profile, profile_json, profile_tables
     from recallkit.storage import artifacts
 
-    about_text = (sources, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad)
+    about_text = (sources, texts, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad)
     unsaid = opt.nothing_given(*about_text, counts, max_count, max_rate, seq_len)
     options = profiling.ProfileOptions(stop_words, x_min, force)
     if slices is not None:
@@ -58,7 +59,9 @@ def profile(
         tables = profiling.profile_slices(opt.path(slices), folder, options)
     else:
         asked = builtin.resolve_slice_defaults(
-            opt.text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad),
+            opt.text_options(
+                sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad, texts=texts
+            ),
             out=opt.path(out),
             counts_file=opt.path(counts),
             max_count=max_count,

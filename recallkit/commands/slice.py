@@ -25,6 +25,7 @@ def slice_(
     text_field: opt.TextField = None,
     source_field: opt.SourceField = None,
     skip_bad: opt.SkipBad = False,
+    texts: opt.Texts = None,
     force: opt.Force = False,
 ) -> Outcome["pl.DataFrame"]:
     """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?
@@ -32,7 +33,8 @@ def slice_(
     An AR hit completes a bigram that occurred before in its sequence and occurs at most `max_count` times in training, or at
     most `max_rate` times per billion training tokens. With neither it is the papers' rate, or, where the counts are too few to
     resolve it, 5 occurrences; which, is reported and recorded. Without `counts` only repetition is labelled. Without `sources`
-    it reads the built-in text with the counts of the zoo's training.
+    it reads the built-in text with the counts of the zoo's training. From Python `texts`, a list of strings, of mappings with text and
+    source, or a `datasets.Dataset`, may take their place.
 
     Returns one row per source, ALL first: source, tokens, repeated, repeated_share, ar_hits, ar_hit_share (fractions of the
     row's tokens; the last two null without counts). The labels themselves: `tokens`.
@@ -41,9 +43,9 @@ def slice_(
     from recallkit.slicing.labels import summarise_slices
     from recallkit.slicing.view import print_slices, read_slices_table, slices_json
 
-    about_text = (sources, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad)
+    about_text = (sources, texts, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad)
     slicing = builtin.resolve_slice_defaults(
-        opt.text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad),
+        opt.text_options(sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad, texts=texts),
         out=opt.path(out),
         counts_file=opt.path(counts),
         max_count=max_count,

@@ -58,7 +58,7 @@ class CountingJob:
 
     def for_others(self) -> CountingJob:
         """The job as it is sent to other processes."""
-        return replace(self, opened=None)
+        return replace(self, opened=None, text=replace(self.text, texts=None))  # texts are in the shards
 
     @property
     def where(self) -> str:

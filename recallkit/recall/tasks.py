@@ -12,7 +12,8 @@ from recallkit.registry import look_up
 from recallkit.storage.artifacts import digest_json
 from recallkit.text.fields import FieldError, FieldFinder, kind_of, present_names
 from recallkit.text.hub import HubShard
-from recallkit.text.readers import COMPRESSION, JsonLinesShard, ParquetShard, suffix_of
+from recallkit.text.readers import COMPRESSION, JsonLinesShard, suffix_of
+from recallkit.text.tables import ParquetShard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -354,13 +354,22 @@ def digest_sample(path: Path) -> str:
 
     A file of at most 1 MiB is read whole. Meant to notice a shard that was replaced, not to detect malice.
     """
-    size = path.stat().st_size
+    with path.open("rb") as handle:
+
+        def read(start: int, stop: int) -> bytes:
+            handle.seek(start)
+            return handle.read(stop - start)
+
+        return digest_samples(path.stat().st_size, read)
+
+
+def digest_samples(size: int, read: Callable[[int, int], bytes]) -> str:
+    """`digest_sample` of `size` bytes in any place: `read(start, stop)` gives some of them, fewer at the end."""
     state = hashlib.blake2b(str(size).encode(), digest_size=16)
     last = max(0, size - _SAMPLE_BLOCK)
-    with path.open("rb") as handle:
-        for sample in range(_NUM_SAMPLES):
-            handle.seek(sample * _SAMPLE_BLOCK if size <= _NUM_SAMPLES * _SAMPLE_BLOCK else last * sample // (_NUM_SAMPLES - 1))
-            state.update(handle.read(_SAMPLE_BLOCK))
+    for sample in range(_NUM_SAMPLES):
+        start = sample * _SAMPLE_BLOCK if size <= _NUM_SAMPLES * _SAMPLE_BLOCK else last * sample // (_NUM_SAMPLES - 1)
+        state.update(read(start, min(size, start + _SAMPLE_BLOCK)) if start < size else b"")
     return state.hexdigest()
 
 

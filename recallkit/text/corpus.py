@@ -1,4 +1,4 @@
-"""Streams the documents of a corpus: local files, datasets on the hub, or the built-in demo text.
+"""Streams the documents of a corpus: files here or elsewhere, datasets on the hub, or the built-in demo text.
 
 The user's arguments become a list of shards whose order depends only on the arguments and file names; a stream started at any
 position yields exactly the documents that a complete stream yields from there on.
@@ -18,21 +18,32 @@ from recallkit.errors import UserError
 from recallkit.registry import may_be_hub_id
 from recallkit.text.demo_text import DemoShard
 from recallkit.text.fields import FieldError, FieldFinder
+from recallkit.text.formats import KINDS_OF_FILES, SUFFIXES, Reading, file_shard, shards_among, split_dtype
+from recallkit.text.given import GivenShard
 from recallkit.text.hub import HubShard
-from recallkit.text.readers import COMPRESSION, JsonLinesShard, ParquetShard, TextShard, suffix_of
+from recallkit.text.readers import suffix_of
 from recallkit.text.records import Document, Position, StreamReport
+from recallkit.text.remote import RemotePath, is_url
+from recallkit.text.saved_datasets import has_splits, is_saved, saved_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy as np
+
+    from recallkit.text.given import Texts
     from recallkit.text.readers import Shard
+    from recallkit.text.records import Vocabulary
+    from recallkit.text.remote import AnyPath
 
 Answer = TypeVar("Answer")
 
-SUFFIXES = (*COMPRESSION, ".parquet", ".txt")
 _MAX_SKIPPED_LISTED = 5
+_WORDS_OF_A_NAME = 6
+"""What has more words is hardly a file."""
 _START = Position()
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_OLD_HUB_ID = re.compile(r"[\w-][\w.-]*")
 
 
 class Preset(NamedTuple):
@@ -55,20 +66,33 @@ PRESETS = {
 
 @dataclass(frozen=True, slots=True)
 class CorpusOptions:
-    """How records are read: dotted paths of text and source (None: default names); whether bad records are skipped."""
+    """How records are read: dotted paths of text and source (None: default names); whether bad records are skipped.
+
+    `vocabulary` is the one of token ids, None if the user named no tokenizer: then ids are refused.
+    """
 
     text_field: str | None = None
     source_field: str | None = None
     skip_bad: bool = False
+    vocabulary: Vocabulary | None = None
+
+    def reading(self) -> Reading:
+        """The same for files."""
+        return Reading(FieldFinder(self.text_field, self.source_field), self.vocabulary)
 
 
 class Corpus:
     """Shards in stream order. `report` describes the latest stream: reset when it begins, complete when it ends."""
 
-    def __init__(self, shards: Sequence[Shard], *, skip_bad: bool = False) -> None:
+    def __init__(self, shards: Sequence[Shard], *, skip_bad: bool = False, vocabulary: Vocabulary | None = None) -> None:
         self.shards = list(shards)
         self.report = StreamReport()
         self._skip_bad = skip_bad
+        self._vocabulary = vocabulary
+
+    def of_shards(self, shards: Sequence[Shard]) -> Corpus:
+        """Other shards, read in the same way."""
+        return Corpus(shards, skip_bad=self._skip_bad, vocabulary=self._vocabulary)
 
     def digests(self) -> list[str]:
         """The digest of each shard, in stream order. Raises UserError if one cannot be read."""
@@ -109,7 +133,22 @@ class Corpus:
                 on_bad(record, str(error), error.remedy)
                 continue
             report.num_documents += 1
-            yield Document(text, source or default_source, document_id or f"{name}:{record}", Position(index, record))
+            ids = None if isinstance(text, str) else _document_ids(text, self._vocabulary, shard.place(record))
+            text = text if isinstance(text, str) else ""
+            yield Document(text, source or default_source, document_id or f"{name}:{record}", Position(index, record), ids)
+
+
+def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, where: str) -> np.ndarray:
+    """The ids of a document without the end token that may be its last one. Raises UserError for ids of another vocabulary."""
+    if vocabulary is None:
+        raise UserError("token ids, and no tokenizer is named", where=where, remedy="name theirs with --tokenizer")
+    if not len(ids):
+        return ids
+    if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary.size:
+        number = int(((ids < 0) | (ids >= vocabulary.size)).argmax())
+        problem = f"number {number:,} of its ids (from 0) is {int(ids[number]):,}, none of the {vocabulary.size:,} of {vocabulary.name}"
+        raise UserError(problem, where=where, remedy="name their own --tokenizer, and the type of a .bin file as FILE.bin:uint32")
+    return ids[:-1] if int(ids[-1]) == vocabulary.end_token_id and not vocabulary.end_is_text else ids
 
 
 def sizes_of(shards: Sequence[Shard]) -> list[int | None]:
@@ -121,21 +160,25 @@ def _asked(shard: Shard, question: Callable[[], Answer]) -> Answer:
     try:
         return question()
     except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror})", where=shard.name, remedy="check that it is still there") from error
+        raise UserError(f"cannot be read ({error.strerror or error})", where=shard.name, remedy="check that it is still there") from error
 
 
 def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions(), *, default_split: str = "train") -> Corpus:
-    """The corpus named by the arguments: presets and hub ids (`NAME[:SPLIT]`), files, folders, globs.
+    """The corpus named by the arguments: presets and hub ids (`NAME[:SPLIT]`, `NAME:CONFIG:SPLIT`), files, folders, globs, URLs.
 
     A preset takes precedence over a file (`./pile` is the file), a file over a hub id. `default_split` is read if a
-    preset or hub id names none. Nothing is read yet; raises UserError for sources that are missing, empty or of an
-    unknown suffix.
+    preset, hub id or folder with several splits names none. Nothing is read yet; raises UserError for sources that are missing,
+    empty or of an unknown suffix.
     """
     if not arguments:
         raise UserError("no source was given", remedy="name a preset, hub id, file, folder or glob; `recallkit sources` lists them")
-    finder = FieldFinder(options.text_field, options.source_field)
-    shards = [shard for argument in arguments for shard in _shards_of(argument, finder, default_split)]
-    return Corpus(shards, skip_bad=options.skip_bad)
+    shards = [shard for argument in arguments for shard in _shards_of(argument, options.reading(), default_split)]
+    return Corpus(shards, skip_bad=options.skip_bad, vocabulary=options.vocabulary)
+
+
+def open_texts(texts: Texts, options: CorpusOptions = CorpusOptions()) -> Corpus:
+    """The corpus of texts that a program gives. Raises UsageError for what is no collection of texts."""
+    return Corpus([GivenShard(texts, options.reading().finder)], skip_bad=options.skip_bad, vocabulary=options.vocabulary)
 
 
 def describe_sources() -> list[tuple[str, str]]:
@@ -146,30 +189,52 @@ def describe_sources() -> list[tuple[str, str]]:
             "text of this Python installation: library, language reference, READMEs (demo:train, demo:validation, its demo:sample)",
         ),
         *((name, f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}") for name, preset in PRESETS.items()),
-        ("OWNER/NAME[:SPLIT]", "any dataset on the hub with a text field, streamed"),
-        ("FILE, FOLDER, GLOB", f"local files: {' '.join(SUFFIXES)}"),
+        ("OWNER/NAME[[:CONFIG]:SPLIT]", "any dataset on the hub with a text field, streamed (wikitext:wikitext-2-raw-v1:test, too)"),
+        ("FILE, FOLDER, GLOB", f"local files: {KINDS_OF_FILES}"),
+        ("FILE.bin:TYPE", "flat token ids of a type such as uint32, where it is not found; ids need --tokenizer"),
+        ("FOLDER[:SPLIT]", "what save_to_disk of `datasets` wrote"),
+        ("PROTOCOL://...", "the same files elsewhere, by fsspec: hf://, https://, and s3://, gs:// ... with s3fs, gcsfs ... installed"),
     ]
 
 
-def _shards_of(argument: str, finder: FieldFinder, default_split: str) -> list[Shard]:
+def _shards_of(argument: str, how: Reading, default_split: str) -> list[Shard]:
     if not argument:
         raise UserError("an empty source name", remedy="is a shell variable unset?")
-    name, _, split = argument.partition(":")
-    split = split or default_split
+    argument, dtype = split_dtype(argument)
+    how = how._replace(dtype=dtype)
+    if is_url(argument):
+        return _shards_at(argument, how, default_split)
+    name, _, rest = argument.partition(":")
+    split = rest or default_split
     if name == "demo":
         return [DemoShard(split)]
     if name in PRESETS:
-        return [_preset_shard(name, split, finder)]
+        return [_preset_shard(name, split, how)]
     path = _expanded(argument)
     if os.path.lexists(path):
-        return _unique(_found_in(argument, path, finder))
+        return _unique(_found_in(argument, path, how, default_split))
     if glob.has_magic(argument):
-        return _unique(_matching(argument, finder))
-    if _HUB_ID.fullmatch(name) and suffix_of(name, SUFFIXES) is None and may_be_hub_id(name):
-        return [HubShard(f"{name}:{split}", name, split, name.split("/")[1], finder)]
+        return _unique(_matching(argument, how))
+    if rest and has_splits(_expanded(name)):
+        return _unique(_saved_in(name, _expanded(name), how, rest))
+    if (shard := _hub_shard(name, rest, default_split, how)) is not None:
+        return [shard]
     near = difflib.get_close_matches(name, ["demo", *PRESETS], n=1)
     remedy = f"did you mean {near[0]}?" if near else "check the path; `recallkit sources` lists what a source can be"
+    if len(argument.split()) > _WORDS_OF_A_NAME:
+        remedy = "in Python, texts themselves are given as texts="
     raise UserError("no such file, folder or preset", where=argument, remedy=remedy)
+
+
+def _hub_shard(name: str, rest: str, default_split: str, how: Reading) -> Shard | None:
+    """The dataset on the hub, if `name` can be one; `rest` is `SPLIT` or `CONFIG:SPLIT`. Ids without an owner need the latter."""
+    first, colon, second = rest.partition(":")
+    config, split = (first or None, second or default_split) if colon else (None, first or default_split)
+    is_id = _HUB_ID.fullmatch(name) and suffix_of(name, SUFFIXES) is None and may_be_hub_id(name)
+    if not is_id and not (config and _OLD_HUB_ID.fullmatch(name)):
+        return None
+    told = f"{name}:{split}" if config is None else f"{name}:{config}:{split}"
+    return HubShard(told, name, split, name.rpartition("/")[2], how.finder, config=config)
 
 
 def _expanded(argument: str) -> Path:
@@ -180,16 +245,16 @@ def _expanded(argument: str) -> Path:
         return Path(argument)
 
 
-def _preset_shard(name: str, split: str, finder: FieldFinder) -> Shard:
+def _preset_shard(name: str, split: str, how: Reading) -> Shard:
     preset = PRESETS[name]
     if split not in preset.splits:
         remedy = f"choose {' or '.join(f'{name}:{known}' for known in preset.splits)}"
         raise UserError(f"no such split: {split}", where=name, remedy=remedy)
-    return HubShard(f"{name}:{split}", preset.repo, split, name, finder, preset.revision)
+    return HubShard(f"{name}:{split}", preset.repo, split, name, how.finder, preset.revision)
 
 
 class _Found(NamedTuple):
-    path: Path
+    path: AnyPath
     shard: Shard
 
 
@@ -197,48 +262,91 @@ def _unique(found: list[_Found]) -> list[Shard]:
     """The shards of one argument, each file once, even if links or a glob name it again."""
     shards: dict[str, Shard] = {}
     for path, shard in found:
-        shards.setdefault(os.path.realpath(path), shard)
+        shards.setdefault(str(path) if isinstance(path, RemotePath) else os.path.realpath(path), shard)
     return list(shards.values())
 
 
-def _matching(argument: str, finder: FieldFinder) -> list[_Found]:
+def _matching(argument: str, how: Reading) -> list[_Found]:
     """The matches of a glob, sorted by name, as if the shell had expanded it."""
     matches = sorted(glob.glob(str(_expanded(argument)), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
     if not matches:
-        raise UserError("matches no file", where=argument, remedy="check the pattern, and quote it to keep the shell from it")
-    return [found for match in matches for found in _found_in(match, Path(match), finder, is_one_of_many=True)]
+        raise _no_match(argument)
+    return [found for match in matches for found in _found_in(match, Path(match), how, is_one_of_many=True)]
 
 
-def _found_in(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: bool = False) -> list[_Found]:
+def _no_match(argument: str) -> UserError:
+    return UserError("matches no file", where=argument, remedy="check the pattern, and quote it to keep the shell from it")
+
+
+def _found_in(name: str, path: Path, how: Reading, split: str = "", *, is_one_of_many: bool = False) -> list[_Found]:
     """A file, or the files in a folder and its subfolders, sorted by relative path, without hidden files and other suffixes."""
     if not path.is_dir():
-        return [_Found(path, _file_shard(name, path, finder, is_one_of_many=is_one_of_many))]
-    below = []
+        return [_local_file(name, path, how, is_one_of_many=is_one_of_many)]
+    if is_saved(path):
+        return _saved_in(name, path, how, split)
+    files = shards_among([file.relative_to(path).as_posix() for file in _files_below(path)])
+    if not files and not is_one_of_many:
+        raise _no_files(name)
+    return [_local_file(f"{name.rstrip('/')}/{file}", path / file, how, is_one_of_many=True) for file in files]
+
+
+def _files_below(path: Path) -> Iterator[Path]:
     for folder, subfolders, files in os.walk(path):
         subfolders[:] = [subfolder for subfolder in subfolders if not subfolder.startswith(".")]
-        shards = (file for file in files if not file.startswith(".") and suffix_of(file, SUFFIXES))
-        below += [Path(folder, file).relative_to(path).as_posix() for file in shards]
-    if not below and not is_one_of_many:
-        raise UserError(f"no {', '.join(SUFFIXES)} file in this folder", where=name, remedy="name the folder that contains the shards")
-    return [
-        _Found(path / file, _file_shard(f"{name.rstrip('/')}/{file}", path / file, finder, is_one_of_many=True)) for file in sorted(below)
-    ]
+        yield from (Path(folder, file) for file in files)
 
 
-def _file_shard(name: str, path: Path, finder: FieldFinder, *, is_one_of_many: bool) -> Shard:
-    suffix = suffix_of(path.name, SUFFIXES)
+def _no_files(name: str) -> UserError:
+    return UserError("no file of text in this folder", where=name, remedy=f"name the folder that contains the shards: {KINDS_OF_FILES}")
+
+
+def _saved_in(name: str, path: AnyPath, how: Reading, split: str) -> list[_Found]:
+    """The Arrow files of a data set that `datasets` saved, in their order."""
+    return [_Found(file, file_shard(str(file), file, how, None)) for file in saved_files(name, path, split)]
+
+
+def _local_file(name: str, path: Path, how: Reading, *, is_one_of_many: bool) -> _Found:
     if not str(path).isprintable():  # nor are the surrogates in names that are not UTF-8
         raise UserError("a name with characters that are not text", where=name, remedy="rename it")
     if not path.exists():
         raise UserError("no such file", where=name, remedy="it is a broken link: fix or remove it")
-    if suffix is None or not path.is_file():
-        raise UserError("not a supported kind of file", where=name, remedy=f"give {', '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise UserError("not a supported kind of file", where=name, remedy=f"give {KINDS_OF_FILES}")
+    shard = file_shard(name, path, how, path.absolute().parent.name if is_one_of_many else None)
     if not os.access(path, os.R_OK):
         raise UserError("may not be read", where=name, remedy="check its permissions")
-    source = path.name[: -len(suffix)]
-    if suffix in COMPRESSION:
-        return JsonLinesShard(name, path, source, finder, COMPRESSION[suffix])
-    if suffix == ".parquet":
-        return ParquetShard(name, path, source, finder)
-    # In a folder of text files each file would be a source of its own: the folder's name is more informative.
-    return TextShard(name, path, path.absolute().parent.name if is_one_of_many else source, FieldFinder())
+    return _Found(path, shard)
+
+
+def _shards_at(argument: str, how: Reading, default_split: str) -> list[Shard]:
+    """The files at a URL: a file, if it has a file's suffix, those that a pattern matches, or those in a folder."""
+    path = RemotePath(argument)
+    try:
+        if path.is_pattern:
+            if not (matches := path.matches()):
+                raise _no_match(argument)
+            return _unique([_Found(match, file_shard(match.url, match, how, _folder_of(match))) for match in matches])
+        if suffix_of(path.name, SUFFIXES) is not None:
+            path.info()
+            return [file_shard(argument, path, how, None)]
+        return _unique(_found_at(argument, path, how, default_split))
+    except OSError as error:
+        why = "no such file, or no answer" if isinstance(error, FileNotFoundError) else error
+        raise UserError(f"cannot be read ({why})", where=argument, remedy="check the address, the network and your rights") from error
+
+
+def _found_at(argument: str, path: RemotePath, how: Reading, default_split: str) -> list[_Found]:
+    """The files in a folder elsewhere, which may be one that `datasets` saved, with `:SPLIT` after its name."""
+    if is_saved(path):
+        return _saved_in(argument, path, how, default_split)
+    name, _, split = argument.rpartition(":")
+    if "/" not in split and is_url(name) and has_splits(RemotePath(name)):
+        return _saved_in(name, RemotePath(name), how, split)
+    files = [path / file for file in shards_among(path.below())]
+    if not files:
+        raise _no_files(argument)
+    return [_Found(file, file_shard(file.url, file, how, _folder_of(file))) for file in files]
+
+
+def _folder_of(path: RemotePath) -> str:
+    return RemotePath(path.url.rpartition("/")[0]).name

@@ -13,9 +13,13 @@ from recallkit import config
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    import numpy as np
+
 TEXT_FIELDS = ("text", "content", "raw_content")
 # Cheapest first: reading `meta` may parse JSON, as in RedPajama's sample, where `red_pajama_subset` is found before.
 SOURCE_FIELDS = ("red_pajama_subset", "meta.pile_set_name", "meta.redpajama_set_name", "source", "meta.source")
+IDS_FIELD = "input_ids"
+"""Where the ids of a record are that has no text, as transformers calls them."""
 ID_FIELDS = ("id", "doc_id", "meta.id")
 _LABELS = (str, int, float)
 _MAX_NAMES_LISTED = 12
@@ -37,11 +41,13 @@ class FieldFinder:
         self._source_paths = _paths((source_field,) if source_field else SOURCE_FIELDS)
         self._id_paths = _paths(ID_FIELDS)
         self._source_is_given = source_field is not None
+        self._text_is_given = text_field is not None
 
-    def find(self, fields: Mapping[str, Any]) -> tuple[str, str, str]:
-        """Text, source and id; source and id are "" if the record has none.
+    def find(self, fields: Mapping[str, Any]) -> tuple[str | np.ndarray, str, str]:
+        """Text, source and id; source and id are "" if the record has none. Where `input_ids` take the place of text, they are an array.
 
-        Raises FieldError if the text is missing, not a string or longer than `config.MAX_RECORD_BYTES`, or if a source
+        So they do in a record without a text, and in the text field that the user named. Raises FieldError if the text is missing,
+        not a string or longer than `config.MAX_RECORD_BYTES`, or if a source
         field named by the user is missing.
         """
         source = _first_label(fields, self._source_paths)
@@ -53,12 +59,15 @@ class FieldFinder:
     def columns(self, available: Iterable[str]) -> list[str]:
         """The columns of a table that `find` reads. Raises FieldError if none can contain the text."""
         names = list(available)
-        if not any(path[0] in names for path in self._text_paths):
-            raise _no_text(self._text_paths, dict.fromkeys(names))
-        roots = {path[0] for path in (*self._text_paths, *self._source_paths, *self._id_paths)}
+        texts = {path[0] for path in self._text_paths}
+        if texts.isdisjoint(names):
+            if self._text_is_given or IDS_FIELD not in names:
+                raise _no_text(self._text_paths, dict.fromkeys(names))
+            texts = {IDS_FIELD}
+        roots = {*texts, *(path[0] for path in (*self._source_paths, *self._id_paths))}
         return [name for name in names if name in roots]
 
-    def _text(self, fields: Mapping[str, Any]) -> str:
+    def _text(self, fields: Mapping[str, Any]) -> str | np.ndarray:
         for path in self._text_paths:
             text = _look_up(fields, path)
             if isinstance(text, str):
@@ -67,8 +76,30 @@ class FieldFinder:
                     raise FieldError(*too_long())
                 return text
             if text is not None:
-                raise FieldError(f"{'.'.join(path)} is {kind_of(text)}, not text", "name the field with --text-field")
+                ids = _as_ids(text) if self._text_is_given else None
+                if ids is None:
+                    raise FieldError(f"{'.'.join(path)} is {kind_of(text)}, not text", "name the field with --text-field")
+                return ids
+        if not self._text_is_given and (given := fields.get(IDS_FIELD)) is not None:
+            if (ids := _as_ids(given)) is None:
+                raise FieldError(f"{IDS_FIELD} is no list of whole numbers", "write token ids there, or name a field with --text-field")
+            return ids
         raise _no_text(self._text_paths, fields)
+
+
+def _as_ids(value: Any) -> np.ndarray | None:
+    """A list or array of whole numbers as a flat array; None for anything else."""
+    import numpy as np
+
+    if not isinstance(value, list | tuple | np.ndarray):
+        return None
+    if not len(value):
+        return np.empty(0, np.int64)
+    try:
+        ids = np.asarray(value)
+    except (ValueError, OverflowError):  # lists of unequal length
+        return None
+    return ids if ids.ndim == 1 and ids.dtype.kind in "iu" else None
 
 
 def too_long() -> tuple[str, str]:
@@ -127,4 +158,6 @@ def present_names(fields: Mapping[str, Any]) -> str:
 def kind_of(value: object) -> str:
     """The type of a value in words, for messages."""
     kinds = {dict: "an object", list: "a list", bool: "true or false", int: "a number", float: "a number"}
+    if hasattr(value, "dtype"):
+        return "a list"
     return kinds.get(type(value), f"of type {type(value).__name__}")

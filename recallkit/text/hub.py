@@ -28,10 +28,12 @@ class HubShard:
     revision: str | None = None
     piece: tuple[int, int] | None = None
     """(i, n): the i-th of n groups of neighbouring files, from 0; the whole split if None."""
+    config: str | None = None
+    """One of the dataset's configurations, if it has several."""
 
     def digest(self) -> str:
-        """The digest of id, split and revision: the content is not read, so a change of an unnamed revision goes unnoticed."""
-        return artifacts.digest_json([self.repo, self.split, self.revision])
+        """The digest of id, split, revision and configuration: no content is read, so a change of an unnamed revision goes unnoticed."""
+        return artifacts.digest_json([self.repo, self.split, self.revision, *([] if self.config is None else [self.config])])
 
     def size(self) -> None:
         """None: not known."""
@@ -63,11 +65,13 @@ class HubShard:
         import datasets
 
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs each retry, then raises
-        rows = datasets.load_dataset(self.repo, split=self.split, revision=self.revision, streaming=True)
+        rows = datasets.load_dataset(self.repo, self.config, split=self.split, revision=self.revision, streaming=True)
         return rows if self.piece is None else rows.shard(num_shards=self.piece[1], index=self.piece[0])
 
     def _unavailable(self, error: Exception, row: int) -> UserError:
         remedy = "check its name, split and the network, or download it and give local files"
+        if "onfig name is missing" in str(error):
+            remedy = f"name one: {self.repo}:CONFIG:{self.split}"
         return UserError(f"cannot be streamed from the hub ({error})", where=self.place(row), remedy=remedy)
 
 

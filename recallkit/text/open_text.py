@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from recallkit.storage.journal import Journal
+    from recallkit.text.given import Texts
     from recallkit.text.joining import Boundary
     from recallkit.text.readers import Shard
     from recallkit.text.records import EncodedDocuments, Position
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TextOptions:
-    """Which text, and how it becomes a stream of token ids."""
+    """Which text, and how it becomes a stream of token ids. `texts`, if given, are the text, and `sources` only their name."""
 
     sources: Sequence[str]
     default_split: str
@@ -35,6 +36,7 @@ class TextOptions:
     source_field: str | None = None
     skip_bad: bool = False
     fast: bool = True
+    texts: Texts | None = None
 
 
 class OpenText:
@@ -42,24 +44,27 @@ class OpenText:
 
     def __init__(self, options: TextOptions, *, shards: Sequence[Shard] | None = None) -> None:
         """`shards`: what another process found the sources to be; looked up if not given."""
-        from recallkit.text.corpus import Corpus, CorpusOptions, open_corpus
+        from recallkit.text.corpus import Corpus, CorpusOptions, open_corpus, open_texts
         from recallkit.text.tokenizers import load_tokenizer
 
         self.options = options
         self._encoder: Encoder | None = None
         self._unchecked = range(0)
         self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer, end_token=options.end_token)
-        if shards is None:
-            fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad)
-            self.corpus = open_corpus(options.sources, fields, default_split=options.default_split)
+        vocabulary = None if options.tokenizer is None else self.tokenizer.vocabulary
+        fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad, vocabulary)
+        if shards is not None:
+            self.corpus = Corpus(shards, skip_bad=options.skip_bad, vocabulary=vocabulary)
+        elif options.texts is not None:
+            self.corpus = open_texts(options.texts, fields)
         else:
-            self.corpus = Corpus(shards, skip_bad=options.skip_bad)
+            self.corpus = open_corpus(options.sources, fields, default_split=options.default_split)
 
     def of_shards(self, shards: Sequence[Shard]) -> OpenText:
         """The same text with other shards, such as pieces of its own."""
         other = copy.copy(self)
         other.__dict__.pop("digests", None)
-        other.corpus = type(self.corpus)(shards, skip_bad=self.options.skip_bad)
+        other.corpus = self.corpus.of_shards(shards)
         return other
 
     @cached_property

@@ -1,38 +1,42 @@
-"""Reads local shards record by record in constant memory: JSON lines (plain, zstd, gzip), Parquet rows, text files.
+"""Reads shards record by record in constant memory: JSON lines, JSON arrays, text files, each plain or compressed.
 
 This is own code because `datasets` takes several times as long on `.jsonl.zst` (tests/benchmarks/reading.py).
-Reading can start at any record of a shard: lines before it are counted but not parsed, row groups before it are not read.
+Reading can start at any record of a shard: lines before it are counted but not parsed.
 """
 
 from __future__ import annotations
 
+import codecs
+import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from recallkit import config
-from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import artifacts
-from recallkit.text.fields import FieldError, FieldFinder, too_long
+from recallkit.errors import UserError
+from recallkit.text.fields import FieldFinder, too_long
+from recallkit.text.remote import AnyPath, RemotePath, digest_of, open_arrow, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    import pyarrow as pa
 
     OnBad = Callable[[int, str, str], None]
 
-COMPRESSION = {".jsonl": None, ".jsonl.zst": "zstd", ".jsonl.gz": "gzip"}
+_ENDINGS = {"": None, ".zst": "zstd", ".gz": "gzip"}
+
+
+def compressed(*suffixes: str) -> dict[str, str | None]:
+    """The suffixes, plain and with those of compressed files, and the compression that each implies."""
+    return {f"{suffix}{ending}": kind for suffix in suffixes for ending, kind in _ENDINGS.items()}
+
+
+COMPRESSION = compressed(".jsonl")
 """Suffixes of JSON Lines files, and the compression that each implies."""
 
 BLOCK_BYTES = 1 << 19
 """Bytes decompressed at a time: larger blocks do not fit into the cache, smaller ones divide more lines."""
 
-_BATCH_BYTES = 1 << 22
-_MAX_BATCH_ROWS = 1024
-_MAX_ROW_BYTES = 2 * config.MAX_RECORD_BYTES
-"""Mean bytes per row of a row group: if they exceed it, the group is refused before it is decoded."""
-_REPEATED_BYTES, _MOST_REPEATED = 64, 1 << 28
+_NOT_SPACE, _GOES_ON = re.compile(r"[^ \t\r\n]"), re.compile(r"[ \t\r\n]*[],]")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -82,24 +86,26 @@ class FileShard:
     """What all shards that are files have in common."""
 
     name: str
-    path: Path
+    path: AnyPath
     source: str
     finder: FieldFinder
+    compression: str | None = None
 
     def digest(self) -> str:
-        """A digest of the file's length and samples of its content."""
-        return artifacts.digest_sample(self.path)
+        """A digest of the file's length and samples of its content; elsewhere, of what the server says of it."""
+        return digest_of(self.path)
 
     def size(self) -> int | None:
-        """The length of the file."""
-        return self.path.stat().st_size
+        """The length of the file; None if a server does not tell."""
+        return size_of(self.path)
 
     def pieces(self, most: int) -> Sequence[Self]:
         """This shard alone, which cannot be divided."""
         return [self]
 
     def _damaged(self, error: Exception, record: int) -> UserError:
-        remedy = "the file is truncated or damaged: copy it again"
+        is_here = not isinstance(self.path, RemotePath)
+        remedy = "the file is truncated or damaged: copy it again" if is_here else "check the network and the file, or copy it here"
         return UserError(f"cannot be read further ({error})", where=self.place(record), remedy=remedy)
 
     def _empty(self) -> UserError:
@@ -109,6 +115,19 @@ class FileShard:
         """The file itself: it is one record unless the format says otherwise."""
         return self.name
 
+    def _blocks(self) -> Iterator[bytes]:
+        """Decompressed blocks without a byte order mark. Raises OSError for damaged data.
+
+        pyarrow rather than zstandard: equally fast, continues across frames, and raises if the last one is truncated.
+        """
+        import pyarrow as pa
+
+        with open_arrow(self.path) as file, pa.input_stream(file, compression=self.compression) as stream:
+            block = stream.read(BLOCK_BYTES).removeprefix(_BYTE_ORDER_MARK)
+            while block:
+                yield block
+                block = stream.read(BLOCK_BYTES)
+
 
 @dataclass(frozen=True, slots=True)
 class JsonLinesShard(FileShard):
@@ -117,8 +136,6 @@ class JsonLinesShard(FileShard):
     Blank lines are counted so that record numbers are an editor's line numbers less one, and so that a reader finds any record
     by counting newlines.
     """
-
-    compression: str | None = None
 
     def place(self, record: int) -> str:
         """File and line, from 1."""
@@ -157,19 +174,6 @@ class JsonLinesShard(FileShard):
             raise self._damaged(error, number + 1) from error
         if is_empty:
             raise self._empty()
-
-    def _blocks(self) -> Iterator[bytes]:
-        """Decompressed blocks. Raises OSError for damaged data.
-
-        pyarrow rather than zstandard: equally fast, continues across frames, and raises if the last one is truncated.
-        """
-        import pyarrow as pa
-
-        with pa.OSFile(str(self.path)) as file, pa.input_stream(file, compression=self.compression) as stream:
-            block = stream.read(BLOCK_BYTES).removeprefix(_BYTE_ORDER_MARK)
-            while block:
-                yield block
-                block = stream.read(BLOCK_BYTES)
 
 
 def skip_lines(blocks: Iterable[bytes], num_lines: int) -> Iterator[bytes]:
@@ -224,84 +228,125 @@ def _why_not_json(line: bytearray | memoryview, error: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetShard(FileShard):
-    """A Parquet file: records are its rows, counted from 0. Only columns that may be needed are read."""
+class JsonShard(JsonLinesShard):
+    """A file `.json`: an array of objects, or of texts. One that does not begin with `[` is read as JSON Lines, which it often is."""
 
     def place(self, record: int) -> str:
-        """File and row, from 0."""
-        return f"{self.name}, row {record}"
+        """File and record, from 1."""
+        return f"{self.name}, record {record + 1}"
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Rows from `first` on as dictionaries; see `Shard.records`. Raises UserError if no column can contain text."""
-        import pyarrow as pa
-
-        row = first
+        """The items of the array from `first` on; see `Shard.records`. What follows a syntax error cannot be read."""
+        number = first - 1
         try:
-            for start, batch in self._batches(first):
-                for row, fields in enumerate(_rows(batch), start):
-                    if isinstance(fields, str):
-                        on_bad(row, fields, "write the file again from valid text")
-                    else:
-                        yield row, fields
-        except FieldError as error:
-            raise UserError(str(error), where=self.name, remedy=error.remedy) from error
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            if lacks_resources(error):
-                raise
-            raise self._damaged(error, row) from error
+            if not self._is_array():
+                yield from JsonLinesShard.records(self, first, on_bad)
+                return
+            for number, item in enumerate(array_items(self._blocks())):
+                if number >= first:
+                    yield from _as_record(number, item, on_bad)
+        except ValueError as error:
+            raise UserError(f"not JSON ({error})", where=self.place(number + 1), remedy="write the file again") from error
+        except OSError as error:
+            raise self._damaged(error, number + 1) from error
+        if number < 0:
+            raise self._empty()
 
-    def _batches(self, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Batches of a few megabytes from row `first` on, each with the number of its first row."""
-        import pyarrow.parquet as pq
-
-        # Without pre_buffer, pyarrow reads a column in pieces of buffer_size rather than a whole row group at once.
-        with pq.ParquetFile(self.path, pre_buffer=False, buffer_size=BLOCK_BYTES) as file:
-            if file.metadata.num_rows == 0:
-                raise self._empty()
-            names = file.schema_arrow.names
-            columns = self.finder.columns(names)
-            if twice := next((name for name in columns if names.count(name) > 1), None):
-                raise UserError(f"two columns {twice}", where=self.name, remedy="rename one of them")
-            start = 0
-            for index in range(file.num_row_groups):
-                group = file.metadata.row_group(index)
-                if start + group.num_rows <= first:
-                    start += group.num_rows
-                    continue
-                if group.total_byte_size > group.num_rows * _MAX_ROW_BYTES:
-                    raise UserError("rows longer than any document", where=self.place(start), remedy=too_long()[1])
-                for batch in file.iter_batches(
-                    _rows_at_once(group.num_rows, group.total_byte_size), row_groups=[index], columns=columns, use_threads=False
-                ):
-                    skipped = min(batch.num_rows, max(0, first - start))
-                    yield start + skipped, batch.slice(skipped)
-                    start += batch.num_rows
+    def _is_array(self) -> bool:
+        start = next((block for raw in self._blocks() if (block := raw.lstrip())), b"")
+        return start.startswith(b"[")
 
 
-def _rows_at_once(num_rows: int, num_bytes: int) -> int:
-    """Rows of a row group to decode together: a few megabytes, by the uncompressed size recorded in the footer.
+def _as_record(number: int, item: str, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
+    """An item of an array as a record, if it is one."""
+    import orjson
 
-    If rows take almost no space there, one stored value may be repeated in all of them.
-    """
-    usual = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * num_rows // max(1, num_bytes)))
-    return usual if num_bytes > num_rows * _REPEATED_BYTES else max(1, min(usual, _MOST_REPEATED // max(1, num_bytes)))
-
-
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
-    """The rows of a batch; or why Python cannot represent one: text that is not UTF-8 (Parquet readers do not check), a date."""
-    import pyarrow as pa
-
-    failures = (ValueError, OverflowError, LookupError, pa.ArrowException)
     try:
-        yield from batch.to_pylist()
-    except failures:
-        for row in range(batch.num_rows):
+        value = orjson.loads(item.encode("utf-8", "surrogateescape"))
+    except orjson.JSONDecodeError as error:
+        on_bad(number, f"not JSON ({error.msg})", "fix or remove the record")
+        return
+    if isinstance(value, str | dict):
+        yield number, {"text": value} if isinstance(value, str) else value
+    else:
+        on_bad(number, "neither an object nor a text", "write objects with a text field, or texts")
+
+
+def array_items(blocks: Iterable[bytes]) -> Iterator[str]:
+    """The JSON of each item of an array, whose bytes come in blocks; at most two items' text is held.
+
+    Bytes that are not UTF-8 become surrogates. Raises ValueError for what is no array, is cut off, or has an item of more than
+    `config.MAX_RECORD_BYTES` characters.
+    """
+    text = _ArrayText(blocks)
+    text.expect("[")
+    if text.next_sign() == "]":
+        text.at += 1
+    else:
+        while True:
+            yield text.item()
+            if text.expect(",]") == "]":
+                break
+    if text.next_sign():
+        raise ValueError("text after the end of the array")
+
+
+class _ArrayText:
+    """The unread text of an array, lengthened when it is needed."""
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self._blocks = iter(blocks)
+        self._decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
+        self._scan = json.JSONDecoder(strict=False).raw_decode
+        self._text = ""
+        self.at = 0
+
+    def _lengthen(self) -> bool:
+        """At least doubles the text that is not read yet, so that a long item is not scanned once a block; False at the end."""
+        parts = [self._text[self.at :]]
+        wanted, self.at = len(parts[0]), 0
+        while wanted >= 0 and (block := next(self._blocks, None)) is not None:
+            parts.append(self._decode(block))
+            wanted -= max(1, len(parts[-1]))
+        self._text = "".join(parts)
+        return len(parts) > 1
+
+    def next_sign(self) -> str:
+        """The next character that is not a space, which stays unread; empty at the end."""
+        while True:
+            found = _NOT_SPACE.search(self._text, self.at)
+            if found:
+                self.at = found.start()
+                return found[0]
+            self.at = len(self._text)
+            if not self._lengthen():
+                return ""
+
+    def expect(self, signs: str) -> str:
+        """The next character, read. Raises ValueError if it is none of `signs`."""
+        sign = self.next_sign()
+        if not sign or sign not in signs:
+            raise ValueError(f"{sign or 'the end'} in place of {' or '.join(signs)}")
+        self.at += 1
+        return sign
+
+    def item(self) -> str:
+        """The next value. A number is whole only if something else follows: `1` may be the beginning of `12`."""
+        self.next_sign()
+        while True:
             try:
-                yield batch.slice(row, 1).to_pylist()[0]
-            except UnicodeDecodeError:
-                yield "invalid UTF-8"
-            except failures as error:
-                yield f"a value that cannot be read ({next(iter(str(error).splitlines()), type(error).__name__)})"
+                stop = self._scan(self._text, self.at)[1]
+            except (json.JSONDecodeError, RecursionError) as error:
+                stop, why = len(self._text), error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+            else:
+                start, why = self.at, "cut off"
+                if self._text[stop - 1] in '"}]' or _GOES_ON.match(self._text, stop):
+                    self.at = stop
+                    return self._text[start:stop]
+            if stop - self.at > config.MAX_RECORD_BYTES:
+                raise ValueError(f"{too_long()[0]}, or {why}")
+            if not self._lengthen():
+                raise ValueError(why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,18 +357,19 @@ class TextShard(FileShard):
         """The file's text if `first` is 0; see `Shard.records`."""
         if first > 0:
             return
+        content = bytearray()
         try:
-            size = self.path.stat().st_size
-            content = self.path.read_bytes() if size <= config.MAX_RECORD_BYTES else b""
+            for block in self._blocks():
+                content += block
+                if len(content) > config.MAX_RECORD_BYTES:
+                    on_bad(0, *too_long())
+                    return
         except OSError as error:
             raise self._damaged(error, 0) from error
-        if size == 0:
+        if not content:
             raise self._empty()
-        if size > config.MAX_RECORD_BYTES:
-            on_bad(0, *too_long())
-            return
         try:
-            text = content.removeprefix(_BYTE_ORDER_MARK).decode()
+            text = content.decode()
         except UnicodeDecodeError as error:
             on_bad(0, f"invalid UTF-8 at byte {error.start + 1}", "save it as UTF-8")
         else:

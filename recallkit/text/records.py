@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,13 +23,24 @@ class Position:
 class Document:
     """One text with its source (the Pile set, the RedPajama subset ...) and its position in the stream.
 
-    `position` counts records of the shard, including bad ones that are skipped, so that a stream can be resumed there.
+    In place of `text` it may have `ids`, the tokens of a text, integers of any width, without the end token. `position` counts records
+    of the shard, including bad ones that are skipped, so that a stream can be resumed there.
     """
 
     text: str
     source: str
     id: str
     position: Position
+    ids: np.ndarray | None = None
+
+
+class Vocabulary(NamedTuple):
+    """What a reader of ids knows of their tokenizer: its name, its entries, the end token, and whether text is encoded with that, too."""
+
+    name: str
+    size: int
+    end_token_id: int
+    end_is_text: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ import numpy as np
 
 from recallkit import config
 from recallkit.errors import UserError
+from recallkit.ragged import offsets_of
 from recallkit.registry import may_be_hub_id
 from recallkit.storage.artifacts import check_replaceable, digest_json, replacing
-from recallkit.text.records import Document, EncodedDocuments
+from recallkit.text.records import Document, EncodedDocuments, Vocabulary
 from recallkit.text.time_limit import call_within
 from recallkit.text.vocabulary import (
     DocumentText,
@@ -53,6 +54,8 @@ _SLICES_TOKENIZER = "tokenizer.json"
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>")
 _BATCH_CHARACTERS = 4_000_000
 _BATCH_DOCUMENTS = 8192
+_CHARACTERS_PER_ID = 4
+"""Roughly, so that batches of ids are as large as those of text."""
 _CHECK_CHARACTERS = 400_000
 
 _PROBES = (
@@ -158,13 +161,18 @@ class TextTokenizer:
         """The text that ids represent in a stream of documents if pieces have bytes of their own, else None."""
         if self.token_bytes is None:
             return None
-        symbol = None if self._ends_with_text() else self.end_token_id
+        symbol = None if self.ends_with_text() else self.end_token_id
         return DocumentText(self.token_bytes, symbol, adds_space=self.continuation is not self)
 
-    def _ends_with_text(self) -> bool:
+    def ends_with_text(self) -> bool:
         """Whether the end token is also a piece that ordinary text is encoded with."""
         added = self.backend.get_added_tokens_decoder()
         return self.end_token_id not in added and self.encode([self.end_token])[0].tolist() == [self.end_token_id]
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What a reader of ids knows of this tokenizer."""
+        return Vocabulary(self.name, self.vocab_size, self.end_token_id, self.ends_with_text())
 
     @cached_property
     def continuation(self) -> TextTokenizer:
@@ -194,7 +202,7 @@ class TextTokenizer:
         """Ids that end a generated text: end tokens that are not text themselves."""
         added = self.backend.get_added_tokens_decoder()
         stops = {index for index, token in added.items() if token.special and token.content in _END_TOKENS}
-        return frozenset(stops if self._ends_with_text() else {*stops, self.end_token_id})
+        return frozenset(stops if self.ends_with_text() else {*stops, self.end_token_id})
 
     def generated_text(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of generated ids, decoded as other evaluations do; without special tokens unless `special`."""
@@ -251,7 +259,8 @@ class ByteTokenizer(TextTokenizer):
         offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         return np.frombuffer(b"".join(encoded), np.uint8).astype(np.uint32), offsets
 
-    def _ends_with_text(self) -> bool:
+    def ends_with_text(self) -> bool:
+        """Always."""
         return True
 
 
@@ -474,7 +483,7 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     characters = 0
     for document in documents:
         batch.append(document)
-        characters += len(document.text)
+        characters += len(document.text) if document.ids is None else _CHARACTERS_PER_ID * len(document.ids)
         if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
             yield batch
             batch, characters = [], 0
@@ -502,16 +511,25 @@ def encode_documents(
 
     gigatoken encodes if it is installed, supports the tokenizer and agrees with `tokenizers` on probe strings and the
     stream's first documents; otherwise `notify` is told why, once, and `tokenizers` encodes. `choose`, given the first
-    documents' texts, returns another encoder.
+    documents' texts, returns another encoder. Documents that are ids already stay what they are.
     """
     encode: Encoder | None = None
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     for batch in _ahead(_batches(documents)):
-        texts = [document.text for document in batch]
-        if encode is None:
+        texts = [document.text for document in batch if document.ids is None]
+        if encode is None and texts:
             encode = tokenizer.checked_encoder(texts, notify) if choose is None else choose(texts)
-        ids, offsets = encode(texts)
+        ids, offsets = encode(texts) if encode is not None and texts else (np.empty(0, dtype), np.zeros(1, np.int64))
+        if len(texts) < len(batch):
+            ids, offsets = _with_given_ids(batch, ids, offsets, dtype)
         yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], [d.position for d in batch])
+
+
+def _with_given_ids(batch: list[Document], ids: np.ndarray, offsets: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of all documents, those of texts among those that were given, and where each document begins."""
+    encoded = (ids[start:stop] for start, stop in itertools.pairwise(offsets))
+    pieces = [next(encoded) if document.ids is None else document.ids for document in batch]
+    return np.concatenate(pieces, dtype=dtype, casting="unsafe"), offsets_of(list(map(len, pieces)))
 
 
 def _checked_fast_encoder(tokenizer: TextTokenizer, texts: Sequence[str], notify: Callable[[str], None]) -> Encoder | None:

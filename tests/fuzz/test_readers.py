@@ -19,10 +19,13 @@ from hypothesis import strategies as st
 
 from recallkit.errors import UserError
 from recallkit.text.corpus import CorpusOptions, open_corpus
+from recallkit.text.records import Vocabulary
 from tests.fuzz.harness import assert_refused, invoke
 from tests.fuzz.mutations import COLUMN_TYPES, Damage, byte_damage, of_type
 
-LENIENT = CorpusOptions(skip_bad=True)
+VOCABULARY = Vocabulary("small", 300, 0, end_is_text=False)
+STRICT = CorpusOptions(vocabulary=VOCABULARY)
+LENIENT = CorpusOptions(skip_bad=True, vocabulary=VOCABULARY)
 
 
 def read(path: Path, options: CorpusOptions = LENIENT) -> list[str] | UserError:
@@ -39,8 +42,22 @@ def read(path: Path, options: CorpusOptions = LENIENT) -> list[str] | UserError:
 def good_file(path: Path) -> Path:
     records = [{"text": f"the cat {i} sat", "id": str(i), "meta": {"pile_set_name": "books"}} for i in range(50)]
     content = "".join(json.dumps(record) + "\n" for record in records).encode()
+    table = pa.Table.from_pylist(records)
     if path.name.endswith(".parquet"):
-        pq.write_table(pa.Table.from_pylist(records), path, row_group_size=20)
+        pq.write_table(table, path, row_group_size=20)
+    elif path.name.endswith(".arrow"):
+        table = table if "ids" not in path.name else table.drop_columns(["text"]).append_column("input_ids", [[[1, 2, 3]] * 50])
+        with pa.OSFile(str(path), "w") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=20)
+    elif path.name.endswith(".npy"):
+        np.save(path, np.arange(500) % 300)
+    elif path.name.endswith(".bin"):
+        header = np.array([20240520, 1, 500, *[0] * 253], "<i4").tobytes() if "header" in path.name else b""
+        path.write_bytes(header + (np.arange(500, dtype="<u2") % 300).tobytes())
+    elif path.name.endswith(".json"):
+        path.write_text(json.dumps(records))
+    elif path.name.endswith(".csv"):
+        path.write_text("id,text\n" + "".join(f'{record["id"]},"{record["text"]}"\n' for record in records))
     elif path.name.endswith(".zst"):
         path.write_bytes(zstandard.compress(content))
     else:
@@ -48,7 +65,10 @@ def good_file(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".txt"])
+SUFFIXES = [".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".txt", ".json", ".csv", ".arrow", "-ids.arrow", ".npy", ".bin", "-header.bin"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
 @given(damage=byte_damage(), more=byte_damage())
 @settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 def test_damaged_shards_are_read_or_refused(tmp_path: Path, suffix: str, damage: Damage, more: Damage) -> None:
@@ -56,7 +76,7 @@ def test_damaged_shards_are_read_or_refused(tmp_path: Path, suffix: str, damage:
     damage(path)
     read(path)
     more(path)
-    read(path, CorpusOptions())
+    read(path, STRICT)
 
 
 ODD_COLUMNS = {
@@ -74,11 +94,16 @@ ODD_COLUMNS = {
 
 @pytest.mark.parametrize("kind", ODD_COLUMNS)
 @pytest.mark.parametrize("name", ["text", "meta", "source", "id"])
-def test_columns_of_every_type(tmp_path: Path, kind: str, name: str) -> None:
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_columns_of_every_type(tmp_path: Path, kind: str, name: str, suffix: str) -> None:
     """A text that is none is a bad record; a source or an id of an odd type is none, or what it is written as."""
-    columns = {"text": pa.array(["a b", "c d"]), name: ODD_COLUMNS[kind]}
-    path = tmp_path / "odd.parquet"
-    pq.write_table(pa.table(columns), path)
+    table = pa.table({"text": pa.array(["a b", "c d"]), name: ODD_COLUMNS[kind]})
+    path = tmp_path / f"odd{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.OSFile(str(path), "w") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
     found = read(path)
     is_text = pa.types.is_string(t := ODD_COLUMNS[kind].type) or pa.types.is_large_string(t) or pa.types.is_dictionary(t)
     if name == "text" and not is_text:
@@ -155,6 +180,7 @@ import sys
 from pathlib import Path
 from recallkit.errors import UserError
 from recallkit.text.corpus import CorpusOptions, open_corpus
+from recallkit.text.records import Vocabulary
 try:
     print(sum(len(d.text) for d in open_corpus([sys.argv[1]], CorpusOptions(skip_bad=sys.argv[2] == "skip")).documents()))
 except UserError as error:

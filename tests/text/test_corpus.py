@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.text import readers
+from recallkit.text import readers, tables
 from recallkit.text.corpus import CorpusOptions, describe_sources, open_corpus
 from recallkit.text.records import Position
 
@@ -204,9 +204,12 @@ def test_a_name_with_glob_characters_is_a_file_where_it_exists(tmp_path: Path) -
     [
         ("missing.jsonl", "missing.jsonl: no such file"),
         ("*.parquet", "matches no file"),
-        ("notes.md", "not a supported kind of file; give .jsonl, .jsonl.zst, .jsonl.gz, .parquet, .txt"),
+        (
+            "notes.md",
+            "not a supported kind of file; give .jsonl, .json, .csv, .tsv, .txt (also .gz, .zst), .parquet, .arrow",
+        ),
         ("*.md", "not a supported kind of file"),
-        ("empty", "no .jsonl,"),
+        ("empty", "no file of text in this folder; name the folder that contains the shards: .jsonl,"),
         ("away.jsonl", "no such file; it is a broken link"),
         ("*.jsonl", "no such file; it is a broken link"),
         ("piles", "did you mean pile?"),
@@ -325,7 +328,7 @@ def expected_texts(content: list[bytes]) -> list[str]:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.none() | st.text(max_size=5), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 4))
 def test_rows_are_reentered_at_every_position(texts: list[str | None], row_group_size: int, batch_rows: int) -> None:
-    with tempfile.TemporaryDirectory() as name, mock.patch.object(readers, "_MAX_BATCH_ROWS", batch_rows):
+    with tempfile.TemporaryDirectory() as name, mock.patch.object(tables, "_MAX_BATCH_ROWS", batch_rows):
         for shard in ("a", "b"):
             pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), Path(name, f"{shard}.parquet"), row_group_size=row_group_size)
         assert_reenters(Path(name))

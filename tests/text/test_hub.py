@@ -13,7 +13,7 @@ from recallkit.errors import UserError
 from recallkit.text.corpus import Corpus, open_corpus
 from recallkit.text.fields import FieldFinder
 from recallkit.text.hub import HubShard
-from recallkit.text.records import Position
+from recallkit.text.records import Position, Vocabulary
 
 
 def hub_shard(repo: Path | str, split: str, **options: str) -> HubShard:
@@ -74,6 +74,41 @@ def test_failures_are_one_line_with_the_remedy(repo: Path, monkeypatch: pytest.M
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="owner/name:train, row 0: cannot be streamed"):
         next(open_corpus(["owner/name"]).documents())
+
+
+def test_a_configuration_is_named(tmp_path: Path) -> None:
+    described = "---\nconfigs:\n"
+    for config in ("old", "new"):
+        (tmp_path / f"{config}.jsonl").write_text(json.dumps({"text": config}) + "\n")
+        described += f"- config_name: {config}\n  data_files:\n  - split: test\n    path: {config}.jsonl\n"
+    (tmp_path / "README.md").write_text(described + "---\n")
+    shard = hub_shard(tmp_path, "test")
+    with pytest.raises(UserError, match=f"Config name is missing.*name one: {tmp_path}:CONFIG:test"):
+        list(Corpus([shard]).documents())
+    assert [d.text for config in ("new", "old") for d in Corpus([replace(shard, config=config)]).documents()] == ["new", "old"]
+    assert len({replace(shard, config=config).digest() for config in (None, "new", "old")}) == 3
+
+
+def test_rows_of_token_ids(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"input_ids": [1, 2, row, 0]}) + "\n" for row in range(3)))
+    corpus = Corpus([hub_shard(tmp_path, "train")], vocabulary=Vocabulary("small", 10, 0, end_is_text=False))
+    assert [document.ids.tolist() for document in corpus.documents()] == [[1, 2, 0], [1, 2, 1], [1, 2, 2]]
+
+
+def test_ids_with_a_configuration() -> None:
+    named = ["owner/name:c:dev", "owner/name:c:", "owner/name::dev", "wikitext:wikitext-2-raw-v1:test", "owner/name:dev", "owner/name"]
+    shards = open_corpus(named).shards
+    assert [(shard.repo, shard.config, shard.split, shard.name, shard.source) for shard in shards] == [
+        ("owner/name", "c", "dev", "owner/name:c:dev", "name"),
+        ("owner/name", "c", "train", "owner/name:c:train", "name"),
+        ("owner/name", None, "dev", "owner/name:dev", "name"),
+        ("wikitext", "wikitext-2-raw-v1", "test", "wikitext:wikitext-2-raw-v1:test", "wikitext"),
+        ("owner/name", None, "dev", "owner/name:dev", "name"),
+        ("owner/name", None, "train", "owner/name:train", "name"),
+    ]
+    for mistyped in ("wikitext", "wikitext:test", "wikitext::test"):
+        with pytest.raises(UserError, match="no such file, folder or preset"):
+            open_corpus([mistyped])
 
 
 def test_a_digest_names_id_split_and_revision() -> None:

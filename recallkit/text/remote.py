@@ -1,0 +1,175 @@
+"""Files elsewhere, read by fsspec: `s3://`, `gs://`, `hf://`, `https://` ...; what a reader needs of a path, here or there.
+
+A protocol other than HTTP and the hub's needs its package (s3fs, gcsfs ...), which the user installs; keys, proxies and addresses are those
+that this package finds in the environment. Nothing is kept on disk.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from recallkit.errors import UserError, lacks_resources
+from recallkit.storage import artifacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+Answer = TypeVar("Answer")
+
+_CHECKSUMS = ("ETag", "etag", "blob_id", "md5Hash", "md5", "checksum", "Content-MD5", "Digest")
+"""What file systems call a file's checksum, or the tag that changes with its content."""
+_PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko"}
+_MAGIC = "*["
+_CHAIN = "::"
+
+
+def is_url(argument: str) -> bool:
+    """Whether a source is read by fsspec rather than from a path."""
+    return "://" in argument
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePath:
+    """A file or folder at a URL, with those methods of `pathlib.Path` that readers use.
+
+    All raise UserError for a protocol that is unknown or whose package is missing, and OSError for what cannot be read.
+    """
+
+    url: str
+
+    def __str__(self) -> str:
+        """The URL."""
+        return self.url
+
+    def __truediv__(self, name: str) -> RemotePath:
+        return RemotePath(f"{self.url.rstrip('/')}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part of the URL's path, without a query; of a chain (`zip://a.jsonl::s3://...`) that of its first URL."""
+        return posixpath.basename(self.url.split(_CHAIN)[0].partition("?")[0].rstrip("/"))
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it is to be expanded. `?` belongs to a query."""
+        return _CHAIN not in self.url and any(sign in self.url for sign in _MAGIC)
+
+    def info(self) -> dict[str, Any]:
+        """What the file system knows of the file now: its size, and often a checksum."""
+
+        def ask(files: Any, path: str) -> dict[str, Any]:
+            files.invalidate_cache()
+            found: dict[str, Any] = files.info(path)
+            return found
+
+        return self._asked(ask)
+
+    def size(self) -> int | None:
+        """Bytes; None if the server does not tell."""
+        return self.info().get("size")
+
+    def digest(self) -> str:
+        """A digest of the size and the server's checksum or tag; without one that of samples, as of a local file."""
+        info = self.info()
+        known = [info[name] for name in _CHECKSUMS if info.get(name)]
+        if known or info.get("size") is None:
+            return artifacts.digest_json([self.name, info.get("size"), str(known[0] if known else info.get("Last-Modified"))])
+        size = info["size"]
+        return self._asked(lambda files, path: artifacts.digest_samples(size, lambda at, stop: files.cat_file(path, at, stop)))
+
+    def below(self) -> list[str]:
+        """The paths of all files in this folder and its subfolders, relative to it; none if it is no folder."""
+
+        def find(files: Any, path: str) -> list[str]:
+            root = path.rstrip("/")
+            return [found[len(root) + 1 :] for found in files.find(path) if found.startswith(f"{root}/")]
+
+        return self._asked(find)
+
+    def matches(self) -> list[RemotePath]:
+        """The files that a pattern matches, sorted."""
+        return [RemotePath(url) for url in self._asked(lambda files, path: sorted(map(files.unstrip_protocol, files.glob(path))))]
+
+    def read_bytes(self) -> bytes:
+        """The whole file."""
+        return self._asked(lambda files, path: bytes(files.cat_file(path)))
+
+    def open(self) -> Any:
+        """The file, to be read from its start; its own errors are OSErrors, too."""
+        return self._asked(lambda files, path: _File(files.open(path, "rb"), files))
+
+    def _asked(self, question: Callable[[Any, str], Answer]) -> Answer:
+        import fsspec
+
+        protocol = self.url.partition("://")[0]
+        try:
+            files, path = fsspec.core.url_to_fs(self.url)
+            return question(files, path)
+        except ImportError as error:
+            problem = f"{protocol}:// needs a package that is not installed ({error})"
+            raise UserError(problem, where=self.url, remedy=f"pip install {_PACKAGES.get(protocol, 'that package')}") from error
+        except (OSError, UserError):
+            raise
+        except ValueError as error:
+            if "rotocol not known" not in str(error):
+                raise OSError(_reason(error)) from error
+            remedy = "give a protocol that fsspec knows, such as s3://, gs://, hf:// or https://"
+            raise UserError("an unknown protocol", where=self.url, remedy=remedy) from error
+        except Exception as error:
+            if lacks_resources(error):
+                raise
+            raise OSError(_reason(error)) from error
+
+
+def _reason(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+class _File:
+    """A remote file whose package's own errors are OSErrors: what readers expect of a file that cannot be read further."""
+
+    def __init__(self, file: Any, files: Any) -> None:
+        self._file = file
+        self._files = files  # an archive is closed with the last reference to it
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes."""
+        try:
+            return bytes(self._file.read(size))
+        except OSError:
+            raise
+        except Exception as error:
+            if lacks_resources(error):
+                raise
+            raise OSError(_reason(error)) from error
+
+
+AnyPath = Path | RemotePath
+"""A file here or elsewhere."""
+
+
+def open_arrow(path: AnyPath, *, mapped: bool = False) -> pa.NativeFile:
+    """The file for pyarrow; a local one is mapped into memory with `mapped`. Raises OSError if it cannot be opened."""
+    import pyarrow as pa
+
+    if isinstance(path, RemotePath):
+        return pa.PythonFile(path.open(), "r")
+    return pa.memory_map(str(path)) if mapped else pa.OSFile(str(path))
+
+
+def size_of(path: AnyPath) -> int | None:
+    """Bytes of the file; None if unknown. Raises OSError if it is not there."""
+    return path.size() if isinstance(path, RemotePath) else path.stat().st_size
+
+
+def digest_of(path: AnyPath) -> str:
+    """A digest that changes when the content does: of length and samples, or of what the server says. Raises OSError."""
+    return path.digest() if isinstance(path, RemotePath) else artifacts.digest_sample(path)

@@ -1,0 +1,469 @@
+"""Token ids in place of text: results are those of the text that they are of, in every form; hostile and mistaken files."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from unittest import mock
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import recallkit
+from recallkit.counting import bigrams
+from recallkit.errors import UserError
+from recallkit.text import token_files
+from recallkit.text.corpus import Corpus, CorpusOptions, open_corpus, open_texts
+from recallkit.text.records import Position, Vocabulary
+from recallkit.text.tokenizers import TextTokenizer, load_tokenizer
+from tests.conftest import made_up_texts
+from tests.text.test_corpus import lines
+
+END = 0
+SMALL = CorpusOptions(vocabulary=Vocabulary("small", 100, END, end_is_text=False))
+
+Ids = list[np.ndarray]
+
+
+def llm_c(ids: np.ndarray, magic: int, version: int) -> bytes:
+    """A file as dev/data/data_common.py of llm.c writes it."""
+    header = np.zeros(256, np.int32)
+    header[:3] = magic, version, len(ids)
+    return header.tobytes() + ids.tobytes()
+
+
+def megatron_index(code: int, lengths: list[int]) -> bytes:
+    """An .idx as megatron/core/datasets/indexed_dataset.py writes it, up to the lengths."""
+    head = b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + bytes([code])
+    return head + len(lengths).to_bytes(8, "little") + (len(lengths) + 1).to_bytes(8, "little") + np.array(lengths, np.int32).tobytes()
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+def documents_of(ids: list[int]) -> list[tuple[int, list[int]]]:
+    """The documents of a flat stream, one id after the other: where each begins, and its ids."""
+    found, begun, document = [], 0, []
+    for place, token in enumerate(ids):
+        if token != END:
+            document.append(token)
+        elif place:
+            found.append((begun, document))
+        if token == END:
+            begun, document = place + 1, []
+    return [*found, (begun, document)] if document else found
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([END, END, 1, 2, 99]), min_size=1, max_size=14), st.integers(1, 4))
+def test_a_stream_is_divided_and_reentered_at_every_position(ids: list[int], block: int) -> None:
+    expected = documents_of(ids)
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(token_files, "_BLOCK_IDS", block):
+        np.array(ids, "<u2").tofile(Path(folder, "a.bin"))
+        np.save(Path(folder, "b.npy"), np.array(ids, np.int64))
+        for name in ("a.bin:uint16", "b.npy"):
+            corpus = open_corpus([f"{folder}/{name}"], SMALL)
+            if not expected:
+                with pytest.raises(UserError, match="contains no record"):
+                    list(corpus.documents())
+                continue
+            found = list(corpus.documents())
+            assert [(d.position.record, d.ids.tolist()) for d in found] == expected
+            for record in range(1, len(ids) + 2):
+                again = corpus.documents(Position(0, record))
+                assert [d.position for d in again] == [d.position for d in found if d.position.record >= record]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from([END, 1, 2]), min_size=1, max_size=14), st.integers(2, 6), st.integers(1, 4))
+def test_pieces_have_the_same_documents(ids: list[int], most: int, block: int) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(token_files, "PIECE_BYTES", 4),
+        mock.patch.object(token_files, "_BLOCK_IDS", block),
+    ):
+        np.array(ids, "<u2").tofile(Path(folder, "a.bin"))
+        shard = open_corpus([f"{folder}/a.bin:uint16"], SMALL).shards[0]
+        pieces = shard.pieces(most)
+        assert len(pieces) == max(1, min(most, len(ids) // 2))
+        assert sum(piece.size() for piece in pieces) == shard.size() == 2 * len(ids)
+        assert {piece.digest() for piece in pieces} == {shard.digest()}
+        expected = documents_of(ids)
+        if len(pieces) > 1 or expected:
+            corpus = Corpus(pieces, vocabulary=SMALL.vocabulary)
+            found = list(corpus.documents())
+            assert [(d.position.record, d.ids.tolist()) for d in found] == expected
+            for document in found:
+                again = list(corpus.documents(Position(document.position.shard, document.position.record + 1)))
+                assert [d.position for d in again] == [d.position for d in found if d.position > document.position]
+
+
+def test_counts_of_pieces_are_those_of_the_whole(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = np.random.default_rng(0).integers(1, 60, 30_000).astype("<u2")
+    ids[::37] = load_tokenizer(None).end_token_id
+    ids.tofile(tmp_path / "a.bin")
+    found = []
+    for name, piece in (("whole", 1 << 26), ("pieces", 4_000)):
+        monkeypatch.setattr(token_files, "PIECE_BYTES", piece)
+        monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", piece)
+        recallkit.count(tmp_path / "a.bin", tmp_path / f"{name}.duckdb", tokenizer="recallkit-4k", workers=2 if name == "pieces" else 1)
+        found.append(recallkit.bigrams(tmp_path / f"{name}.duckdb"))
+    assert found[0].equals(found[1])
+
+
+def test_a_stream_without_end_tokens_is_a_document_of_bounded_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.arange(1, 90, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    assert [len(d.ids) for d in open_corpus([str(tmp_path)], SMALL).documents()] == [89]
+    monkeypatch.setattr(token_files, "LONGEST_DOCUMENT", 50)
+    with pytest.raises(UserError, match=r"a\.bin, document from id 0: no end token \(id 0\) among 50 ids; name .* --end-token"):
+        list(open_corpus([str(tmp_path)], SMALL).documents())
+
+
+def test_a_rows_last_end_token_is_ours(tmp_path: Path) -> None:
+    rows = [[1, 2, END], [1, END, 2], [END], [], [3, END, END]]
+    (tmp_path / "a.jsonl").write_bytes(lines(*({"input_ids": row} for row in rows)))
+    expected = [[1, 2], [1, END, 2], [], [], [3, END]]
+    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == expected
+    bytes_vocabulary = CorpusOptions(vocabulary=load_tokenizer("bytes", end_token="<0x00>").vocabulary)
+    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], bytes_vocabulary).documents()] == rows  # there it may be text
+
+
+# --- the same results as of text --------------------------------------------------------------------------------------
+
+
+def write_jsonl_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
+    rows = ({"input_ids": each.tolist(), "source": source} for each, source in zip(ids, sources, strict=True))
+    (folder / "ids.jsonl").write_bytes(lines(*rows))
+    return "ids.jsonl"
+
+
+def write_parquet_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
+    column = pa.array([each.astype(np.int32) for each in ids], pa.list_(pa.int32()))
+    pq.write_table(pa.table({"input_ids": column, "attention_mask": column, "source": sources}), folder / "ids.parquet", row_group_size=7)
+    return "ids.parquet"
+
+
+def write_saved_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_dict({"input_ids": ids, "source": sources}).save_to_disk(folder / "saved", num_shards=2)
+    return "saved"
+
+
+def joined(ids: Ids, end: int, dtype: str, *, end_first: bool = False) -> np.ndarray:
+    pieces = [[np.array([end]), each] if end_first else [each, np.array([end])] for each in ids]
+    return np.concatenate([part for piece in pieces for part in piece]).astype(dtype)
+
+
+FLAT: dict[str, Callable[[Path, Ids, int], str]] = {}
+
+
+def flat(write: Callable[[Path, Ids, int], str]) -> Callable[[Path, Ids, int], str]:
+    FLAT[write.__name__] = write
+    return write
+
+
+@flat
+def nanogpt(folder: Path, ids: Ids, end: int) -> str:
+    joined(ids, end, "<u2").tofile(folder / "train.bin")
+    return "train.bin"
+
+
+@flat
+def of_a_given_type(folder: Path, ids: Ids, end: int) -> str:
+    joined(ids, end, "<u4").tofile(folder / "wide.bin")
+    return "wide.bin:uint32"
+
+
+@flat
+def llm_c_file(folder: Path, ids: Ids, end: int) -> str:
+    (folder / "fineweb_val_000000.bin").write_bytes(llm_c(joined(ids, end, "<u2", end_first=True), 20240520, 1))
+    return "fineweb_val_000000.bin"
+
+
+@flat
+def llama_of_llm_c(folder: Path, ids: Ids, end: int) -> str:
+    (folder / "llama.bin").write_bytes(llm_c(joined(ids, end, "<u4", end_first=True), 20240801, 7))
+    return "llama.bin"
+
+
+@flat
+def megatron(folder: Path, ids: Ids, end: int) -> str:
+    joined(ids, end, "<i4").tofile(folder / "text_document.bin")
+    (folder / "text_document.idx").write_bytes(megatron_index(4, [len(each) + 1 for each in ids]))
+    return "text_document.bin"
+
+
+@flat
+def array_16(folder: Path, ids: Ids, end: int) -> str:
+    np.save(folder / "ids16.npy", joined(ids, end, "<u2"))
+    return "ids16.npy"
+
+
+@flat
+def array_of_rows(folder: Path, ids: Ids, end: int) -> str:
+    stream = joined(ids, end, "<i8")
+    np.save(folder / "rows.npy", stream[: len(stream) // 2 * 2].reshape(2, -1) if len(stream) % 2 == 0 else stream)
+    return "rows.npy"
+
+
+def real_texts(test_data: Path, number: int) -> tuple[list[str], list[str]]:
+    documents = open_corpus([str(test_data / "corpus" / "valid.jsonl.zst")]).documents()
+    chosen = [document for document in documents if 200 < len(document.text) < 6000][:number]
+    assert not any("<|endoftext|>" in document.text for document in chosen)
+    return [document.text for document in chosen], [document.source for document in chosen]
+
+
+def results(out: Path, options: dict[str, object], boundary: str, **text: object) -> dict[str, pl.DataFrame]:
+    """Labels, sequences, counts and profile of a text, without what names it."""
+    given = {**text, **options, "boundary": boundary}
+    recallkit.count(**given, out=out / "counts.duckdb")
+    recallkit.slice(**given, out=out / "slices", counts=out / "counts.duckdb", seq_len=256)
+    profiled = recallkit.profile(**given, out=out / "profile", counts=out / "counts.duckdb", seq_len=256)
+    with duckdb.connect(str(out / "counts.duckdb"), read_only=True) as table:
+        counted = {name: table.sql(f"SELECT * FROM {name} ORDER BY ALL").pl() for name in ("bigrams", "unigrams", "ngram_hashes")}
+        kept = "('id', 'num_tokens', 'num_documents', 'num_bigrams', 'ngram_hashes')"
+        counted["meta"] = table.sql(f"SELECT * FROM meta WHERE key IN {kept} ORDER BY key").pl()
+    labelled = {name: pl.read_parquet(out / "slices" / f"{name}.parquet") for name in ("tokens", "sequences")}
+    return {**counted, **labelled, "profile": profiled.profile, "distances": profiled.distances}
+
+
+def without_sources(found: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """The results that flat ids have, too: they have no sources."""
+    return {
+        name: (frame.filter(source="ALL") if name in ("profile", "distances") else frame).drop(
+            [column for column in frame.columns if "source" in column]
+        )
+        for name, frame in found.items()
+    }
+
+
+@pytest.mark.parametrize("boundary", ["pack", "document"])
+def test_ids_give_what_their_text_gives(test_data: Path, tmp_path: Path, boundary: str) -> None:
+    file = test_data / "tokenizers" / "gpt2.json"
+    texts, sources = real_texts(test_data, 60)
+    tokenizer = load_tokenizer(str(file))
+    flat_ids, offsets = tokenizer.encode(texts)
+    ids = [flat_ids[start:stop] for start, stop in pairwise(offsets)]
+    options = {"tokenizer": file, "limit_tokens": None}
+    (tmp_path / "text.jsonl").write_bytes(lines(*({"text": text, "source": s} for text, s in zip(texts, sources, strict=True))))
+    expected = results(tmp_path / "text", options, boundary, sources=tmp_path / "text.jsonl")
+    assert expected["tokens"].height > 25_000
+    every = boundary == "pack"  # of the other, a form of each kind
+    for write in (write_jsonl_ids, write_parquet_ids, write_saved_ids) if every else (write_parquet_ids,):
+        found = results(tmp_path / write.__name__, options, boundary, sources=tmp_path / write(tmp_path, ids, sources))
+        assert {name: found[name].equals(expected[name]) for name in expected} == dict.fromkeys(expected, True), write.__name__
+    records = [{"input_ids": each, "source": source} for each, source in zip(ids, sources, strict=True)]
+    found = results(tmp_path / "given", options, boundary, texts=records)
+    assert {name: found[name].equals(expected[name]) for name in expected} == dict.fromkeys(expected, True)
+    expected = without_sources(expected)
+    for name, write_flat in FLAT.items() if every else [("nanogpt", nanogpt)]:
+        source = f"{tmp_path}/{write_flat(tmp_path, ids, tokenizer.end_token_id)}"
+        found = without_sources(results(tmp_path / name, options, boundary, sources=source))
+        assert {table: found[table].equals(expected[table]) for table in expected} == dict.fromkeys(expected, True), name
+
+
+def test_text_and_ids_are_read_together(tmp_path: Path, home: Path) -> None:
+    texts = made_up_texts(9, 60)
+    tokenizer = load_tokenizer(None)
+    ids = [tokenizer.encode([text])[0] for text in texts]
+    mixed = [
+        {"text": text} if number % 3 else {"input_ids": each.tolist()} for number, (text, each) in enumerate(zip(texts, ids, strict=True))
+    ]
+    for name, chosen in (("text", texts), ("mixed", mixed)):
+        recallkit.slice(texts=chosen, out=tmp_path / name, tokenizer="recallkit-4k", seq_len=32)
+    frames = [pl.read_parquet(tmp_path / name / "sequences.parquet") for name in ("text", "mixed")]
+    assert frames[0].equals(frames[1])
+
+
+def test_an_interrupted_run_ends_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from recallkit.storage.journal import Journal
+
+    ids = np.random.default_rng(0).integers(1, 4096, 40_000).astype("<u2")
+    ids[::37] = load_tokenizer(None).end_token_id
+    ids.tofile(tmp_path / "a.bin")
+    text = {"sources": tmp_path / "a.bin", "tokenizer": "recallkit-4k", "seq_len": 16}
+    recallkit.slice(**text, out=tmp_path / "whole")
+    commit, done = Journal.commit, []
+
+    def stopping(self: Journal, *given: object, **named: object) -> None:
+        commit(self, *given, **named)
+        done.append(1)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "commit", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        recallkit.slice(**text, out=tmp_path / "cut")
+    monkeypatch.undo()
+    recallkit.slice(**text, out=tmp_path / "cut")
+    for name in ("sequences.parquet", "tokens.parquet"):
+        assert pl.read_parquet(tmp_path / "cut" / name).equals(pl.read_parquet(tmp_path / "whole" / name))
+    ids[5] += 1
+    ids.tofile(tmp_path / "a.bin")
+    with pytest.raises(UserError, match="--force"):
+        recallkit.slice(**text, out=tmp_path / "cut")
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+
+def test_text_comes_before_ids_unless_they_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines({"text": "t", "input_ids": [1]}, {"text": None, "input_ids": [2]}))
+    assert [(d.text, d.ids) for d in open_corpus([str(tmp_path)], SMALL).documents()] == [("t", None), ("", np.array([2]))]
+    named = CorpusOptions(text_field="input_ids", vocabulary=SMALL.vocabulary)
+    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], named).documents()] == [[1], [2]]
+    table = pa.table({"text": ["t"], "input_ids": pa.array([[1, 2]], pa.list_(pa.uint16()))})
+    pq.write_table(table, tmp_path / "b.parquet")
+    assert [d.text for d in open_corpus([str(tmp_path / "b.parquet")], SMALL).documents()] == ["t"]
+    assert [d.ids.tolist() for d in open_corpus([str(tmp_path / "b.parquet")], named).documents()] == [[1, 2]]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.large_list(pa.uint16()), pa.list_(pa.int32(), 2)])
+def test_columns_of_every_kind_of_list(tmp_path: Path, kind: pa.DataType) -> None:
+    pq.write_table(pa.table({"input_ids": pa.array([[1, 2], None, [3, 4]], kind)}), tmp_path / "a.parquet")
+    skipping = CorpusOptions(skip_bad=True, vocabulary=SMALL.vocabulary)
+    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], skipping).documents()] == [[1, 2], [3, 4]]
+    with pytest.raises(UserError, match=r"a\.parquet, row 1: no text in"):
+        list(open_corpus([str(tmp_path)], SMALL).documents())
+
+
+@pytest.mark.parametrize("ids", [[1.5], ["a"], [[1], [2]], [[1], 2], [True], [1, None], 5, "1 2", {"a": 1}, [2**70]])
+def test_what_is_no_list_of_ids(tmp_path: Path, ids: object) -> None:
+    (tmp_path / "a.json").write_text(json.dumps([{"input_ids": [1]}, {"input_ids": ids}]))
+    with pytest.raises(UserError, match=r"record 2: (input_ids is no list of whole numbers|not JSON)"):
+        list(open_corpus([str(tmp_path)], SMALL).documents())
+
+
+def test_missing_values_among_ids(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"input_ids": pa.array([[1, 2], [3, None]])}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="row 1: input_ids is no list of whole numbers"):
+        list(open_corpus([str(tmp_path)], SMALL).documents())
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [100, -100, 2**40])
+def test_ids_out_of_the_vocabulary_are_refused(tmp_path: Path, bad: int) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines({"input_ids": [1]}, {"input_ids": [1, 2, bad]}))
+    np.save(tmp_path / "a.npy", np.array([1, 0, 5, 6, bad, 7]))
+    for name, place, number in (("a.jsonl", "line 2", 2), ("a.npy", "document from id 2", 2)):
+        for skip_bad in (False, True):
+            options = CorpusOptions(skip_bad=skip_bad, vocabulary=SMALL.vocabulary)
+            message = (
+                rf"{name}, {place}: number {number} of its ids \(from 0\) is {bad:,}, none of the 100 of small; name their own --tokenizer"
+            )
+            with pytest.raises(UserError, match=message):
+                list(open_corpus([str(tmp_path / name)], options).documents())
+    with pytest.raises(UserError, match=r"texts\[0\]: number 0 of its ids"):
+        list(open_texts([{"input_ids": [bad]}], SMALL).documents())
+
+
+def test_ids_need_their_tokenizer(tmp_path: Path, home: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines({"input_ids": [1, 2]}))
+    np.save(tmp_path / "a.npy", np.array([1, 2]))
+    (tmp_path / "a.bin").write_bytes(b"\1\0\2\0")
+    for name in ("a.jsonl", "a.npy", "a.bin"):
+        with pytest.raises(UserError, match=rf"{name}.*: token ids, and no tokenizer is named; name theirs with --tokenizer"):
+            recallkit.slice(tmp_path / name, tmp_path / "slices")
+
+
+def test_the_type_of_a_bin_file(tmp_path: Path) -> None:
+    large = CorpusOptions(vocabulary=Vocabulary("large", 100_000, END, end_is_text=False))
+
+    def read(content: np.ndarray | bytes, options: CorpusOptions = SMALL, dtype: str = "") -> list[int]:
+        (tmp_path / "a.bin").write_bytes(content if isinstance(content, bytes) else content.tobytes())
+        return [token for d in open_corpus([f"{tmp_path}/a.bin{dtype}"], options).documents() for token in d.ids.tolist()]
+
+    narrow, wide = np.array([1, 2, 3, 4], "<u2"), np.array([1, 2, 3, 4], "<u4")
+    assert read(narrow) == read(wide, large) == read(wide, dtype=":uint32") == read(wide, dtype=":INT32") == [1, 2, 3, 4]
+    assert read(narrow, large, ":uint16") == [1, 2, 3, 4]
+    with pytest.raises(UserError, match=r"every second of its 16-bit ids is 0.*; say what it is: .*a\.bin:uint32"):
+        read(wide)
+    with pytest.raises(UserError, match=r"is 131,073, none of the 100,000 of large; .*FILE\.bin:uint32"):
+        read(narrow, large)
+    with pytest.raises(UserError, match="7 bytes are not whole ids of 2 bytes"):
+        read(b"1234567")
+    with pytest.raises(UserError, match="5 ids, where its header has 6; the file is truncated"):
+        read(llm_c(np.array([1, 2, 3, 4, 5, 6], "<u2"), 20240520, 1)[:-2])
+    with pytest.raises(UserError, match="contains no record"):
+        read(b"")
+    (tmp_path / "a.idx").write_bytes(megatron_index(6, [4]))
+    with pytest.raises(UserError, match=r"a\.idx: ids of type 6; name their type"):
+        read(narrow)
+    assert read(narrow, dtype=":uint16") == [1, 2, 3, 4]
+
+
+def test_documents_of_megatron_need_their_end_tokens(tmp_path: Path) -> None:
+    np.array([1, 2, 3, 4], "<u2").tofile(tmp_path / "a.bin")
+    (tmp_path / "a.idx").write_bytes(megatron_index(8, [2, 2]))
+    with pytest.raises(UserError, match=r"a\.bin: no end token between its documents; .*--append-eod"):
+        list(open_corpus([str(tmp_path)], SMALL).documents())
+    (tmp_path / "a.idx").write_bytes(megatron_index(8, [4]))
+    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == [[1, 2, 3, 4]]
+
+
+def test_a_type_is_part_of_what_a_source_is(tmp_path: Path) -> None:
+    np.array([1, 2, 3, 4], "<u2").tofile(tmp_path / "a.bin")
+    digests = [open_corpus([f"{tmp_path}/a.bin{dtype}"], SMALL).digests()[0] for dtype in ("", ":uint16", ":uint8")]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array([1.5]), "an array of float64"),
+        (np.asfortranarray(np.ones((3, 4), np.int64)), "an array of int64"),
+        (np.array([], np.int64), "contains no record|not an array that NumPy maps"),
+    ],
+)
+def test_arrays_that_are_no_stream_of_ids(tmp_path: Path, array: np.ndarray, message: str) -> None:
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(UserError, match=message):
+        list(open_corpus([str(tmp_path)], SMALL).documents())
+
+
+def test_pickles_and_damage_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    with pytest.raises(UserError, match="not an array that NumPy maps"):
+        list(open_corpus([str(tmp_path)], SMALL).documents())
+    np.save(tmp_path / "a.npy", np.arange(50))
+    whole = (tmp_path / "a.npy").read_bytes()
+    for damaged in (b"", whole[:20], whole[:-8], b"\x93NUMPY\x01\x00\xff\xff", b"no array at all"):
+        (tmp_path / "a.npy").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"a\.npy"):
+            list(open_corpus([str(tmp_path)], SMALL).documents())
+
+
+def test_types_belong_to_ids_alone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file, folder or preset"):
+        open_corpus([f"{tmp_path}/a.bin:uint32"], SMALL)
+    np.save(tmp_path / "a.npy", np.array([1]))
+    with pytest.raises(UserError, match="mapped into memory; copy it here"):
+        open_corpus([f"file://{tmp_path}/a.npy"], SMALL).digests()
+
+
+def test_in_a_folder_text_comes_first(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([1, 2]))
+    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == [[1, 2]]
+    (tmp_path / "b.json").write_text('["text"]')
+    assert [d.text for d in open_corpus([str(tmp_path)], SMALL).documents()] == ["text"]
+    (tmp_path / "c.txt").write_text("more")
+    assert [d.text for d in open_corpus([str(tmp_path)], SMALL).documents()] == ["more"]
+
+
+def test_the_vocabulary_knows_whether_the_end_is_text() -> None:
+    builtin: TextTokenizer = load_tokenizer(None)
+    assert builtin.vocabulary == (builtin.name, 4096, builtin.end_token_id, False)
+    assert load_tokenizer("bytes").vocabulary.end_is_text
