@@ -68,7 +68,8 @@ def gap(
     """Measure how much of the perplexity gap between REFERENCE and each MODEL lies in AR hits, with 95 % intervals.
 
     Between the models of the zoo if none is named; in Python also of one mapping {NAME: model}, the reference first. Scores what is not
-    scored yet. The tables are also written to `out` (`read_comparison` reads them). Columns: see `GapTables`; `by_count` is Figure 1 of Zoology.
+    scored yet. The tables are also written to `out` (`read_comparison` reads them). Columns: see `GapTables`; `by_count` is Figure 1 of
+    Zoology.
     """
     from recallkit import attribution, builtin, scoring
     from recallkit.attribution.view import gap_json, gap_tables, print_gap, worst_ar_gap

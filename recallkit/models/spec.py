@@ -118,8 +118,8 @@ def one_model(given: Any) -> ModelSpec:
 def parse_model(text: str) -> ModelSpec:
     """The model that a string in the syntax above means.
 
-    A path that exists is taken as it is, with commas and `=` in it. What is before the first `=` is a name unless it contains / or `:`,
-    so that `./a=b` is a path. Raises UsageError for anything else.
+    A path that exists is taken as it is, with commas and `=` in it. What is before the first `=` is a name unless it contains a
+    slash, colon or comma, so that `./a=b` is a path. Raises UsageError for anything else.
     """
     pieces = _BEFORE_OPTION.split(text)
     taken = next((count for count in range(len(pieces), 1, -1) if _exists(_named(",".join(pieces[:count]))[1])), 1)
@@ -160,13 +160,15 @@ def _as_spec(given: Any, name: str | None = None) -> ModelSpec:
 def _named(text: str) -> tuple[str | None, str]:
     """The name, if there is one, and the path of a string without options."""
     name, equals, path = text.partition("=")
-    if not equals or any(char in name for char in "/\\:") or _exists(text):
+    if not equals or any(char in name for char in "/\\:,") or _exists(text):
         return None, text
     return name, path
 
 
 def _exists(path: str) -> bool:
-    return any(os.path.exists(each) for each in (path, path.rpartition(":")[0] if ".py:" in path else ""))  # noqa: PTH110 - False for names that are no paths
+    """Whether a path, or the file of FILE.py:FUNCTION, is there; False for what is no path."""
+    file, _, function = path.rpartition(":")
+    return os.path.exists(path) or (file.endswith(".py") and function.isidentifier() and os.path.exists(file))  # noqa: PTH110
 
 
 def _check_name(name: Any) -> None:
