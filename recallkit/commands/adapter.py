@@ -39,7 +39,7 @@ class Option:
 
     `flags` default to `--name` of the parameter; `default` is the help's name for the default of a parameter that is None.
     `least` and `most` bound a number. `parse` converts what is given, a word or a value, and raises ValueError with the remedy.
-    Several values are given by repeating the option, or `joined` with commas; `many`: also where the type does not say so.
+    Several values are given by repeating the option, or `joined` with commas.
     """
 
     help: str
@@ -50,7 +50,6 @@ class Option:
     most: float | None = None
     parse: Callable[[Any], Any] | None = None
     joined: bool = False
-    many: bool = False
     panel: str | None = None
 
 
@@ -96,9 +95,9 @@ class Parameter:
         kinds = [kind for kind in (get_args(given) if get_origin(given) in (Union, UnionType) else (given,)) if kind is not NoneType]
         choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
         single = [kind for kind in kinds if get_origin(kind) is not Sequence]
-        kind = single[0] if len(single) == 1 and isinstance(single[0], type) else str
+        kind = single[0] if len(single) == 1 and isinstance(single[0], type) and single[0] is not Any else str
         choices = tuple(each.value for each in kind) if issubclass(kind, Enum) else choices
-        return cls(name, option, default, kind, choices, option.many or single != kinds)
+        return cls(name, option, default, kind, choices, single != kinds)
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ Models = Annotated[
     Argument(
         f"Models to evaluate (see `recallkit models`), {opt.MODEL_SYNTAX}; the reference first; control models if none.",
         metavar="MODEL",
-        many=True,
     ),
 ]
 Out = Annotated[

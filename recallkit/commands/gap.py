@@ -36,9 +36,9 @@ class GapWords:
 def gap(
     own: GapWords | None,
     reference: Annotated[
-        opt.AnyModels | None, Argument(f"The reference, usually the attention model: {opt.MODEL_SYNTAX}.", metavar="REFERENCE")
+        opt.AnyModel | None, Argument(f"The reference, usually the attention model: {opt.MODEL_SYNTAX}.", metavar="REFERENCE")
     ] = None,
-    models: Annotated[opt.AnyModels | None, Argument("Models to compare with it.", metavar="MODEL", many=True)] = None,
+    models: Annotated[opt.AnyModels | None, Argument("Models to compare with it.", metavar="MODEL")] = None,
     *,
     slices: opt.Slices = None,
     slice: Annotated[  # noqa: A002 - the option's name
@@ -81,7 +81,7 @@ def gap(
         for flag, value in (("--slice", slice), ("--fail-above", own.fail_above)):
             if value is not None:
                 raise UsageError("needs models, and --table has none", where=flag, remedy="give one of them")
-        return _published(own.table, reference, own.ar_share, out)
+        return _published(own.table, None if reference is None else str(reference), own.ar_share, out)
     if reference is None and models is not None:
         raise UsageError("a gap is between two models", where="gap", remedy="name the reference, and the models to compare with it")
     compared = opt.models(None if reference is None else [reference, [] if models is None else models], builtin.MODELS)

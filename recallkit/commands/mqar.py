@@ -18,7 +18,6 @@ def eval_mqar(
         Argument(
             f"Models to ask (see `recallkit models`), {opt.MODEL_SYNTAX}; the reference first; the trained ones of the zoo if none.",
             metavar="MODEL",
-            many=True,
         ),
     ] = None,
     *,

@@ -1,9 +1,9 @@
 """Options of more than one command, each declared once, and the conversion of their values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, overload
 
 from recallkit import config
 from recallkit.commands.adapter import FIGURES, Argument, File, Option
@@ -128,13 +128,30 @@ SeqLen = Annotated[
 
 # --------------------------------------------------------------------------------------------------------------- models
 
-AnyModels = Any
-"""A model as `recallkit.models.spec.list_models` takes it, or several: strings, `ModelSpec`s, modules, {NAME: model}."""
+
+class LiveModel(Protocol):
+    """A torch.nn.Module, said without importing torch."""
+
+    training: bool
+
+
+class OneSpec(Protocol):
+    """A `recallkit.ModelSpec`, said without importing it."""
+
+    @property
+    def location(self) -> str:
+        """Where it is."""
+        ...
+
+
+AnyModel = File | LiveModel | OneSpec | Mapping[str, Any]
+"""A model as `recallkit.models.spec.list_models` takes it; several of them as {NAME: model}."""
+AnyModels = AnyModel | Sequence[Any]
 MODEL_SYNTAX = "PATH or NAME=PATH, with options of its own: NAME=PATH,dtype=bfloat16,context=2048 (docs/models.md)"
 
 Models = Annotated[
     AnyModels | None,
-    Argument(f"Models to score (see `recallkit models`), {MODEL_SYNTAX}; the trained ones of the zoo if none.", metavar="MODEL", many=True),
+    Argument(f"Models to score (see `recallkit models`), {MODEL_SYNTAX}; the trained ones of the zoo if none.", metavar="MODEL"),
 ]
 Device = Annotated[str, Option("auto, cpu, cuda or cuda:N.", metavar="DEVICE")]
 Precision = Literal["float32", "bfloat16", "float16"]

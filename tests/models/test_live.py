@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -20,6 +19,7 @@ from recallkit.models.protocol import ModelRequest
 from recallkit.scoring.run import score_path
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
+from tests.made_tokenizers import byte_level
 
 
 class Averages(nn.Module):
@@ -88,7 +88,7 @@ def test_changed_code_is_another_model():
 
     def made(number: int, lines: int = 0) -> nn.Module:
         names: dict[str, type] = {"__name__": "notebook"}
-        exec("\n" * lines + source.format(number), names)  # noqa: S102 - as a notebook's cell does
+        exec("\n" * lines + source.format(number), names)
         return names["Own"]()
 
     assert identity(made(1)) == identity(made(1, lines=5)) != identity(made(2))
@@ -124,7 +124,7 @@ def test_scores_are_reused_until_the_module_changes(module, slices):
     recallkit.score({"own": copy.deepcopy(module)}, slices=slices)
     assert file.stat().st_mtime_ns == before
     changed(module, "a parameter")
-    with pytest.raises(UserError, match="already made with other options .differs in model_digest.; give this model another name, or"):
+    with pytest.raises(UserError, match=r"already made with other options .differs in model_digest.; give this model another name, or"):
         recallkit.score({"own": module}, slices=slices)
     recallkit.score({"own": module}, slices=slices, force=True)
     assert file.stat().st_mtime_ns != before
@@ -156,8 +156,7 @@ def test_another_precision_is_that_of_a_copy(tiny_model, slices):
 @pytest.mark.parametrize("form", ["tokenizers", "transformers", "ours", "path"])
 def test_a_tokenizer_may_be_an_object(form, tiny_model, slices, tmp_path, home):
     """One with other ids: the model reads the same bytes."""
-    backend = Tokenizer.from_str(load_tokenizer(None).backend.to_str())
-    backend.add_tokens(["the model"])
+    backend = byte_level()
     backend.save(str(tmp_path / "tokenizer.json"))
     ours = load_tokenizer(str(tmp_path / "tokenizer.json"))
     tokenizer = {
@@ -166,7 +165,7 @@ def test_a_tokenizer_may_be_an_object(form, tiny_model, slices, tmp_path, home):
         "ours": ours,
         "path": tmp_path / "tokenizer.json",
     }[form]
-    model = AutoModelForCausalLM.from_pretrained(tiny_model("llama", vocab_size=4200))
+    model = AutoModelForCausalLM.from_pretrained(tiny_model("llama"))
     recallkit.score(recallkit.ModelSpec(model, "own", tokenizer=tokenizer), slices=slices)
     manifest = artifacts.read_manifest(score_path(slices, "own"))
     assert manifest["tokenizer"]["digest"] == ours.digest
@@ -179,7 +178,7 @@ def test_what_needs_another_process_is_refused(module, slices):
             recallkit.score(module, slices=slices, **options)
     with pytest.raises(UserError, match="a live model is scored by `score` and `gap` alone"):
         recallkit.eval_mqar(module)
-    with pytest.raises(UserError, match="an object of dict is no model|an object of object is no model"):
+    with pytest.raises(UserError, match="an object of object is no model"):
         recallkit.score([object()], slices=slices)
 
 
