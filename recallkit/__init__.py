@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from recallkit.commands.score import check_scores, score
     from recallkit.commands.slice import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
     from recallkit.commands.tokens import token_texts, tokens
+    from recallkit.models.spec import ModelSpec
     from recallkit.mqar.tables import MqarTables
     from recallkit.profiling.tables import ProfileTables
     from recallkit.recall.tables import RecallTables
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison",
     "GapTables",
+    "ModelSpec",
     "MqarTables",
     "ProfileTables",
     "PublishedGap",
@@ -83,6 +85,7 @@ _PLACES = {
     "recallkit.commands.score": ("check_scores", "score"),
     "recallkit.commands.slice": ("slice",),
     "recallkit.commands.tokens": ("token_texts", "tokens"),
+    "recallkit.models.spec": ("ModelSpec",),
     "recallkit.mqar.tables": ("MqarTables",),
     "recallkit.profiling.tables": ("ProfileTables",),
     "recallkit.recall.tables": ("RecallTables",),

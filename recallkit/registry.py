@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 Entry = TypeVar("Entry")
 
 
+def split_revision(hub_id: str) -> tuple[str, str | None]:
+    """OWNER/NAME and the revision of OWNER/NAME@REVISION; None for the newest."""
+    name, _, revision = hub_id.partition("@")
+    return name, revision or None
+
+
 def may_be_hub_id(name: str) -> bool:
     """Whether a name can be an OWNER/NAME of the hub rather than a mistyped path: one slash, and no such folder here."""
     owner, _, rest = name.partition("/")

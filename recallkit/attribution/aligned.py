@@ -118,7 +118,7 @@ def open_scores(path: Path, tokens: LabelledTokens) -> Scores:
     if manifest.get("kind") != "scores":
         raise UserError(f"a table of {manifest.get('kind')}, not of scores", where=path, remedy="make one with `recallkit score`")
     model = str(manifest["model"])
-    remedy = f"score them again with `recallkit score {model} --slices {tokens.path.parent} --force`"
+    remedy = f"score them again with `recallkit score {manifest.get('source', model)} --slices {tokens.path.parent} --force`"
     if manifest["sequences_digest"] != tokens.manifest["sequences_digest"]:
         raise UserError(f"scores of other sequences than those of {tokens.path}", where=path, remedy=remedy)
     if manifest["num_rows"] != tokens.num_rows:

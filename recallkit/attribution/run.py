@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.errors import UserError
-from recallkit.models.kinds import kind_of
-from recallkit.scoring.run import ScoringOptions, count_inexact, score, score_path
+from recallkit.errors import UsageError
+from recallkit.models.spec import list_models
+from recallkit.scoring.run import ScoringOptions, count_inexact, plan_scores, score_path
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
@@ -18,18 +18,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.attribution.tables import GapTables
+    from recallkit.models.spec import ModelSpec
     from recallkit.slicing.definitions import Slice
 
 
-def gap_path(slices: Path, reference: str, models: Sequence[str], given: Sequence[Slice] = (), *, clean: bool = False) -> Path:
+def gap_path(
+    slices: Path, reference: str | ModelSpec, models: Sequence[str | ModelSpec], given: Sequence[Slice] = (), *, clean: bool = False
+) -> Path:
     """Default folder of the gap between these models: each question has a folder of its own."""
     by = "".join(f" by {slice_.given}" for slice_ in given) + " clean" * clean
-    return slices / "gap" / artifacts.file_slug(" vs ".join([reference, *models]) + by)
+    keys = [model if isinstance(model, str) else model.key for model in (reference, *models)]
+    return slices / "gap" / artifacts.file_slug(" vs ".join(keys) + by)
 
 
 def gap(
-    reference: str,
-    models: Sequence[str],
+    reference: str | ModelSpec,
+    models: Sequence[str | ModelSpec],
     slices: Path,
     out: Path | None = None,
     options: ScoringOptions = ScoringOptions(),
@@ -48,11 +52,14 @@ def gap(
     from recallkit.attribution.knee import knee_facts
     from recallkit.attribution.tables import attribute_gap
 
-    names = [reference, *models]
-    if len(set(names)) < len(names):
-        raise UserError("a model is named twice", where=" ".join(names), remedy="compare different models")
-    out = out or gap_path(slices, reference, models, given, clean=clean)
-    question: dict[str, Any] = {"reference": reference, "models": list(models)}
+    specs = list_models([reference], list(models))
+    if len(specs) < 2:
+        raise UsageError(
+            "a gap is between two models", where=specs[0].shown, remedy="name the reference, and the models to compare with it"
+        )
+    names, keys = [spec.shown for spec in specs], [spec.key for spec in specs]
+    out = out or gap_path(slices, specs[0], specs[1:], given, clean=clean)
+    question: dict[str, Any] = {"reference": keys[0], "models": keys[1:]}
     question |= ({"slice": [slice_.given for slice_ in given]} if given else {}) | ({"clean": True} if clean else {})
     result = Result(out / "gap.parquet", "gap", question, force=options.force)
     artifacts.check_replaceable(result.path, artifacts.PARQUET_MAGIC)
@@ -60,22 +67,27 @@ def gap(
     # Labels that cannot answer the question are reported before hours of scoring.
     open_tokens(slices / "tokens.parquet").check_copies_known(given, clean=clean)
     # --force applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
-    manifests = {name: score(name, slices, replace(options, force=False)) for name in names}
+    plans = plan_scores(specs, slices, replace(options, force=False))
+    manifests = {plan.model.shown: plan.run() for plan in plans}
     _note_other_readings(manifests)
     timings = Timings()
     with timings.stage("attributing") as stage:
-        scores = [score_path(slices, name) for name in names]
-        tables = attribute_gap(slices / "tokens.parquet", scores[0], scores[1:], slices=given, cluster=cluster, clean=clean)
-        stage.amounts["tokens"] = manifests[reference]["num_rows"] * len(names)
+        scores = {spec.shown: score_path(slices, spec) for spec in specs}
+        files = list(scores.values())
+        tables = attribute_gap(slices / "tokens.parquet", files[0], files[1:], names=names, slices=given, cluster=cluster, clean=clean)
+        stage.amounts["tokens"] = manifests[names[0]]["num_rows"] * len(names)
     tokens = artifacts.read_manifest(slices / "tokens.parquet")
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
     facts = {
         **question,
+        "reference": names[0],
+        "models": names[1:],
+        "score_files": {name: path.name for name, path in scores.items()},
         "cluster": cluster,
         "slices": {**{key: tokens[key] for key in kept}, "threshold": tokens.get("threshold"), "in_training": tokens.get("in_training")},
         "scores": {name: manifests[name]["options"] for name in names},
         "knee": knee_facts(tables.by_count),
-        "inexact": {name: share for name in names if (share := count_inexact(name, slices)) is not None},
+        "inexact": {spec.shown: share for spec in specs if (share := count_inexact(spec, slices)) is not None},
     }
     result.write_tables(tables, facts, timings)
     return tables
@@ -85,5 +97,5 @@ def _note_other_readings(manifests: Mapping[str, Mapping[str, Any]]) -> None:
     """Reports models that were scored in another precision or context: part of their gap is due to that."""
     for name in ("dtype", "context", "stride", "carry_state"):
         values = {model: m["options"].get(name) for model, m in manifests.items() if not (name == "dtype" and m["options"][name] is None)}
-        if len(set(values.values())) > 1 and any(not kind_of(model).is_control for model in values):
+        if len(set(values.values())) > 1 and any(m["options"]["dtype"] is not None for m in manifests.values()):
             console.note(f"scored with different {name}: " + ", ".join(f"{model} {value or 'default'}" for model, value in values.items()))

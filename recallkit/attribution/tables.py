@@ -68,6 +68,7 @@ def attribute_gap(
     reference: Path,
     models: Sequence[Path],
     *,
+    names: Sequence[str] | None = None,
     slices: Sequence[Slice] = (),
     cluster: str = "document",
     clean: bool = False,
@@ -76,6 +77,7 @@ def attribute_gap(
 ) -> GapTables:
     """Splits the gap between each of `models` and `reference` (score files) over the tokens of `tokens` (labels).
 
+    `names`: what the tables call them, the reference first, if not as their files do.
     The slices are AR hits and other tokens, further `slices`, and the classes of PARTITION. `clean`: of the tokens that are not known
     to be in the training text, whose bytes are not known, so that there are no bits per byte.
 
@@ -91,7 +93,7 @@ def attribute_gap(
 
     labelled = open_tokens(tokens)
     scores = [open_scores(path, labelled) for path in (reference, *models)]
-    names = [score.model for score in scores]
+    names = names or [score.model for score in scores]
     _check_models(names[1:])
     found = collect_sums(labelled, scores, slices, cluster, clean=clean)
     resampled = {name: sums for name, sums in found.clusters.items() if name != FIRST}

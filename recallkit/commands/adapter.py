@@ -95,7 +95,7 @@ class Parameter:
         kinds = [kind for kind in (get_args(given) if get_origin(given) in (Union, UnionType) else (given,)) if kind is not NoneType]
         choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
         single = [kind for kind in kinds if get_origin(kind) is not Sequence]
-        kind = single[0] if len(single) == 1 and isinstance(single[0], type) else str
+        kind = single[0] if len(single) == 1 and isinstance(single[0], type) and single[0] is not Any else str
         choices = tuple(each.value for each in kind) if issubclass(kind, Enum) else choices
         return cls(name, option, default, kind, choices, single != kinds)
 

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from recallkit.recall.tables import RecallTables
 
 Models = Annotated[
-    str | Sequence[str] | None,
-    Argument("Models to evaluate (see `recallkit models`), the reference first; control models if none.", metavar="MODEL"),
+    opt.AnyModels | None,
+    Argument(
+        f"Models to evaluate (see `recallkit models`), {opt.MODEL_SYNTAX}; the reference first; control models if none.",
+        metavar="MODEL",
+    ),
 ]
 Out = Annotated[
     File | None,
@@ -103,7 +106,7 @@ def eval_recall(
     named = [] if is_stock_alone else tasks_of(rows) if tasks is None else task_names(tasks)
     stock = [] if own is None else lm_eval_names([*opt.names(own.lm_eval_task), *(name for name in named if name == "commonsense")])
     asked = named if own is None else [name for name in named if name != "commonsense"]
-    compared = opt.model_names(models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
+    compared = opt.models(models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
     folder = builtin.results_folder("evals", opt.path(out), is_builtin=models is None and rows is None)
     options = recall.RecallOptions(
         limit,
@@ -172,4 +175,4 @@ def eval_stock(
     options = recall.RecallOptions(limit, context, batch_size, opt.path(counts), device, dtype, model_tokenizer, trust_remote_code, force)
     named = lm_eval_names(task_names(tasks))
     folder = builtin.results_folder("evals", opt.path(out), is_builtin=models is None)
-    return plan_stock(opt.model_names(models, builtin.LIKELIHOOD_MODELS), named, folder, options).run()
+    return plan_stock(opt.models(models, builtin.LIKELIHOOD_MODELS), named, folder, options).run()

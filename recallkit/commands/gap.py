@@ -35,8 +35,10 @@ class GapWords:
 @command("gap", example="recallkit gap zoo:attention zoo:hyena zoo:mamba --slices slices --export csv,tex", words=GapWords, exports=True)
 def gap(
     own: GapWords | None,
-    reference: Annotated[str | None, Argument("The reference, usually the attention model.", metavar="REFERENCE")] = None,
-    models: Annotated[str | Sequence[str] | None, Argument("Models to compare with it.", metavar="MODEL")] = None,
+    reference: Annotated[
+        opt.AnyModel | None, Argument(f"The reference, usually the attention model: {opt.MODEL_SYNTAX}.", metavar="REFERENCE")
+    ] = None,
+    models: Annotated[opt.AnyModels | None, Argument("Models to compare with it.", metavar="MODEL")] = None,
     *,
     slices: opt.Slices = None,
     slice: Annotated[  # noqa: A002 - the option's name
@@ -65,8 +67,9 @@ def gap(
 ) -> Outcome["GapTables"]:
     """Measure how much of the perplexity gap between REFERENCE and each MODEL lies in AR hits, with 95 % intervals.
 
-    Between the models of the zoo if none is named. Scores what is not scored yet. The tables are also written to `out`
-    (`read_comparison` reads them). Columns: see `GapTables`; `by_count` is Figure 1 of Zoology.
+    Between the models of the zoo if none is named; in Python also of one mapping {NAME: model}, the reference first. Scores what is not
+    scored yet. The tables are also written to `out` (`read_comparison` reads them). Columns: see `GapTables`; `by_count` is Figure 1 of
+    Zoology.
     """
     from recallkit import attribution, builtin, scoring
     from recallkit.attribution.view import gap_json, gap_tables, print_gap, worst_ar_gap
@@ -78,10 +81,10 @@ def gap(
         for flag, value in (("--slice", slice), ("--fail-above", own.fail_above)):
             if value is not None:
                 raise UsageError("needs models, and --table has none", where=flag, remedy="give one of them")
-        return _published(own.table, reference, own.ar_share, out)
-    if (reference is None) != (models is None):
+        return _published(own.table, None if reference is None else str(reference), own.ar_share, out)
+    if reference is None and models is not None:
         raise UsageError("a gap is between two models", where="gap", remedy="name the reference, and the models to compare with it")
-    compared = builtin.MODELS if reference is None else (reference, *opt.model_names(models))
+    compared = opt.models(None if reference is None else [reference, [] if models is None else models], builtin.MODELS)
     options = scoring.ScoringOptions(
         opt.path(counts), device, dtype, opt.amount(batch_tokens), force, trust_remote_code=trust_remote_code, workers=workers
     )

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 @command("mqar", example="recallkit mqar zoo:attention zoo:mamba --pairs 4,16,64 --figures figures", exports=True, draws=True)
 def eval_mqar(
     models: Annotated[
-        str | Sequence[str] | None,
-        Argument("Models to ask (see `recallkit models`), the reference first; the trained ones of the zoo if none.", metavar="MODEL"),
+        opt.AnyModels | None,
+        Argument(
+            f"Models to ask (see `recallkit models`), {opt.MODEL_SYNTAX}; the reference first; the trained ones of the zoo if none.",
+            metavar="MODEL",
+        ),
     ] = None,
     *,
     length: Annotated[int | None, Option("Ids of a sequence.", least=4, most=config.LONGEST, default="1024; 256 for the zoo")] = None,
@@ -71,7 +74,7 @@ def eval_mqar(
         seed=seed,
         batch_tokens=opt.amount(batch_tokens),
     )
-    tables, compared = plan_mqar(opt.model_names(models, builtin.MODELS), size.pairs, folder, options).run()
+    tables, compared = plan_mqar(opt.models(models, builtin.MODELS), size.pairs, folder, options).run()
     return Outcome(
         value=lambda: tables,
         show=lambda: print_mqar(tables, compared, folder),

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, overload
 
 from recallkit import config
 from recallkit.commands.adapter import FIGURES, Argument, File, Option
 from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from recallkit.models.spec import ModelSpec
     from recallkit.text.open_text import TextOptions
 
 MANY_DEVICES, LONG_SEQUENCES, PROMPTS = "Many devices", "Long sequences", "Prompts"
@@ -85,9 +86,11 @@ def _source_names(sources: Any) -> list[str]:
         raise UsageError(f"of type {type(sources).__name__}, not the name of a file", where="SOURCE", remedy=remedy) from error
 
 
-def model_names(given: str | Sequence[str] | None, default: Sequence[str] = ()) -> list[str]:
-    """The models that are named, else those of `default`. Raises UsageError if there are none."""
-    found = list(default) if given is None else names(given)
+def models(given: "AnyModels | None", default: Sequence[str] = ()) -> "tuple[ModelSpec, ...]":
+    """The models that are named, else those of `default`. Raises UsageError if there are none, and for what is no model."""
+    from recallkit.models.spec import list_models
+
+    found = list_models(list(default) if given is None else given)
     if not found:
         raise UsageError("no model is named", where="MODEL", remedy="name one, or leave it out for the built-in ones")
     return found
@@ -139,13 +142,38 @@ SeqLen = Annotated[
 
 # --------------------------------------------------------------------------------------------------------------- models
 
+
+class LiveModel(Protocol):
+    """A torch.nn.Module, said without importing torch."""
+
+    training: bool
+
+
+class OneSpec(Protocol):
+    """A `recallkit.ModelSpec`, said without importing it."""
+
+    @property
+    def location(self) -> str:
+        """Where it is."""
+        ...
+
+
+AnyModel = File | LiveModel | OneSpec | Mapping[str, Any]
+"""A model as `recallkit.models.spec.list_models` takes it; several of them as {NAME: model}."""
+AnyModels = AnyModel | Sequence[Any]
+MODEL_SYNTAX = "PATH or NAME=PATH, with options of its own: NAME=PATH,dtype=bfloat16,context=2048 (docs/models.md)"
+
 Models = Annotated[
-    str | Sequence[str] | None,
-    Argument("Models to score (see `recallkit models`); the trained ones of the zoo if none.", metavar="MODEL"),
+    AnyModels | None,
+    Argument(f"Models to score (see `recallkit models`), {MODEL_SYNTAX}; the trained ones of the zoo if none.", metavar="MODEL"),
 ]
 Device = Annotated[str, Option("auto, cpu, cuda or cuda:N.", metavar="DEVICE")]
 Precision = Literal["float32", "bfloat16", "float16"]
-Dtype = Annotated[Precision | None, Option("Precision of the weights; logits are reduced in float32.", default="float32, or as scored")]
+_AUTO = "auto: that of the checkpoint on a GPU, float32 on CPU."
+Dtype = Annotated[
+    Literal[Precision, "auto"] | None,
+    Option(f"Precision of the weights; logits are reduced in float32. {_AUTO}", default="float32, or as scored"),
+]
 BatchTokens = Annotated[int | str | None, Option("Tokens per batch; found by a probe if not given.", metavar="N", parse=amount)]
 Workers = Annotated[
     int,
@@ -173,10 +201,8 @@ Context = Annotated[
     Option("Most ids given at once; the model's own limit if not given.", least=1, most=config.LONGEST, panel=LONG_SEQUENCES),
 ]
 TrustRemoteCode = Annotated[bool, Option("Run the Python code that comes with a checkpoint. Read it first.")]
-EvaluatedTokenizer = Annotated[
-    str | None, Option("The model's tokenizer, where it brings none: as --tokenizer, or `bytes`.", metavar="TOKENIZER")
-]
-EvaluatedDtype = Annotated[Precision, Option("Precision of the weights.")]
+EvaluatedTokenizer = Annotated[Any, Option("The model's tokenizer, where it brings none: as --tokenizer, or `bytes`.", metavar="TOKENIZER")]
+EvaluatedDtype = Annotated[Literal[Precision, "auto"], Option(f"Precision of the weights. {_AUTO}")]
 Limit = Annotated[int | None, Option("The first rows of each task only.", least=1, most=config.MOST)]
 BatchSize = Annotated[
     int | None,

@@ -1,6 +1,6 @@
 """`score`, and the comparison of scores with float64."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,8 @@ from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from recallkit.models.spec import ModelSpec
 
 
 def _share(text: str) -> tuple[int, int]:
@@ -51,7 +53,7 @@ def score(
     dtype: opt.Dtype = None,
     batch_tokens: opt.BatchTokens = None,
     model_tokenizer: Annotated[
-        str | None,
+        Any,
         Option(
             "The model's tokenizer, where it brings none: as --tokenizer, or `bytes`. If it is not the slices' own, the model reads "
             "the same bytes and its NLLs are aligned to the reference tokens.",
@@ -106,9 +108,11 @@ def score(
         own.share,
     )
     folder = opt.path(slices) or builtin.slices()
-    named = opt.model_names(models, builtin.MODELS)
-    manifests = {name: scoring.score(name, folder, options) for name in named}
-    checks = {name: scoring.check_scores(name, folder, options) for name in named if own.check and not kind_of(name).is_control}
+    plans = scoring.plan_scores(opt.models(models, builtin.MODELS), folder, options)
+    manifests = {plan.model: plan.run() for plan in plans}
+    checks = {
+        each: scoring.check_scores(each, folder, options) for each in manifests if own.check and not kind_of(each.location).is_control
+    }
 
     def show() -> None:
         print_scores(folder, manifests)
@@ -116,15 +120,19 @@ def score(
             print_checks(checks)
 
     if own.share is not None:
-        return Outcome(value=lambda: _rows(folder, {}), show=lambda: print_shares(manifests), json=lambda: manifests)
+        return Outcome(
+            value=lambda: _rows(folder, {}),
+            show=lambda: print_shares(manifests),
+            json=lambda: {model.shown: progress for model, progress in manifests.items()},
+        )
     return Outcome(
         value=lambda: _rows(folder, manifests),
         show=show,
-        json=lambda: [scores_json(folder, name, manifests[name], checks.get(name)) for name in named],
+        json=lambda: [scores_json(folder, model, manifest, checks.get(model)) for model, manifest in manifests.items()],
     )
 
 
-def _rows(folder: Path, manifests: Mapping[str, Mapping[str, Any]]) -> "pl.DataFrame":
+def _rows(folder: Path, manifests: Mapping["ModelSpec", Mapping[str, Any]]) -> "pl.DataFrame":
     """One row per model."""
     import polars as pl
 
@@ -133,7 +141,7 @@ def _rows(folder: Path, manifests: Mapping[str, Mapping[str, Any]]) -> "pl.DataF
 
     rows = [
         {
-            "model": model,
+            "model": model.shown,
             "tokens": manifest["num_rows"],
             **summarise_scores(score_path(folder, model)).row(0, named=True),
             "dtype": manifest["dtype"],
@@ -146,7 +154,7 @@ def _rows(folder: Path, manifests: Mapping[str, Mapping[str, Any]]) -> "pl.DataF
 
 @checked
 def check_scores(
-    models: str | Sequence[str], *, slices: opt.Slices = None, counts: opt.Counts = None, trust_remote_code: opt.TrustRemoteCode = False
+    models: opt.AnyModels, *, slices: opt.Slices = None, counts: opt.Counts = None, trust_remote_code: opt.TrustRemoteCode = False
 ) -> "pl.DataFrame":
     """Compares the scores of a few sequences with a float64 computation on CPU, as `recallkit score --check` does.
 
@@ -159,4 +167,4 @@ def check_scores(
 
     folder = opt.path(slices) or builtin.slices()
     options = scoring.ScoringOptions(opt.path(counts), trust_remote_code=trust_remote_code)
-    return pl.DataFrame([{"model": name, **scoring.check_scores(name, folder, options)} for name in opt.model_names(models)])
+    return pl.DataFrame([{"model": model.shown, **scoring.check_scores(model, folder, options)} for model in opt.models(models)])

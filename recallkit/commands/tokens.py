@@ -1,11 +1,11 @@
 """`tokens`: one sequence as text; and for Python the table of all tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from recallkit.commands.adapter import Argument, File, Option, Outcome, command
-from recallkit.commands.options import Slices, names, path
+from recallkit.commands.options import Slices, path
 from recallkit.errors import UserError
 from recallkit.report.token_view import ShownSequence, Which
 
@@ -38,7 +38,7 @@ def show_tokens(
 
     directory, comparison = _find(path(folder), path(slices), is_named=model is not None and reference is not None)
     reference, model = _models(comparison, reference, model)
-    excerpts = open_excerpts(directory, [name for name in (reference, model) if name is not None])
+    excerpts = open_excerpts(directory, [name for name in (reference, model) if name is not None], comparison)
     number = excerpts.most_telling() if sequence is None else sequence
     rows = excerpts.read(number)
     shown = ShownSequence(
@@ -109,14 +109,15 @@ def _slices(given: File | None) -> Path:
     return path(given) or builtin.slices()
 
 
-def tokens(slices: File | None = None, models: str | Sequence[str] | Mapping[str, str] = ()) -> "pl.LazyFrame":
+def tokens(slices: File | None = None, models: Any = ()) -> "pl.LazyFrame":
     """Every predicted token of a slice directory with its labels and the scores of `models`.
 
     Columns of the labels: sequence, position, document, source, prev_token, token, repeated, distance (tokens back to the
     bigram's latest earlier occurrence), occurrences (earlier ones), match_length (the longest preceding context shared with an
     earlier occurrence, in tokens), train_count, ar_hit, in_training (ids of the longest n-gram around it that is known to be in
     the training text, 13 or 50; 0 if none is, null if that is not known). Of each model: nll_NAME (nats), argmax_NAME, rank_NAME
-    (0 is best), where NAME is the model, or its name in the mapping {NAME: model}.
+    (0 is best), where NAME is the model as it is given, or its name: of {NAME: model}, or `NAME=model`. `models` are given as to
+    `score`, or by the names that results show.
 
     Lazy: only the columns that a query requests are read. Row i of labels and scores is the same token; that they are of
     the same sequences is checked here. Raises UserError if a model has no scores of these slices (`score` makes them).
@@ -126,7 +127,8 @@ def tokens(slices: File | None = None, models: str | Sequence[str] | Mapping[str
     from recallkit.storage import artifacts
 
     folder = _slices(slices)
-    chosen = models if isinstance(models, Mapping) else {name: name for name in names(models)}
+    listed = [models] if isinstance(models, str) else models
+    chosen = models if isinstance(models, Mapping) else {_column_name(model): model for model in listed}
     labels = folder / "tokens.parquet"
     columns = [pl.scan_parquet(labels, glob=False)]
     artifacts.read_manifest(labels)
@@ -135,7 +137,13 @@ def tokens(slices: File | None = None, models: str | Sequence[str] | Mapping[str
     return pl.concat(columns, how="horizontal") if len(columns) > 1 else columns[0]
 
 
-def _score_columns(labels: Path, model: str, name: str) -> "pl.LazyFrame":
+def _column_name(model: Any) -> str:
+    from recallkit.models.spec import one_model
+
+    return one_model(model).key
+
+
+def _score_columns(labels: Path, model: Any, name: str) -> "pl.LazyFrame":
     """A model's scores of every token, in columns named for it. Raises UserError if there are none of these labels."""
     import polars as pl
 
@@ -143,7 +151,7 @@ def _score_columns(labels: Path, model: str, name: str) -> "pl.LazyFrame":
     from recallkit.attribution.aligned import LabelledTokens, open_scores
     from recallkit.storage import artifacts
 
-    file = scoring.score_path(labels.parent, model)
+    file = scoring.find_scores(labels.parent, model)
     if not file.is_file():
         raise UserError("not scored yet", where=model, remedy=f"recallkit.score({model!r}, slices={str(labels.parent)!r})")
     open_scores(file, LabelledTokens(labels, artifacts.read_manifest(labels)))

@@ -133,8 +133,8 @@ class CountsTable:
         """Raises UserError unless the tokenizer of the counts has this digest (or is unknown, as in imported tables)."""
         mine = self.meta.get("tokenizer") or {}
         if mine.get("digest") not in (None, digest):
-            remedy = "count again with the same --tokenizer, or slice with the tokenizer of the counts"
-            raise UserError(f"counted with tokenizer {mine.get('name')}, but the slices use {name}", where=self.path, remedy=remedy)
+            remedy = "count again with that tokenizer (--tokenizer), or use the tokenizer of the counts here, too"
+            raise UserError(f"counted with tokenizer {mine.get('name')}, but here {name} is used", where=self.path, remedy=remedy)
 
     def describe(self) -> dict[str, Any]:
         """What the manifest of a result records about these counts."""

@@ -90,7 +90,8 @@ def hub_file(spec: str, name: str) -> Path:
     if not registry.may_be_hub_id(spec):
         raise UserError("no such file or directory", where=spec, remedy="give a model directory, a .gguf file or a hub id")
     try:
-        return Path(hf_hub_download(spec, name))
+        hub_id, revision = registry.split_revision(spec)
+        return Path(hf_hub_download(hub_id, name, revision=revision))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         problem = f"neither a model directory nor a model that the hub provides ({type(error).__name__})"
         remedy = "check the spelling and the network, or give a directory or a .gguf file"
@@ -104,15 +105,18 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
     from safetensors import SafetensorError
 
     spec, trusted = request.spec, request.trust_remote_code
+    if not Path(source).exists():
+        source, revision = registry.split_revision(source)
+        options = {**options, **({"revision": revision} if revision else {})}
     # A checkpoint's own code may raise anything.
     failures = (Exception,) if trusted else (*FAILURES_TO_READ, SafetensorError, StrictDataclassError, AssertionError)
     with quiet_transformers():
         try:
-            if not options:  # the header of a GGUF file is read by transformers, which takes seconds
-                _check_config(source)
+            if "gguf_file" not in options:  # the header of a GGUF file is read by transformers, which takes seconds
+                _check_config(source, **options)
             from transformers import AutoModelForCausalLM
 
-            loader = _own_class(source) if trusted and not options else None
+            loader = _own_class(source, **options) if trusted and "gguf_file" not in options else None
             model, info = (loader or AutoModelForCausalLM).from_pretrained(
                 source, dtype=choose_dtype(request.dtype), output_loading_info=True, trust_remote_code=trusted, **options
             )
@@ -130,17 +134,17 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
     return model
 
 
-def _check_config(source: str) -> None:
+def _check_config(source: str, **revision: str) -> None:
     """Raises ValueError for a config.json with implausible sizes; an adapter's folder has no config.json."""
     from transformers import PreTrainedConfig
 
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
         return
-    config, _ = PreTrainedConfig.get_config_dict(source)
+    config, _ = PreTrainedConfig.get_config_dict(source, **revision)
     check_foreign(config)
 
 
-def _own_class(source: str) -> Any:
+def _own_class(source: str, **revision: str) -> Any:
     """The class defined by a checkpoint's own code as it is now; None where there is none.
 
     `AutoModelForCausalLM` would reuse the first such class of a process for every later checkpoint with the same
@@ -149,6 +153,6 @@ def _own_class(source: str) -> Any:
     from transformers import PreTrainedConfig
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    config, _ = PreTrainedConfig.get_config_dict(source)
+    config, _ = PreTrainedConfig.get_config_dict(source, **revision)
     reference = (config.get("auto_map") or {}).get("AutoModelForCausalLM")
-    return get_class_from_dynamic_module(reference, source) if reference else None
+    return get_class_from_dynamic_module(reference, source, **revision) if reference else None

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recallkit import registry
 from recallkit.models import published, rwkv_file, zoo
+from recallkit.models.spec import LIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from recallkit.models.protocol import ModelRequest, ScoringModel
+    from recallkit.models.protocol import ModelFacts, ModelRequest, ScoringModel
 
 COPY_CONTROL = "control:copy"
 """The one model that reads text rather than ids, and answers prompts alone (recall/lm_eval_model.py)."""
@@ -55,6 +57,8 @@ class ModelKind:
     """The tokenizer that comes with the model of a name, as `load_tokenizer` takes it; None where none does."""
     code_files: Callable[[ModelRequest], list[str] | None] = _none
     """The files of Python code that come with a checkpoint and that this request allows to run."""
+    facts: Callable[[ModelRequest], ModelFacts | None] = field(default=_none, kw_only=True)
+    """What is known of a model before its weights are read; raises UserError where that shows that it cannot be used."""
     is_control: bool = field(default=False, kw_only=True)
     """Whether it is computed from training counts: exactly, from the slices' own tokens, without a precision or a state."""
     reads_builtin_tokenizer: bool = field(default=False, kw_only=True)
@@ -77,6 +81,7 @@ KINDS: tuple[ModelKind, ...] = (
         {f"{zoo.PREFIX}{name}": zoo.ARCHITECTURES[name].description for name in zoo.shipped()},
         lambda spec: spec.startswith(zoo.PREFIX),
         *_lazy("native", "identify_zoo", "load_zoo"),
+        facts=_lazy("facts", "native_facts")[0],
         reads_builtin_tokenizer=True,
     ),
     ModelKind(
@@ -88,6 +93,7 @@ KINDS: tuple[ModelKind, ...] = (
         },
         lambda spec: spec.startswith("control:") and spec != COPY_CONTROL,
         *_lazy("control", "identify_control", "load_control"),
+        facts=_lazy("facts", "control_facts")[0],
         is_control=True,
     ),
     ModelKind(
@@ -106,6 +112,7 @@ KINDS: tuple[ModelKind, ...] = (
         },
         None,
         *_lazy("hf", "identify_transformers", "load_transformers", "own_tokenizer", "code_files"),
+        facts=_lazy("facts", "transformers_facts")[0],
     ),
     ModelKind(
         "published",
@@ -118,12 +125,14 @@ KINDS: tuple[ModelKind, ...] = (
         {},
         _is_native_directory,
         *(*_lazy("native", "identify_local", "load_local"), *_lazy("hf", "own_tokenizer")),
+        facts=_lazy("facts", "native_facts")[0],
     ),
     ModelKind(
         "RWKV file",
         {"FILE.bin": "an RWKV-4 or RWKV-5.2 model in the file format of rwkv.cpp"},
         lambda spec: Path(spec).is_file() and rwkv_file.is_rwkv_file(Path(spec)),
         *_lazy("native", "identify_local", "load_local"),
+        facts=_lazy("facts", "native_facts")[0],
     ),
     ModelKind(
         "user",
@@ -131,10 +140,18 @@ KINDS: tuple[ModelKind, ...] = (
         _is_user_model,
         *_lazy("user", "identify_user_model", "load_user_model", "user_tokenizer"),
     ),
+    ModelKind(
+        "live",
+        {},
+        lambda spec: spec.startswith(LIVE),
+        *_lazy("live", "identify_live", "load_live"),
+        facts=_lazy("live", "live_facts")[0],
+    ),
 )
 
 
 def kind_of(spec: str) -> ModelKind:
     """The kind of the model that a name means, whether or not there is such a model."""
     [remaining] = (kind for kind in KINDS if kind.matches is None)
-    return next((kind for kind in KINDS if kind.matches and kind.matches(spec)), remaining)
+    name = registry.split_revision(spec)[0] if registry.may_be_hub_id(spec) and not Path(spec).exists() else spec
+    return next((kind for kind in KINDS if kind.matches and kind.matches(name)), remaining)

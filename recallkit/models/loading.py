@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
 from recallkit.models.kinds import KINDS, kind_of
+from recallkit.models.protocol import ModelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,9 +39,50 @@ def load_model(request: ModelRequest) -> ScoringModel:
     Raises UserError where there is no such model, it cannot be read, or its vocabulary is smaller than the tokenizer's.
     """
     model = kind_of(request.spec).load(request)
-    if model.vocab_size < request.vocab_size:
+    _check_vocabulary(request, model.vocab_size)
+    return model
+
+
+def check_model(request: ModelRequest) -> ModelFacts:
+    """Checks what can be checked before the weights are read; returns what is known of the model.
+
+    Raises UserError for a device that is missing, files that are missing or unreadable, and a vocabulary smaller than the tokenizer's.
+    """
+    kind = kind_of(request.spec)
+    if kind.is_control:
+        return kind.facts(request) or ModelFacts()
+    from recallkit.models.torch_model import choose_device
+
+    choose_device(request.device)
+    facts = kind.facts(request) or ModelFacts()
+    if facts.vocab_size is not None:
+        _check_vocabulary(request, facts.vocab_size)
+    return facts
+
+
+def find_precision(request: ModelRequest) -> str:
+    """The precision of a request, `auto` resolved: on a GPU the checkpoint's own if it has that, on CPU float32; a live model's own."""
+    if request.dtype != "auto":
+        return request.dtype
+    from recallkit.models.torch_model import choose_device
+
+    if request.module is None and choose_device(request.device).type != "cuda":
+        return "float32"
+    facts = kind_of(request.spec).facts(request)
+    return _supported(facts.dtype if facts else None)
+
+
+def _supported(dtype: str | None) -> str:
+    import torch
+
+    if dtype not in ("bfloat16", "float16") or (dtype == "bfloat16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported()):
+        return "float32"
+    return dtype
+
+
+def _check_vocabulary(request: ModelRequest, vocab_size: int) -> None:
+    if vocab_size < request.vocab_size:
         name = request.tokenizer.get("name", "in use")
-        problem = f"its vocabulary has {model.vocab_size:,} entries, the tokenizer {name} {request.vocab_size:,}"
+        problem = f"its vocabulary has {vocab_size:,} entries, the tokenizer {name} {request.vocab_size:,}"
         remedy = "name the model's own tokenizer with --model-tokenizer (`bytes` for 256 entries), or slice with it (--tokenizer)"
         raise UserError(problem, where=request.spec, remedy=remedy)
-    return model

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from recallkit.kernels.token_nll.result import TokenNll
 
+Dtype = Literal["float32", "bfloat16", "float16", "auto"]
+"""Precisions of weights; `auto`: on a GPU the checkpoint's own, on CPU float32."""
+
 Sharing = Literal["any", "equal", "none"]
 """Sequences of `any` lengths, shorter ones padded after their last id; those of `equal` length; or `none`: each is read alone."""
 
@@ -95,6 +98,17 @@ class SteppingModel(ScoringModel, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of a model before its weights are read; None for what is not."""
+
+    vocab_size: int | None = None
+    max_length: int | None = None
+    """Longest context, in ids; None also where there is no limit."""
+    dtype: str | None = None
+    """The precision of the weights in its files."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRequest:
     """A model's name and what else is needed to load it."""
 
@@ -109,6 +123,15 @@ class ModelRequest:
     """The id of these counts where it is known, so that identifying a model need not open them."""
     device: str = "auto"
     dtype: str = "float32"
-    """`float32`, `bfloat16` or `float16`; `float64` is for checks, on CPU."""
+    """`float32`, `bfloat16`, `float16` or `auto`; `float64` is for checks, on CPU."""
     trust_remote_code: bool = False
     """Whether Python code that comes with a checkpoint may run."""
+    shown: str = ""
+    """What messages and results call it, where that is not `spec`."""
+    module: Any = None
+    """A live model: a torch.nn.Module of this process, `spec` being `live:` and its name."""
+
+    @property
+    def name(self) -> str:
+        """What messages and results call it."""
+        return self.shown or self.spec

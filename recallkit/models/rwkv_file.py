@@ -67,6 +67,12 @@ def is_rwkv_file(path: Path) -> bool:
         return False
 
 
+def read_vocab_size(path: Path) -> int:
+    """The entries of the vocabulary, from the header. Raises UserError as `read_rwkv_file` does."""
+    with path.open("rb") as file:
+        return _read_header(file, path)[0]
+
+
 def read_rwkv_file(path: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
     """The architecture and the weights of a `LanguageModel`, in float32.
 

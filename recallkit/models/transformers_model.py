@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _STATES = ("past_key_values", "cache_params", "state")
 """Names of the state among a model's arguments and outputs."""
 
-_EXACT_SETTINGS: dict[str, int] = {"max_inference_chunksize": 1 << 62}
+EXACT_SETTINGS: dict[str, int] = {"max_inference_chunksize": 1 << 62}
 """Settings of a configuration that avoid rounding: xLSTM otherwise rounds its state to bfloat16 between chunks."""
 
 _LOGITS = 1 << 25
@@ -67,12 +67,12 @@ class TransformersModel(TorchModel):
     def __init__(self, model: Any, name: str, device: torch.device) -> None:
         config = model.config.get_text_config()
         vocab_size = int(model.get_output_embeddings().weight.shape[0])
-        super().__init__(name, device, vocab_size=vocab_size, max_length=_context_length(config, model.base_model))
+        super().__init__(name, device, vocab_size=vocab_size, max_length=context_length(config, model.base_model))
         self.model = model
         self.config = config
         # Convolutions on a GPU would otherwise use TF32.
         torch.backends.cudnn.allow_tf32 = False
-        for setting, value in _EXACT_SETTINGS.items():
+        for setting, value in EXACT_SETTINGS.items():
             if hasattr(config, setting):
                 setattr(config, setting, value)
         ids = self._probed_ids()
@@ -360,7 +360,7 @@ def _setting(config: Any, *names: str) -> int:
     return 0
 
 
-def _context_length(config: Any, backbone: Any) -> int | None:
+def context_length(config: Any, backbone: Any) -> int | None:
     """Longest context that a model accepts; None where there is no limit.
 
     A model whose only state is of fixed size has none, whatever length it was trained at.

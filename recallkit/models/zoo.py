@@ -152,7 +152,7 @@ def read_ours(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
         weights = load_file(existing(folder / WEIGHTS))
     except (SafetensorError, OSError) as error:
         raise UserError(f"not a safetensors file ({error})", where=folder / WEIGHTS, remedy="export the model again") from error
-    return _read_config(existing(folder / CONFIG)), weights
+    return read_config(folder), weights
 
 
 def existing(path: Path) -> Path:
@@ -162,7 +162,9 @@ def existing(path: Path) -> Path:
     return path
 
 
-def _read_config(path: Path) -> ArchitectureConfig:
+def read_config(folder: Path) -> ArchitectureConfig:
+    """The config of a checkpoint of ours. Raises UserError where it cannot be read."""
+    path = existing(folder / CONFIG)
     try:
         saved = json.loads(path.read_bytes())
         saved.pop("model_type")

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
-from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, report_completed
+from recallkit.models.spec import list_models
+from recallkit.recall.evaluated import (
+    EvaluatedModel,
+    EvaluationOptions,
+    check_counts,
+    check_first,
+    check_named_once,
+    report_completed,
+)
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings, write_manifest
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.models.protocol import ScoringModel
+    from recallkit.models.spec import ModelSpec
     from recallkit.mqar.sequences import MqarTask, MqarVocabulary
     from recallkit.mqar.tables import MqarFiles, MqarTables
     from recallkit.storage.journal import PartsJournal
@@ -75,10 +84,14 @@ class MqarOptions(EvaluationOptions):
 class MqarModel(EvaluatedModel):
     """A model that is asked for values, with the vocabulary of its sequences. Raises UserError for one that reads only text."""
 
-    def __init__(self, spec: str, options: MqarOptions) -> None:
-        super().__init__(spec, options)
+    takes = ("tokenizer", "dtype", "device")
+
+    def __init__(self, model: str | ModelSpec, options: MqarOptions) -> None:
+        super().__init__(model, options)
         if self.copies_text:
-            raise UserError("it reads text, and these are sequences of ids", where=spec, remedy="evaluate it with `recallkit eval-recall`")
+            raise UserError(
+                "it reads text, and these are sequences of ids", where=self.spec, remedy="evaluate it with `recallkit eval-recall`"
+            )
 
     @cached_property
     def vocabulary(self) -> MqarVocabulary:
@@ -87,9 +100,9 @@ class MqarModel(EvaluatedModel):
 
         return split_vocabulary(self.tokenizer)
 
-    def check_length(self, length: int) -> None:
-        """Raises UserError if a sequence of `length` ids is longer than the model's context. Loads it."""
-        most, num_before = self.model.max_length, len(self.vocabulary.prefix)
+    def check_length(self, length: int, most: int | None) -> None:
+        """Raises UserError if a sequence of `length` ids is longer than the model's context, `most` ids or None without a limit."""
+        num_before = len(self.vocabulary.prefix)
         num_read = num_before + length - 1  # the last id is predicted and not read
         if most is not None and num_read > most:
             problem = f"its context holds {most:,} ids, of a sequence of {length:,} it would read {num_read:,}"
@@ -114,6 +127,7 @@ class MqarPlan:
     """MQAR of models, with everything checked that can be before one is loaded."""
 
     models: dict[str, MqarModel]
+    """By the names that results show."""
     pairs: tuple[int, ...]
     queries: dict[tuple[str, int], Result]
     """The tables of each model and number of pairs."""
@@ -126,8 +140,9 @@ class MqarPlan:
 
         missing = {model: [pairs for pairs in self.pairs if not self.queries[model, pairs].is_complete()] for model in self.models}
         with report_completed(list(self.queries.values())):
-            self._check_lengths([model for model, pairs in missing.items() if pairs])
             for model, of_model in missing.items():
+                if of_model:
+                    self.models[model].check_length(self.options.length, self.models[model].model.max_length)
                 for pairs in of_model:
                     _make(self.models[model], pairs, self.queries[model, pairs], self.options)
                 self.models[model].unload()
@@ -137,18 +152,12 @@ class MqarPlan:
         with timings.stage("comparing"):
             tables = compare_mqar({asked: MqarFiles(queries.path, *queries.others) for asked, queries in self.queries.items()})
         models = list(self.models)
-        question = {"reference": models[0], "models": models, "pairs": list(self.pairs), **_asked(self.options)}
-        folder = comparison_path(self.out, models, self.pairs, self.options.length)
-        facts = {**question, "of_models": self._ids_of_models()}
+        keys = [asked.key for asked in self.models.values()]
+        question = {"reference": keys[0], "models": keys, "pairs": list(self.pairs), **_asked(self.options)}
+        folder = comparison_path(self.out, keys, self.pairs, self.options.length)
+        facts = {**question, "reference": models[0], "models": models, "of_models": self._ids_of_models()}
         Result(folder / "mqar.parquet", "mqar", question).write_tables(tables, facts, timings)
         return tables, folder
-
-    def _check_lengths(self, models: Sequence[str]) -> None:
-        """Loads each model once before hours of work with the first: the last may have a shorter context."""
-        for model in models:
-            self.models[model].check_length(self.options.length)
-            if len(models) > 1:
-                self.models[model].unload()
 
     def _ids_of_models(self) -> dict[str, Any]:
         """The ids with which each model was tested."""
@@ -156,23 +165,27 @@ class MqarPlan:
         return {model: {"tokenizer": m["tokenizer"], "vocabulary": m["vocabulary"]} for model, m in manifests.items()}
 
 
-def plan_mqar(models: Sequence[str], pairs: Sequence[int], out: Path, options: MqarOptions) -> MqarPlan:
+def plan_mqar(models: Sequence[str | ModelSpec], pairs: Sequence[int], out: Path, options: MqarOptions) -> MqarPlan:
     """Finds models, tokenizers and finished results, so that an error is reported before hours of work.
 
     The first model is the reference of the comparison. Raises UserError for everything a user can correct.
     """
-    check_named_once(model=models, **{"number of pairs": [str(number) for number in pairs]})
+    specs = list_models(models)
+    check_named_once(**{"number of pairs": [str(number) for number in pairs]})
+    check_counts(options)
     for number in pairs:
         options.task(number).check()
-    asked = {model: MqarModel(model, options) for model in models}
-    queries = {(model, number): _result(asked[model], number, out, options) for model in models for number in pairs}
+    asked = {spec.shown: MqarModel(spec, options) for spec in specs}
+    queries = {(name, number): _result(model, number, out, options) for name, model in asked.items() for number in pairs}
+    check_first(asked, queries)
     for (model, number), result in queries.items():
         if not result.is_complete():
             asked[model].vocabulary.check_room(number, model)
+            asked[model].check_length(options.length, asked[model].facts.max_length)
     return MqarPlan(asked, tuple(pairs), queries, out, options)
 
 
-def evaluate_mqar(models: Sequence[str], pairs: Sequence[int], out: Path, options: MqarOptions) -> tuple[MqarTables, Path]:
+def evaluate_mqar(models: Sequence[str | ModelSpec], pairs: Sequence[int], out: Path, options: MqarOptions) -> tuple[MqarTables, Path]:
     """Evaluates each model and compares them: `plan_mqar` and `MqarPlan.run`."""
     return plan_mqar(models, pairs, out, options).run()
 
@@ -183,9 +196,9 @@ def _asked(options: MqarOptions) -> dict[str, Any]:
 
 def _result(asked: MqarModel, pairs: int, out: Path, options: MqarOptions) -> Result:
     """The two tables of one model and one number of pairs as a result, with everything that determines their numbers."""
-    files = files_of(out, asked.spec, options.length, pairs)
+    files = files_of(out, asked.key, options.length, pairs)
     identity = {**asked.identity, **_asked(options), "pairs": pairs}
-    return Result(files.queries, "mqar queries", identity, force=options.force, others=[files.fillers])
+    return Result(files.queries, "mqar queries", identity, force=options.force, others=[files.fillers], remedy=asked.remedy)
 
 
 def _make(asked: MqarModel, pairs: int, result: Result, options: MqarOptions) -> None:
@@ -216,8 +229,8 @@ def _make_parts(
     there = journal.parts.done()
     done = sum(len(parts[number]) for number in there)
     journal.note_resumed(done, "sequences")
-    telling = progress(f"{asked.spec}, {task.pairs} pairs", total=parts[-1].stop, unit="sequences")
-    with timings.stage("asking", of=f"{asked.spec}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
+    telling = progress(f"{asked.shown}, {task.pairs} pairs", total=parts[-1].stop, unit="sequences")
+    with timings.stage("asking", of=f"{asked.shown}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
         show(done)
         for number, samples in enumerate(parts):
             if number in there:
@@ -245,4 +258,4 @@ def _facts(asked: MqarModel) -> dict[str, Any]:
         "filler_text": tokenizer.generated_text([vocabulary.filler]),
         "prefix": list(vocabulary.prefix),
     }
-    return {"model": asked.spec, "tokenizer": tokenizer.describe(), "vocabulary": ids}
+    return {"model": asked.shown, "source": asked.spec, "tokenizer": tokenizer.describe(), "vocabulary": ids}

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit.config import VERSION
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models.kinds import COPY_CONTROL, kind_of
-from recallkit.models.protocol import ModelRequest
-from recallkit.scoring.model_tokenizer import identify_tokenizer, own_tokenizer
+from recallkit.models.loading import check_model, find_precision
+from recallkit.models.protocol import ModelFacts, ModelRequest
+from recallkit.models.spec import one_model
+from recallkit.scoring.model_tokenizer import identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.storage import artifacts
+from recallkit.storage.result import REPLACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lm_eval.api.model import LM
 
     from recallkit.models.protocol import ScoringModel
+    from recallkit.models.spec import ModelSpec
     from recallkit.storage.journal import Parts
     from recallkit.storage.result import Result
     from recallkit.text.tokenizers import TextTokenizer
@@ -45,7 +49,7 @@ class EvaluationOptions:
     counts: Path | None = None
     device: str = "auto"
     dtype: str = "float32"
-    tokenizer: str | None = None
+    tokenizer: Any = None
     trust_remote_code: bool = False
     force: bool = False
 
@@ -69,14 +73,41 @@ def check_named_once(**named: Sequence[str]) -> None:
             raise UserError(f"a {kind} is named twice", where=" ".join(names), remedy="name each once")
 
 
-class EvaluatedModel:
-    """A model as the user named it, loaded when first needed. Raises UserError if it does not exist."""
+def check_counts(options: EvaluationOptions) -> None:
+    """Raises UserError where the table of counts that is named is none, whatever the models."""
+    if options.counts is not None:
+        from recallkit.counting.table import read_meta
 
-    def __init__(self, spec: str, options: EvaluationOptions) -> None:
-        if not spec.strip():
-            raise UserError("an empty name of a model", remedy="see `recallkit models`")
-        self.spec = spec
-        self.options = options
+        read_meta(options.counts)
+
+
+def check_first(models: Mapping[str, EvaluatedModel], results: Mapping[tuple[str, Any], Result]) -> None:
+    """Raises UserError for what can be known to be wrong with the models whose results are missing, before one is loaded."""
+    for model in dict.fromkeys(model for (model, _), result in results.items() if not result.is_complete()):
+        _ = models[model].facts
+
+
+class EvaluatedModel:
+    """A model as the user named it, loaded when first needed; its own options come before those of all.
+
+    `spec` is where it is, `shown` what results call it, `key` what they are filed under. Raises UserError if it does not exist.
+    """
+
+    takes: ClassVar[tuple[str, ...]] = ("tokenizer", "dtype", "context", "device")
+    """The options that it may have of its own."""
+
+    def __init__(self, model: str | ModelSpec, options: EvaluationOptions) -> None:
+        model = one_model(model)
+        if model.is_live:
+            raise UserError("a live model is scored by `score` and `gap` alone", where=model.shown, remedy="save it and give its path")
+        for name in ("context", "stride"):
+            if name not in self.takes and getattr(model, name) is not None:
+                raise UserError(f"{name} is no option of a model here", where=model.shown, remedy="leave it out")
+        own = {name: value for name in self.takes if (value := getattr(model, name)) is not None}
+        options = replace(options, **own)
+        self.spec, self.shown, self.key = model.location, model.shown, model.key
+        self.remedy = REPLACE if model.name is None else f"give this model another name, or {REPLACE}"
+        self.options = replace(options, tokenizer=tokenizer_name(options.tokenizer))
 
     @property
     def copies_text(self) -> bool:
@@ -94,12 +125,27 @@ class EvaluatedModel:
         context = {} if options.context is None else {"context": options.context}
         if self._is_control:
             return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}
-        request = ModelRequest(self.spec, 0, dtype=options.dtype, trust_remote_code=options.trust_remote_code)
+        request = ModelRequest(self.spec, 0, dtype=self._dtype, trust_remote_code=options.trust_remote_code)
         tokenizer = identify_tokenizer(self.spec, options.tokenizer)
         ends = Path(self.spec) / "generation_config.json"  # the ids at which it stops
         known = {"tokenizer": tokenizer, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}
         kept = {name: value for name, value in known.items() if value is not None}
-        return {"model_digest": identify_model(request), "dtype": options.dtype, **kept, **context}
+        return {"model_digest": identify_model(request), "dtype": self._dtype, **kept, **context}
+
+    @cached_property
+    def _dtype(self) -> str:
+        """The precision, `auto` resolved."""
+        return find_precision(ModelRequest(self.spec, 0, device=self.options.device, dtype=self.options.dtype))
+
+    @cached_property
+    def facts(self) -> ModelFacts:
+        """What is known of it before its weights are read. Raises UserError for everything that can be known to be wrong by then."""
+        if self.copies_text:
+            return ModelFacts()
+        facts = check_model(self._request)
+        if facts.vocab_size is not None:
+            self._check_vocabulary(facts.vocab_size)
+        return facts
 
     @property
     def _is_control(self) -> bool:
@@ -120,7 +166,7 @@ class EvaluatedModel:
 
         name = self._named_tokenizer
         if name is None and not self._is_control:
-            console.note(f"{self.spec}: no tokenizer beside it, taken to read ids of {BUILTIN} (else name its own with --model-tokenizer)")
+            console.note(f"{self.shown}: no tokenizer beside it, taken to read ids of {BUILTIN} (else name its own with --model-tokenizer)")
         try:
             return load_tokenizer(name)
         except UserError as error:
@@ -141,8 +187,9 @@ class EvaluatedModel:
             self.tokenizer.describe(),
             counts=counts,
             device=options.device,
-            dtype=options.dtype,
+            dtype="float32" if self._is_control else self._dtype,
             trust_remote_code=options.trust_remote_code,
+            shown=self.shown,
         )
 
     @cached_property
@@ -152,15 +199,19 @@ class EvaluatedModel:
 
         warn_remote_code(self._request, console.note)
         model = load_model(self._request)
-        spare = model.vocab_size - self.tokenizer.vocab_size
-        if self._named_tokenizer is None and not self._is_control and spare > _SPARE_ENTRIES:
-            problem = f"no tokenizer beside it, and its vocabulary of {model.vocab_size:,} entries is not that of {self.tokenizer.name}"
-            raise UserError(problem, where=self.spec, remedy="name its own with --model-tokenizer")
-        if spare > self.tokenizer.vocab_size:
+        self._check_vocabulary(model.vocab_size)
+        if model.vocab_size > 2 * self.tokenizer.vocab_size:
             console.note(
-                f"{self.spec}: {model.vocab_size:,} entries, but {self.tokenizer.name} has {self.tokenizer.vocab_size:,}: is it its own?"
+                f"{self.shown}: {model.vocab_size:,} entries, but {self.tokenizer.name} has {self.tokenizer.vocab_size:,}: is it its own?"
             )
         return model
+
+    def _check_vocabulary(self, vocab_size: int) -> None:
+        """Raises UserError where a tokenizer that was only supposed has far fewer entries than the model."""
+        spare = vocab_size - self.tokenizer.vocab_size
+        if self._named_tokenizer is None and not self._is_control and spare > _SPARE_ENTRIES:
+            problem = f"no tokenizer beside it, and its vocabulary of {vocab_size:,} entries is not that of {self.tokenizer.name}"
+            raise UserError(problem, where=self.spec, remedy="name its own with --model-tokenizer")
 
     def unload(self) -> None:
         """Frees its memory for the next model."""

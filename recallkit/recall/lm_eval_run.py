@@ -116,8 +116,8 @@ def _environment() -> dict[str, str]:
     }
 
 
-def write_results(results: dict[str, Any], folder: Path, model: str) -> list[Path]:
-    """Writes lm-eval's results JSON, and a samples JSONL per task, under their usual names in `folder`/MODEL.
+def write_results(results: dict[str, Any], folder: Path, model: str, shown: str | None = None) -> list[Path]:
+    """Writes lm-eval's results JSON, and a samples JSONL per task, under their usual names in `folder`/MODEL; in them it is called `shown`.
 
     Each file appears atomically. Returns their paths. Raises UserError if one could not be written.
     """
@@ -129,7 +129,7 @@ def write_results(results: dict[str, Any], folder: Path, model: str) -> list[Pat
     with tempfile.TemporaryDirectory(dir=target, prefix=".") as temporary, _quiet():
         tracker = EvaluationTracker(output_path=temporary)
         facts = tracker.general_config_tracker
-        facts.model_source, facts.model_name, facts.model_name_sanitized = "recallkit", model, "model"
+        facts.model_source, facts.model_name, facts.model_name_sanitized = "recallkit", shown or model, "model"
         tracker.save_results_aggregated(results=results, samples=samples)
         for name, of_task in samples.items():
             tracker.save_results_samples(task_name=name, samples=of_task)

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit.display.progress import progress
-from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, report_completed
+from recallkit.models.spec import list_models
+from recallkit.recall.evaluated import (
+    EvaluatedModel,
+    EvaluationOptions,
+    check_counts,
+    check_first,
+    check_named_once,
+    report_completed,
+)
 from recallkit.recall.tasks import OWN, TASKS, load_rows
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
 
     from lm_eval.api.model import LM
 
+    from recallkit.models.spec import ModelSpec
     from recallkit.recall.lm_eval_model import Recall
     from recallkit.recall.prompts import RecallRow
     from recallkit.recall.tables import RecallTables
@@ -57,7 +66,7 @@ class RecallOptions(EvaluationOptions):
 
 
 def documents_path(out: Path, model: str, variant: str) -> Path:
-    """The file of a model's documents table of a task."""
+    """The file of a model's documents table of a task; the model is given by its name, or without one by its place."""
     return out / "documents" / artifacts.file_slug(model) / f"{variant}.parquet"
 
 
@@ -71,6 +80,7 @@ class RecallPlan:
     """Recall evaluations, with everything checked that can be before a model is loaded."""
 
     models: dict[str, EvaluatedModel]
+    """By the names that results show."""
     rows: dict[str, RecallRows]
     """By task."""
     documents: dict[tuple[str, str], Result]
@@ -94,30 +104,32 @@ class RecallPlan:
         with timings.stage("comparing"):
             tables = compare_recall({asked: documents.path for asked, documents in self.documents.items()})
         models, variants = list(self.models), [self.options.variant(task) for task in self.rows]
-        question = {"reference": models[0], "models": models, "tasks": variants}
+        keys = [evaluated.key for evaluated in self.models.values()]
+        question = {"reference": keys[0], "models": keys, "tasks": variants}
+        shown = {**question, "reference": models[0], "models": models}
         origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
-        folder = comparison_path(self.out, models, variants)
-        Result(folder / "recall.parquet", "recall", question).write_tables(tables, {**question, "rows": origins}, timings)
+        folder = comparison_path(self.out, keys, variants)
+        Result(folder / "recall.parquet", "recall", question).write_tables(tables, {**shown, "rows": origins}, timings)
         return tables, folder
 
 
-def plan_recall(models: Sequence[str], tasks: Sequence[str], out: Path, options: RecallOptions = RecallOptions()) -> RecallPlan:
+def plan_recall(models: Sequence[str | ModelSpec], tasks: Sequence[str], out: Path, options: RecallOptions = RecallOptions()) -> RecallPlan:
     """Finds rows, models, tokenizers and finished results, so that an error is reported before hours of work.
 
     The first model is the reference of the comparison. Raises UserError for everything a user can correct.
     """
-    check_named_once(model=models, task=tasks)
+    specs = list_models(models)
+    check_named_once(task=tasks)
+    check_counts(options)
     rows = {task: load_rows(task, options.data, options.limit) for task in tasks}
-    evaluated = {model: EvaluatedModel(model, options) for model in models}
-    documents = {(model, task): _result(evaluated[model], task, rows[task], out, options) for model in models for task in tasks}
-    for (model, _task), result in documents.items():
-        if not result.is_complete():
-            _ = evaluated[model].tokenizer
+    evaluated = {spec.shown: EvaluatedModel(spec, options) for spec in specs}
+    documents = {(name, task): _result(model, task, rows[task], out, options) for name, model in evaluated.items() for task in tasks}
+    check_first(evaluated, documents)
     return RecallPlan(evaluated, rows, documents, out, options)
 
 
 def evaluate_recall(
-    models: Sequence[str], tasks: Sequence[str], out: Path, options: RecallOptions = RecallOptions()
+    models: Sequence[str | ModelSpec], tasks: Sequence[str], out: Path, options: RecallOptions = RecallOptions()
 ) -> tuple[RecallTables, Path]:
     """Evaluates each model on each task and compares them: `plan_recall` and `RecallPlan.run`."""
     return plan_recall(models, tasks, out, options).run()
@@ -140,7 +152,8 @@ def _asked(task: str, options: RecallOptions) -> dict[str, Any]:
 def _result(evaluated: EvaluatedModel, task: str, rows: RecallRows, out: Path, options: RecallOptions) -> Result:
     """A documents table as a result."""
     identity = {**evaluated.identity, **_asked(task, options), "rows": rows.digest, "num_rows": len(rows.rows)}
-    return Result(documents_path(out, evaluated.spec, options.variant(task)), "recall documents", identity, force=options.force)
+    path = documents_path(out, evaluated.key, options.variant(task))
+    return Result(path, "recall documents", identity, force=options.force, remedy=evaluated.remedy)
 
 
 def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Result, lm_eval_folder: Path, options: RecallOptions) -> None:
@@ -149,9 +162,9 @@ def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Re
     with result.parts(batch_size=options.batch_size) as journal:
         there = len(journal.parts.done())
         journal.note_resumed(there, "batches")
-        timings, telling = Timings(), progress(f"{task}: {evaluated.spec}", total=len(documents), unit="prompts")
-        with timings.stage("evaluating", of=f"{evaluated.spec}, {task}", resumed=bool(there)) as stage, telling as show:
-            recalls = _run(evaluated.as_lm_eval_model(journal.parts, show), documents, evaluated.spec, lm_eval_folder, options, task)
+        timings, telling = Timings(), progress(f"{task}: {evaluated.shown}", total=len(documents), unit="prompts")
+        with timings.stage("evaluating", of=f"{evaluated.shown}, {task}", resumed=bool(there)) as stage, telling as show:
+            recalls = _run(evaluated.as_lm_eval_model(journal.parts, show), documents, evaluated, lm_eval_folder, options, task)
             if not there:
                 stage.amounts["prompts"] = len(documents)
         facts = {**result.stamp(), **_asked(task, options)}
@@ -176,7 +189,7 @@ def _documents(rows: Sequence[RecallRow], tokenizer: TextTokenizer, options: Rec
 
 
 def _run(
-    lm: LM, documents: Sequence[dict[str, Any]], model: str, folder: Path, options: RecallOptions, task: str
+    lm: LM, documents: Sequence[dict[str, Any]], model: EvaluatedModel, folder: Path, options: RecallOptions, task: str
 ) -> Mapping[tuple[str, str], Recall]:
     """lm-eval's results on the documents, which are also written."""
     from recallkit.recall.lm_eval_run import load_tasks, run_tasks, write_results
@@ -185,7 +198,7 @@ def _run(
     name = (TASKS[task].lm_eval_name or task) + options.variation.replace("-", "_")
     metadata = {"prompt": options.prompt, "cut": options.cut}
     loaded = load_tasks([RecallTask(name, documents, options.version, metadata)])
-    write_results(run_tasks(lm, loaded, model=model, limit=None), folder, model)
+    write_results(run_tasks(lm, loaded, model=model.shown, limit=None), folder, model.key, model.shown)
     recalls: Mapping[tuple[str, str], Recall] = lm.recalls
     return recalls
 
@@ -200,9 +213,15 @@ def _write(
 ) -> None:
     from recallkit.recall.tables import write_documents
 
-    shared = {"model": evaluated.spec, **{name: facts[name] for name in ("task", "version", "prompt", "cut")}}
+    shared = {"model": evaluated.shown, **{name: facts[name] for name in ("task", "version", "prompt", "cut")}}
     table = [{**shared, **_recalled(document, recalls[document["prompt"], document["value"]])} for document in documents]
-    more = {"model": evaluated.spec, "num_rows": len(table), "num_dropped": rows.num_dropped, "comparable": rows.is_comparable}
+    more = {
+        "model": evaluated.shown,
+        "source": evaluated.spec,
+        "num_rows": len(table),
+        "num_dropped": rows.num_dropped,
+        "comparable": rows.is_comparable,
+    }
     write_documents(path, table, {**facts, **more, "origin": rows.origin, "tokenizer": evaluated.tokenizer.describe()})
 
 

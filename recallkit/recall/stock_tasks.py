@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
-from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions, check_named_once, report_completed
+from recallkit.models.spec import list_models
+from recallkit.recall.evaluated import (
+    EvaluatedModel,
+    EvaluationOptions,
+    check_counts,
+    check_first,
+    check_named_once,
+    report_completed,
+)
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 
@@ -17,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import polars as pl
+
+    from recallkit.models.spec import ModelSpec
 
 COMMONSENSE = ("lambada_openai", "hellaswag", "piqa", "arc_easy", "arc_challenge", "winogrande")
 """lm-eval's names of the tasks of Based, table 1."""
@@ -45,6 +55,7 @@ class StockPlan:
     """Tasks of lm-eval, loaded, and the models to evaluate on them."""
 
     models: dict[str, EvaluatedModel]
+    """By the names that results show."""
     tasks: dict[str, dict[str, Any]]
     """What lm-eval loaded, by the name requested."""
     metrics: dict[tuple[str, str], Result]
@@ -62,7 +73,8 @@ class StockPlan:
                     if not self.metrics[model, task].is_complete():
                         self._evaluate(model, task, self.metrics[model, task])
                 evaluated.unload()
-        return pl.concat([pl.read_parquet(result.path, glob=False) for result in self.metrics.values()])
+        frames = [pl.read_parquet(result.path, glob=False).with_columns(model=pl.lit(model)) for (model, _), result in self.metrics.items()]
+        return pl.concat(frames)
 
     def _evaluate(self, model: str, task: str, result: Result) -> None:
         import polars as pl
@@ -72,21 +84,24 @@ class StockPlan:
         with result.parts(batch_size=self.options.batch_size) as journal, progress(f"{task}: {model}", unit="requests") as show:
             lm = self.models[model].as_lm_eval_model(journal.parts, show)
             results = run_tasks(lm, self.tasks[task], model=model, limit=self.options.limit)
-            write_results(results, self.out / "lm-eval", model)
+            write_results(results, self.out / "lm-eval", self.models[model].key, model)
             table = pl.DataFrame(list(_metrics(model, results)), infer_schema_length=None).to_arrow()
             artifacts.write_parquet(result.path, [table], table.schema, {**result.stamp(), "model": model})
             journal.finish()
 
 
-def plan_stock(models: Sequence[str], tasks: Sequence[str], out: Path, options: EvaluationOptions = EvaluationOptions()) -> StockPlan:
+def plan_stock(
+    models: Sequence[str | ModelSpec], tasks: Sequence[str], out: Path, options: EvaluationOptions = EvaluationOptions()
+) -> StockPlan:
     """Loads tasks of lm-eval (names, or paths of YAML files) and finds models and finished results, before any work.
 
     Raises UserError for everything a user can correct.
     """
     from recallkit.recall.lm_eval_run import digest_requests, load_tasks
 
-    check_named_once(model=models, task=tasks)
-    evaluated = {model: EvaluatedModel(model, options) for model in models}
+    check_named_once(task=tasks)
+    check_counts(options)
+    evaluated = {spec.shown: EvaluatedModel(spec, options) for spec in list_models(models)}
     for each in evaluated.values():
         if each.copies_text:
             raise UserError("it copies text and has no likelihoods", where=each.spec, remedy="leave it out of lm-eval's own tasks")
@@ -95,13 +110,13 @@ def plan_stock(models: Sequence[str], tasks: Sequence[str], out: Path, options: 
         task: {"task": task, "requests": digest_requests(of, options.limit), "lm_eval": version("lm_eval")} for task, of in loaded.items()
     }
     metrics = {
-        (model, task): Result(metrics_path(out, model, task), "metrics", {**each.identity, **asked[task]}, force=options.force)
+        (model, task): Result(
+            metrics_path(out, each.key, task), "metrics", {**each.identity, **asked[task]}, force=options.force, remedy=each.remedy
+        )
         for model, each in evaluated.items()
         for task in tasks
     }
-    for (model, _task), result in metrics.items():
-        if not result.is_complete():
-            _ = evaluated[model].tokenizer
+    check_first(evaluated, metrics)
     return StockPlan(evaluated, loaded, metrics, out, options)
 
 

@@ -57,7 +57,10 @@ def compare_recall(files: Mapping[tuple[str, str], Path]) -> RecallTables:
     models = list(dict.fromkeys(model for model, _ in files))
     tasks = list(dict.fromkeys(task for _, task in files))
     manifests = {pair: read_manifest(path) for pair, path in files.items()}
-    documents = {pair: schemas.read_frame(path, "recall documents", exact=True) for pair, path in files.items()}
+    documents = {
+        (model, task): schemas.read_frame(path, "recall documents", exact=True).with_columns(model=pl.lit(model))
+        for (model, task), path in files.items()
+    }
     for pair, table in documents.items():
         if not 0 < len(table) == manifests[pair].get("num_rows", len(table)):
             raise UserError(f"damaged ({len(table):,} rows)", where=files[pair], remedy="make it again with --force")

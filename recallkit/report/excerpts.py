@@ -16,7 +16,7 @@ from recallkit.attribution.aligned import LabelledTokens, RowReader, open_scores
 from recallkit.errors import UserError, printable
 from recallkit.report.markup import compact_json
 from recallkit.report.pieces import Pieces
-from recallkit.scoring.run import score_path
+from recallkit.report.sequence import score_files
 from recallkit.storage import artifacts, db
 from recallkit.text.tokenizers import load_slices_tokenizer
 
@@ -106,7 +106,7 @@ def token_view(
 
 def _score_files(comparison: Comparison, slices: Path, tokens: LabelledTokens) -> dict[str, Path]:
     """The score files of the reference and each model, checked to be those that were compared."""
-    files = {name: score_path(slices, name) for name in (comparison.reference, *comparison.models)}
+    files = score_files(comparison, slices)
     for name, path in files.items():
         open_scores(path, tokens)
         if artifacts.read_manifest(path).get("options") != comparison.manifest["scores"].get(name):

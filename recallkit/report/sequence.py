@@ -6,11 +6,12 @@ Used by `recallkit tokens` and the report. Only the row groups that contain the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from recallkit.attribution.aligned import LabelledTokens, RowReader, batch_ranges, check_labels, open_scores
 from recallkit.errors import UserError
-from recallkit.scoring.run import score_path
+from recallkit.scoring.run import find_scores, score_path, scored_models
 from recallkit.storage import artifacts
 from recallkit.storage.schemas import arrow_errors_as_user_errors, check_schema, check_values
 from recallkit.text.tokenizers import load_slices_tokenizer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from recallkit.attribution.comparison import Comparison
     from recallkit.text.tokenizers import TextTokenizer
 
 _LABELS = (
@@ -38,7 +40,7 @@ class Excerpts:
     """A slice directory and the score files of some of its models, opened, and checked to be of the same sequences."""
 
     slices: Path
-    models: tuple[str, ...]
+    scores: tuple[Path, ...]
     labelled: LabelledTokens
     tokenizer: TextTokenizer
 
@@ -58,7 +60,7 @@ class Excerpts:
         text: the token's text, with bytes that are not a whole character written as `\\xNN`.
         earlier: position at which the bigram's latest earlier occurrence ends; null if it is not repeated. 0 is the
         sequence's first token, which is context and has no row.
-        nll_i (nats), rank_i, argmax_i, exact_i: as in the score file of `models[i]`.
+        nll_i (nats), rank_i, argmax_i, exact_i: as in the score file `scores[i]`.
         predicted_i: the text of argmax_i; null for a model with a tokenizer of its own, which has no such token.
         right_i: whether the token is ranked first; null if such a model's tokens do not begin and end where this one does.
 
@@ -75,7 +77,7 @@ class Excerpts:
             pl.Series("text", self.text_of(labels["token"]), pl.String),
             (pl.col("position") - pl.col("distance")).alias("earlier"),
         )
-        columns = [column for place in range(len(self.models)) for column in self._scored(place, sequence, labels["position"])]
+        columns = [column for place in range(len(self.scores)) for column in self._scored(place, sequence, labels["position"])]
         return frame.with_columns(columns)
 
     def text_of(self, ids: Iterable[int]) -> list[str]:
@@ -86,7 +88,7 @@ class Excerpts:
         return [pieces[index].decode("utf-8", "backslashreplace") if index < len(pieces) else "" for index in ids]
 
     def sum_hits(self) -> pl.DataFrame:
-        """One row per sequence: `sequence`, `hits`, and nll_i, the NLL (nats) of models[i] summed over them.
+        """One row per sequence: `sequence`, `hits`, and nll_i, the NLL (nats) of scores[i] summed over them.
 
         Hits are the AR hits, or repeated tokens if there are no training counts. Reads every row once, in batches.
         """
@@ -95,7 +97,7 @@ class Excerpts:
 
         column = "ar_hit" if self.has_counts else "repeated"
         tokens = RowReader(self.labelled.path, ["sequence", column], remedy=_SLICE_AGAIN)
-        scores = [RowReader(score_path(self.slices, model), ["nll"], remedy=_score_again(model, self.slices)) for model in self.models]
+        scores = [RowReader(path, ["nll"], remedy=self._score_again(path)) for path in self.scores]
         sums = np.zeros((1 + len(scores), self.num_sequences))
         for start, stop in batch_ranges(self.labelled.path):
             rows = tokens.read(start, stop)
@@ -113,14 +115,18 @@ class Excerpts:
         """
         import polars as pl
 
-        sums = {0: pl.col("hits"), 1: pl.col("nll_0")}.get(len(self.models), (pl.col("nll_1") - pl.col("nll_0")).abs())
+        sums = {0: pl.col("hits"), 1: pl.col("nll_0")}.get(len(self.scores), (pl.col("nll_1") - pl.col("nll_0")).abs())
         return int(self.sum_hits().select(sums.arg_max()).item())
+
+    def _score_again(self, path: Path) -> str:
+        manifest = artifacts.read_manifest(path)
+        return _score_again(str(manifest.get("source", manifest["model"])), self.slices)
 
     def _scored(self, place: int, sequence: int, positions: pl.Series) -> list[pl.Series]:
         """The columns of one model. Raises UserError if its rows are not those of the labels."""
         import polars as pl
 
-        path, remedy = score_path(self.slices, self.models[place]), _score_again(self.models[place], self.slices)
+        path, remedy = self.scores[place], self._score_again(self.scores[place])
         scores = _rows(path, "scores", _SCORES, sequence, remedy)
         if not scores["position"].equals(positions):
             raise UserError("its rows are not those of the labels", where=path, remedy=remedy)
@@ -134,8 +140,16 @@ class Excerpts:
         ]
 
 
-def open_excerpts(slices: Path, models: Sequence[str] = ()) -> Excerpts:
-    """Opens a slice directory to read single sequences, with the scores of `models`, possibly none.
+def score_files(comparison: Comparison, slices: Path) -> dict[str, Path]:
+    """The score files of the reference and each model of a comparison, whether or not they are there."""
+    # Comparisons of earlier versions call models by what their files are named for.
+    named = comparison.manifest.get("score_files", {})
+    paths = {name: score_path(slices, name) for name in (comparison.reference, *comparison.models)}
+    return {name: path.with_name(PurePath(str(named.get(name, path.name))).name) for name, path in paths.items()}
+
+
+def open_excerpts(slices: Path, models: Sequence[str] = (), comparison: Comparison | None = None) -> Excerpts:
+    """Opens a slice directory to read single sequences, with the scores of `models`, possibly none; names may be those of `comparison`.
 
     Raises UserError if labels, tokenizer or scores are missing or of other sequences; it names the models that are scored.
     """
@@ -145,28 +159,17 @@ def open_excerpts(slices: Path, models: Sequence[str] = ()) -> Excerpts:
         raise UserError(f"a table of {manifest.get('kind')}, not of tokens", where=path, remedy="make one with `recallkit slice`")
     check_labels(path, manifest)
     labelled = LabelledTokens(path, manifest)
-    for model in models:
-        if not score_path(slices, model).is_file():
+    known = {} if comparison is None else score_files(comparison, slices)
+    scores = {model: known.get(model) or find_scores(slices, model) for model in models}
+    for model, file in scores.items():
+        if not file.is_file():
             raise UserError("not scored on these slices", where=model, remedy=f"{_scored_names(slices)}{_score_again(model, slices, '')}")
-        open_scores(score_path(slices, model), labelled)
-    return Excerpts(slices, tuple(models), labelled, load_slices_tokenizer(slices, manifest["tokenizer"]))
-
-
-def scored_models(slices: Path) -> list[str]:
-    """Names of the models with readable scores in a slice directory, in order."""
-    names = []
-    for path in sorted((slices / "scores").glob("*.parquet")):
-        try:
-            manifest: dict[str, Any] = artifacts.read_manifest(path)
-        except UserError:
-            continue
-        if manifest.get("kind") == "scores":
-            names.append(str(manifest["model"]))
-    return sorted(names)
+        open_scores(file, labelled)
+    return Excerpts(slices, tuple(scores.values()), labelled, load_slices_tokenizer(slices, manifest["tokenizer"]))
 
 
 def _scored_names(slices: Path) -> str:
-    names = scored_models(slices)
+    names = sorted(scored_models(slices).values())
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return f"scored are {', '.join(names[:_MOST_NAMED])}{more}; " if names else ""
 

@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recallkit.counting.table import read_meta
 from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
 from recallkit.models.kinds import kind_of
+from recallkit.models.loading import check_model, find_precision
 from recallkit.models.protocol import ModelRequest
-from recallkit.scoring.model_tokenizer import identify_tokenizer, own_tokenizer
+from recallkit.models.spec import ModelSpec, list_models, one_model
+from recallkit.scoring.model_tokenizer import identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Parts, PartsJournal
 from recallkit.storage.result import Result
@@ -37,9 +40,9 @@ if TYPE_CHECKING:
 class ScoringOptions:
     """How models are run.
 
-    None means: as in the existing scores, else float32, a batch chosen from the model and the machine's
-    memory, the model's own tokenizer and context. `share` (k, n): only every n-th part, the k-th of each n, for one of n
-    jobs that share the directory.
+    What a model's own `ModelSpec` says comes first. None means: as in the existing scores, else float32, a batch chosen from the
+    model and the machine's memory, the model's own tokenizer and context. `tokenizer` as in `ModelSpec`. `share` (k, n): only every
+    n-th part, the k-th of each n, for one of n jobs that share the directory.
     """
 
     counts: Path | None = None
@@ -47,7 +50,7 @@ class ScoringOptions:
     dtype: str | None = None
     batch_tokens: int | None = None
     force: bool = False
-    tokenizer: str | None = None
+    tokenizer: Any = None
     context: int | None = None
     stride: int | None = None
     carry_state: bool = False
@@ -65,50 +68,165 @@ class ScoringOptions:
             raise UsageError("an address of no cluster", where="--address", remedy="give --engine ray as well")
 
 
-def score_path(slices: Path, model: str) -> Path:
-    """The file of a model's scores of a slice directory."""
-    return slices / "scores" / f"{artifacts.file_slug(model)}.parquet"
+def score_path(slices: Path, model: str | ModelSpec) -> Path:
+    """The file of a model's scores of a slice directory; of a string, of the model with this name, or without a name in this place."""
+    return slices / "scores" / f"{artifacts.file_slug(model if isinstance(model, str) else model.key)}.parquet"
 
 
-def score_timings(slices: Path, model: str) -> dict[str, Any] | None:
+def find_scores(slices: Path, model: Any) -> Path:
+    """The file of a model's scores, of a model given as to `score`, or by the name that results show where that is of one model alone.
+
+    Whether or not there is such a file.
+    """
+    if isinstance(model, str) and (path := score_path(slices, model)).is_file():
+        return path
+    path = score_path(slices, one_model(model))
+    if path.is_file() or not isinstance(model, str):
+        return path
+    shown = [file for file, name in scored_models(slices).items() if name == model]
+    return shown[0] if len(shown) == 1 else path
+
+
+def scored_models(slices: Path) -> dict[Path, str]:
+    """The readable score files of a slice directory, and the names of their models."""
+    names = {}
+    for path in sorted((slices / "scores").glob("*.parquet")):
+        with contextlib.suppress(UserError):
+            manifest = artifacts.read_manifest(path)
+            if manifest.get("kind") == "scores":
+                names[path] = str(manifest["model"])
+    return names
+
+
+def score_timings(slices: Path, model: str | ModelSpec) -> dict[str, Any] | None:
     """How long a model's scores took, if known: in the JSON file beside them, with their manifest."""
     return read_timings(score_path(slices, model).with_suffix(".json"))
 
 
-def score(model_spec: str, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
+def score(model: str | ModelSpec, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
     """Scores every predicted token of a slice directory with one model; returns the score file's manifest.
 
     Done once for a model and a set of sequences: a finished file is reused, an interrupted run resumed.
     With a `share` nothing is joined, and the manifest has the progress of all shares (`parts_done` of `num_parts`).
     Raises UserError for everything a user can correct.
     """
-    path = score_path(slices, model_spec)
-    found = artifacts.manifest_options(path, force=options.force)
-    options = _as_scored(options, {} if options.force else found or {})
-    sequences = _sequences(slices)
-    request = _request(model_spec, slices, sequences, options)
-    identity = _identity(request, sequences, options)
-    remedy = f"score it again: recallkit score {model_spec}{_as_typed(options)} --slices {slices} --force"
-    from recallkit.scoring.scores import SEQUENCES_PER_PART
+    return plan_scores([model], slices, options)[0].run()
 
-    result = Result(path, "scores", identity, force=options.force, remedy=remedy)
-    if (manifest := result.finished()) is not None:
-        beside = path.with_suffix(".json")
-        if not beside.exists():  # the disk was full, or the run was killed, between the two files
-            write_manifest(beside, manifest, Timings())
-        num_parts = -(-sequences["num_sequences"] // SEQUENCES_PER_PART)
-        return manifest if options.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
-    cut = {"batch_tokens": options.batch_tokens, "sequences_per_part": SEQUENCES_PER_PART}
-    with result.parts(shared=options.share is not None, **cut) as journal:
-        job = _job(request, slices, sequences, options, journal.parts)
-        num_parts = job.reader().num_parts()
-        timings = Timings()
-        _score_parts(job, _wanted(num_parts, options), journal, sequences["num_rows"], options, timings)
-        if options.share is not None:
-            return {**identity, "parts_done": len(journal.parts.done()), "num_parts": num_parts, "joined": False}
-        manifest = _join(job, num_parts, result, sequences, timings)
-        journal.finish()
-    return manifest
+
+def plan_scores(models: Sequence[str | ModelSpec], slices: Path, options: ScoringOptions = ScoringOptions()) -> list[ScoringPlan]:
+    """Finds models, tokenizers and finished scores, and checks what can be checked before a weight is read.
+
+    So what is wrong with the last model is reported before hours of work with the first. Raises UserError for everything a user can
+    correct.
+    """
+    if options.counts is not None:
+        read_meta(options.counts)
+    return [_plan(model, slices, options) for model in list_models(models)]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringPlan:
+    """One model's scores, finished or to be made."""
+
+    model: ModelSpec
+    request: ModelRequest
+    slices: Path
+    options: ScoringOptions
+    sequences: Mapping[str, Any]
+    result: Result
+    tokenizer: tuple[str, TextTokenizer] | None = None
+    """The model's own tokenizer with its name, if it is not that of the slices."""
+
+    def run(self) -> dict[str, Any]:
+        """Makes what is missing; see `score`."""
+        from recallkit.models.live import evaluating
+        from recallkit.scoring.scores import SEQUENCES_PER_PART
+
+        options, result, sequences = self.options, self.result, self.sequences
+        if (manifest := result.finished()) is not None:
+            beside = result.path.with_suffix(".json")
+            if not beside.exists():  # the disk was full, or the run was killed, between the two files
+                write_manifest(beside, manifest, Timings())
+            num_parts = -(-sequences["num_sequences"] // SEQUENCES_PER_PART)
+            return manifest if options.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
+        cut = {"batch_tokens": options.batch_tokens, "sequences_per_part": SEQUENCES_PER_PART}
+        with result.parts(shared=options.share is not None, **cut) as journal, evaluating(self.request.module):
+            job = self.job(journal.parts)
+            num_parts = job.reader().num_parts()
+            timings = Timings()
+            _score_parts(job, _wanted(num_parts, options), journal, sequences["num_rows"], options, timings)
+            if options.share is not None:
+                return {**result.options, "parts_done": len(journal.parts.done()), "num_parts": num_parts, "joined": False}
+            manifest = _join(job, num_parts, result, sequences, timings)
+            journal.finish()
+        return manifest
+
+    def job(self, parts: Parts) -> ScoringJob:
+        """The work as processes take it."""
+        from recallkit.models.loading import identify_model, warn_remote_code
+        from recallkit.scoring.scores import SEQUENCES_PER_PART, ContextWindow
+        from recallkit.scoring.worker import ScoringJob
+
+        options, request = self.options, self.request
+        warn_remote_code(request, console.note)
+        model_digest = identify_model(request)
+        tokenizer, end_token = None, None
+        if self.tokenizer is not None:
+            request = _with_tokenizer(request, self.tokenizer[1])
+            tokenizer, end_token = self.tokenizer[0], self.tokenizer[1].end_token
+        return ScoringJob(
+            request,
+            model_digest,
+            self.slices.resolve(),
+            self.sequences["sequences_digest"],
+            replace(parts, folder=parts.folder.resolve()),
+            self.sequences["seq_len"],
+            tokenizer,
+            end_token,
+            options.batch_tokens,
+            ContextWindow(options.context, options.stride, options.carry_state),
+            SEQUENCES_PER_PART,
+        )
+
+
+def _plan(model: ModelSpec, slices: Path, options: ScoringOptions) -> ScoringPlan:
+    """The plan of one model, checked. Raises UserError for everything a user can correct."""
+    if model.is_live and (options.workers > 1 or options.engine != "local" or options.share is not None):
+        problem = "a live model is scored in this process alone"
+        raise UserError(problem, where=model.shown, remedy="leave out workers and engine, or save it and give its path")
+    path = score_path(slices, model)
+    found = artifacts.manifest_options(path, force=options.force)
+    options = _as_scored(_of_model(options, model), {} if options.force else found or {})
+    sequences = _sequences(slices)
+    request = _request(model, sequences, options)
+    request = replace(request, dtype=find_precision(request))
+    again = f"score it again: recallkit score {model.typed()}{_as_typed(options, request.dtype)} --slices {slices} --force"
+    remedy = again if model.name is None else f"give this model another name, or {again}"
+    result = Result(path, "scores", _identity(request, sequences, options), force=options.force, remedy=remedy)
+    plan = ScoringPlan(model, request, slices, options, sequences, result)
+    if result.finished() is not None:
+        return plan
+    plan = replace(plan, tokenizer=_other_tokenizer(request, options.tokenizer, slices, sequences["tokenizer"]))
+    facts = check_model(request if plan.tokenizer is None else _with_tokenizer(request, plan.tokenizer[1]))
+    _check_context(plan, facts.max_length)
+    return plan
+
+
+def _of_model(options: ScoringOptions, model: ModelSpec) -> ScoringOptions:
+    """The options of one model: its own come first."""
+    own = {name: getattr(model, name) for name in ("tokenizer", "dtype", "context", "stride", "device")}
+    chosen = replace(options, **{name: value for name, value in own.items() if value is not None})
+    dtype = chosen.dtype or ("auto" if model.is_live else None)
+    return replace(chosen, dtype=dtype, tokenizer=tokenizer_name(chosen.tokenizer))
+
+
+def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
+    """Raises UserError if a sequence is longer than a known context, as scoring it would."""
+    from recallkit.scoring.scores import ContextWindow, check_context, longest_sequence
+
+    if plan.tokenizer is None and not plan.options.carry_state:
+        window = ContextWindow(plan.options.context, plan.options.stride)
+        check_context(plan.request.name, max_length, window, longest_sequence(plan.slices))
 
 
 def _as_scored(options: ScoringOptions, found: Mapping[str, Any]) -> ScoringOptions:
@@ -123,10 +241,10 @@ def _as_scored(options: ScoringOptions, found: Mapping[str, Any]) -> ScoringOpti
     )
 
 
-def _as_typed(options: ScoringOptions) -> str:
+def _as_typed(options: ScoringOptions, dtype: str) -> str:
     """The options that determine numbers, as they are typed."""
     given = {
-        "--dtype": options.dtype if options.dtype != "float32" else None,
+        "--dtype": dtype if dtype != "float32" else None,
         "--model-tokenizer": options.tokenizer,
         "--context": options.context,
         "--stride": options.stride,
@@ -143,10 +261,14 @@ def _sequences(slices: Path) -> dict[str, Any]:
     return {**sequences, "counts": tokens["counts"]}
 
 
-def _request(spec: str, slices: Path, sequences: Mapping[str, Any], options: ScoringOptions) -> ModelRequest:
+def _with_tokenizer(request: ModelRequest, tokenizer: TextTokenizer) -> ModelRequest:
+    return replace(request, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.describe())
+
+
+def _request(model: ModelSpec, sequences: Mapping[str, Any], options: ScoringOptions) -> ModelRequest:
     known = sequences["counts"] if options.counts is None else None
     return ModelRequest(
-        spec,
+        model.location,
         sequences["tokenizer"]["vocab_size"],
         sequences["tokenizer"],
         counts=options.counts or (Path(known["path"]) if known else None),
@@ -154,6 +276,8 @@ def _request(spec: str, slices: Path, sequences: Mapping[str, Any], options: Sco
         device=options.device,
         dtype=options.dtype or "float32",
         trust_remote_code=options.trust_remote_code,
+        shown=model.shown,
+        module=model.path if model.is_live else None,
     )
 
 
@@ -182,14 +306,14 @@ def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: Scor
 # ------------------------------------------------------------------------------------------------------ the tokenizer
 
 
-def _other_tokenizer(spec: str, given: str | None, slices: Path, used: Mapping[str, Any]) -> tuple[str, TextTokenizer] | None:
+def _other_tokenizer(request: ModelRequest, given: str | None, slices: Path, used: Mapping[str, Any]) -> tuple[str, TextTokenizer] | None:
     """The model's tokenizer, with its name, if it gives other ids than those of the slices.
 
     None if it gives the same ids or is not known.
     """
-    name = given or own_tokenizer(spec)
+    name, spec = given or own_tokenizer(request.spec), request.name
     if name is None:
-        if Path(spec).is_dir():
+        if Path(request.spec).is_dir() or request.module is not None:
             console.note(f"{spec}: no tokenizer beside it, taken to read ids of {used['name']} (else name its own with --model-tokenizer)")
         return None
     try:
@@ -246,33 +370,6 @@ def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, An
 # ------------------------------------------------------------------------------------------------------------ the work
 
 
-def _job(request: ModelRequest, slices: Path, sequences: Mapping[str, Any], options: ScoringOptions, parts: Parts) -> ScoringJob:
-    from recallkit.models.loading import identify_model, warn_remote_code
-    from recallkit.scoring.scores import SEQUENCES_PER_PART, ContextWindow
-    from recallkit.scoring.worker import ScoringJob
-
-    warn_remote_code(request, console.note)
-    model_digest = identify_model(request)
-    other = _other_tokenizer(request.spec, options.tokenizer, slices, sequences["tokenizer"])
-    tokenizer, end_token = None, None
-    if other is not None:
-        tokenizer, end_token = other[0], other[1].end_token
-        request = replace(request, vocab_size=other[1].vocab_size, tokenizer=other[1].describe())
-    return ScoringJob(
-        request,
-        model_digest,
-        slices.resolve(),
-        sequences["sequences_digest"],
-        replace(parts, folder=parts.folder.resolve()),
-        sequences["seq_len"],
-        tokenizer,
-        end_token,
-        options.batch_tokens,
-        ContextWindow(options.context, options.stride, options.carry_state),
-        SEQUENCES_PER_PART,
-    )
-
-
 def _wanted(num_parts: int, options: ScoringOptions) -> Sequence[int]:
     """The numbers of the parts that this run is to score."""
     if options.share is None:
@@ -292,8 +389,8 @@ def _score_parts(
     before = done = _num_kept(job)
     if missing:
         journal.note_resumed(done, "tokens")
-    telling = progress(f"scoring {job.request.spec}", total=num_rows, kept=lambda: _num_kept(job))
-    with timings.stage("scoring", of=job.request.spec, resumed=done > 0) as stage:
+    telling = progress(f"scoring {job.where}", total=num_rows, kept=lambda: _num_kept(job))
+    with timings.stage("scoring", of=job.where, resumed=done > 0) as stage:
         working = work(job, missing, engine=options.engine, workers=options.workers, address=options.address)
         with telling as show, contextlib.closing(working):
             show(done)
@@ -318,14 +415,15 @@ def _join(job: ScoringJob, num_parts: int, result: Result, sequences: Mapping[st
 
     facts = {
         **result.stamp(),
-        "model": job.request.spec,
+        "model": job.request.name,
+        "source": job.request.spec,
         **result.options,
         "num_rows": sequences["num_rows"],
         "batch_tokens": job.parts.settle("batch_tokens", lambda: job.batch_tokens),
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,
     }
     files = [job.parts.path(number) for number in range(num_parts)]
-    with timings.stage("joining", of=job.request.spec) as stage:
+    with timings.stage("joining", of=job.where) as stage:
         manifest = scores.join_parts(files, job.sequences_per_part, result.path, facts)
         stage.amounts["tokens"] = sequences["num_rows"]
     write_manifest(result.path.with_suffix(".json"), manifest, timings)
@@ -337,7 +435,7 @@ def _join(job: ScoringJob, num_parts: int, result: Result, sequences: Mapping[st
 _CHECKED_SEQUENCES = 4
 
 
-def check_scores(model_spec: str, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
+def check_scores(model: str | ModelSpec, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
     """Compares finished scores of a few evenly spaced sequences with the same computation in float64 on CPU.
 
     Returns `tokens`, the `largest` and `mean` absolute difference of NLLs (nats), the place of the largest (`sequence`,
@@ -347,14 +445,17 @@ def check_scores(model_spec: str, slices: Path, options: ScoringOptions = Scorin
 
     from recallkit.scoring.worker import Scorer
 
-    path = score_path(slices, model_spec)
+    model = one_model(model)
+    path = score_path(slices, model)
     manifest = artifacts.read_manifest(path)
-    options = _as_scored(replace(options, dtype=None), manifest["options"])
+    options = _as_scored(replace(_of_model(options, model), dtype=None), manifest["options"])
     sequences = _sequences(slices)
     options = replace(options, batch_tokens=1)
-    request = replace(_request(model_spec, slices, sequences, options), device="cpu", dtype="float64")
+    request = replace(_request(model, sequences, options), device="cpu", dtype="float64")
+    other = _other_tokenizer(request, options.tokenizer, slices, sequences["tokenizer"])
+    plan = ScoringPlan(model, request, slices, options, sequences, Result(path, "scores", manifest["options"]), other)
     with tempfile.TemporaryDirectory() as folder:
-        job = _job(request, slices, sequences, options, Parts(Path(folder), "check"))
+        job = plan.job(Parts(Path(folder), "check"))
         scorer, reader = Scorer(job), job.reader()
         checked = sorted({sequences["num_sequences"] * place // _CHECKED_SEQUENCES for place in range(_CHECKED_SEQUENCES)})
         compared = [_compare(scorer, reader, path, number) for number in checked]
@@ -390,14 +491,14 @@ def _compare(scorer: Scorer, reader: SequenceReader, path: Path, number: int) ->
 # ------------------------------------------------------------------------------------------------------ aligned scores
 
 
-def count_inexact(model_spec: str, slices: Path) -> dict[str, float] | None:
+def count_inexact(model: str | ModelSpec, slices: Path) -> dict[str, float] | None:
     """The share of tokens (`all`, `ar_hit`, `other`) that do not begin and end where tokens of the model do.
 
     None for a model that reads the slices' own tokens.
     """
     from recallkit.storage import db
 
-    path = score_path(slices, model_spec)
+    path = score_path(slices, model)
     if artifacts.read_manifest(path).get("tokenizer") is None:
         return None
     with db.connect(threads=1) as connection:

@@ -188,16 +188,10 @@ def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) ->
     places = starts - np.arange(len(starts))
     if window.carry and not hasattr(model, "score_carrying"):
         raise UserError("it has no recurrent state to carry", where=model.name, remedy="leave out --carry-state")
-    context = None if window.carry else _context(model, window)
     lengths = stops - starts - 1
-    if context is None or lengths.max(initial=0) <= context:
+    context = None if window.carry else check_context(model.name, model.max_length, window, int(lengths.max(initial=0)))
+    if context is None or window.stride is None:
         return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
-    if window.stride is None:
-        remedy = f"read it in windows (recallkit score --stride {max(1, context // 2)}), or slice with --seq-len {context} or less"
-        raise UserError(f"its context holds {context:,} ids, but a sequence has {lengths.max():,}", where=model.name, remedy=remedy)
-    if window.stride > context:
-        problem = f"windows of {context:,} ids at a stride of {window.stride:,} leave ids out"
-        raise UserError(problem, where=model.name, remedy=f"give --stride {context} or less")
     extra = np.maximum(0, -(-(lengths - context) // window.stride))
     of = np.repeat(np.arange(len(starts)), extra + 1)
     nth = positions_within(extra + 1)
@@ -207,12 +201,35 @@ def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) ->
     return _Windows(starts[of] + begins, starts[of] + ends + 1, before - begins, places[of] + begins)
 
 
-def _context(model: ScoringModel, window: ContextWindow) -> int | None:
-    """Ids that the model reads at once. Raises UserError if more are asked for than its context has."""
-    if window.context is not None and model.max_length is not None and window.context > model.max_length:
-        problem = f"its context holds {model.max_length:,} ids"
-        raise UserError(problem, where=model.name, remedy=f"give --context {model.max_length} or less")
-    return model.max_length if window.context is None else window.context
+def check_context(name: str, max_length: int | None, window: ContextWindow, longest: int) -> int | None:
+    """Ids that a model reads at once where its longest sequence, of `longest` predictions, is read in windows; else None.
+
+    `max_length`: its longest context, None without a limit. Raises UserError if more ids are asked for than it has, and for sequences
+    that it cannot read, in windows or at once.
+    """
+    if window.context is not None and max_length is not None and window.context > max_length:
+        raise UserError(f"its context holds {max_length:,} ids", where=name, remedy=f"give --context {max_length} or less")
+    context = max_length if window.context is None else window.context
+    if context is None or longest <= context:
+        return None
+    if window.stride is None:
+        remedy = f"read it in windows (recallkit score --stride {max(1, context // 2)}), or slice with --seq-len {context} or less"
+        raise UserError(f"its context holds {context:,} ids, but a sequence has {longest:,}", where=name, remedy=remedy)
+    if window.stride > context:
+        problem = f"windows of {context:,} ids at a stride of {window.stride:,} leave ids out"
+        raise UserError(problem, where=name, remedy=f"give --stride {context} or less")
+    return context
+
+
+def longest_sequence(slices: Path) -> int:
+    """The predictions of the longest sequence of a slice directory, from the footer of its labels; 0 if that does not tell."""
+    import pyarrow.parquet as pq
+
+    with schemas.arrow_errors_as_user_errors(slices / "tokens.parquet", _SLICE_AGAIN):
+        metadata = pq.read_metadata(slices / "tokens.parquet")
+        place = metadata.schema.to_arrow_schema().get_field_index("position")
+        groups = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
+    return max((int(found.max) for found in groups if found is not None and found.has_min_max), default=0)
 
 
 def _batches(lengths: np.ndarray, batch_tokens: int, window: ContextWindow) -> Iterator[np.ndarray]:

@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from recallkit.models.spec import ModelSpec
 
-def scores_json(slices: Path, model: str, manifest: Mapping[str, Any], check: Mapping[str, Any] | None = None) -> dict[str, Any]:
+
+def scores_json(slices: Path, model: ModelSpec, manifest: Mapping[str, Any], check: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What was scored, the path, the mean NLL, and the comparison with float64 if one was made."""
     from recallkit.scoring.run import score_path, score_timings
     from recallkit.scoring.scores import summarise_scores
 
     path = score_path(slices, model)
     return {
-        "model": model,
+        "model": model.shown,
         "path": str(path),
         **summarise_scores(path).row(0, named=True),
         **{k: manifest[k] for k in ("num_rows", "model_digest", "dtype", "batch_tokens")},
@@ -31,7 +33,7 @@ def scores_json(slices: Path, model: str, manifest: Mapping[str, Any], check: Ma
     }
 
 
-def print_scores(slices: Path, manifests: Mapping[str, Mapping[str, Any]]) -> None:
+def print_scores(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
     """One row per model."""
     from recallkit.scoring.run import score_path, score_timings
     from recallkit.scoring.scores import summarise_scores
@@ -39,26 +41,28 @@ def print_scores(slices: Path, manifests: Mapping[str, Mapping[str, Any]]) -> No
     rows = []
     for model, manifest in manifests.items():
         means = summarise_scores(score_path(slices, model)).row(0, named=True)
-        rows.append([model, f"{manifest['num_rows']:,}", f"{means['nll_nats']:.4f}", f"{means['ppl']:.2f}", percent(means["accuracy"])])
+        rows.append(
+            [model.shown, f"{manifest['num_rows']:,}", f"{means['nll_nats']:.4f}", f"{means['ppl']:.2f}", percent(means["accuracy"])]
+        )
     console.print_table(Table("Scores of every predicted token", ["model", "tokens", "NLL (nats)", "ppl", "argmax right"], rows))
     if len(manifests) == 1:  # for several models these would be many lines: --json has them
         print_timings(score_timings(slices, next(iter(manifests))))
     console.print_line(f"Scores (Parquet): {slices / 'scores'}", is_path=True)
 
 
-def print_shares(manifests: Mapping[str, Mapping[str, Any]]) -> None:
+def print_shares(manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
     """The progress of all shares together."""
     for model, manifest in manifests.items():
         done, total = manifest["parts_done"], manifest["num_parts"]
         rest = "joined" if manifest["joined"] else "run it without --share to join them" if done == total else "other shares are not done"
-        console.print_line(f"{model}: {done:,} of {total:,} parts are there, {rest}")
+        console.print_line(f"{model.shown}: {done:,} of {total:,} parts are there, {rest}")
 
 
-def print_checks(checks: Mapping[str, Mapping[str, Any]]) -> None:
+def print_checks(checks: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
     """How far the scores are from a float64 computation."""
     rows = [
         [
-            model,
+            model.shown,
             f"{check['tokens']:,}",
             f"{check['largest']:.2e}",
             f"{check['mean']:.2e}",
@@ -72,6 +76,6 @@ def print_checks(checks: Mapping[str, Mapping[str, Any]]) -> None:
             ["model", "tokens", "largest", "mean", "same argmax"],
             rows,
             caption="The largest: "
-            + ", ".join(f"sequence {check['sequence']}, position {check['position']} ({model})" for model, check in checks.items()),
+            + ", ".join(f"sequence {check['sequence']}, position {check['position']} ({model.shown})" for model, check in checks.items()),
         )
     )

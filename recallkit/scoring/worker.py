@@ -56,7 +56,7 @@ class ScoringJob:
     @property
     def where(self) -> str:
         """The model."""
-        return self.request.spec
+        return self.request.name
 
     @property
     def prefers_gpu(self) -> bool:

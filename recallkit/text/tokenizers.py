@@ -21,7 +21,7 @@ import numpy as np
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.ragged import offsets_of
-from recallkit.registry import may_be_hub_id
+from recallkit.registry import may_be_hub_id, split_revision
 from recallkit.storage.artifacts import check_replaceable, digest_json, replacing
 from recallkit.text.records import Document, EncodedDocuments, Vocabulary
 from recallkit.text.time_limit import call_within
@@ -433,7 +433,8 @@ def _load_from_hub(spec: str, end_token: str | None) -> TextTokenizer:
     if not may_be_hub_id(spec):
         raise UserError("no such file or directory", where=spec, remedy="give a tokenizer.json, a model directory or a hub id")
     try:
-        path = hf_hub_download(spec, "tokenizer.json")
+        hub_id, revision = split_revision(spec)
+        path = hf_hub_download(hub_id, "tokenizer.json", revision=revision)
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         problem = f"neither a file nor a tokenizer on the hub ({type(error).__name__})"
         raise UserError(problem, where=spec, remedy="check the spelling and the network, or give a local tokenizer.json") from error

@@ -87,7 +87,12 @@ def test_an_editor_sees_the_signatures(tmp_path):
         "recallkit.gap(1, 'b')": "arg-type",
         "recallkit.no_such_stage": "no_such_stage",
     }
-    right = ["recallkit.slice('a', 'b', max_count=5)", "recallkit.tokens('s', {'a': 'zoo:mamba'})", "recallkit.UserError('so')"]
+    right = [
+        "recallkit.slice('a', 'b', max_count=5)",
+        "recallkit.tokens('s', {'a': 'zoo:mamba'})",
+        "recallkit.gap({'a': 'zoo:mamba', 'b': 'm'})",
+        "recallkit.UserError('so')",
+    ]
     script.write_text("\n".join(["import recallkit", *right, *wrong]) + "\n", encoding="utf-8")
     options = ["--follow-imports=skip", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
     sources = [ROOT / "recallkit" / name for name in ("__init__.py", "errors.py")]

@@ -13,8 +13,9 @@ import pytest
 from recallkit import attribution, cli, scoring, slicing
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.report.sequence import open_excerpts, scored_models
+from recallkit.report.sequence import open_excerpts
 from recallkit.report.token_view import ShownSequence, Which, print_tokens, tokens_json
+from recallkit.scoring.run import scored_models
 from recallkit.storage import artifacts
 from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import load_tokenizer
@@ -368,9 +369,9 @@ def test_scores_that_do_not_fit_are_refused(slices, tmp_path):
     (own / "tokens.parquet").write_bytes(whole[:100] + bytes(50) + whole[150:])
     with pytest.raises(UserError, match=r"tokens.parquet: damaged.*; slice again with --force"):
         open_excerpts(own).read(0)
-    assert scored_models(own) == ["control:bigram", "control:recall", "control:unigram"]
+    assert list(scored_models(own).values()) == ["control:bigram", "control:recall", "control:unigram"]
     path.write_bytes(b"no table")
-    assert scored_models(own) == ["control:recall", "control:unigram"]
+    assert list(scored_models(own).values()) == ["control:recall", "control:unigram"]
 
 
 def test_damaged_scores_are_told_with_the_command_that_makes_them_again(slices, tmp_path):

@@ -189,7 +189,6 @@ def test_mistakes_are_one_line(run, home, rows, tmp_path):
     out = ["-o", tmp_path / "out"]
     for arguments, message in [
         (["control:unigram", "--tasks", "fad", "--data", rows], "did you mean fda?"),
-        (["control:unigram", "control:unigram", "--tasks", "fda", "--data", rows], "a model is named twice"),
         (["no/such/model/here", "--tasks", "fda", "--data", rows], "no such file or directory"),
         (["control:unigram", "--tasks", "swde", "--data", tmp_path / "nothing"], "nothing"),
         (["control:nothing", "--tasks", "fda", "--data", rows], "no such control model"),
@@ -200,6 +199,8 @@ def test_mistakes_are_one_line(run, home, rows, tmp_path):
         assert message in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert run("eval-recall", "--tasks", ",").returncode == 2
+    twice = run("eval-recall", "control:unigram", "control:unigram", "--tasks", "fda", "--data", rows, *out)
+    assert (twice.returncode, "a model is named twice" in twice.stderr) == (2, True)
     (tmp_path / "empty.jsonl").write_text(json.dumps({"text": "a:", "value": " "}) + "\n")
     assert "no row has a value" in run("eval-recall", "control:unigram", "--tasks", "fda", "--data", tmp_path / "empty.jsonl", *out).stderr
 
@@ -220,12 +221,22 @@ def test_a_mistake_in_the_name_of_a_stock_task_is_told_before_any_work(run, home
     assert not (tmp_path / "out").exists()
 
 
-def test_a_failure_later_on_keeps_what_is_whole(run, home, rows, tiny_model, tmp_path):
-    """A model's vocabulary shows when it is loaded: ids of another one's tokenizer would mean nothing to it."""
+def test_a_vocabulary_is_checked_before_any_work(run, home, rows, tiny_model, tmp_path):
+    """Ids of another one's tokenizer would mean nothing to the model."""
     command = ["eval-recall", "control:unigram", tiny_model("gpt_neox", vocab_size=8192), "--tasks", "fda", "--data", rows]
     done = run(*command, "-o", tmp_path / "out")
     assert done.returncode == 1
     assert "no tokenizer beside it, and its vocabulary of 8,192 entries is not that of recallkit-4k" in done.stderr
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+
+
+def test_a_failure_later_on_keeps_what_is_whole(run, home, rows, tmp_path):
+    """What the function of a user's model does shows when it is called."""
+    (tmp_path / "fails.py").write_text("def load(request):\n    raise ValueError('no weights')\n")
+    command = ["eval-recall", "control:unigram", f"{tmp_path / 'fails.py'}:load", "--tasks", "fda", "--data", rows]
+    done = run(*command, "-o", tmp_path / "out")
+    assert done.returncode == 1
+    assert "raised ValueError: no weights" in done.stderr
     assert "1 of 2 tables are complete" in done.stderr
     assert len(documents(tmp_path / "out", "control:unigram")) == 12
 

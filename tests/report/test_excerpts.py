@@ -19,6 +19,7 @@ from recallkit.attribution.comparison import read_comparison
 from recallkit.errors import UserError
 from recallkit.report import excerpts
 from recallkit.report.excerpts import RIGHT, UNKNOWN, WRONG, list_excerpts, preferred, token_view
+from recallkit.report.sequence import score_files
 from recallkit.scoring.run import score_path
 from recallkit.storage import artifacts
 from tests.report.conftest import MODELS, REFERENCE
@@ -26,13 +27,13 @@ from tests.report.conftest import MODELS, REFERENCE
 
 def rows_of(comparison, model=None):
     """The labels, or a model's scores, as rows; both in the order of the file."""
-    path = comparison.slices / "tokens.parquet" if model is None else score_path(comparison.slices, model)
+    path = comparison.slices / "tokens.parquet" if model is None else score_files(comparison, comparison.slices)[model]
     return pl.read_parquet(path).to_dicts()
 
 
 def listed(comparison):
     tokens = excerpts.open_tokens(comparison.slices / "tokens.parquet")
-    return list_excerpts(tokens, {name: score_path(comparison.slices, name) for name in (comparison.reference, *comparison.models)})
+    return list_excerpts(tokens, score_files(comparison, comparison.slices))
 
 
 @pytest.fixture(scope="module")

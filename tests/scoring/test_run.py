@@ -428,7 +428,7 @@ def test_a_models_own_tokenizer_is_known_to_be_the_slices_or_not(tiny_model, sma
     change(settings)
     (path / "tokenizer.json").write_text(json.dumps(settings))
     used = artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"]
-    found = scoring._other_tokenizer(str(path), None, small_slices, used)
+    found = scoring._other_tokenizer(ModelRequest(str(path), 4096), None, small_slices, used)
     assert (found is None) is same
     assert same or found[0] == str(path)
 

@@ -1,0 +1,175 @@
+"""A live model: a torch.nn.Module of this process, a transformers model among them, as Python's functions take it.
+
+It is scored where it is and in the precision that it has, in evaluation mode, and left as it was; where another device or precision is
+asked for, a copy of it is. A digest of its parameters, buffers and code identifies it, so that its scores are reused until it changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+from recallkit.errors import UserError
+from recallkit.models.protocol import ModelFacts
+from recallkit.models.resources import memory_errors
+from recallkit.models.torch_model import choose_device, choose_dtype
+from recallkit.quiet_transformers import first_line
+from recallkit.storage import artifacts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType
+
+    import torch
+
+    from recallkit.models.protocol import ModelRequest, ScoringModel
+
+_LIBRARIES = ("torch", "transformers")
+"""Packages whose classes are known by their names."""
+
+
+def identify_live(request: ModelRequest) -> str:
+    """Digest of a module's parameters, buffers, plain attributes and configuration, and of the code of its classes.
+
+    A device and a precision are no part of it.
+    """
+    module = _module(request)
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    values = [[name, str(tensor.dtype), list(tensor.shape), artifacts.digest_bytes(_bytes_of(tensor))] for name, tensor in tensors.items()]
+    parts = [[name, _class_of(part), _plain_attributes(part)] for name, part in module.named_modules()]
+    classes = {base for part in module.modules() for base in type(part).__mro__}
+    code = sorted([f"{base.__module__}.{base.__qualname__}", _code_of(base)] for base in classes if _is_of_the_user(base))
+    return artifacts.digest_json([values, parts, code, _configuration(module)])
+
+
+def load_live(request: ModelRequest) -> ScoringModel:
+    """The module as a scoring model, checked as a user's module is. Raises UserError for one that would give wrong scores."""
+    module = _module(request)
+    device = _device_of(module) if request.device == "auto" else choose_device(request.device)
+    dtype = choose_dtype(request.dtype)
+    if (_device_of(module), _dtype_of(module)) != (device, request.dtype):
+        module = copy.deepcopy(module)
+    if not _is_transformers(module):
+        from recallkit.models.user import UserModule
+
+        return UserModule(module, _LiveCode(), dataclasses.replace(request, module=None), device)  # type: ignore[arg-type]
+    from recallkit.models.transformers_model import TransformersModel
+
+    if module.get_input_embeddings() is None or module.get_output_embeddings() is None:
+        raise UserError("not a language model with input and output embeddings", where=request.spec, remedy="give one with a head")
+    return TransformersModel(module.to(device, dtype).eval(), request.spec, device)
+
+
+def live_facts(request: ModelRequest) -> ModelFacts:
+    """Precision of a module's parameters, and vocabulary of a transformers model."""
+    module = _module(request)
+    head = module.get_output_embeddings() if _is_transformers(module) else None
+    return ModelFacts(vocab_size=None if head is None else int(head.weight.shape[0]), dtype=_dtype_of(module))
+
+
+@contextlib.contextmanager
+def evaluating(module: Any) -> Iterator[None]:
+    """A block in which a module (or None) is in evaluation mode; after it, all of its modules are in the mode they were in."""
+    training = [] if module is None else [part for part in module.modules() if part.training]
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+class _LiveCode:
+    """What `UserModule` runs a module's code in; see `user._UserCode`."""
+
+    @contextlib.contextmanager
+    def running(self, spec: str) -> Iterator[None]:
+        try:
+            with memory_errors(), contextlib.redirect_stdout(sys.stderr):
+                yield
+        except (UserError, MemoryError):
+            raise
+        except Exception as error:
+            raise UserError(f"raised {type(error).__name__}: {first_line(error)}", where=spec) from error
+
+
+def _module(request: ModelRequest) -> Any:
+    if request.module is None:
+        raise UserError("a live model exists in the process that made it alone", where=request.spec, remedy="save it and give its path")
+    return request.module
+
+
+def _is_transformers(module: torch.nn.Module) -> bool:
+    transformers = sys.modules.get("transformers")
+    return transformers is not None and isinstance(module, transformers.PreTrainedModel)
+
+
+def _device_of(module: torch.nn.Module) -> torch.device:
+    """Where its first parameter or buffer is; the CPU for a module without any."""
+    import torch
+
+    first = next((tensor for tensors in (module.parameters(), module.buffers()) for tensor in tensors), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def _dtype_of(module: torch.nn.Module) -> str:
+    """The precision of its first parameter that has one."""
+    first = next((tensor for tensor in module.parameters() if tensor.is_floating_point()), None)
+    return "float32" if first is None else str(first.dtype).removeprefix("torch.")
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def _class_of(part: torch.nn.Module) -> str:
+    return f"{type(part).__module__}.{type(part).__qualname__}"
+
+
+def _plain_attributes(part: torch.nn.Module) -> list[list[Any]]:
+    """Numbers, strings and the like that a module keeps, such as its number of heads."""
+    plain = (bool, int, float, str, type(None))
+    kept = {name: value for name, value in vars(part).items() if not name.startswith("_") and name != "training"}
+    return [[name, repr(value)] for name, value in sorted(kept.items()) if isinstance(value, plain) or _is_plain_tuple(value, plain)]
+
+
+def _is_plain_tuple(value: Any, plain: tuple[type, ...]) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, plain) for each in value)
+
+
+def _configuration(module: torch.nn.Module) -> Any:
+    """The configuration of a transformers model, without what loading or reading it changes."""
+    from recallkit.models.transformers_model import EXACT_SETTINGS
+
+    if not _is_transformers(module):
+        return None
+    ignored = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", *EXACT_SETTINGS}
+    config: Any = module.config
+    return {name: repr(value) for name, value in sorted(config.to_dict().items()) if name not in ignored}
+
+
+def _is_of_the_user(base: type) -> bool:
+    return base is not object and base.__module__.partition(".")[0] not in _LIBRARIES
+
+
+def _code_of(base: type) -> list[Any]:
+    """The compiled code of a class's methods."""
+    methods = (
+        (name, inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value))) for name, value in vars(base).items()
+    )
+    return [[name, _digest_code(method.__code__)] for name, method in sorted(methods) if hasattr(method, "__code__")]
+
+
+def _digest_code(code: CodeType) -> str:
+    """Of what code does, not of where it is: functions within it included."""
+    constants = [
+        _digest_code(each) if hasattr(each, "co_code") else sorted(map(repr, each)) if isinstance(each, frozenset) else repr(each)
+        for each in code.co_consts
+    ]
+    return artifacts.digest_json([code.co_code.hex(), list(code.co_names), list(code.co_varnames), constants])

@@ -1,0 +1,227 @@
+"""A model as a user names it, on the command line and in Python: `NAME=PATH[,tokenizer=...,dtype=...,context=...,stride=...,...]`.
+
+Parsed once, into a `ModelSpec`. NAME is what tables, charts, pages and the files of results show. Without one the last component of
+the path is shown, with as many more as make it unique, and results are filed under the path as it was given.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from recallkit import registry
+from recallkit.config import LONGEST
+from recallkit.errors import UsageError
+from recallkit.models.protocol import Dtype
+
+OPTIONS = ("tokenizer", "dtype", "context", "stride", "revision", "device")
+"""What a model may have of its own; the options of a command are the defaults of all its models."""
+
+_BEFORE_OPTION = re.compile(rf",(?=(?:{'|'.join(OPTIONS)})=)")
+_LIKE_OPTION = re.compile(r",([A-Za-z_-]+)=")
+_NOT_IN_NAMES = "/\\:,="
+_LONGEST_NAME = 80
+
+SYNTAX = "NAME=PATH or NAME=PATH,dtype=bfloat16,context=2048"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model: where it is, the name under which results show it, and what it has of its own; None: as the command's options say.
+
+    `path`: whatever `recallkit models` lists, or in Python a torch.nn.Module. `tokenizer`: as `--model-tokenizer` takes it, in Python
+    also a tokenizer of tokenizers or transformers. `context` and `stride` in ids. `revision`: a branch, tag or commit of the hub,
+    which `OWNER/NAME@REVISION` gives, too. Raises UsageError for anything else.
+    """
+
+    path: Any
+    name: str | None = None
+    tokenizer: Any = None
+    dtype: str | None = None
+    context: int | None = None
+    stride: int | None = None
+    revision: str | None = None
+    device: str | None = None
+    shown: str = field(default="", compare=False)
+    """What results call it: its name, else a short one, unique among the models of a command (`list_models`)."""
+
+    def __post_init__(self) -> None:
+        """Checks what is given."""
+        if isinstance(self.path, os.PathLike):
+            object.__setattr__(self, "path", os.fspath(self.path))
+        if not self.is_live and not (isinstance(self.path, str) and self.path.strip()):
+            given = "an empty name of a model" if isinstance(self.path, str) else f"an object of {type(self.path).__name__} is no model"
+            raise UsageError(given, where=self.name, remedy="give a path, a name (see `recallkit models`) or a torch.nn.Module")
+        if self.name is not None:
+            _check_name(self.name)
+        if self.dtype is not None and self.dtype not in get_args(Dtype):
+            raise UsageError(f"dtype={self.dtype} is none of {', '.join(get_args(Dtype))}", where=self.location, remedy="give one of them")
+        for option in ("context", "stride"):
+            value = getattr(self, option)
+            if value is not None and not (type(value) is int and 1 <= value <= LONGEST):
+                raise UsageError(f"{option}={value} is no number of ids", where=self.location, remedy="give a whole number such as 2048")
+        if self.revision is not None and not _is_of_hub(self.path):
+            raise UsageError("a revision is of a model of the hub", where=self.location, remedy="give OWNER/NAME, or leave it out")
+        if not self.shown:
+            object.__setattr__(self, "shown", self.name or _components(self)[-1])
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is an object of this process."""
+        torch = sys.modules.get("torch")
+        return torch is not None and isinstance(self.path, torch.nn.Module)
+
+    @property
+    def location(self) -> str:
+        """Where it is, as `kind_of` takes it, with its revision; of a live model `live:` and its name or class."""
+        if self.is_live:
+            return f"{LIVE}{self.name or type(self.path).__name__}"
+        return f"{self.path}@{self.revision}" if self.revision else str(self.path)
+
+    @property
+    def key(self) -> str:
+        """What its results are filed under: its name, else where it is."""
+        return self.name or self.location
+
+    def typed(self) -> str:
+        """Name and location as they are typed, without further options."""
+        return f"{self.name}={self.location}" if self.name else self.location
+
+
+LIVE = "live:"
+"""Begins the location of an object of this process."""
+
+
+def list_models(*given: Any) -> tuple[ModelSpec, ...]:
+    """The models that are given: strings in the syntax above, paths, modules, `ModelSpec`s, sequences of these, or {NAME: model}.
+
+    Raises UsageError for what is no model, and for models that results could not tell apart.
+    """
+    specs = [spec for each in given for spec in _each(each)]
+    _check_different(specs)
+    shown = _shown_names(specs)
+    return tuple(replace(spec, shown=name) for spec, name in zip(specs, shown, strict=True))
+
+
+def one_model(given: Any) -> ModelSpec:
+    """The one model that is given. Raises UsageError as `list_models` does."""
+    [spec] = list_models(given)
+    return spec
+
+
+def parse_model(text: str) -> ModelSpec:
+    """The model that a string in the syntax above means.
+
+    A path that exists is taken as it is, with commas and `=` in it. What is before the first `=` is a name unless it contains a
+    slash, colon or comma, so that `./a=b` is a path. Raises UsageError for anything else.
+    """
+    pieces = _BEFORE_OPTION.split(text)
+    taken = next((count for count in range(len(pieces), 1, -1) if _exists(_named(",".join(pieces[:count]))[1])), 1)
+    name, path = _named(",".join(pieces[:taken]))
+    if not path.strip():
+        raise UsageError("an empty name of a model", where=text or None, remedy=f"see `recallkit models`; write {SYNTAX}")
+    options: dict[str, Any] = {}
+    for piece in pieces[taken:]:
+        option, _, value = piece.partition("=")
+        if option in options or not value:
+            raise UsageError(f"{option} is given twice" if value else f"{option} is empty", where=text, remedy=f"write {SYNTAX}")
+        options[option] = int(value) if option in ("context", "stride") and value.isdecimal() else value
+    for piece in (path, *(str(value) for value in options.values())):
+        if (unknown := _LIKE_OPTION.search(piece)) and not _exists(piece):
+            near = difflib.get_close_matches(unknown[1], OPTIONS, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"a model's own options are {', '.join(OPTIONS)}"
+            raise UsageError(f"a model has no option {unknown[1]}", where=text, remedy=remedy)
+    return ModelSpec(path, name, **options)
+
+
+def _each(given: Any) -> list[ModelSpec]:
+    if isinstance(given, Mapping):
+        return [_as_spec(model, name) for name, model in given.items()]
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return [spec for each in given for spec in _each(each)]
+    return [_as_spec(given)]
+
+
+def _as_spec(given: Any, name: str | None = None) -> ModelSpec:
+    spec = parse_model(given) if isinstance(given, str) else given if isinstance(given, ModelSpec) else ModelSpec(given, name)
+    if name is None or spec.name == name:
+        return spec
+    if spec.name is not None:
+        raise UsageError(f"{spec.name} and {name} name the same model", where=spec.location, remedy="give it one name")
+    return replace(spec, name=name, shown="")
+
+
+def _named(text: str) -> tuple[str | None, str]:
+    """The name, if there is one, and the path of a string without options."""
+    name, equals, path = text.partition("=")
+    if not equals or any(char in name for char in "/\\:,") or _exists(text):
+        return None, text
+    return name, path
+
+
+def _exists(path: str) -> bool:
+    """Whether a path, or the file of FILE.py:FUNCTION, is there; False for what is no path."""
+    file, _, function = path.rpartition(":")
+    return os.path.exists(path) or (file.endswith(".py") and function.isidentifier() and os.path.exists(file))  # noqa: PTH110
+
+
+def _check_name(name: Any) -> None:
+    """Raises UsageError for a name that could not be shown, typed or part of a file's name."""
+    is_good = isinstance(name, str) and name.isprintable() and name == name.strip() and 0 < len(name) <= _LONGEST_NAME
+    if not is_good or any(char in name for char in _NOT_IN_NAMES) or name.startswith((".", "-")):
+        problem = f"{name!r} cannot be a model's name"
+        remedy = f"give up to {_LONGEST_NAME} printable characters without {' '.join(_NOT_IN_NAMES)}; a path with = begins with ./"
+        raise UsageError(problem, where="NAME", remedy=remedy)
+
+
+def _is_of_hub(path: Any) -> bool:
+    return isinstance(path, str) and registry.may_be_hub_id(path) and "@" not in path and not _exists(path)
+
+
+def _components(spec: ModelSpec) -> list[str]:
+    """The parts of a location of which a short name is made."""
+    if spec.is_live:
+        return [type(spec.path).__name__]
+    parts = [part for part in Path(spec.location).parts if part not in ("/", ".")]
+    if not parts or parts[-1] == "..":
+        parts = [part for part in Path(spec.location).resolve().parts if part != "/"]
+    return parts or [spec.location]
+
+
+def _shown_names(specs: Sequence[ModelSpec]) -> list[str]:
+    """A different name for each model: those that are given, and the last components of the others' paths."""
+    components = [_components(spec) for spec in specs]
+    taken = [1] * len(specs)
+
+    def name(place: int) -> str:
+        return specs[place].name or "/".join(components[place][-taken[place] :])
+
+    while True:
+        names = [name(place) for place in range(len(specs))]
+        clashing = [place for place, each in enumerate(names) if names.count(each) > 1 and specs[place].name is None]
+        longer = [place for place in clashing if taken[place] < len(components[place])]
+        if not clashing:
+            return names
+        if not longer:
+            raise UsageError("a model is named twice", where=specs[clashing[-1]].location, remedy=f"give each a name: {SYNTAX}")
+        for place in longer:
+            taken[place] += 1
+
+
+def _check_different(specs: Sequence[ModelSpec]) -> None:
+    """Raises UsageError for two models whose results would be filed under the same name."""
+    first: dict[str, ModelSpec] = {}
+    for spec in specs:
+        other = first.setdefault(spec.key, spec)
+        if other is spec:
+            continue
+        if spec.name is not None or other.name is not None:
+            raise UsageError("two models have this name", where=spec.key, remedy="give each a name of its own")
+        remedy = "name each once" if spec == other else "give each a name: a=PATH,OPTIONS b=PATH,OPTIONS"
+        raise UsageError("a model is named twice", where=spec.location, remedy=remedy)

@@ -1,0 +1,191 @@
+"""Live models: the NLLs of the same weights from files, the identity that notices any change, a module that is left as it was."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+import recallkit
+from recallkit.errors import UserError
+from recallkit.models.live import evaluating, identify_live
+from recallkit.models.protocol import ModelRequest
+from recallkit.scoring.run import score_path
+from recallkit.storage import artifacts
+from recallkit.text.tokenizers import load_tokenizer
+from tests.made_tokenizers import byte_level
+
+
+class Averages(nn.Module):
+    """Predicts from the mean of what it has read."""
+
+    def __init__(self, width: int = 8, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.scale, self.label, self.sizes = 1.0, "mean", (width, 4096)
+        self.embedding, self.head = nn.Embedding(4096, width), nn.Linear(width, 4096)
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("shift", torch.zeros(width))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        states = self.embedding(ids).cumsum(1) / torch.arange(1, ids.shape[1] + 1, device=ids.device)[None, :, None]
+        return self.scale * self.head(self.dropout(states + self.shift))
+
+
+class ShiftedAverages(Averages):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(ids) + 1e-3 * ids[:, :, None]
+
+
+@pytest.fixture
+def module() -> Averages:
+    torch.manual_seed(3)
+    return Averages(dropout=0.5)
+
+
+@pytest.fixture
+def slices(small_slices, tmp_path):
+    return shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+
+
+def identity(module: nn.Module) -> str:
+    return identify_live(ModelRequest("live:x", 4096, module=module))
+
+
+def changed(module: Averages, how: str) -> nn.Module:
+    with torch.no_grad():
+        if how == "a parameter":
+            module.head.bias[7] += 1e-6
+        elif how == "a buffer":
+            module.shift[0] = 1e-6
+        elif how == "a number":
+            module.scale = 2.0
+        elif how == "a tuple":
+            module.sizes = (8, 4097)
+        elif how == "a layer":
+            module.dropout = nn.Dropout(0.25)
+        elif how == "its precision":
+            module.to(torch.bfloat16)
+        elif how == "its class":
+            module.__class__ = ShiftedAverages
+    return module
+
+
+@pytest.mark.parametrize("how", ["a parameter", "a buffer", "a number", "a tuple", "a layer", "its precision", "its class"])
+def test_any_change_is_another_model(module, how):
+    before = identity(module)
+    assert identity(copy.deepcopy(module)) == identity(module.train()) == identity(module.eval()) == before
+    assert identity(changed(module, how)) != before
+
+
+def test_changed_code_is_another_model():
+    source = "from torch import nn\nclass Own(nn.Module):\n    def forward(self, ids):\n        return ids + {}\n"
+
+    def made(number: int, lines: int = 0) -> nn.Module:
+        names: dict[str, type] = {"__name__": "notebook"}
+        exec("\n" * lines + source.format(number), names)
+        return names["Own"]()
+
+    assert identity(made(1)) == identity(made(1, lines=5)) != identity(made(2))
+
+
+def test_a_block_of_evaluation_leaves_each_part_as_it_was(module):
+    module.dropout.eval()
+    before = [part.training for part in module.modules()]
+    with evaluating(module):
+        module.eval()
+    assert [part.training for part in module.modules()] == before
+    with evaluating(None):
+        pass
+
+
+def test_a_module_is_scored_as_its_own_forward_says(module, slices):
+    module.train()
+    table = recallkit.score({"averages": module}, slices=slices)
+    assert table["model"].to_list() == ["averages"]
+    assert table["dtype"].to_list() == ["float32"]
+    assert module.training, "left as it was"
+    row = pl.read_parquet(slices / "sequences.parquet")["tokens"][3].to_numpy().astype(np.int64)
+    with torch.inference_mode():
+        expected = torch.log_softmax(module.eval()(torch.tensor(row[None, :-1]))[0], -1)[range(len(row) - 1), row[1:]]
+    nll = pl.read_parquet(slices / "scores/averages.parquet").filter(pl.col("sequence") == 3)["nll"].to_numpy()
+    assert np.allclose(nll, -expected.numpy(), atol=1e-5)
+
+
+def test_scores_are_reused_until_the_module_changes(module, slices):
+    recallkit.score({"own": module}, slices=slices)
+    file = score_path(slices, "own")
+    before = file.stat().st_mtime_ns
+    recallkit.score({"own": copy.deepcopy(module)}, slices=slices)
+    assert file.stat().st_mtime_ns == before
+    changed(module, "a parameter")
+    with pytest.raises(UserError, match=r"already made with other options .differs in model_digest.; give this model another name, or"):
+        recallkit.score({"own": module}, slices=slices)
+    recallkit.score({"own": module}, slices=slices, force=True)
+    assert file.stat().st_mtime_ns != before
+
+
+def test_a_transformers_model_has_the_scores_of_its_files(tiny_model, slices):
+    path = tiny_model("llama")
+    model = AutoModelForCausalLM.from_pretrained(path).train()
+    tables = recallkit.gap({"live": model, "files": path}, slices=slices)
+    files, live = (pl.read_parquet(score_path(slices, name)) for name in ("files", "live"))
+    assert files.equals(live)
+    assert tables.gap["model"].unique().to_list() == ["files"]
+    assert tables.gap["delta_nll"].abs().max() == 0
+    assert all(part.training for part in model.modules())
+    checked = recallkit.check_scores({"live": model}, slices=slices)
+    assert checked["largest"][0] < 1e-4
+    assert model.dtype is torch.float32, "a copy was widened"
+
+
+def test_another_precision_is_that_of_a_copy(tiny_model, slices):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model("llama"))
+    table = recallkit.score({"half": model}, slices=slices, dtype="bfloat16")
+    assert table["dtype"].to_list() == ["bfloat16"]
+    assert model.dtype is torch.float32
+    own = recallkit.score({"own": model.to(torch.bfloat16)}, slices=slices)
+    assert own["dtype"].to_list() == ["bfloat16"], "without one, in the precision that it has"
+
+
+@pytest.mark.parametrize("form", ["tokenizers", "transformers", "ours", "path"])
+def test_a_tokenizer_may_be_an_object(form, tiny_model, slices, tmp_path, home):
+    """One with other ids: the model reads the same bytes."""
+    backend = byte_level()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    ours = load_tokenizer(str(tmp_path / "tokenizer.json"))
+    tokenizer = {
+        "tokenizers": backend,
+        "transformers": PreTrainedTokenizerFast(tokenizer_object=backend),
+        "ours": ours,
+        "path": tmp_path / "tokenizer.json",
+    }[form]
+    model = AutoModelForCausalLM.from_pretrained(tiny_model("llama"))
+    recallkit.score(recallkit.ModelSpec(model, "own", tokenizer=tokenizer), slices=slices)
+    manifest = artifacts.read_manifest(score_path(slices, "own"))
+    assert manifest["tokenizer"]["digest"] == ours.digest
+    assert manifest["num_inexact"] > 0
+
+
+def test_what_needs_another_process_is_refused(module, slices):
+    for options in ({"workers": 2}, {"engine": "ray"}):
+        with pytest.raises(UserError, match="Averages: a live model is scored in this process alone; leave out workers and engine"):
+            recallkit.score(module, slices=slices, **options)
+    with pytest.raises(UserError, match="a live model is scored by `score` and `gap` alone"):
+        recallkit.eval_mqar(module)
+    with pytest.raises(UserError, match="an object of object is no model"):
+        recallkit.score([object()], slices=slices)
+
+
+def test_what_is_wrong_with_a_module_is_one_line(module, slices):
+    module.embedding = nn.Embedding(100, 8)
+    with pytest.raises(UserError, match="raised IndexError: index out of range in self") as caught:
+        recallkit.score({"short": module}, slices=slices)
+    assert "live:short" in str(caught.value)
+    with pytest.raises(UserError, match="no tokenizer that can be read"):
+        recallkit.score({"short": module}, slices=slices, model_tokenizer=object())

@@ -1,0 +1,184 @@
+"""Models with options of their own, names for results, and everything checked before the first model is scored."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+
+import recallkit
+from recallkit.errors import UserError
+from recallkit.models import loading
+from recallkit.scoring.run import ScoringOptions, find_scores, plan_scores, score_path
+from recallkit.storage import artifacts
+from tests.conftest import made_up_texts, write_jsonl
+
+GOOD = "control:bigram"
+
+
+@pytest.fixture
+def slices(small_slices, tmp_path):
+    return shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+
+
+@pytest.fixture
+def model(tiny_model, tmp_path):
+    """A tiny model in a folder whose name must not appear in a result."""
+    return shutil.copytree(tiny_model("llama"), tmp_path / "PRIVATE/runs/llama")
+
+
+def truncated_config(path):
+    (path / "config.json").write_text("{")
+
+
+def impossible_config(path):
+    settings = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**settings, "num_hidden_layers": 10**9}))
+
+
+def missing_shard(path):
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": "model-00002.safetensors"}}))
+
+
+def small_vocabulary(path):
+    settings = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**settings, "vocab_size": 100}))
+
+
+def short_context(path):
+    settings = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**settings, "max_position_embeddings": 32}))
+
+
+def bad_tokenizer(path):
+    (path / "tokenizer.json").write_text("{")
+
+
+BROKEN = {
+    truncated_config: "its config cannot be read",
+    impossible_config: "num_hidden_layers is 1,000,000,000",
+    missing_shard: "model-00002.safetensors is missing, which model.safetensors.index.json names",
+    small_vocabulary: "its vocabulary has 100 entries, the tokenizer recallkit-4k 4,096",
+    short_context: "its context holds 32 ids, but a sequence has 64; read it in windows",
+    bad_tokenizer: "its tokenizer cannot be read",
+}
+
+
+@pytest.mark.parametrize(("spoil", "problem"), BROKEN.items(), ids=[spoil.__name__ for spoil in BROKEN])
+def test_what_is_wrong_with_the_last_model_is_told_before_the_first_is_scored(spoil, problem, slices, model, monkeypatch):
+    spoil(model)
+    monkeypatch.setattr(loading, "load_model", lambda request: pytest.fail("no weight is read"))
+    for ask in (lambda: recallkit.gap(GOOD, model, slices=slices), lambda: recallkit.score([GOOD, model], slices=slices)):
+        with pytest.raises(UserError, match=problem):
+            ask()
+    assert not (slices / "scores").exists(), "nothing was scored"
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "problem"),
+    [
+        ([GOOD, "no/such/model"], {}, "no/such/model"),
+        ([GOOD, "zoo:nothing"], {}, "no such zoo model"),
+        ([GOOD, "zoo:mamba,device=cuda:99"], {}, "cuda:99: no (such|CUDA) GPU"),
+        ([GOOD, "zoo:mamba,tokenizer=no.json"], {}, "no.json: its tokenizer cannot be read"),
+        ([GOOD, "zoo:mamba"], {"counts": "no.duckdb"}, "no.duckdb"),
+        (["zoo:mamba", "control:recall,tokenizer=bytes"], {}, "a control model reads the slices' own tokens"),
+        (["zoo:mamba", "zoo:attention,context=512"], {}, "its context holds 256 ids; give --context 256 or less"),
+        (["zoo:mamba", "zoo:attention,context=32,stride=64"], {}, "leave ids out; give --stride 32 or less"),
+    ],
+)
+def test_so_are_wrong_options(models, options, problem, slices):
+    with pytest.raises(UserError, match=problem):
+        recallkit.score(models, slices=slices, **options)
+    assert not list(slices.glob("scores/*.parquet"))
+
+
+def test_counts_of_another_tokenizer_are_told_first(slices, tmp_path):
+    shard = write_jsonl(tmp_path / "train.jsonl", made_up_texts(5, 50))
+    recallkit.count(shard, tokenizer="bytes", out=tmp_path / "bytes.duckdb")
+    with pytest.raises(UserError, match="counted with tokenizer bytes, but here recallkit-4k is used; count again with that tokenizer"):
+        recallkit.score(["zoo:mamba", GOOD], slices=slices, counts=tmp_path / "bytes.duckdb")
+    assert not list(slices.glob("scores/*.parquet"))
+    with pytest.raises(UserError, match="counted with tokenizer bytes, but here recallkit-4k is used"):
+        recallkit.eval_recall(["control:unigram", "control:recall"], counts=tmp_path / "bytes.duckdb", out=tmp_path / "evals", limit=2)
+    assert not list((tmp_path / "evals").rglob("*.parquet"))
+
+
+def test_each_model_has_options_of_its_own(slices, model):
+    """They are those that each alone would be scored with; the command's are for models without."""
+    given = {"plain": model, "half": f"{model},dtype=bfloat16", "windows": f"{model},context=32,stride=16"}
+    recallkit.gap(given, slices=slices, dtype="float32")
+    manifests = {name: artifacts.read_manifest(score_path(slices, name))["options"] for name in given}
+    assert {name: options["dtype"] for name, options in manifests.items()} == {"plain": "float32", "half": "bfloat16", "windows": "float32"}
+    assert {name: options.get("context") for name, options in manifests.items()} == {"plain": None, "half": None, "windows": 32}
+    recallkit.score({"alone": model}, slices=slices, context=32, stride=16)
+    alone, windows = (pl.read_parquet(score_path(slices, name)) for name in ("alone", "windows"))
+    assert alone.equals(windows)
+    assert len({m["model_digest"] for m in manifests.values()}) == 1
+
+
+def test_a_name_is_not_reused_for_another_model(slices):
+    recallkit.score("mine=zoo:mamba", slices=slices)
+    for other in ("mine=zoo:hyena", "mine=zoo:mamba,context=64,stride=32"):
+        with pytest.raises(UserError, match=r"already made with other options .*; give this model another name, or score it again"):
+            recallkit.gap([other, GOOD], slices=slices)
+    assert [path.name for path in (slices / "scores").glob("*.parquet")] == ["mine.parquet"]
+
+
+def test_scores_without_a_name_are_filed_as_ever_and_found_by_any_name(slices, model):
+    """As before there were names: under the path as it was given; results show its last component."""
+    table = recallkit.score(model, slices=slices)
+    assert table["model"].to_list() == ["llama"]
+    assert table["path"].to_list() == [str(slices / "scores" / f"{artifacts.file_slug(str(model))}.parquet")]
+    assert find_scores(slices, str(model)) == find_scores(slices, "llama") == score_path(slices, str(model))
+    [plan] = plan_scores([str(model)], slices)
+    assert plan.result.is_complete()
+    for frame in (recallkit.tokens(slices, "llama"), recallkit.tokens(slices, {"llama": model})):
+        assert "nll_llama" in frame.collect_schema().names()
+
+
+def test_no_directory_is_on_a_page(slices, model, run, tmp_path):
+    """Nor in what is printed, exported, or drawn."""
+    other = shutil.copytree(model, tmp_path / "PRIVATE/other/llama")
+    done = run("gap", model, other, f"third={model},dtype=bfloat16", "--slices", slices, "--export", "csv,json,md,tex", "--json")
+    assert done.returncode == 0, done.stderr
+    [folder] = (slices / "gap").iterdir()
+    found = json.loads(done.stdout)
+    assert {row["model"] for row in found["gap"]} == {"other/llama", "third"}
+    assert {row["reference"] for row in found["gap"]} == {"runs/llama"}
+    printed = run("gap", model, other, f"third={model},dtype=bfloat16", "--slices", slices)
+    figures = run("report", folder, "--figures", tmp_path / "figures", "-o", tmp_path / "page.html")
+    assert printed.returncode == figures.returncode == 0, printed.stderr + figures.stderr
+    exported = [path for path in folder.iterdir() if path.suffix in (".csv", ".json", ".md", ".tex") and path.name != "manifest.json"]
+    assert len(exported) > 4
+    texts = {path.name: path.read_text() for path in (*exported, tmp_path / "page.html", *(tmp_path / "figures").glob("*.svg"))}
+    tables = printed.stdout.partition("written to")[0].partition("Tables")[0]
+    assert [name for name, text in {**texts, "stdout": tables}.items() if "PRIVATE" in text] == []
+    assert "other/llama" in texts["page.html"]
+    shown = run("tokens", folder, "--model", "third")
+    assert shown.returncode == 0, shown.stderr
+    assert "PRIVATE" not in shown.stdout
+
+
+def test_the_command_line_has_the_same_syntax(slices, model, run):
+    done = run("score", f"one={model},context=32,stride=32", "zoo:mamba", "--slices", slices, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [(row["model"], row.get("context")) for row in json.loads(done.stdout)] == [("one", 32), ("zoo:mamba", None)]
+    wrong = run("score", f"one={model},contxt=32", "--slices", slices)
+    assert wrong.returncode == 2
+    assert "a model has no option contxt; did you mean context?" in wrong.stderr
+
+
+def test_auto_is_float32_on_a_cpu_and_what_was_used_is_recorded(slices, model):
+    settings = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**settings, "dtype": "bfloat16"}))
+    table = recallkit.score(f"{model},dtype=auto", slices=slices, device="cpu")
+    assert table["dtype"].to_list() == ["float32"]
+    assert recallkit.score(model, slices=slices)["path"].to_list() == table["path"].to_list(), "the same scores"
+
+
+def test_options_that_do_not_fit_together_are_told(slices):
+    with pytest.raises(UserError, match="two ways to read a long sequence"):
+        plan_scores(["zoo:mamba,stride=8"], slices, ScoringOptions(carry_state=True))
