@@ -18,6 +18,7 @@ OPTIONAL = {
     "triton": ("kernels", "pip install triton (Linux)"),
     "gigatoken": ("the fast tokenizer", 'pip install "recallkit[fast]"'),
     "ray": ("--engine ray", 'pip install "recallkit[ray]"'),
+    "peft": ("LoRA and other adapters", 'pip install "recallkit[peft]"'),
     "fla-core": ("flash-linear-attention, on a GPU", 'pip install "recallkit[gpu]"'),
 }
 """Distribution -> its purpose, how to install it."""

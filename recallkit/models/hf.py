@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
 from recallkit.errors import UserError
+from recallkit.models import adapters
 from recallkit.models.architecture import check_foreign
 from recallkit.models.torch_model import choose_device, choose_dtype
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import ModelRequest
     from recallkit.models.transformers_model import TransformersModel
 
-_DECIDING_FILES = ("config.json", "adapter_config.json", "*.index.json", "*.safetensors", "*.bin")
+_DECIDING_FILES = ("config.json", "*.index.json", "*.safetensors", "*.bin")
 _TRAINING_FILES = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin", "scaler.bin"})
 """Files that trainers leave next to the weights. They do not affect scores; neither does a tokenizer or a README."""
 
@@ -27,7 +29,7 @@ _CODE_FILES = ("*.py",)
 
 
 def load_transformers(request: ModelRequest) -> TransformersModel:
-    """Loads a model in evaluation mode, entirely in float64 where the request asks for that precision.
+    """Loads a model in evaluation mode, entirely in float64 where the request asks for that precision; an adapter is merged into its base.
 
     Raises UserError where transformers cannot read it, where weights are missing from the files, where the device is missing, or
     where the model fails the checks on a few ids.
@@ -38,8 +40,11 @@ def load_transformers(request: ModelRequest) -> TransformersModel:
     path = Path(request.spec)
     if path.is_file() and path.suffix != ".gguf":
         raise UserError("not a model: a directory, a .gguf file or a hub id is wanted", where=request.spec)
-    source, options = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (request.spec, {})
-    model = _from_pretrained(request, source, options)
+    if adapter := find_adapter(request.spec):
+        model = adapters.merge(adapter, _from_pretrained(_base_request(adapter, request), adapter.base, {}))
+    else:
+        source, options = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (request.spec, {})
+        model = _from_pretrained(request, source, options)
     if model.get_input_embeddings() is None or model.get_output_embeddings() is None:
         raise UserError("not a language model with input and output embeddings", where=request.spec)
     if request.dtype == "float64":
@@ -51,8 +56,11 @@ def load_transformers(request: ModelRequest) -> TransformersModel:
 def identify_transformers(request: ModelRequest) -> str:
     """Digest of everything that determines the scores, except the precision: the files of a local one, the commit of a hub's.
 
-    Where the code of a checkpoint may run, its files are part of it. Raises UserError where there is no such model.
+    Where the code of a checkpoint may run, its files are part of it; that of an adapter includes its base. Raises UserError where
+    there is no such model.
     """
+    if adapter := find_adapter(request.spec):
+        return artifacts.digest_json([adapters.identify(adapter), identify_transformers(_base_request(adapter, request))])
     path = Path(request.spec)
     if path.is_file():
         return artifacts.digest_weights(path)
@@ -63,11 +71,35 @@ def identify_transformers(request: ModelRequest) -> str:
     return hub_file(request.spec, "config.json").parent.name  # the commit is part of the path in the hub's cache
 
 
+def find_adapter(spec: str) -> adapters.Adapter | None:
+    """The PEFT adapter in a directory or of a hub id; None where there is none. Raises UserError as `read_adapter` does."""
+    folder = Path(spec)
+    if not folder.exists() and registry.may_be_hub_id(spec):
+        if not (config := _hub_file_if_any(spec, adapters.CONFIG)):
+            return None
+        any(_hub_file_if_any(spec, name) for name in adapters.WEIGHTS)
+        folder = config.parent
+    return adapters.read_adapter(folder) if (folder / adapters.CONFIG).is_file() else None
+
+
+def _base_request(adapter: adapters.Adapter, request: ModelRequest) -> ModelRequest:
+    """The request for the model that an adapter changes. Raises UserError where that is an adapter, too."""
+    if find_adapter(adapter.base):
+        raise UserError(f"its base model {adapter.base} is an adapter, too", where=request.spec, remedy="merge that one first")
+    return replace(request, spec=adapter.base)
+
+
 def own_tokenizer(spec: str) -> str | None:
-    """The tokenizer that comes with a model: the GGUF file, the directory with a tokenizer's files, or the hub id; None where none does."""
+    """The tokenizer that comes with a model: the GGUF file, the directory with a tokenizer's files, or the hub id; None where none does.
+
+    An adapter without one has that of its base model.
+    """
     path = Path(spec)
     if path.exists():
-        return spec if path.is_file() or any((path / name).is_file() for name in TOKENIZER_FILES) else None
+        if path.is_file() or any((path / name).is_file() for name in TOKENIZER_FILES):
+            return spec
+        adapter = find_adapter(spec)
+        return own_tokenizer(adapter.base) if adapter else None
     return spec if registry.may_be_hub_id(spec) else None
 
 
@@ -76,6 +108,8 @@ def code_files(request: ModelRequest) -> list[str]:
     path = Path(request.spec)
     if not request.trust_remote_code or path.is_file():
         return []  # a GGUF file has no code
+    if adapter := find_adapter(request.spec):
+        return code_files(_base_request(adapter, request))
     # Loading reports what cannot be read.
     named = artifacts.json_object(path / "config.json" if path.is_dir() else hub_file(request.spec, "config.json")).get("auto_map")
     classes = [named.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")] if isinstance(named, dict) else []
@@ -95,6 +129,17 @@ def hub_file(spec: str, name: str) -> Path:
         problem = f"neither a model directory nor a model that the hub provides ({type(error).__name__})"
         remedy = "check the spelling and the network, or give a directory or a .gguf file"
         raise UserError(problem, where=spec, remedy=remedy) from error
+
+
+def _hub_file_if_any(spec: str, name: str) -> Path | None:
+    """A file of a hub id, in the hub's cache; None where it cannot be had, for whatever reason."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
+
+    try:
+        return Path(hf_hub_download(spec, name))
+    except (EntryNotFoundError, HfHubHTTPError, HFValidationError, OSError):
+        return None
 
 
 def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]) -> Any:
