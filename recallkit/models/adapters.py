@@ -21,7 +21,8 @@ CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
 MERGED_EXACTLY = frozenset(
-    "LORA ADALORA LOHA LOKR IA3 OFT HRA VERA RANDLORA FOURIERFT LN_TUNING MISS SHIRA C3A DELORA WAVEFT TRAINABLE_TOKENS".split()
+    ("LORA", "ADALORA", "LOHA", "LOKR", "VERA", "RANDLORA", "DELORA", "IA3", "OFT", "HRA", "FOURIERFT", "WAVEFT", "C3A", "MISS")
+    + ("SHIRA", "LN_TUNING", "TRAINABLE_TOKENS")
 )
 """Values of `peft_type` whose merged weights are tested to give the adapted model's scores."""
 
