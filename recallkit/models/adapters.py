@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
-MERGED_EXACTLY = frozenset(
-    ("LORA", "ADALORA", "LOHA", "LOKR", "VERA", "RANDLORA", "DELORA", "IA3", "OFT", "HRA", "FOURIERFT", "WAVEFT", "C3A", "MISS")
-    + ("SHIRA", "LN_TUNING", "TRAINABLE_TOKENS")
-)
+MERGED_EXACTLY = {
+    *("LORA", "ADALORA", "LOHA", "LOKR", "VERA", "RANDLORA", "DELORA", "IA3", "OFT", "HRA", "FOURIERFT", "WAVEFT", "C3A", "MISS"),
+    *("SHIRA", "LN_TUNING", "TRAINABLE_TOKENS"),
+}
 """Values of `peft_type` whose merged weights are tested to give the adapted model's scores."""
 
 _NOT_MERGED = ("megatron_config", "alora_invocation_tokens", "arrow_config")

@@ -10,6 +10,7 @@ from recallkit import registry
 from recallkit.errors import UserError
 from recallkit.models import adapters
 from recallkit.models.architecture import check_foreign
+from recallkit.models.hub import hub_file, hub_file_if_any
 from recallkit.models.torch_model import choose_device, choose_dtype
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
 from recallkit.storage import artifacts
@@ -75,9 +76,9 @@ def find_adapter(spec: str) -> adapters.Adapter | None:
     """The PEFT adapter in a directory or of a hub id; None where there is none. Raises UserError as `read_adapter` does."""
     folder = Path(spec)
     if not folder.exists() and registry.may_be_hub_id(spec):
-        if not (config := _hub_file_if_any(spec, adapters.CONFIG)):
+        if not (config := hub_file_if_any(spec, adapters.CONFIG)):
             return None
-        any(_hub_file_if_any(spec, name) for name in adapters.WEIGHTS)
+        any(hub_file_if_any(spec, name) for name in adapters.WEIGHTS)
         folder = config.parent
     return adapters.read_adapter(folder) if (folder / adapters.CONFIG).is_file() else None
 
@@ -114,32 +115,6 @@ def code_files(request: ModelRequest) -> list[str]:
     named = artifacts.json_object(path / "config.json" if path.is_dir() else hub_file(request.spec, "config.json")).get("auto_map")
     classes = [named.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")] if isinstance(named, dict) else []
     return sorted({f"{name.rpartition('.')[0]}.py" for name in classes if isinstance(name, str)})
-
-
-def hub_file(spec: str, name: str) -> Path:
-    """A file of a hub id, in the hub's cache. Raises UserError where there is none, and for a name that is not a hub id."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    if not registry.may_be_hub_id(spec):
-        raise UserError("no such file or directory", where=spec, remedy="give a model directory, a .gguf file or a hub id")
-    try:
-        return Path(hf_hub_download(spec, name))
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        problem = f"neither a model directory nor a model that the hub provides ({type(error).__name__})"
-        remedy = "check the spelling and the network, or give a directory or a .gguf file"
-        raise UserError(problem, where=spec, remedy=remedy) from error
-
-
-def _hub_file_if_any(spec: str, name: str) -> Path | None:
-    """A file of a hub id, in the hub's cache; None where it cannot be had, for whatever reason."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
-
-    try:
-        return Path(hf_hub_download(spec, name))
-    except (EntryNotFoundError, HfHubHTTPError, HFValidationError, OSError):
-        return None
 
 
 def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallkit.models import published, rwkv_file, zoo
-from recallkit.models.hf import hub_file
+from recallkit.models.hub import hub_file
 from recallkit.models.resources import memory_errors
 from recallkit.models.torch_model import choose_device, choose_dtype
 from recallkit.storage import artifacts
@@ -30,7 +30,7 @@ def load_zoo(request: ModelRequest) -> NativeModel:
 
 
 def load_published(request: ModelRequest) -> NativeModel:
-    """Loads a checkpoint of the Based paper from the hub. Raises UserError as `load_local` does."""
+    """Loads a hub id with files in a layout of `published`. Raises UserError as `load_local` does."""
     weights, _ = (hub_file(request.spec, name) for name in (published.WEIGHTS, published.CONFIG))
     return _load(request, weights.parent)
 
