@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
 from recallkit.errors import UserError
-from recallkit.models import adapters
+from recallkit.models import adapters, native, published
 from recallkit.models.architecture import check_foreign
 from recallkit.models.hub import hub_file, hub_file_if_any
 from recallkit.models.torch_model import choose_device, choose_dtype
@@ -16,6 +16,7 @@ from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_tra
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
+    from recallkit.models.native_model import NativeModel
     from recallkit.models.protocol import ModelRequest
     from recallkit.models.transformers_model import TransformersModel
 
@@ -29,8 +30,10 @@ _CODE_FILES = ("*.py",)
 """They affect scores where the code of a checkpoint may run."""
 
 
-def load_transformers(request: ModelRequest) -> TransformersModel:
+def load_transformers(request: ModelRequest) -> TransformersModel | NativeModel:
     """Loads a model in evaluation mode, entirely in float64 where the request asks for that precision; an adapter is merged into its base.
+
+    A hub id may also have a layout that transformers does not read (`published`).
 
     Raises UserError where transformers cannot read it, where weights are missing from the files, where the device is missing, or
     where the model fails the checks on a few ids.
@@ -43,6 +46,8 @@ def load_transformers(request: ModelRequest) -> TransformersModel:
         raise UserError("not a model: a directory, a .gguf file or a hub id is wanted", where=request.spec)
     if adapter := find_adapter(request.spec):
         model = adapters.merge(adapter, _from_pretrained(_base_request(adapter, request), adapter.base, {}))
+    elif not path.exists() and published.is_layout(artifacts.json_object(hub_file(request.spec, published.CONFIG))):
+        return native.load_published(request)
     else:
         source, options = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (request.spec, {})
         model = _from_pretrained(request, source, options)

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 COPY_CONTROL = "control:copy"
 """The one model that reads text rather than ids, and answers prompts alone (recall/lm_eval_model.py)."""
 
-GPT2 = "openai-community/gpt2"
-"""The tokenizer of the checkpoints that Based's authors released without one."""
+GPT2, NEOX = "openai-community/gpt2", "EleutherAI/gpt-neox-20b"
+"""The tokenizers of the checkpoints that Based's and Mamba's authors released without one."""
 
-_PUBLISHED_ON_HUB = re.compile(r"hazyresearch/(based|attn|mamba)-[\w.-]+")
+_OF_BASED = re.compile(r"hazyresearch/(based|attn|mamba)-[\w.-]+")
+_OF_MAMBA = re.compile(r"state-spaces/mamba(?!.*-hf$)[\w.-]+")
 
 
 def _none(_: Any) -> None:
@@ -108,10 +109,16 @@ KINDS: tuple[ModelKind, ...] = (
         *_lazy("hf", "identify_transformers", "load_transformers", "own_tokenizer", "code_files"),
     ),
     ModelKind(
-        "published",
+        "Based's checkpoints",
         {"hazyresearch/NAME": "the checkpoints of the Based paper, {based,attn,mamba}-{360m,1b}, or a directory with such files"},
-        lambda spec: _PUBLISHED_ON_HUB.fullmatch(spec) is not None and not Path(spec).exists(),
-        *(*_lazy("hf", "identify_transformers"), *_lazy("native", "load_published"), lambda _: GPT2),
+        lambda spec: _OF_BASED.fullmatch(spec) is not None and not Path(spec).exists(),
+        *(*_lazy("hf", "identify_transformers", "load_transformers"), lambda _: GPT2),
+    ),
+    ModelKind(
+        "Mamba's checkpoints",
+        {"state-spaces/NAME": "the checkpoints of the papers on Mamba, {mamba,mamba2}-{130m,...,2.8b}, or a directory with such files"},
+        lambda spec: _OF_MAMBA.fullmatch(spec) is not None and not Path(spec).exists(),
+        *(*_lazy("hf", "identify_transformers", "load_transformers"), lambda _: NEOX),
     ),
     ModelKind(
         "native directory",

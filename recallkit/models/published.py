@@ -1,9 +1,9 @@
-"""The checkpoints that the authors of Based released, read into the shape of `recallkit.models.language_model`.
+"""The checkpoints that the authors of Based and of Mamba released, read into the shape of `recallkit.models.language_model`.
 
 `hazyresearch/{based,attn,mamba}-{360m,1b}` contain a config.json and a pytorch_model.bin that transformers does not read: the
 first two are FlashAttention's GPT with mixers of their own (HazyResearch/based, based/models/gpt.py), the third is in
-Mamba's own layout. Shapes are taken from the weights, and config.json must agree; entries of
-either that are not understood are refused.
+Mamba's own layout, as are `state-spaces/mamba-*` and `state-spaces/mamba2-*` (state-spaces/mamba, mamba_ssm/models/mixer_seq_simple.py).
+Shapes are taken from the weights, and config.json must agree; entries of either that are not understood are refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,20 @@ _EXPECTED = {
 }
 """Entries that the shapes of the weights do not show, with the values of the released checkpoints: no other value is understood."""
 
-_EXPECTED_OF_MAMBA: dict[str, Any] = {"tie_embeddings": True, "attn_layer_idx": [], "d_intermediate": 0}
+_EXPECTED_OF_MAMBA: dict[str, Any] = {"attn_layer_idx": [], "d_intermediate": 0}
+
+_EXPECTED_OF_MAMBA2 = {
+    "D_has_hdim": False,
+    "rmsnorm": True,
+    "norm_before_gate": False,
+    "dt_limit": [0.0, math.inf],
+    "sequence_parallel": True,
+}
+"""Entries of `ssm_cfg` with their defaults: no other value is understood."""
+
+_UNUSED_OF_MAMBA = frozenset({"chunk_size", "use_fast_path", "use_mem_eff_path"})
+_UNUSED_OF_MAMBA |= {"dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor", "A_init_range", "conv_init"}
+"""Entries of `ssm_cfg` that initial weights or speed depend on, and results do not."""
 
 _Plan = tuple[dict[str, Any], dict[str, tuple[str, tuple[int, ...]]]]
 """A mixer's options, and for each published name of a weight our name and its shape."""
@@ -51,10 +64,14 @@ _Plan = tuple[dict[str, Any], dict[str, tuple[str, tuple[int, ...]]]]
 
 def is_published(folder: Path) -> bool:
     """Whether a folder contains a checkpoint in one of the layouts, according to config.json; False for anything unreadable."""
-    config = artifacts.json_object(folder / CONFIG)
+    return is_layout(artifacts.json_object(folder / CONFIG)) and (folder / WEIGHTS).is_file()
+
+
+def is_layout(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a checkpoint in one of the layouts."""
     # transformers' own Mamba has these entries, too, next to its model_type.
-    is_mamba = "ssm_cfg" in config and config.get("model_type") != "mamba"
-    return (is_mamba or ("n_embd" in config and "rotary_emb_fraction" in config)) and (folder / WEIGHTS).is_file()
+    is_mamba = "ssm_cfg" in config and config.get("model_type") not in ("mamba", "mamba2")
+    return is_mamba or ("n_embd" in config and "rotary_emb_fraction" in config)
 
 
 def read_published(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
@@ -139,11 +156,7 @@ def _gpt(config: Mapping[str, Any], weights: _Weights) -> ArchitectureConfig:
         weights.taken[f"{ours}.mlp.up.weight"] = up.roll(mlp_width, dims=0)
         weights.take(f"{theirs}.mlp.fc2.weight", f"{ours}.mlp.down.weight", d_model, mlp_width)
     weights.take("transformer.ln_f.weight", "norm.weight", d_model)
-    tied = bool(config.get("tie_word_embeddings", True))
-    if tied:
-        weights.drop_twin("lm_head.weight", "embedding.weight")
-    else:
-        weights.take("lm_head.weight", "head.weight", vocab_size, d_model)
+    tied = _take_head(config.get("tie_word_embeddings", True), weights, vocab_size, d_model)
     if config.get("fixed_decay"):
         weights.drop("transformer.decay.decay")  # a buffer that the released linear attention is given and does not use
     eps = _real(config, "layer_norm_epsilon", _NORM_EPS, where)
@@ -227,7 +240,7 @@ def _attention(config: Mapping[str, Any], num_heads: int, d_model: int, where: P
 
 
 def _mamba(config: Mapping[str, Any], weights: _Weights) -> ArchitectureConfig:
-    """Mamba: backbone.layers.{i} of norm and mixer."""
+    """Mamba and Mamba-2: backbone.layers.{i} of norm and mixer."""
     where = weights.path.with_name(CONFIG)
     if config.get("rms_norm") is not True:
         raise UserError("rms_norm is not true, and only RMSNorm is understood", where=where)
@@ -235,31 +248,31 @@ def _mamba(config: Mapping[str, Any], weights: _Weights) -> ArchitectureConfig:
         if config.get(name, expected) != expected:
             raise UserError(f"{name} is {config[name]!r}, and only {expected!r} is understood", where=where)
     vocab_size, d_model = _embedding(config, weights, "backbone.embedding.weight", "d_model", where)
+    given = config.get("ssm_cfg") or {}
+    if not isinstance(given, dict):
+        raise UserError(f"ssm_cfg is {given!r}, not a JSON object", where=where)
+    kind, plan = ("mamba2", _mamba2_mixer) if given.get("layer") == "Mamba2" else ("mamba", _mamba_mixer)
     layers = []
     for i in range(_number(config, "n_layer", where)):
-        options, keys = _mamba_mixer(weights, f"backbone.layers.{i}.mixer", d_model)
-        _check_mamba_options(config.get("ssm_cfg") or {}, options, where)
+        options, keys = plan(weights, f"backbone.layers.{i}.mixer", d_model, given)
         weights.take(f"backbone.layers.{i}.norm.weight", f"blocks.{i}.mixer_norm.weight", d_model)
         weights.take_all(f"backbone.layers.{i}.mixer", f"blocks.{i}.mixer", keys)
-        layers.append(LayerConfig("mamba", options))
+        layers.append(LayerConfig(kind, options))
     weights.take("backbone.norm_f.weight", "norm.weight", d_model)
-    weights.drop_twin("lm_head.weight", "embedding.weight")
-    return ArchitectureConfig(vocab_size, d_model, tuple(layers), mlp="none", norm_eps=_NORM_EPS)
+    tied = _take_head(config.get("tie_embeddings", True), weights, vocab_size, d_model)
+    return ArchitectureConfig(vocab_size, d_model, tuple(layers), mlp="none", norm_eps=_NORM_EPS, tied_head=tied)
 
 
-def _check_mamba_options(given: Any, found: Mapping[str, Any], where: Path) -> None:
+def _check_mamba_options(given: Mapping[str, Any], known: Mapping[str, Any], where: Path) -> None:
     """Raises UserError for an entry of `ssm_cfg` that contradicts the shapes, or that the shapes cannot confirm."""
-    ours = {"d_state": "state", "expand": "expand", "d_conv": "conv_kernel", "dt_rank": "dt_rank"}
-    known = {theirs: found[name] for theirs, name in ours.items()} | {"layer": "Mamba1"}
-    for name, value in given.items() if isinstance(given, dict) else [("ssm_cfg", given)]:
-        if name not in known or (value not in (known[name], "auto", None)):
+    for name, value in given.items():
+        if name not in _UNUSED_OF_MAMBA and (name not in known or value not in (known[name], "auto", None)):
             raise UserError(f"{name} of ssm_cfg is {value!r}, which contradicts the weights", where=where)
 
 
-def _mamba_mixer(weights: _Weights, prefix: str, d_model: int) -> _Plan:
+def _mamba_mixer(weights: _Weights, prefix: str, d_model: int, given: Mapping[str, Any]) -> _Plan:
     width, state = weights.shape(f"{prefix}.A_log")
-    if width % d_model:
-        raise UserError(f"{prefix}.A_log has {width} rows, not a multiple of the width {d_model}", where=weights.path)
+    expand = _expansion(weights, f"{prefix}.A_log", width, d_model)
     kernel, dt_rank = weights.shape(f"{prefix}.conv1d.weight", 3)[2], weights.shape(f"{prefix}.dt_proj.weight")[1]
     sizes: dict[str, tuple[int, ...]] = {
         "A_log": (width, state),
@@ -272,8 +285,52 @@ def _mamba_mixer(weights: _Weights, prefix: str, d_model: int) -> _Plan:
         "dt_proj.bias": (width,),
         "out_proj.weight": (d_model, width),
     }
-    options = {"state": state, "expand": width // d_model, "conv_kernel": kernel, "dt_rank": dt_rank}
+    known = {"layer": "Mamba1", "d_state": state, "expand": expand, "d_conv": kernel, "dt_rank": dt_rank, "bias": False, "conv_bias": True}
+    _check_mamba_options(given, known, weights.path.with_name(CONFIG))
+    options = {"state": state, "expand": expand, "conv_kernel": kernel, "dt_rank": dt_rank}
     return options, {name: (name, size) for name, size in sizes.items()}
+
+
+def _mamba2_mixer(weights: _Weights, prefix: str, d_model: int, given: Mapping[str, Any]) -> _Plan:
+    """Groups are those of config.json: the weights show only how many states all of them have together."""
+    where = weights.path.with_name(CONFIG)
+    [width], [heads] = weights.shape(f"{prefix}.norm.weight", 1), weights.shape(f"{prefix}.A_log", 1)
+    expand = _expansion(weights, f"{prefix}.norm.weight", width, d_model)
+    channels, _, kernel = weights.shape(f"{prefix}.conv1d.weight", 3)
+    groups = _number(given, "ngroups", where) if "ngroups" in given else 1
+    state, rest = divmod(channels - width, 2 * groups)
+    if rest or state < 1 or width % heads:
+        raise UserError(f"{prefix}.conv1d.weight has {channels} channels, which are not those of {groups} groups", where=weights.path)
+    sizes: dict[str, tuple[int, ...]] = {
+        "A_log": (heads,),
+        "D": (heads,),
+        "dt_bias": (heads,),
+        "in_proj.weight": (width + channels + heads, d_model),
+        "conv1d.weight": (channels, 1, kernel),
+        "conv1d.bias": (channels,),
+        "norm.weight": (width,),
+        "out_proj.weight": (d_model, width),
+    }
+    known = {"layer": "Mamba2", "d_state": state, "expand": expand, "d_conv": kernel, "headdim": width // heads, "ngroups": groups}
+    known |= {"d_ssm": width, "bias": False, "conv_bias": True, **_EXPECTED_OF_MAMBA2}
+    _check_mamba_options(given, known, where)
+    options = {"state": state, "expand": expand, "conv_kernel": kernel, "head_dim": width // heads, "groups": groups}
+    return options, {name: (name, size) for name, size in sizes.items()}
+
+
+def _expansion(weights: _Weights, key: str, width: int, d_model: int) -> int:
+    if width % d_model:
+        raise UserError(f"{key} has {width} rows, not a multiple of the width {d_model}", where=weights.path)
+    return width // d_model
+
+
+def _take_head(tied: Any, weights: _Weights, vocab_size: int, d_model: int) -> bool:
+    """Takes the head, or skips it where it is tied to the embedding; whether it is."""
+    if tied:
+        weights.drop_twin("lm_head.weight", "embedding.weight")
+    else:
+        weights.take("lm_head.weight", "head.weight", vocab_size, d_model)
+    return bool(tied)
 
 
 def _embedding(config: Mapping[str, Any], weights: _Weights, key: str, width_entry: str, where: Path) -> tuple[int, int]:

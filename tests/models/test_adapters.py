@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import huggingface_hub.constants
 import numpy as np
 import pytest
 import torch
@@ -167,22 +165,6 @@ def test_the_base_may_be_beside_the_adapter_and_brings_its_tokenizer(make_adapte
     assert Path(str(own_tokenizer(str(adapter)))).resolve() == base
     (adapter / "tokenizer.json").write_text("{}")
     assert own_tokenizer(str(adapter)) == str(adapter)
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch) -> Callable[[str, Path], None]:
-    """Puts folders into a cache of the hub, which is all there is of it."""
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-
-    def put(name: str, folder: Path) -> None:
-        place = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
-        commit = f"{len(name):040x}"
-        shutil.copytree(folder, place / "snapshots" / commit)
-        (place / "refs").mkdir()
-        (place / "refs/main").write_text(commit)
-
-    return put
 
 
 def test_adapter_and_base_may_be_of_the_hub(make_adapter, tiny_model, hub):
