@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
 from recallkit.errors import UserError
-from recallkit.models import adapters, native, published
+from recallkit.models import adapters, fla_layout, fla_models, native, published
 from recallkit.models.architecture import check_foreign
 from recallkit.models.hub import hub_file, hub_file_if_any
 from recallkit.models.torch_model import choose_device, choose_dtype
@@ -33,7 +33,7 @@ _CODE_FILES = ("*.py",)
 def load_transformers(request: ModelRequest) -> TransformersModel | NativeModel:
     """Loads a model in evaluation mode, entirely in float64 where the request asks for that precision; an adapter is merged into its base.
 
-    A hub id may also have a layout that transformers does not read (`published`).
+    Layouts that transformers does not read run on our own mixers: those of `published` by hub id, and of `fla_layout`.
 
     Raises UserError where transformers cannot read it, where weights are missing from the files, where the device is missing, or
     where the model fails the checks on a few ids.
@@ -44,10 +44,13 @@ def load_transformers(request: ModelRequest) -> TransformersModel | NativeModel:
     path = Path(request.spec)
     if path.is_file() and path.suffix != ".gguf":
         raise UserError("not a model: a directory, a .gguf file or a hub id is wanted", where=request.spec)
+    config = _config(request.spec)
+    if published.is_layout(config) and not path.exists():
+        return native.load_published(request)
+    if fla_layout.is_readable(config):
+        return native.load_fla(request, config)
     if adapter := find_adapter(request.spec):
         model = adapters.merge(adapter, _from_pretrained(_base_request(adapter, request), adapter.base, {}))
-    elif not path.exists() and published.is_layout(artifacts.json_object(hub_file(request.spec, published.CONFIG))):
-        return native.load_published(request)
     else:
         source, options = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (request.spec, {})
         model = _from_pretrained(request, source, options)
@@ -57,6 +60,13 @@ def load_transformers(request: ModelRequest) -> TransformersModel | NativeModel:
         # Some models keep a few weights and buffers in float32 in whatever precision they are loaded.
         model = model.double()
     return TransformersModel(model.to(device).eval(), request.spec, device)
+
+
+def _config(spec: str) -> dict[str, Any]:
+    """The config.json of a directory or hub id; an empty mapping where there is none that can be read."""
+    path = Path(spec)
+    found = path / published.CONFIG if path.exists() else hub_file_if_any(spec, published.CONFIG)
+    return {} if found is None else artifacts.json_object(found)
 
 
 def identify_transformers(request: ModelRequest) -> str:
@@ -129,6 +139,8 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
     from safetensors import SafetensorError
 
     spec, trusted = request.spec, request.trust_remote_code
+    if not options:
+        fla_models.register(str(_config(spec).get("model_type")), spec, choose_device(request.device))
     # A checkpoint's own code may raise anything.
     failures = (Exception,) if trusted else (*FAILURES_TO_READ, SafetensorError, StrictDataclassError, AssertionError)
     with quiet_transformers():

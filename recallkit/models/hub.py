@@ -29,3 +29,15 @@ def hub_file_if_any(spec: str, name: str) -> Path | None:
         return hub_file(spec, name)
     except UserError:
         return None
+
+
+def hub_folder(spec: str) -> Path:
+    """The folder of a hub id's config.json and safetensors, in the hub's cache. Raises UserError as `hub_file` does."""
+    import json
+
+    folder = hub_file(spec, "config.json").parent
+    index = hub_file_if_any(spec, "model.safetensors.index.json")
+    names = {"model.safetensors"} if index is None else set(json.loads(index.read_bytes())["weight_map"].values())
+    for name in sorted(names):
+        hub_file(spec, name)
+    return folder
