@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
+from recallkit.models.refusals import OLD_NAMES
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line
 from recallkit.registry import may_be_hub_id
 from recallkit.storage import artifacts
@@ -28,9 +29,6 @@ MERGED_EXACTLY = {
 
 _NOT_MERGED = ("megatron_config", "alora_invocation_tokens", "arrow_config")
 """Entries of a LoRA's configuration: code that is imported by its name, and adapters that depend on the text."""
-
-_OWN_BASES = dict.fromkeys(("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), "openai-community") | {"distilgpt2": "distilbert"}
-"""The hub's old names of one word, which adapters still name, and who owns them now."""
 
 _TOLERANCE = 1e-3
 """Relative to the largest logit: merging changes float32 logits by some 1e-6 of it."""
@@ -72,8 +70,8 @@ def _found(base: str, folder: Path) -> str:
         return base
     if (folder / base).is_dir():
         return str(folder / base)
-    if base in _OWN_BASES:
-        return f"{_OWN_BASES[base]}/{base}"
+    if base in OLD_NAMES:
+        return f"{OLD_NAMES[base]}/{base}"
     if not may_be_hub_id(base):
         raise UserError(f"its base model {base} is not here", where=folder / CONFIG, remedy="write its place at base_model_name_or_path")
     return base

@@ -11,6 +11,7 @@ from recallkit.errors import UserError
 from recallkit.models import adapters, fla_layout, fla_models, native, published
 from recallkit.models.architecture import check_foreign
 from recallkit.models.hub import hub_file, hub_file_if_any
+from recallkit.models.refusals import TOKENIZER_FILES, check_is_model, check_quantisation, quantisation
 from recallkit.models.torch_model import choose_device, choose_dtype
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
 from recallkit.storage import artifacts
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 _DECIDING_FILES = ("config.json", "*.index.json", "*.safetensors", "*.bin")
 _TRAINING_FILES = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin", "scaler.bin"})
 """Files that trainers leave next to the weights. They do not affect scores; neither does a tokenizer or a README."""
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 _CODE_FILES = ("*.py",)
 """They affect scores where the code of a checkpoint may run."""
@@ -42,16 +41,14 @@ def load_transformers(request: ModelRequest) -> TransformersModel | NativeModel:
 
     device = choose_device(request.device)
     path = Path(request.spec)
-    if path.is_file() and path.suffix != ".gguf":
-        raise UserError("not a model: a directory, a .gguf file or a hub id is wanted", where=request.spec)
-    config = _config(request.spec)
-    if published.is_layout(config) and not path.exists():
-        return native.load_published(request)
-    if fla_layout.is_readable(config):
-        return native.load_fla(request, config)
     if adapter := find_adapter(request.spec):
         model = adapters.merge(adapter, _from_pretrained(_base_request(adapter, request), adapter.base, {}))
     else:
+        config = _config(request.spec)
+        if published.is_layout(config) and not path.exists():
+            return native.load_published(request)
+        if fla_layout.is_readable(config):
+            return native.load_fla(request, config)
         source, options = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (request.spec, {})
         model = _from_pretrained(request, source, options)
     if model.get_input_embeddings() is None or model.get_output_embeddings() is None:
@@ -63,10 +60,13 @@ def load_transformers(request: ModelRequest) -> TransformersModel | NativeModel:
 
 
 def _config(spec: str) -> dict[str, Any]:
-    """The config.json of a directory or hub id; an empty mapping where there is none that can be read."""
+    """The config.json of a directory or hub id; an empty mapping for a GGUF file. Raises UserError for what is no model."""
     path = Path(spec)
-    found = path / published.CONFIG if path.exists() else hub_file_if_any(spec, published.CONFIG)
-    return {} if found is None else artifacts.json_object(found)
+    if path.exists():
+        check_is_model(path)
+    config = artifacts.json_object(path / published.CONFIG if path.exists() else hub_file(spec, published.CONFIG))
+    check_quantisation(config, spec)
+    return config
 
 
 def identify_transformers(request: ModelRequest) -> str:
@@ -77,6 +77,7 @@ def identify_transformers(request: ModelRequest) -> str:
     """
     if adapter := find_adapter(request.spec):
         return artifacts.digest_json([adapters.identify(adapter), identify_transformers(_base_request(adapter, request))])
+    _config(request.spec)
     path = Path(request.spec)
     if path.is_file():
         return artifacts.digest_weights(path)
@@ -159,6 +160,9 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
             if "trust_remote_code" in str(error) and not trusted:
                 problem = "it needs Python code from its own repository, which is never run unasked"
                 raise UserError(problem, where=spec, remedy="read that code, then allow it with --trust-remote-code") from error
+            if method := quantisation(_config(spec)):
+                problem = f"quantised by {method}, which transformers cannot load here ({first_line(error)})"
+                raise UserError(problem, where=spec, remedy="give the model before it was quantised, or a .gguf file") from error
             problem = f"transformers cannot load it ({first_line(error)})"
             raise UserError(problem, where=spec, remedy="give a model directory, a .gguf file or a hub id") from error
     if missing := sorted(info.get("missing_keys", ())):
