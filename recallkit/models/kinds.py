@@ -133,6 +133,14 @@ KINDS: tuple[ModelKind, ...] = (
         *_lazy("native", "identify_local", "load_local"),
     ),
     ModelKind(
+        "server",
+        {
+            "openai:URL#MODEL": "a model behind a server that gives log probabilities of prompts (vLLM, SGLang), such as http://localhost:8000/v1"
+        },
+        lambda spec: spec.startswith("openai:"),
+        *_lazy("server", "identify_server", "load_server"),
+    ),
+    ModelKind(
         "user",
         {"FILE.py:FUNCTION": "a model of your own: the function returns a torch module, or anything that scores"},
         _is_user_model,

@@ -23,6 +23,7 @@ NAMES = {
     "state-spaces/mamba-130m": "Mamba's checkpoints",
     "state-spaces/mamba2-130m": "Mamba's checkpoints",
     "somewhere/model.py:load": "user",
+    "openai:http://localhost:8000/v1#owner/name": "server",
     "code.py": "user",
     "forgotten.py": "transformers",
     "rwkv.bin": "RWKV file",
