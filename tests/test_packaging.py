@@ -79,7 +79,7 @@ def test_every_dependency_is_imported():
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
-        ("recallkit", ("fast", "ray", "gpu", "indexes")),
+        ("recallkit", ("fast", "ray", "gpu", "indexes", "peft", "fla")),
         ("kernels", ("gpu",)),
         ("examples", ("fast",)),
         ("scripts", ()),

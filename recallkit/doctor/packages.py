@@ -18,7 +18,9 @@ OPTIONAL = {
     "triton": ("kernels", "pip install triton (Linux)"),
     "gigatoken": ("the fast tokenizer", 'pip install "recallkit[fast]"'),
     "ray": ("--engine ray", 'pip install "recallkit[ray]"'),
+    "peft": ("LoRA and other adapters", 'pip install "recallkit[peft]"'),
     "fla-core": ("flash-linear-attention, on a GPU", 'pip install "recallkit[gpu]"'),
+    "flash-linear-attention": ("its models, on a GPU", 'pip install "recallkit[fla]"'),
 }
 """Distribution -> its purpose, how to install it."""
 _OTHER_NAMES = {"fla-core": ("fla-core", "flash-linear-attention"), "lm-eval": ("lm-eval", "lm_eval")}

@@ -49,7 +49,7 @@ def transformers_facts(request: ModelRequest) -> ModelFacts | None:
     None for a GGUF file, whose header takes seconds, and where only loading can tell. Raises UserError for a config that is no JSON or
     asks for impossible sizes, and where shards of the weights are missing.
     """
-    from recallkit.models.hf import hub_file
+    from recallkit.models.hub import hub_file
 
     path = Path(request.spec)
     if path.is_file():

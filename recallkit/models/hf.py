@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
 from recallkit.errors import UserError
+from recallkit.models import adapters, fla_layout, fla_models, native, published
 from recallkit.models.architecture import check_foreign
+from recallkit.models.hub import hub_file, hub_file_if_any
+from recallkit.models.refusals import TOKENIZER_FILES, check_is_model, check_quantisation, quantisation
 from recallkit.models.torch_model import choose_device, choose_dtype
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
+    from recallkit.models.native_model import NativeModel
     from recallkit.models.protocol import ModelRequest
     from recallkit.models.transformers_model import TransformersModel
 
-_DECIDING_FILES = ("config.json", "adapter_config.json", "*.index.json", "*.safetensors", "*.bin")
+_DECIDING_FILES = ("config.json", "*.index.json", "*.safetensors", "*.bin")
 _TRAINING_FILES = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin", "scaler.bin"})
 """Files that trainers leave next to the weights. They do not affect scores; neither does a tokenizer or a README."""
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 _CODE_FILES = ("*.py",)
 """They affect scores where the code of a checkpoint may run."""
 
 
-def load_transformers(request: ModelRequest) -> TransformersModel:
-    """Loads a model in evaluation mode, entirely in float64 where the request asks for that precision.
+def load_transformers(request: ModelRequest) -> TransformersModel | NativeModel:
+    """Loads a model in evaluation mode, entirely in float64 where the request asks for that precision; an adapter is merged into its base.
+
+    Layouts that transformers does not read run on our own mixers: those of `published` by hub id, and of `fla_layout`.
 
     Raises UserError where transformers cannot read it, where weights are missing from the files, where the device is missing, or
     where the model fails the checks on a few ids.
@@ -36,10 +41,16 @@ def load_transformers(request: ModelRequest) -> TransformersModel:
 
     device = choose_device(request.device)
     path = Path(request.spec)
-    if path.is_file() and path.suffix != ".gguf":
-        raise UserError("not a model: a directory, a .gguf file or a hub id is wanted", where=request.spec)
-    source, options = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (request.spec, {})
-    model = _from_pretrained(request, source, options)
+    if adapter := find_adapter(request.spec):
+        model = adapters.merge(adapter, _from_pretrained(_base_request(adapter, request), adapter.base, {}))
+    else:
+        config = _config(request.spec)
+        if published.is_layout(config) and not path.exists():
+            return native.load_published(request)
+        if fla_layout.is_readable(config):
+            return native.load_fla(request, config)
+        source, options = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (request.spec, {})
+        model = _from_pretrained(request, source, options)
     if model.get_input_embeddings() is None or model.get_output_embeddings() is None:
         raise UserError("not a language model with input and output embeddings", where=request.spec)
     if request.dtype == "float64":
@@ -48,11 +59,25 @@ def load_transformers(request: ModelRequest) -> TransformersModel:
     return TransformersModel(model.to(device).eval(), request.spec, device)
 
 
+def _config(spec: str) -> dict[str, Any]:
+    """The config.json of a directory or hub id; an empty mapping for a GGUF file. Raises UserError for what is no model."""
+    path = Path(spec)
+    if path.exists():
+        check_is_model(path)
+    config = artifacts.json_object(path / published.CONFIG if path.exists() else hub_file(spec, published.CONFIG))
+    check_quantisation(config, spec)
+    return config
+
+
 def identify_transformers(request: ModelRequest) -> str:
     """Digest of everything that determines the scores, except the precision: the files of a local one, the commit of a hub's.
 
-    Where the code of a checkpoint may run, its files are part of it. Raises UserError where there is no such model.
+    Where the code of a checkpoint may run, its files are part of it; that of an adapter includes its base. Raises UserError where
+    there is no such model.
     """
+    if adapter := find_adapter(request.spec):
+        return artifacts.digest_json([adapters.identify(adapter), identify_transformers(_base_request(adapter, request))])
+    _config(request.spec)
     path = Path(request.spec)
     if path.is_file():
         return artifacts.digest_weights(path)
@@ -63,11 +88,35 @@ def identify_transformers(request: ModelRequest) -> str:
     return hub_file(request.spec, "config.json").parent.name  # the commit is part of the path in the hub's cache
 
 
+def find_adapter(spec: str) -> adapters.Adapter | None:
+    """The PEFT adapter in a directory or of a hub id; None where there is none. Raises UserError as `read_adapter` does."""
+    folder = Path(spec)
+    if not folder.exists() and registry.may_be_hub_id(spec):
+        if not (config := hub_file_if_any(spec, adapters.CONFIG)):
+            return None
+        any(hub_file_if_any(spec, name) for name in adapters.WEIGHTS)
+        folder = config.parent
+    return adapters.read_adapter(folder) if (folder / adapters.CONFIG).is_file() else None
+
+
+def _base_request(adapter: adapters.Adapter, request: ModelRequest) -> ModelRequest:
+    """The request for the model that an adapter changes. Raises UserError where that is an adapter, too."""
+    if find_adapter(adapter.base):
+        raise UserError(f"its base model {adapter.base} is an adapter, too", where=request.spec, remedy="merge that one first")
+    return replace(request, spec=adapter.base)
+
+
 def own_tokenizer(spec: str) -> str | None:
-    """The tokenizer that comes with a model: the GGUF file, the directory with a tokenizer's files, or the hub id; None where none does."""
+    """The tokenizer that comes with a model: the GGUF file, the directory with a tokenizer's files, or the hub id; None where none does.
+
+    An adapter without one has that of its base model.
+    """
     path = Path(spec)
     if path.exists():
-        return spec if path.is_file() or any((path / name).is_file() for name in TOKENIZER_FILES) else None
+        if path.is_file() or any((path / name).is_file() for name in TOKENIZER_FILES):
+            return spec
+        adapter = find_adapter(spec)
+        return own_tokenizer(adapter.base) if adapter else None
     return spec if registry.may_be_hub_id(spec) else None
 
 
@@ -76,26 +125,12 @@ def code_files(request: ModelRequest) -> list[str]:
     path = Path(request.spec)
     if not request.trust_remote_code or path.is_file():
         return []  # a GGUF file has no code
+    if adapter := find_adapter(request.spec):
+        return code_files(_base_request(adapter, request))
     # Loading reports what cannot be read.
     named = artifacts.json_object(path / "config.json" if path.is_dir() else hub_file(request.spec, "config.json")).get("auto_map")
     classes = [named.get(kind) for kind in ("AutoConfig", "AutoModelForCausalLM")] if isinstance(named, dict) else []
     return sorted({f"{name.rpartition('.')[0]}.py" for name in classes if isinstance(name, str)})
-
-
-def hub_file(spec: str, name: str) -> Path:
-    """A file of a hub id, in the hub's cache. Raises UserError where there is none, and for a name that is not a hub id."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    if not registry.may_be_hub_id(spec):
-        raise UserError("no such file or directory", where=spec, remedy="give a model directory, a .gguf file or a hub id")
-    try:
-        hub_id, revision = registry.split_revision(spec)
-        return Path(hf_hub_download(hub_id, name, revision=revision))
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        problem = f"neither a model directory nor a model that the hub provides ({type(error).__name__})"
-        remedy = "check the spelling and the network, or give a directory or a .gguf file"
-        raise UserError(problem, where=spec, remedy=remedy) from error
 
 
 def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]) -> Any:
@@ -105,6 +140,8 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
     from safetensors import SafetensorError
 
     spec, trusted = request.spec, request.trust_remote_code
+    if not options:
+        fla_models.register(str(_config(spec).get("model_type")), spec, choose_device(request.device))
     if not Path(source).exists():
         source, revision = registry.split_revision(source)
         options = {**options, **({"revision": revision} if revision else {})}
@@ -126,6 +163,9 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
             if "trust_remote_code" in str(error) and not trusted:
                 problem = "it needs Python code from its own repository, which is never run unasked"
                 raise UserError(problem, where=spec, remedy="read that code, then allow it with --trust-remote-code") from error
+            if method := quantisation(_config(spec)):
+                problem = f"quantised by {method}, which transformers cannot load here ({first_line(error)})"
+                raise UserError(problem, where=spec, remedy="give the model before it was quantised, or a .gguf file") from error
             problem = f"transformers cannot load it ({first_line(error)})"
             raise UserError(problem, where=spec, remedy="give a model directory, a .gguf file or a hub id") from error
     if missing := sorted(info.get("missing_keys", ())):

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 COPY_CONTROL = "control:copy"
 """The one model that reads text rather than ids, and answers prompts alone (recall/lm_eval_model.py)."""
 
-GPT2 = "openai-community/gpt2"
-"""The tokenizer of the checkpoints that Based's authors released without one."""
+GPT2, NEOX = "openai-community/gpt2", "EleutherAI/gpt-neox-20b"
+"""The tokenizers of the checkpoints that Based's and Mamba's authors released without one."""
 
-_PUBLISHED_ON_HUB = re.compile(r"hazyresearch/(based|attn|mamba)-[\w.-]+")
+_OF_BASED = re.compile(r"hazyresearch/(based|attn|mamba)-[\w.-]+")
+_OF_MAMBA = re.compile(r"state-spaces/mamba(?!.*-hf$)[\w.-]+")
 
 
 def _none(_: Any) -> None:
@@ -115,10 +116,16 @@ KINDS: tuple[ModelKind, ...] = (
         facts=_lazy("facts", "transformers_facts")[0],
     ),
     ModelKind(
-        "published",
+        "Based's checkpoints",
         {"hazyresearch/NAME": "the checkpoints of the Based paper, {based,attn,mamba}-{360m,1b}, or a directory with such files"},
-        lambda spec: _PUBLISHED_ON_HUB.fullmatch(spec) is not None and not Path(spec).exists(),
-        *(*_lazy("hf", "identify_transformers"), *_lazy("native", "load_published"), lambda _: GPT2),
+        lambda spec: _OF_BASED.fullmatch(spec) is not None and not Path(spec).exists(),
+        *(*_lazy("hf", "identify_transformers", "load_transformers"), lambda _: GPT2),
+    ),
+    ModelKind(
+        "Mamba's checkpoints",
+        {"state-spaces/NAME": "the checkpoints of the papers on Mamba, {mamba,mamba2}-{130m,...,2.8b}, or a directory with such files"},
+        lambda spec: _OF_MAMBA.fullmatch(spec) is not None and not Path(spec).exists(),
+        *(*_lazy("hf", "identify_transformers", "load_transformers"), lambda _: NEOX),
     ),
     ModelKind(
         "native directory",
@@ -133,6 +140,14 @@ KINDS: tuple[ModelKind, ...] = (
         lambda spec: Path(spec).is_file() and rwkv_file.is_rwkv_file(Path(spec)),
         *_lazy("native", "identify_local", "load_local"),
         facts=_lazy("facts", "native_facts")[0],
+    ),
+    ModelKind(
+        "server",
+        {
+            "openai:URL#MODEL": "a model behind a server that gives log probabilities of prompts (vLLM, SGLang), such as http://localhost:8000/v1"
+        },
+        lambda spec: spec.startswith("openai:"),
+        *_lazy("server", "identify_server", "load_server"),
     ),
     ModelKind(
         "user",

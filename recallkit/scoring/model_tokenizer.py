@@ -40,7 +40,7 @@ def tokenizer_name(given: Any) -> str | None:
 
 def identify_tokenizer(spec: str, given: str | None) -> dict[str, Any] | None:
     """What distinguishes one tokenizer from another, without reading it; None for one that the model's own digest covers."""
-    from recallkit.models.hf import TOKENIZER_FILES
+    from recallkit.models.refusals import TOKENIZER_FILES
 
     name = given or own_tokenizer(spec)
     path = Path(name or "")

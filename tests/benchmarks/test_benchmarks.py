@@ -25,6 +25,7 @@ SMALLEST = {
     "hashes": "--tokens 100000 --repeats 1 --only kernels",
     "intervals": "mqar --draws 3 --documents 10 --limit 20",
     "kernels": "short_conv --quick",
+    "new_families": "",
     "ngrams": "--tokens 50000 --repeats 1 --orders 3",
     "profiling": "--repeats 1 --shards 1",
     "reading": "--repeats 1 --shard {shard}",

@@ -28,9 +28,9 @@ RAGGED = [65, 33, 65, 2, 17]
 CAPPED = {"recurrent_gemma", "xlstm"}
 STATE_ONLY = {"mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"}
 SLIDING = {"recurrent_gemma"}
-IN_STEPS = {"mamba", "falcon_mamba", "jamba", "recurrent_gemma", "minimax"}
+IN_STEPS = {"mamba", "falcon_mamba", "jamba", "zamba", "recurrent_gemma", "minimax"}
 """Where more ids than one follow a state, transformers ignores a part of it: the state of the selective scan (mamba,
-falcon_mamba, jamba), the last inputs of the convolution (recurrent_gemma), what the attention layers hold (minimax)."""
+falcon_mamba, jamba, zamba), the last inputs of the convolution (recurrent_gemma), what the attention layers hold (minimax)."""
 
 
 @pytest.fixture(scope="module", autouse=True)

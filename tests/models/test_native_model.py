@@ -206,8 +206,8 @@ def test_names_tell_what_is_ours(tmp_path):
     write_checkpoint(tmp_path / "m")
     assert kind_of(str(tmp_path / "m")).name == "native directory"
     assert kind_of("zoo:anything").name == "zoo"
-    assert kind_of("hazyresearch/based-360m").name == "published"
-    assert kind_of("hazyresearch/mamba-1b-50b").name == "published"
+    assert kind_of("hazyresearch/based-360m").name == "Based's checkpoints"
+    assert kind_of("hazyresearch/mamba-1b-50b").name == "Based's checkpoints"
     assert kind_of("hazyresearch/other-1b").name == "transformers"
     assert kind_of("hazyresearch/based-360m/other").name == "transformers"
     assert kind_of("my-hazyresearch/based-360m").name == "transformers"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
 from recallkit.errors import UserError
+from recallkit.models.kinds import kind_of
 from recallkit.models.language_model import LanguageModel
+from recallkit.models.loading import identify_model, load_model
+from recallkit.models.protocol import ModelRequest
 from recallkit.models.published import is_published, read_published
 
 WIDTH, MLP, ROWS, VOCAB = 32, 48, 56, 51
@@ -44,6 +49,7 @@ BASED = GPT | {
 }
 ATTENTION = GPT | {"n_layer": 2, "rotary_emb_fraction": 0.5}
 MAMBA = {"vocab_size": VOCAB, "d_model": WIDTH, "n_layer": 2, "ssm_cfg": {}, "rms_norm": True, "pad_vocab_size_multiple": 8}
+MAMBA2 = MAMBA | {"ssm_cfg": {"layer": "Mamba2", "ngroups": 2, "headdim": 8, "d_state": 6, "chunk_size": 16}, "d_intermediate": 0}
 
 CONVOLUTION = {
     "in_proj.weight": (4 * WIDTH, WIDTH),
@@ -65,6 +71,17 @@ SELECTIVE = {
     "dt_proj.bias": (2 * WIDTH,),
     "out_proj.weight": (WIDTH, 2 * WIDTH),
 }
+DUAL = {
+    "A_log": (8,),
+    "D": (8,),
+    "dt_bias": (8,),
+    "in_proj.weight": (4 * WIDTH + 4 * 6 + 8, WIDTH),
+    "conv1d.weight": (2 * WIDTH + 4 * 6, 1, 4),
+    "conv1d.bias": (2 * WIDTH + 4 * 6,),
+    "norm.weight": (2 * WIDTH,),
+    "out_proj.weight": (WIDTH, 2 * WIDTH),
+}
+"""Two groups of four heads of eight channels, six states."""
 
 
 def drawn(shapes):
@@ -88,10 +105,10 @@ def gpt_weights(mixers):
     return weights | {"lm_head.weight": weights["transformer.embeddings.word_embeddings.weight"]}
 
 
-def mamba_weights():
+def mamba_weights(mixer=SELECTIVE):
     shapes = {"backbone.embedding.weight": (ROWS, WIDTH), "backbone.norm_f.weight": (WIDTH,)}
     for i in range(2):
-        shapes |= {f"backbone.layers.{i}.mixer.{name}": shape for name, shape in SELECTIVE.items()}
+        shapes |= {f"backbone.layers.{i}.mixer.{name}": shape for name, shape in mixer.items()}
         shapes[f"backbone.layers.{i}.norm.weight"] = (WIDTH,)
     weights = drawn(shapes)
     return weights | {"lm_head.weight": weights["backbone.embedding.weight"]}
@@ -101,6 +118,7 @@ CHECKPOINTS = {
     "based": (BASED, lambda: gpt_weights([CONVOLUTION, LINEAR, SOFTMAX, CONVOLUTION])),
     "attn": (ATTENTION, lambda: gpt_weights([SOFTMAX, SOFTMAX])),
     "mamba": (MAMBA, mamba_weights),
+    "mamba2": (MAMBA2, lambda: mamba_weights(DUAL)),
 }
 
 
@@ -167,6 +185,22 @@ def selective_scan(w, x):
     return F.linear(torch.stack(outputs, dim=1) * F.silu(z), w["out_proj.weight"])
 
 
+def dual_scan(w, x):
+    """Token by token, with B and C of the first group for the first four heads."""
+    z, xbc, dt = F.linear(x, w["in_proj.weight"]).split([2 * WIDTH, 2 * WIDTH + 4 * 6, 8], dim=-1)
+    xbc = F.silu(F.conv1d(F.pad(xbc.transpose(1, 2), (3, 0)), w["conv1d.weight"], w["conv1d.bias"], groups=xbc.shape[-1]).transpose(1, 2))
+    x, b, c = xbc.split([2 * WIDTH, 12, 12], dim=-1)
+    x, b, c = x.unflatten(-1, (8, 8)), *(part.unflatten(-1, (2, 6)).repeat_interleave(4, dim=2) for part in (b, c))
+    dt = F.softplus(dt + w["dt_bias"])
+    state, outputs = x.new_zeros(len(x), 8, 8, 6), []
+    for i in range(x.shape[1]):
+        decay = torch.exp(-w["A_log"].exp() * dt[:, i])[..., None, None]
+        state = decay * state + (dt[:, i, :, None] * x[:, i])[..., None] * b[:, i, :, None]
+        outputs.append((state * c[:, i, :, None]).sum(dim=-1) + w["D"][:, None] * x[:, i])
+    y = (torch.stack(outputs, dim=1).flatten(2) * F.silu(z)).unflatten(-1, (2, -1))
+    return F.linear(norm(y, w["norm.weight"].unflatten(0, (2, -1)), 1e-5).flatten(2), w["out_proj.weight"])
+
+
 def part(weights, prefix):
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
@@ -181,11 +215,11 @@ def gpt_logits(weights, ids, mixers):
     return norm(x, weights["transformer.ln_f.weight"], 1e-3) @ weights["lm_head.weight"].T
 
 
-def mamba_logits(weights, ids):
+def mamba_logits(weights, ids, mixer=selective_scan):
     x = weights["backbone.embedding.weight"][ids]
     for i in range(2):
         w = part(weights, f"backbone.layers.{i}.")
-        x = x + selective_scan(part(w, "mixer."), norm(x, w["norm.weight"], 1e-5))
+        x = x + mixer(part(w, "mixer."), norm(x, w["norm.weight"], 1e-5))
     return norm(x, weights["backbone.norm_f.weight"], 1e-5) @ weights["lm_head.weight"].T
 
 
@@ -195,6 +229,7 @@ LOGITS = {
     ),
     "attn": lambda weights, ids: gpt_logits(weights, ids, [lambda w, x: softmax_attention(w, x, 8)] * 2),
     "mamba": mamba_logits,
+    "mamba2": lambda weights, ids: mamba_logits(weights, ids, dual_scan),
 }
 
 
@@ -244,6 +279,56 @@ def test_an_untied_head_is_read(write):
         read_published(write(config, weights))
 
 
+@pytest.mark.parametrize("name", ["mamba", "mamba2"])
+def test_an_untied_head_of_mamba_is_read(write, name):
+    config, make = CHECKPOINTS[name]
+    weights = make() | {"lm_head.weight": torch.ones(ROWS, WIDTH, dtype=torch.float64)}
+    architecture, ours = read_published(write(config | {"tie_embeddings": False}, weights))
+    assert not architecture.tied_head
+    assert torch.equal(ours["head.weight"], weights["lm_head.weight"])
+
+
+def as_released(name, folder):
+    """Saves a random model of transformers in Mamba's own layout, and gives the model."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "vocab_size": ROWS, "tie_word_embeddings": True}
+    sizes |= {"state_size": 16} if name == "mamba" else {"state_size": 6, "num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 16}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    weights = {key.replace("backbone.embeddings.", "backbone.embedding."): value for key, value in model.state_dict().items()}
+    folder.mkdir()
+    torch.save(weights, folder / "pytorch_model.bin")
+    config = {"d_model": WIDTH, "n_layer": 2, "vocab_size": VOCAB, "rms_norm": True, "residual_in_fp32": True, "fused_add_norm": True}
+    config |= {"pad_vocab_size_multiple": 8, "ssm_cfg": {"layer": "Mamba2", "headdim": 8} if name == "mamba2" else {}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return model
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2"])
+@pytest.mark.parametrize("place", ["directory", "hub id of the authors", "any hub id"])
+def test_scores_are_those_of_transformers(tmp_path, hub, name, place):
+    model, spec = as_released(name, tmp_path / "saved"), str(tmp_path / "saved")
+    if place != "directory":
+        spec = f"state-spaces/{name}-130m" if "authors" in place else "owner/name"
+        hub(spec, tmp_path / "saved")
+    request = ModelRequest(spec, VOCAB, device="cpu")
+    lengths = [33, 40, 2]
+    ids, offsets = torch.randint(VOCAB, (sum(lengths),), generator=torch.Generator().manual_seed(1)).numpy(), np.cumsum([0, *lengths])
+    scores = load_model(request).score(ids, offsets)
+    with torch.no_grad():
+        logits = [model(torch.from_numpy(ids[a : b - 1])[None]).logits[0] for a, b in itertools.pairwise(offsets)]
+    targets = torch.from_numpy(np.concatenate([ids[a + 1 : b] for a, b in itertools.pairwise(offsets)]))
+    np.testing.assert_allclose(scores.nll, F.cross_entropy(torch.cat(logits), targets, reduction="none"), rtol=0, atol=1e-5)
+    assert (scores.argmax == torch.cat(logits).argmax(1).numpy()).mean() > 0.98
+    tokenizer = {"directory": None, "hub id of the authors": "EleutherAI/gpt-neox-20b", "any hub id": "owner/name"}[place]
+    assert kind_of(spec).own_tokenizer(spec) == tokenizer
+    assert identify_model(request) == identify_model(ModelRequest(spec, VOCAB, dtype="bfloat16"))
+
+
 def test_buffers_of_older_code_are_left_out(write):
     config, make = CHECKPOINTS["based"]
     wanted = read_published(write(config, make()))[1]
@@ -287,11 +372,19 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
         ("attn", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ("attn", {"layer_norm_epsilon": "small"}, "layer_norm_epsilon"),
         ("mamba", {"rms_norm": False}, "rms_norm"),
-        ("mamba", {"tie_embeddings": False}, "tie_embeddings"),
         ("mamba", {"attn_layer_idx": [1]}, "attn_layer_idx"),
         ("mamba", {"d_intermediate": 64}, "d_intermediate"),
         ("mamba", {"ssm_cfg": {"d_state": 16}}, "d_state of ssm_cfg is 16"),
-        ("mamba", {"ssm_cfg": {"layer": "Mamba2"}}, "layer of ssm_cfg"),
+        ("mamba", {"ssm_cfg": {"layer": "Mamba2"}}, r"norm\.weight is missing"),
+        ("mamba", {"ssm_cfg": {"layer": "Mamba3"}}, "layer of ssm_cfg is 'Mamba3'"),
+        ("mamba", {"ssm_cfg": [1]}, "ssm_cfg is .*not a JSON object"),
+        ("mamba2", {"ssm_cfg": {}}, "A_log has 1 axes"),
+        ("mamba2", {"ssm_cfg": {"layer": "Mamba2", "ngroups": 1, "d_state": 6}}, "d_state of ssm_cfg is 6"),
+        ("mamba2", {"ssm_cfg": {"layer": "Mamba2", "ngroups": 5}}, "not those of 5 groups"),
+        ("mamba2", {"ssm_cfg": {"layer": "Mamba2", "headdim": 16}}, "headdim of ssm_cfg is 16"),
+        ("mamba2", {"ssm_cfg": {"layer": "Mamba2", "norm_before_gate": True}}, "norm_before_gate of ssm_cfg"),
+        ("mamba2", {"ssm_cfg": {"layer": "Mamba2", "dt_limit": [0.01, 0.1]}}, "dt_limit of ssm_cfg"),
+        ("mamba2", {"attn_layer_idx": [1]}, "attn_layer_idx"),
         ("mamba", {"ssm_cfg": {"bias": True}}, "bias of ssm_cfg"),
     ],
 )

@@ -1,0 +1,87 @@
+"""A server of completions around a real model, for tests: `python completions_server.py FOLDER SETTINGS.json`.
+
+It speaks OpenAI's protocol as vLLM does: prompts of token ids, `echo`, `logprobs`, tokens written as `token_id:5`. It writes the port
+to `port` beside the settings, and every request to `requests.jsonl`. Settings: `faults`, what to do instead of answering, one for each
+completion in turn (a status, `drop` the connection, `redirect`, null to answer); `refuses_no_tokens`; `no_echo`; `texts` for tokens; `key`;
+`max_model_len`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+
+
+def choice(model, index: int, ids: list[int], top: int, more: int, texts: bool) -> dict[str, object]:
+    """One prompt's log probabilities, and those of a generated token where one is asked for."""
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0]
+    ids = [*ids, int(logits[-1].argmax())] if more else ids
+    logprobs = torch.log_softmax(logits.double(), dim=1)
+    write = (lambda i: f"<{i}>") if texts else (lambda i: f"token_id:{i}")
+    own, tops = [None], [None]
+    for place, token in enumerate(ids[1:]):
+        row = logprobs[place]
+        best = {write(int(i)): float(row[i]) for i in row.topk(top).indices}
+        own.append(float(row[token]))
+        tops.append(best | {write(token): float(row[token])})  # vLLM adds the token's own
+    found = {"tokens": [write(i) for i in ids], "token_logprobs": own, "top_logprobs": tops, "text_offset": []}
+    return {"index": index, "text": "", "logprobs": found, "finish_reason": "length"}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers completions and the list of models."""
+
+    def answer(self, status: int, content: object, **headers: str) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.answer(200, {"data": [{"id": "tiny", "max_model_len": settings.get("max_model_len")}]})
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        fault = faults.pop(0) if faults else None
+        with (folder / "requests.jsonl").open("a") as log:
+            log.write(json.dumps({"path": self.path, "fault": fault, "key": self.headers.get("Authorization"), **asked}) + "\n")
+        if settings.get("key") and self.headers.get("Authorization") != f"Bearer {settings['key']}":
+            self.answer(401, {"error": {"message": "no such key"}})
+        elif fault == "drop":
+            self.connection.close()
+        elif fault == "redirect":
+            self.answer(307, {}, Location=f"http://127.0.0.1:{server.server_port}/elsewhere")
+        elif fault:
+            self.answer(fault, {"error": {"message": "in the middle"}}, **({"Retry_After": "0.3"} if fault == 429 else {}))
+        elif asked["model"] != "tiny":
+            self.answer(404, {"error": {"message": f"no model {asked['model']}"}})
+        elif settings.get("refuses_no_tokens") and asked["max_tokens"] < 1:
+            self.answer(400, {"error": {"message": "max_tokens must be at least 1"}})
+        elif settings.get("no_echo"):
+            self.answer(200, {"choices": [{"index": i, "text": "", "logprobs": None} for i in range(len(asked["prompt"]))]})
+        else:
+            options = asked["logprobs"], asked["max_tokens"], bool(settings.get("texts"))
+            choices = [choice(model, i, ids, *options) for i, ids in enumerate(asked["prompt"])]
+            self.answer(200, {"choices": choices[::-1]})
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is printed."""
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder, settings = Path(sys.argv[2]).parent, json.loads(Path(sys.argv[2]).read_text())
+    faults = list(settings.get("faults", []))
+    model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32).eval()
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    (folder / "port.new").write_text(str(server.server_port))
+    (folder / "port.new").replace(folder / "port")
+    server.serve_forever()

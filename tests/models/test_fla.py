@@ -1,0 +1,223 @@
+"""Checkpoints saved by the real fla score as its own forward pass does, where our mixers compute them and where fla does.
+
+fla's kernels run in Triton's interpreter here, each in its first configuration and token by token, which is the form that fla takes for
+sequences of at most 64 ids. fla is no part of the development environment, since transformers uses it where it finds it: install it
+into a folder of its own, and name that in PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from recallkit.errors import UserError
+from recallkit.models import fla_layout
+from recallkit.models.fla_models import MODEL_TYPES
+from recallkit.models.loading import identify_model, load_model
+from recallkit.models.native_model import NativeModel
+from recallkit.models.protocol import ModelRequest
+
+VOCAB = 300
+IS_INSTALLED = any(importlib.metadata.distributions(name="flash-linear-attention"))
+needs_fla = pytest.mark.skipif(not IS_INSTALLED, reason='needs fla: pip install "recallkit[fla]"')
+
+SIZES = {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 2, "intermediate_size": 96, "norm_eps": 1e-4}
+OURS = {
+    "gated_deltanet": {"head_dim": 16, "expand_v": 2.5},
+    "gated_deltanet, tied": {"head_dim": 16, "tie_word_embeddings": True, "num_v_heads": 2, "output_gate_activation": "silu"},
+    "delta_net": {"expand_k": 0.5, "expand_v": 1.5},
+    "gla": {"expand_k": 0.75},
+}
+THEIRS = {
+    "gated_deltanet": {"head_dim": 16, "num_v_heads": 4, "attn_mode": "fused_recurrent"},
+    "rwkv7": {"head_dim": 32, "num_heads": None},
+    "retnet": {},
+    "hgrn": {"num_heads": None},
+    "rwkv6": {},
+}
+
+PROGRAM = """
+import json, sys
+from triton.runtime.autotuner import Autotuner
+run = Autotuner.run
+def first(self, *arguments, **options):
+    self.configs = self.configs[:1]
+    return run(self, *arguments, **options)
+Autotuner.run = first
+import numpy as np, torch, fla.models
+from transformers import AutoConfig, AutoModelForCausalLM
+folder, name, settings, scored = json.loads(sys.argv[1])
+torch.manual_seed(0)
+settings = {key: value for key, value in settings.items() if value is not None}
+model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **settings)).eval()
+with torch.no_grad():
+    for parameter in model.parameters():
+        parameter.add_(0.1 * torch.randn_like(parameter))
+model.save_pretrained(folder)
+rng, found = np.random.default_rng(0), {}
+ids = [rng.integers(0, settings["vocab_size"], size) for size in (17, 30, 2)]
+nlls = []
+for sequence in ids:
+    sequence = torch.from_numpy(sequence)
+    with torch.no_grad():
+        logits = model(input_ids=sequence[None, :-1], use_cache=False).logits[0].double()
+    nlls.append(torch.nn.functional.cross_entropy(logits, sequence[1:], reduction="none").numpy())
+found = {"ids": np.concatenate(ids), "offsets": np.cumsum([0, *map(len, ids)]), "nll": np.concatenate(nlls)}
+if scored:
+    from recallkit.models.loading import load_model
+    from recallkit.models.protocol import ModelRequest
+    scorer = load_model(ModelRequest(folder, settings["vocab_size"], device="cpu"))
+    found["class"] = np.array(type(scorer).__name__)
+    found["scored"] = scorer.score(found["ids"], found["offsets"]).nll
+    kept = AutoConfig.for_model("mamba2")
+    found["kept"] = np.array(type(kept).__module__)
+np.savez(folder + "/found.npz", **found)
+"""
+
+
+def saved_by_fla(folder: Path, name: str, settings: dict[str, object], *, scored: bool) -> dict[str, np.ndarray]:
+    """What fla's own forward pass gives for a random model that it saves, and what recallkit gives where it is to score it there."""
+    argument = json.dumps([str(folder), name.partition(",")[0], SIZES | settings, scored])
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM, argument], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return dict(np.load(folder / "found.npz"))
+
+
+def request(folder: Path | str, **options: object) -> ModelRequest:
+    return ModelRequest(str(folder), VOCAB, device="cpu", **options)
+
+
+@needs_fla
+@pytest.mark.parametrize("name", OURS)
+def test_our_mixers_score_as_fla_does(tmp_path, hub, name):
+    found = saved_by_fla(tmp_path / "saved", name, OURS[name], scored=False)
+    hub("owner/name", tmp_path / "saved")
+    for spec in (tmp_path / "saved", "owner/name"):
+        model = load_model(request(spec))
+        assert isinstance(model, NativeModel)
+        np.testing.assert_allclose(model.score(found["ids"], found["offsets"]).nll, found["nll"], rtol=0, atol=2e-5)
+        carried = model.score_carrying(found["ids"], found["offsets"], 7).nll
+        np.testing.assert_allclose(carried, found["nll"], rtol=0, atol=2e-5)
+    assert identify_model(request("owner/name")) == f"{10:040x}"
+    alone = [model.score(found["ids"][a:b], np.array([0, b - a])).nll for a, b in itertools.pairwise(found["offsets"])]
+    np.testing.assert_allclose(np.concatenate(alone), found["nll"], rtol=0, atol=2e-5)
+
+
+@needs_fla
+@pytest.mark.parametrize("name", THEIRS)
+def test_fla_itself_scores_what_our_mixers_do_not(tmp_path, name):
+    found = saved_by_fla(tmp_path, name, THEIRS[name], scored=True)
+    assert found["class"] == "TransformersModel"
+    np.testing.assert_allclose(found["scored"], found["nll"], rtol=0, atol=2e-5)
+    assert found["kept"] == "transformers.models.mamba2.configuration_mamba2", "importing fla takes transformers' own classes from it"
+
+
+@needs_fla
+def test_the_list_of_models_is_flas(tmp_path):
+    program = "import fla.models; from transformers import CONFIG_MAPPING as c; print(*set(c._extra_content) - set(c._mapping))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == MODEL_TYPES
+
+
+def write_config(folder: Path, **entries: object) -> Path:
+    (folder / "config.json").write_text(json.dumps(entries))
+    return folder
+
+
+@pytest.mark.skipif(IS_INSTALLED, reason="fla is installed")
+@pytest.mark.parametrize("entries", [{"model_type": "rwkv7"}, {"model_type": "gated_deltanet", "num_heads": 2, "allow_neg_eigval": True}])
+def test_a_model_of_fla_without_fla_is_one_line(tmp_path, entries):
+    with pytest.raises(UserError, match=rf"{entries['model_type']} is a model of flash-linear-attention, .*recallkit\[fla\]"):
+        load_model(request(write_config(tmp_path, **entries)))
+
+
+WITHOUT_GPU = """
+import sys
+from recallkit.errors import UserError
+from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
+try:
+    load_model(ModelRequest(sys.argv[1], 300, device="cpu"))
+except UserError as error:
+    print(error)
+"""
+
+
+@needs_fla
+def test_a_model_of_fla_without_a_gpu_is_one_line(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", WITHOUT_GPU, str(write_config(tmp_path, model_type="rwkv7"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "rwkv7 is computed by kernels of flash-linear-attention, which need a GPU; use --device cuda" in done.stdout
+    assert (len(done.stdout.splitlines()), done.stderr) == (1, "")
+
+
+DELTA = {"model_type": "gated_deltanet", "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1, "tie_word_embeddings": False}
+SHAPES = {
+    "model.embeddings.weight": (VOCAB, 8),
+    "model.layers.0.attn_norm.weight": (8,),
+    "model.layers.0.mlp_norm.weight": (8,),
+    **{f"model.layers.0.attn.{name}_proj.weight": (4 if name in "qk" else 12, 8) for name in "qkvg"},
+    **{f"model.layers.0.attn.{name}_conv1d.weight": (4 if name in "qk" else 12, 1, 4) for name in "qkv"},
+    **{f"model.layers.0.attn.{name}_proj.weight": (2, 8) for name in "ab"},
+    **{f"model.layers.0.attn.{name}": (2,) for name in ("A_log", "dt_bias")},
+    "model.layers.0.attn.o_norm.weight": (6,),
+    "model.layers.0.attn.o_proj.weight": (8, 12),
+    **{f"model.layers.0.mlp.{name}_proj.weight": (16, 8) for name in ("gate", "up")},
+    "model.layers.0.mlp.down_proj.weight": (8, 16),
+    "model.norm.weight": (8,),
+    "lm_head.weight": (VOCAB, 8),
+}
+
+
+def write_weights(folder: Path, shapes: dict[str, tuple[int, ...]]) -> Path:
+    from safetensors.torch import save_file
+
+    generator = torch.Generator().manual_seed(0)
+    save_file({name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}, folder / "model.safetensors")
+    return write_config(folder, **DELTA)
+
+
+def test_every_weight_is_needed_and_no_other_one_is_taken(tmp_path):
+    assert isinstance(load_model(request(write_weights(tmp_path, SHAPES))), NativeModel)
+    for name, shape in SHAPES.items():
+        with pytest.raises(UserError, match="is missing"):
+            load_model(request(write_weights(tmp_path, {other: of for other, of in SHAPES.items() if other != name})))
+        with pytest.raises(UserError, match=r"has shape|width|rows"):
+            load_model(request(write_weights(tmp_path, SHAPES | {name: (shape[0] + 1, *shape[1:])})))
+    with pytest.raises(UserError, match="extra is not understood"):
+        load_model(request(write_weights(tmp_path, SHAPES | {"model.extra": (1,)})))
+    (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="cannot be read"):
+        load_model(request(tmp_path))
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"no \.safetensors file"):
+        load_model(request(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("entries", "readable"),
+    [
+        ({"model_type": "gla"}, True),
+        ({"model_type": "gla", "use_short_conv": True}, False),
+        ({"model_type": "gla", "num_heads": 4, "num_kv_heads": 2}, False),
+        ({"model_type": "delta_net", "use_gate": True}, False),
+        ({"model_type": "gated_deltanet", "attn": {"layers": [1]}}, False),
+        ({"model_type": "gated_deltanet", "hidden_act": "powlu"}, False),
+        ({"model_type": "retnet"}, False),
+        ({"model_type": "mamba2"}, False),
+        ({}, False),
+    ],
+)
+def test_options_that_our_mixers_lack_are_left_to_fla(entries, readable):
+    assert fla_layout.is_readable(entries) is readable
