@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
+from recallkit.display.progress import one_after_another
 from recallkit.errors import UsageError
 from recallkit.models.spec import list_models
 from recallkit.scoring.run import ScoringOptions, count_inexact, plan_scores, score_path
@@ -68,7 +69,7 @@ def gap(
     open_tokens(slices / "tokens.parquet").check_copies_known(given, clean=clean)
     # --force applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
     plans = plan_scores(specs, slices, replace(options, force=False))
-    manifests = {plan.model.shown: plan.run() for plan in plans}
+    manifests = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
     _note_other_readings(manifests)
     timings = Timings()
     with timings.stage("attributing") as stage:

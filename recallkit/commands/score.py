@@ -85,6 +85,7 @@ def score(
     outranks), dtype, path (the Parquet file). The scores themselves: `tokens`.
     """
     from recallkit import builtin, scoring
+    from recallkit.display.progress import one_after_another
     from recallkit.models.kinds import kind_of
     from recallkit.scoring.view import print_checks, print_scores, print_shares, scores_json
 
@@ -109,7 +110,7 @@ def score(
     )
     folder = opt.path(slices) or builtin.slices()
     plans = scoring.plan_scores(opt.models(models, builtin.MODELS), folder, options)
-    manifests = {plan.model: plan.run() for plan in plans}
+    manifests = {plan.model: plan.run() for plan in one_after_another(plans)}
     checks = {
         each: scoring.check_scores(each, folder, options) for each in manifests if own.check and not kind_of(each.location).is_control
     }

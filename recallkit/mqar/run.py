@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.progress import progress
+from recallkit.display.progress import one_after_another, progress
 from recallkit.errors import UsageError, UserError
 from recallkit.models.spec import list_models
 from recallkit.recall.evaluated import (
@@ -140,7 +140,7 @@ class MqarPlan:
 
         missing = {model: [pairs for pairs in self.pairs if not self.queries[model, pairs].is_complete()] for model in self.models}
         with report_completed(list(self.queries.values())):
-            for model, of_model in missing.items():
+            for model, of_model in one_after_another(list(missing.items())):
                 if of_model:
                     self.models[model].check_length(self.options.length, self.models[model].model.max_length)
                 for pairs in of_model:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from recallkit.display.progress import progress
+from recallkit.display.progress import one_after_another, progress
 from recallkit.models.spec import list_models
 from recallkit.recall.evaluated import (
     EvaluatedModel,
@@ -93,7 +93,7 @@ class RecallPlan:
         from recallkit.recall.tables import compare_recall
 
         with report_completed(list(self.documents.values())):
-            for model, evaluated in self.models.items():
+            for model, evaluated in one_after_another(list(self.models.items())):
                 for task, rows in self.rows.items():
                     if not self.documents[model, task].is_complete():
                         _evaluate(evaluated, task, rows, self.documents[model, task], self.out / "lm-eval", self.options)
