@@ -26,14 +26,14 @@ _REMEDY = "check that the directory is whole"
 
 
 def native_facts(request: ModelRequest) -> ModelFacts | None:
-    """Of a checkpoint of ours: from its config and the header of its weights. None for layouts whose shapes are in the weights."""
+    """Of a checkpoint of ours, or an RWKV file: from its config or header. None for layouts whose shapes are in the weights."""
     folder = zoo.find_shipped(request.spec) if request.spec.startswith(zoo.PREFIX) else Path(request.spec)
     if folder.is_file():
         return ModelFacts(vocab_size=rwkv_file.read_vocab_size(folder))
     if not zoo.is_ours(folder):
         return None
     config = zoo.read_config(folder)
-    return ModelFacts(config.vocab_size, config.max_length, _stored_dtype(folder))
+    return ModelFacts(config.vocab_size, config.max_length)
 
 
 def control_facts(request: ModelRequest) -> None:
