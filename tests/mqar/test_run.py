@@ -159,6 +159,11 @@ def test_what_stands_before_every_text_stands_before_sequences(home, tiny_model,
     manifest = artifacts.read_manifest(files_of(before, model, 64, 8).queries)
     assert manifest["vocabulary"]["prefix"] == [index]
     assert artifacts.read_manifest(folder / "mqar.parquet")["of_models"]["sees.py:load"]["vocabulary"]["prefix"] == [index]
+    named = [f"plain={model}", f"before={model},tokenizer={tmp_path / 'begins.json'}"]
+    both, _ = evaluate_mqar(named, [8], tmp_path / "both", SMALL)
+    assert both.mqar["model"].to_list() == ["plain", "before"]
+    assert both.mqar["ar_nll"].to_list() == pytest.approx([without["nll"].mean(), with_["nll"].mean()])
+    assert {path.name for path in (tmp_path / "both/queries").iterdir()} == {"plain", "before"}
     assert tables.mqar["accuracy"][0] == 0
     with pytest.raises(UserError, match="give --length 256 or less"):
         evaluate_mqar(
@@ -238,6 +243,7 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
     long = MqarOptions(length=300, samples=40)
     short = str(tiny_model("gpt_neox"))
     for models, pairs, options, message in [
+        (["zoo:attention,stride=8"], [4], SMALL, "zoo:attention: stride is no option of a model here; leave it out"),
         (["control:copy"], [4], SMALL, "control:copy: it reads text, .* evaluate it with `recallkit eval-recall`"),
         (["control:unigram", "control:nothing"], [4], SMALL, "no such control model"),
         (["control:unigram", "control:unigram"], [4], SMALL, "a model is named twice"),

@@ -205,6 +205,22 @@ def test_mistakes_are_one_line(run, home, rows, tmp_path):
     assert "no row has a value" in run("eval-recall", "control:unigram", "--tasks", "fda", "--data", tmp_path / "empty.jsonl", *out).stderr
 
 
+def test_a_name_is_what_results_show(run, home, rows, tmp_path):
+    """Of a model that was evaluated without one, too: it is the same table under another name."""
+    out = ["--tasks", "fda", "--data", rows, "-o", tmp_path / "out", "--json"]
+    done = run("eval-recall", "cache=control:recall", "control:unigram", "short=control:unigram,context=128", *out)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["recall"]
+    assert [row["model"] for row in found] == ["cache", "control:unigram", "short"]
+    assert {row["reference"] for row in found} == {"cache"}
+    cut = {name: documents(tmp_path / "out", name)["tokens_cut"].max() for name in ("short", "control:unigram")}
+    assert cut == {"short": 169 - (128 - 48), "control:unigram": 0}
+    assert {path.name for path in (tmp_path / "out/lm-eval").iterdir()} == {"cache", "control__unigram", "short"}
+    wrong = run("eval-recall", "cache=control:unigram", *out)
+    assert "already made with other options" in wrong.stderr
+    assert "give this model another name" in wrong.stderr
+
+
 def test_a_mistake_in_the_last_name_is_told_before_any_work(run, home, rows, tmp_path):
     command = ["eval-recall", "control:unigram", "--tasks", "fda", "--data", rows, "-o", tmp_path / "out"]
     for more in (["nothere"], ["--lm-eval-task", "nothere.yaml"]):
