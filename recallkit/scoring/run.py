@@ -200,8 +200,7 @@ def _plan(model: ModelSpec, slices: Path, options: ScoringOptions) -> ScoringPla
     sequences = _sequences(slices)
     request = _request(model, sequences, options)
     request = replace(request, dtype=find_precision(request))
-    again = f"score it again: recallkit score {model.typed()}{_as_typed(options, request.dtype)} --slices {slices} --force"
-    remedy = again if model.name is None else f"give this model another name, or {again}"
+    remedy = _remedy(model, slices, _as_typed(options, request.dtype))
     result = Result(path, "scores", _identity(request, sequences, options), force=options.force, remedy=remedy)
     plan = ScoringPlan(model, request, slices, options, sequences, result)
     if result.finished() is not None:
@@ -210,6 +209,13 @@ def _plan(model: ModelSpec, slices: Path, options: ScoringOptions) -> ScoringPla
     facts = check_model(request if plan.tokenizer is None else _with_tokenizer(request, plan.tokenizer[1]))
     _check_context(plan, facts.max_length)
     return plan
+
+
+def _remedy(model: ModelSpec, slices: Path, options: str) -> str:
+    """What to do about finished scores of another model, or made with other options."""
+    again = f"score it again: recallkit score {model.typed()}{options} --slices {slices} --force"
+    again = "score it again with force=True" if model.is_live else again
+    return f"give this model another name, or {again}" if model.is_live or model.name else again
 
 
 def _of_model(options: ScoringOptions, model: ModelSpec) -> ScoringOptions:
