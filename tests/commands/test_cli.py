@@ -176,7 +176,6 @@ def test_nan_logits_are_named(invoke, tmp_path, small_slices, tiny_model):
     ("arguments", "words"),
     [
         (["score", "control:bigam"], ["control:bigam", "did you mean control:bigram"]),
-        (["gap", "control:bigram", "control:bigram"], ["twice"]),
         (["score", "no/such/model/anywhere"], ["no/such/model/anywhere"]),
         (["count", "--import", "nothing.csv", "-o", "x.duckdb"], ["nothing.csv", "no such file"]),
         (["gap", "--table", "nothing.csv"], ["nothing.csv"]),
@@ -186,6 +185,11 @@ def test_wrong_names_are_one_line(invoke, arguments, words, monkeypatch, tmp_pat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert_one_line(invoke(*arguments), *words)
+
+
+def test_models_named_twice_are_one_line(invoke):
+    assert_one_line(invoke("gap", "control:bigram", "control:bigram"), "control:bigram: a model is named twice", code=2)
+    assert_one_line(invoke("gap", "a=control:bigram", "a=control:recall"), "a: two models have this name", code=2)
 
 
 @pytest.mark.parametrize(
