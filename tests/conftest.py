@@ -49,6 +49,7 @@ LONGEST = [
     *("scoring/test_run.py", "kernels/test_lookup_attention.py", "faults/test_kill.py", "kernels/test_short_conv.py"),
     *("counting/test_run.py", "profiling/test_run.py", "kernels/test_long_conv.py", "kernels/test_architectures.py"),
     *("models/test_generation.py", "doctor/test_doctor.py", "attribution/test_tables.py", "counting/test_bigrams.py"),
+    *("models/test_server.py", "models/test_adapters.py", "models/test_published.py"),
     *("models/test_families.py", "counting/test_ngram_kernels.py", "commands/test_log_json.py", "report/test_browser.py"),
 ]
 """Files whose tests take 20 seconds and more, by path, the longest first: processes that share the files out end together.

@@ -61,7 +61,11 @@ def read_adapter(folder: Path) -> Adapter:
         raise UserError(problem, where=where, remedy=f"give a merged model, or one of {', '.join(sorted(MERGED_EXACTLY))}")
     if not any((folder / name).is_file() for name in WEIGHTS):
         raise UserError(f"an adapter without weights: no {' or '.join(WEIGHTS)}", where=folder, remedy="check that the folder is complete")
-    return Adapter(folder, _found(base, folder), config)
+    found, revision = _found(base, folder), config.get("revision")
+    if revision not in (None, "main") and not Path(found).exists():
+        remedy = "download that revision, and write its folder at base_model_name_or_path"
+        raise UserError(f"its base model {base} is wanted at revision {revision}", where=where, remedy=remedy)
+    return Adapter(folder, found, config)
 
 
 def _found(base: str, folder: Path) -> str:

@@ -200,6 +200,7 @@ def changed(adapter: Path, **entries: object) -> None:
         ({"base_model_name_or_path": None}, "no base model is named"),
         ({"base_model_name_or_path": "/nowhere/base"}, "its base model /nowhere/base is not here"),
         ({"base_model_name_or_path": "../adapter"}, r"its base model .* is an adapter, too"),
+        ({"base_model_name_or_path": "owner/name", "revision": "v2"}, "its base model owner/name is wanted at revision v2"),
         ({"peft_type": "PROMPT_TUNING"}, "adapters of kind PROMPT_TUNING are not merged"),
         ({"peft_type": "NEW"}, "adapters of kind NEW are not merged"),
         ({"megatron_config": {"a": 1}, "megatron_core": "os"}, "LORA with megatron_config are not merged"),
