@@ -51,6 +51,7 @@ LONGEST = [
     *("models/test_generation.py", "doctor/test_doctor.py", "attribution/test_tables.py", "counting/test_bigrams.py"),
     *("models/test_server.py", "models/test_adapters.py", "models/test_published.py"),
     *("models/test_families.py", "counting/test_ngram_kernels.py", "commands/test_log_json.py", "report/test_browser.py"),
+    *("text/test_token_files.py", "models/test_adapters.py", "models/test_server.py", "models/test_fla.py"),
 ]
 """Files whose tests take 20 seconds and more, by path, the longest first: processes that share the files out end together.
 

@@ -49,13 +49,13 @@ def transformers_facts(request: ModelRequest) -> ModelFacts | None:
     None for a GGUF file, whose header takes seconds, and where only loading can tell. Raises UserError for a config that is no JSON or
     asks for impossible sizes, and where shards of the weights are missing.
     """
-    from recallkit.models.hub import hub_file
+    from recallkit.models.hub import hub_file_if_any
 
     path = Path(request.spec)
     if path.is_file():
         return None
-    config = path / "config.json" if path.exists() else hub_file(request.spec, "config.json")
-    if not config.is_file():
+    config = path / "config.json" if path.exists() else hub_file_if_any(request.spec, "config.json")
+    if config is None or not config.is_file():  # an adapter, or nothing: which, its identity tells
         return None
     try:
         found = json.loads(config.read_bytes())
