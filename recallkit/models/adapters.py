@@ -69,11 +69,11 @@ def read_adapter(folder: Path) -> Adapter:
 
 
 def _found(base: str, folder: Path) -> str:
-    """The base model's directory or hub id. A relative directory may be relative to the adapter's folder."""
-    if Path(base).exists():
-        return base
+    """The base model's directory or hub id. A relative directory is relative to the adapter's folder, or else to the present one."""
     if (folder / base).is_dir():
         return str(folder / base)
+    if Path(base).exists():
+        return base
     if base in OLD_NAMES:
         return f"{OLD_NAMES[base]}/{base}"
     if not may_be_hub_id(base):

@@ -68,7 +68,7 @@ def read_fla(folder: Path, config: Mapping[str, Any]) -> tuple[ArchitectureConfi
         options, keys = _PLANS[kind](config, weights, f"{theirs}.attn", d_model, where)
         weights.take_all(f"{theirs}.attn", f"{ours}.mixer", keys)
         _join(weights, f"{ours}.mixer.", "qkv.weight", "conv1d.weight")
-        layers.append(LayerConfig("gla" if kind == "gla" else "gated_delta", {**options, "eps": eps}))
+        layers.append(LayerConfig(_MIXERS[kind], {**options, "eps": eps}))
         for norm, name in (("attn_norm", "mixer_norm"), ("mlp_norm", "mlp_norm")):
             weights.take(f"{theirs}.{norm}.weight", f"{ours}.{name}.weight", d_model)
         for number, name in enumerate(("gate_proj", "up_proj")):
@@ -93,7 +93,7 @@ def _delta(config: Mapping[str, Any], weights: Weights, prefix: str, d_model: in
         keys |= {"a_proj.weight": ("a_proj.weight", (heads, d_model)), "g_proj.weight": ("g_proj.weight", (widths[2], d_model))}
         keys |= {name: (name, (heads,)) for name in ("A_log", "dt_bias")}
     keys |= {"o_norm.weight": ("norm.weight", (widths[2] // heads,)), "o_proj.weight": ("out_proj.weight", (d_model, widths[2]))}
-    return {**_factors(widths[0], widths[2], d_model), "num_heads": heads, "short_conv": kernel, "gated": gated}, keys
+    return {**_factors(widths[0], widths[2], d_model), "num_heads": heads, "short_conv": kernel}, keys
 
 
 def _gla(config: Mapping[str, Any], weights: Weights, prefix: str, d_model: int, where: Path) -> Plan:
@@ -110,6 +110,7 @@ def _gla(config: Mapping[str, Any], weights: Weights, prefix: str, d_model: int,
     return {**_factors(widths[0], widths[2], d_model), "num_heads": heads, "gate_rank": rank}, keys
 
 
+_MIXERS = {"gated_deltanet": "gated_delta", "delta_net": "delta_net", "gla": "gla"}
 _PLANS: dict[str, Callable[..., Plan]] = {"gated_deltanet": _delta, "delta_net": _delta, "gla": _gla}
 
 

@@ -27,8 +27,9 @@ LENGTHS = [7, 43, 2, 19, 19, 1, 5, 60]
 ANSWERS = [3, 5, 1, 0, 4, 2, 3, 12]
 MOST = 8
 
-JOINING = dict.fromkeys(FAMILIES, "any") | {"rwkv": "none", "minimax": "equal"}
-"""In transformers single steps of rwkv mix up the rows of a batch, and minimax masks nothing after its first layer's cache."""
+JOINING = dict.fromkeys(FAMILIES, "any") | {"rwkv": "none", "minimax": "equal", "qwen4_exp_text": "equal"}
+"""In transformers single steps of rwkv mix up the rows of a batch, and minimax masks nothing after its first layer's cache; what the
+indexed attention of qwen4_exp selects depends on padding."""
 
 SMALL = {"vocab_size": VOCAB_SIZE, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
 SLIDING = {

@@ -142,10 +142,13 @@ def test_the_hub_is_asked_once_where_it_cannot_be_reached(tmp_path):
 
 def test_the_words_of_the_hub(monkeypatch):
     """What the hub answers, as its client raises it."""
-    import httpx2
     from huggingface_hub import errors
+    from huggingface_hub.utils import get_session
 
-    answer = httpx2.Response(403, request=httpx2.Request("GET", "https://example.com"))
+    session = get_session()
+    answer = sys.modules[type(session).__module__.partition(".")[0]].Response(
+        403, request=session.build_request("GET", "https://example.com")
+    )
     for kind, said in (
         (errors.GatedRepoError, "a gated model of the hub; accept its terms on its page, then log in"),
         (errors.RepositoryNotFoundError, "no such model on the hub; check the spelling"),
