@@ -22,7 +22,7 @@ SECONDS_BETWEEN_EVENTS = 10.0
 SECONDS_BETWEEN_LINES = 30.0
 """How often a log tells how far the work is, unless $RECALLKIT_LOG_SECONDS says otherwise."""
 
-_AT_ONCE = 1e-3
+_AT_ONCE = 1e-2
 """What is reported so soon after the beginning was done by an earlier run."""
 
 _which = ""
@@ -51,6 +51,7 @@ def progress(
     pace = _Pace(description + _which, total, unit)
     try:
         with _shown(pace) as show:
+            pace.begin()
             yield show
     except KeyboardInterrupt:
         if kept is not None:
@@ -81,7 +82,12 @@ class _Pace:
 
     def __init__(self, description: str, total: int | None, unit: str) -> None:
         self.description, self.total, self.unit = description, total, unit
-        self.done, self._first, self._begun = 0, 0, time.monotonic()
+        self.done, self._first = 0, 0
+        self.begin()
+
+    def begin(self) -> None:
+        """The work begins now."""
+        self._begun = time.monotonic()
 
     def update(self, done: int) -> None:
         """`done` of `total`."""

@@ -37,6 +37,20 @@ def test_a_log_has_a_line_every_half_minute(clock, capsys):
     ]
 
 
+def test_what_was_there_is_in_no_rate_however_long_it_takes_to_show_anything(monkeypatch, capsys):
+    """Importing what draws, or looking for a terminal, takes a while before the work begins."""
+    monkeypatch.setenv("RECALLKIT_LOG_SECONDS", "0")
+    looked = module.stderr
+    monkeypatch.setattr(module, "stderr", lambda: time.sleep(0.05) or looked())
+    with progress("scoring x", total=100_000) as show:
+        show(50_000)
+        time.sleep(0.1)
+        show(50_001)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("50,000 of 100,000 tokens")
+    assert float(second.split(", ")[-2].removesuffix("/s")) < 11
+
+
 def test_without_a_total_or_anything_done_nothing_is_invented(clock, capsys):
     with progress("counting") as show:
         clock(31)
