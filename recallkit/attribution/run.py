@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.display.progress import one_after_another
-from recallkit.errors import UsageError
 from recallkit.models.spec import list_models
 from recallkit.scoring.run import ScoringOptions, count_inexact, plan_scores, score_path
 from recallkit.storage import artifacts
@@ -54,10 +53,6 @@ def gap(
     from recallkit.attribution.tables import attribute_gap
 
     specs = list_models([reference], list(models))
-    if len(specs) < 2:
-        raise UsageError(
-            "a gap is between two models", where=specs[0].shown, remedy="name the reference, and the models to compare with it"
-        )
     names, keys = [spec.shown for spec in specs], [spec.key for spec in specs]
     out = out or gap_path(slices, specs[0], specs[1:], given, clean=clean)
     question: dict[str, Any] = {"reference": keys[0], "models": keys[1:]}

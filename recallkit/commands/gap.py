@@ -82,9 +82,10 @@ def gap(
             if value is not None:
                 raise UsageError("needs models, and --table has none", where=flag, remedy="give one of them")
         return _published(own.table, None if reference is None else str(reference), own.ar_share, out)
-    if reference is None and models is not None:
-        raise UsageError("a gap is between two models", where="gap", remedy="name the reference, and the models to compare with it")
     compared = opt.models(None if reference is None else [reference, [] if models is None else models], builtin.MODELS)
+    if (reference is None and models is not None) or len(compared) < 2:
+        where = "gap" if reference is None else compared[0].shown
+        raise UsageError("a gap is between two models", where=where, remedy="name the reference, and the models to compare with it")
     options = scoring.ScoringOptions(
         opt.path(counts), device, dtype, opt.amount(batch_tokens), force, trust_remote_code=trust_remote_code, workers=workers
     )
