@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import runpy
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,25 +23,28 @@ from tests.conftest import ROOT
 from tests.models.test_hf import direct, ragged
 
 
+def run_server(arguments: list[str], errors: str) -> None:
+    """`python completions_server.py ARGUMENTS`, what it prints in the file `errors`."""
+    for number in (1, 2):
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), number)
+    sys.argv = ["completions_server.py", *arguments]
+    runpy.run_path(str(ROOT / "tests/models/completions_server.py"), run_name="__main__")
+
+
 @pytest.fixture
-def serve(tiny_model, tmp_path) -> Iterator[Callable[..., str]]:
+def serve(warm, tiny_model, tmp_path) -> Iterator[Callable[..., str]]:
     """Starts a server of the tiny llama with these settings, and gives its spec; what it was asked is in `requests.jsonl`."""
     started = []
 
     def start(**settings: object) -> str:
         (tmp_path / "settings.json").write_text(json.dumps(settings))
         (tmp_path / "port").unlink(missing_ok=True)
-        program = [
-            sys.executable,
-            str(ROOT / "tests/models/completions_server.py"),
-            str(tiny_model("llama")),
-            str(tmp_path / "settings.json"),
-        ]
-        with (tmp_path / "errors.txt").open("w") as errors:
-            started.append(subprocess.Popen(program, stderr=errors, stdout=errors))
+        arguments, errors = [str(tiny_model("llama")), str(tmp_path / "settings.json")], tmp_path / "errors.txt"
+        started.append(warm.Process(target=run_server, args=(arguments, str(errors))))
+        started[-1].start()
         until = time.monotonic() + 120
         while not (tmp_path / "port").exists():
-            assert started[-1].poll() is None, (tmp_path / "errors.txt").read_text()
+            assert started[-1].is_alive(), errors.read_text()
             assert time.monotonic() < until
             time.sleep(0.05)
         return f"openai:http://127.0.0.1:{(tmp_path / 'port').read_text()}/v1#tiny"
@@ -48,7 +52,7 @@ def serve(tiny_model, tmp_path) -> Iterator[Callable[..., str]]:
     yield start
     for process in started:
         process.kill()
-        process.wait()
+        process.join()
 
 
 def request(spec: str) -> ModelRequest:
