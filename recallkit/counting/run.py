@@ -21,7 +21,7 @@ from recallkit.errors import UsageError, UserError
 from recallkit.parallel.engines import work
 from recallkit.storage import artifacts
 from recallkit.storage.timings import Timings
-from recallkit.text.open_text import OpenText, note_skipped
+from recallkit.text.open_text import OpenText, extrapolated, note_skipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -211,6 +211,7 @@ def _count_shard_ranges(
     """Counts every range; with a limit on tokens, the ranges up to the limit, the last of which ends there."""
     limit = job.text.limit_tokens
     before = done = sum(_tokens_there(job.parts, number) for number in range(len(shard_ranges)))
+    read, all_bytes = _bytes_read(job, shard_ranges)
     journal.note_resumed(before, "tokens")
     job = job if options.engine == "local" and options.workers == 1 else job.for_others()
     telling = progress("counting", total=limit)
@@ -218,11 +219,25 @@ def _count_shard_ranges(
         missing, counted = _divide(job.parts, shard_ranges, limit, options.workers)
         while missing:
             for word in work(job, missing, engine=options.engine, workers=options.workers, address=options.address):
-                done += word.num_tokens
-                show(done)
+                done, read = done + word.num_tokens, read + word.num_bytes
+                show(done, extrapolated(done, read, all_bytes))
             missing, counted = _divide(job.parts, shard_ranges, limit, options.workers)
         stage.amounts["tokens"] = done - before
     return counted
+
+
+def _bytes_read(job: CountingJob, shard_ranges: Sequence[range]) -> tuple[int, int | None]:
+    """Bytes on disk of the ranges that are counted already, and of all; 0 and None where a size is unknown, or a limit is given."""
+    if job.text.limit_tokens is not None:
+        return 0, None
+    from recallkit.text.corpus import sizes_of
+
+    sizes = sizes_of(job.shards)
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return 0, None
+    there = (number for number in range(len(shard_ranges)) if CountedShardRange.load(job.parts.path(number)) is not None)
+    return sum(sum(known[shard_ranges[number].start : shard_ranges[number].stop]) for number in there), sum(known)
 
 
 def _divide(

@@ -101,7 +101,7 @@ class Counter:
         yield Done(0)
 
     def _count_into(self, journal: Journal, shard_range: ShardRange) -> Generator[Done, None, CountedShardRange]:
-        """Counts a range of shards and reports twice a second; what an earlier run had counted is not reported again."""
+        """Counts a range of shards and reports twice a second; tokens that an earlier run had counted are not reported again."""
         state = bigrams.counting_state(journal)
         reports = bigrams.count_shard_range(
             self.opened.encoded(state.position if state else Position(shard_range.first), shard_range.stop),
@@ -111,15 +111,17 @@ class Counter:
             chunk_tokens=self.job.chunk_tokens,
             num_threads=self.num_threads,
         )
-        reported, reported_at = state.num_tokens if state else 0, time.monotonic()
+        reported, read, reported_at = state.num_tokens if state else 0, 0, time.monotonic()
         while True:
             try:
                 num_tokens = next(reports)
             except StopIteration as end:
                 counted: CountedShardRange = end.value
-                yield Done(counted.num_tokens - reported, is_whole=False)
+                whole = self.opened.corpus.num_bytes(shard_range.first, shard_range.stop) or 0
+                yield Done(counted.num_tokens - reported, is_whole=False, num_bytes=whole - read)
                 report = self.opened.corpus.report
                 return replace(counted, num_skipped=report.num_skipped, first_skipped=tuple(report.first_skipped))
             if time.monotonic() - reported_at > _SECONDS_BETWEEN_REPORTS:
-                yield Done(num_tokens - reported, is_whole=False)
-                reported, reported_at = num_tokens, time.monotonic()
+                so_far = self.opened.bytes_read(shard_range.first) or 0
+                yield Done(num_tokens - reported, is_whole=False, num_bytes=so_far - read)
+                reported, read, reported_at = num_tokens, so_far, time.monotonic()

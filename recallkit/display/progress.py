@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from recallkit import events
 from recallkit.display.console import abbreviate, stderr
@@ -28,6 +28,13 @@ _AT_ONCE = 1e-2
 _which = ""
 
 
+class Show(Protocol):
+    """Tells how much is done."""
+
+    def __call__(self, done: int, about: int | None = None, /) -> None:
+        """`done` of the total, or of `about` so many where the total is not known."""
+
+
 def one_after_another(items: Sequence[_T]) -> Iterator[_T]:
     """The items; where there are several, progress says meanwhile which of them it is of: `scoring zoo:mamba (2 of 8)`."""
     global _which
@@ -40,9 +47,7 @@ def one_after_another(items: Sequence[_T]) -> Iterator[_T]:
 
 
 @contextlib.contextmanager
-def progress(
-    description: str, *, total: int | None = None, unit: str = "tokens", kept: Callable[[], int] | None = None
-) -> Iterator[Callable[[int], None]]:
+def progress(description: str, *, total: int | None = None, unit: str = "tokens", kept: Callable[[], int] | None = None) -> Iterator[Show]:
     """A block of long work: yields a function to be called with how much is done, of `total` if that is known.
 
     Rate and remaining time are of this run, from its beginning on, so that they are there however long a batch takes. If the work is
@@ -61,7 +66,7 @@ def progress(
 
 
 @contextlib.contextmanager
-def _shown(pace: _Pace) -> Iterator[Callable[[int], None]]:
+def _shown(pace: _Pace) -> Iterator[Show]:
     """A block whose progress is shown."""
     if events.are_on():
         yield _Every(SECONDS_BETWEEN_EVENTS, pace, _emit)
@@ -70,9 +75,9 @@ def _shown(pace: _Pace) -> Iterator[Callable[[int], None]]:
     else:
         with _bar(pace) as bar:
 
-            def show(done: int) -> None:
-                pace.update(done)
-                bar.update(bar.task_ids[0], completed=done)
+            def show(done: int, about: int | None = None, /) -> None:
+                pace.update(done, about)
+                bar.update(bar.task_ids[0], completed=done, total=pace.total)
 
             yield show
 
@@ -82,15 +87,17 @@ class _Pace:
 
     def __init__(self, description: str, total: int | None, unit: str) -> None:
         self.description, self.total, self.unit = description, total, unit
-        self.done, self._first = 0, 0
+        self.done, self._first, self.is_estimate = 0, 0, total is None
         self.begin()
 
     def begin(self) -> None:
         """The work begins now."""
         self._begun = time.monotonic()
 
-    def update(self, done: int) -> None:
-        """`done` of `total`."""
+    def update(self, done: int, about: int | None = None) -> None:
+        """`done` of `total`, or of `about` so many."""
+        if self.is_estimate:
+            self.total = about
         if not self.done and time.monotonic() - self._begun < _AT_ONCE:
             self._first = done
         self.done = done
@@ -104,8 +111,10 @@ class _Pace:
         return rate, None if self.total is None else max(0, self.total - self.done) / rate
 
     def amount(self) -> str:
-        """`12,288 of 100,000 tokens`"""
-        return f"{self.done:,}{'' if self.total is None else f' of {self.total:,}'} {self.unit}"
+        """`12,288 of 100,000 tokens`; `12,288 of about 98k tokens` for an estimate."""
+        if self.total is None:
+            return f"{self.done:,} {self.unit}"
+        return f"{self.done:,} of {f'about {abbreviate(self.total)}' if self.is_estimate else f'{self.total:,}'} {self.unit}"
 
     def line(self) -> str:
         """`scoring zoo:mamba: 12,288 of 100,000 tokens, 1.2k/s, 1 min 13 s left`"""
@@ -123,8 +132,8 @@ class _Every:
         self._seconds, self._pace, self._tell = _seconds_between(seconds), pace, tell
         self._due = time.monotonic() + self._seconds
 
-    def __call__(self, done: int) -> None:
-        self._pace.update(done)
+    def __call__(self, done: int, about: int | None = None, /) -> None:
+        self._pace.update(done, about)
         if time.monotonic() >= self._due:
             self._tell(self._pace)
             self._due = time.monotonic() + self._seconds
@@ -136,6 +145,7 @@ def _emit(pace: _Pace) -> None:
         "task": pace.description,
         "done": pace.done,
         "total": pace.total,
+        "total_is_estimate": pace.is_estimate and pace.total is not None,
         "unit": pace.unit,
         "rate": rate,
         "eta_seconds": left,
@@ -150,7 +160,7 @@ def _bar(pace: _Pace) -> Progress:
 
     class Amount(ProgressColumn):
         def render(self, task: Any) -> Text:
-            of = "" if pace.total is None else f"/{abbreviate(pace.total)}"
+            of = "" if pace.total is None else f"/{'~' * pace.is_estimate}{abbreviate(pace.total)}"
             rate, left = pace.now()
             ends = [f"{abbreviate(rate or 0)}/s"] * (rate is not None) + [f"{duration(round(left or 0))} left"] * (left is not None)
             return Text("  ".join([f"{abbreviate(pace.done)}{of} {pace.unit}", *ends]))

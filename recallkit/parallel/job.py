@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 class Done(NamedTuple):
-    """Tokens processed since the last report, and whether an item is now completely on disk."""
+    """Tokens processed and bytes of files read since the last report, and whether an item is now completely on disk."""
 
     num_tokens: int
     is_whole: bool = True
+    num_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

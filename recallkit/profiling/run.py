@@ -201,7 +201,7 @@ def _count_text(opened: OpenText, labeller: Labeller, sums: ProfileSums, journal
             labels = {document: source_label(source) for document, source in block.sources.items()}
             sums.add(labeller.label(block.ids, block.offsets, block.documents, labels))
             state = block.state
-            show(sums.num_tokens)
+            show(sums.num_tokens, opened.estimated_tokens(sums.num_tokens))
             if time.monotonic() >= due:
                 _commit(journal, asdict(state), sums)
                 due = time.monotonic() + SECONDS_PER_COMMIT

@@ -96,7 +96,8 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
                     journal.part(journal.num_parts), [table], schemas.arrow_schema("sequences"), {}, use_dictionary=False, compression="lz4"
                 )
                 journal.commit(asdict(block.state))
-                show(block.state.num_predictions)
+                done = block.state.num_predictions
+                show(done, opened.estimated_tokens(done))
         if not journal.num_parts:
             raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
         manifest = sequences.write_sequences(path, journal, {**result.stamp(), **options, "names": opened.names()})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import glob
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ class Corpus:
         self.report = StreamReport()
         self._skip_bad = skip_bad
         self._vocabulary = vocabulary
+        self._sizes: dict[int, int | None] = {}
 
     def of_shards(self, shards: Sequence[Shard]) -> Corpus:
         """Other shards, read in the same way."""
@@ -102,6 +104,21 @@ class Corpus:
         """The digest of a shard. Raises UserError if it cannot be read."""
         shard = self.shards[number]
         return _asked(shard, shard.digest)
+
+    def num_bytes(self, first: int, stop: float) -> int | None:
+        """Bytes on disk from shard `first` up to `stop`, which may be within a shard; None where a size is unknown."""
+        total = 0.0
+        for number in range(first, math.ceil(stop)):
+            size = self._size(number)
+            if size is None:
+                return None
+            total += size * min(1.0, stop - number)
+        return round(total)
+
+    def _size(self, number: int) -> int | None:
+        if number not in self._sizes:
+            [self._sizes[number]] = sizes_of([self.shards[number]])
+        return self._sizes[number]
 
     def documents(self, start: Position = _START, stop: int | None = None) -> Iterator[Document]:
         """The documents from `start` on, up to shard `stop`; shards before and from there on are not opened.
@@ -135,7 +152,8 @@ class Corpus:
             report.num_documents += 1
             ids = None if isinstance(text, str) else _document_ids(text, self._vocabulary, shard.place(record))
             text = text if isinstance(text, str) else ""
-            yield Document(text, source or default_source, document_id or f"{name}:{record}", Position(index, record), ids)
+            place = Position(index, record)
+            yield Document(text, source or default_source, document_id or f"{name}:{record}", place, ids, shard.meter.share)
 
 
 def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, where: str) -> np.ndarray:

@@ -14,11 +14,12 @@ import sysconfig
 import tokenize
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.text.fields import FieldFinder
+from recallkit.text.records import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -196,6 +197,7 @@ class DemoShard:
     split: str
     source: str = "demo"
     finder: FieldFinder = FieldFinder()
+    meter: ClassVar[Meter] = Meter()
 
     def __post_init__(self) -> None:
         _check_split(self.split)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UsageError, UserError
 from recallkit.text.fields import FieldError
+from recallkit.text.records import Meter
 from recallkit.text.tables import rows_at_once, rows_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class GivenShard:
     """
 
     name = source = "texts"
+    meter = Meter()
 
     def __init__(self, texts: Texts, finder: FieldFinder) -> None:
         self.finder = finder

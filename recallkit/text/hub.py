@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
+from recallkit.text.records import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ class HubShard:
     """(i, n): the i-th of n groups of neighbouring files, from 0; the whole split if None."""
     config: str | None = None
     """One of the dataset's configurations, if it has several."""
+    meter: ClassVar[Meter] = Meter()
 
     def digest(self) -> str:
         """The digest of id, split, revision and configuration: no content is read, so a change of an unnamed revision goes unnoticed."""

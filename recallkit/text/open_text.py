@@ -50,6 +50,7 @@ class OpenText:
         self.options = options
         self._encoder: Encoder | None = None
         self._unchecked = range(0)
+        self._reached = (0, 0.0)
         self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer, end_token=options.end_token)
         vocabulary = None if options.tokenizer is None else self.tokenizer.vocabulary
         fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad, vocabulary)
@@ -90,9 +91,22 @@ class OpenText:
         from recallkit.text.tokenizers import encode_documents
 
         self._unchecked = range(start.shard, start.shard + 1)
+        self._reached = (start.shard, 0.0)
         for encoded in encode_documents(self.corpus.documents(start, stop), self.tokenizer, choose=self._choose_encoder):
             self._unchecked = range(self._unchecked.start, encoded.positions[-1].shard + 1)
+            self._reached = (encoded.positions[-1].shard, encoded.share)
             yield encoded
+
+    def bytes_read(self, first: int = 0) -> int | None:
+        """Bytes on disk of the shards from `first` on, up to where the latest stream has come; None where a size is unknown."""
+        shard, share = self._reached
+        return self.corpus.num_bytes(first, shard + share)
+
+    def estimated_tokens(self, num_tokens: int) -> int | None:
+        """How many tokens the text has about, if it had `num_tokens` so far; None for a size that is not known, and with a limit."""
+        if self.options.limit_tokens is not None:
+            return None
+        return extrapolated(num_tokens, self.bytes_read(), self.corpus.num_bytes(0, len(self.corpus.shards)))
 
     def _choose_encoder(self, texts: Sequence[str]) -> Encoder:
         """The encoder for this text, chosen once, on the first documents that are read."""
@@ -138,6 +152,11 @@ class OpenText:
             yield
         report = self.corpus.report
         note_skipped(report.num_skipped, report.first_skipped)
+
+
+def extrapolated(num_tokens: int, num_bytes: int | None, all_bytes: int | None) -> int | None:
+    """The tokens of `all_bytes`, if `num_bytes` of them have `num_tokens`; None where that is unknown."""
+    return round(num_tokens * max(1.0, all_bytes / num_bytes)) if num_bytes and all_bytes else None
 
 
 def note_skipped(num_skipped: int, first_skipped: Sequence[str]) -> None:

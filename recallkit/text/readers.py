@@ -9,12 +9,13 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.text.fields import FieldFinder, too_long
+from recallkit.text.records import Meter
 from recallkit.text.remote import AnyPath, RemotePath, digest_of, open_arrow, size_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Shard(Protocol):
     """One input of a stream; its records are numbered from 0.
 
     `name` is what the user sees (a path, a preset with its split), `source` the source of documents that do not name one,
-    `finder` finds text, source and id in its records.
+    `finder` finds text, source and id in its records, `meter` tells how much of a shard of known size is read.
     """
 
     @property
@@ -60,6 +61,9 @@ class Shard(Protocol):
 
     @property
     def finder(self) -> FieldFinder: ...  # noqa: D102
+
+    @property
+    def meter(self) -> Meter: ...  # noqa: D102
 
     def digest(self) -> str:
         """A digest that changes when the content does."""
@@ -90,6 +94,7 @@ class FileShard:
     source: str
     finder: FieldFinder
     compression: str | None = None
+    meter: Meter = field(default_factory=Meter, compare=False, repr=False, kw_only=True)
 
     def digest(self) -> str:
         """A digest of the file's length and samples of its content; elsewhere, of what the server says of it."""
@@ -123,8 +128,10 @@ class FileShard:
         import pyarrow as pa
 
         with open_arrow(self.path) as file, pa.input_stream(file, compression=self.compression) as stream:
+            size = size_of(self.path)
             block = stream.read(BLOCK_BYTES).removeprefix(_BYTE_ORDER_MARK)
             while block:
+                self.meter.share = file.tell() / size if size else 0.0
                 yield block
                 block = stream.read(BLOCK_BYTES)
 

@@ -24,7 +24,8 @@ class Document:
     """One text with its source (the Pile set, the RedPajama subset ...) and its position in the stream.
 
     In place of `text` it may have `ids`, the tokens of a text, integers of any width, without the end token. `position` counts records
-    of the shard, including bad ones that are skipped, so that a stream can be resumed there.
+    of the shard, including bad ones that are skipped, so that a stream can be resumed there. `share` of the shard, by bytes, was read
+    when this document was.
     """
 
     text: str
@@ -32,6 +33,7 @@ class Document:
     id: str
     position: Position
     ids: np.ndarray | None = None
+    share: float = 0.0
 
 
 class Vocabulary(NamedTuple):
@@ -47,13 +49,22 @@ class Vocabulary(NamedTuple):
 class EncodedDocuments:
     """A few megabytes of documents as token ids, in stream order, without end tokens.
 
-    `ids` is flat, uint16 or uint32; document i is `ids[offsets[i]:offsets[i + 1]]`, offsets int64 (num_documents + 1).
+    `ids` is flat, uint16 or uint32; document i is `ids[offsets[i]:offsets[i + 1]]`, offsets int64 (num_documents + 1). `share` is that of
+    the last document.
     """
 
     ids: np.ndarray
     offsets: np.ndarray
     sources: Sequence[str]
     positions: Sequence[Position]
+    share: float = 0.0
+
+
+@dataclass(slots=True)
+class Meter:
+    """The share of a shard, by bytes, that the latest stream in this process has read; 0 while it is not known."""
+
+    share: float = 0.0
 
 
 @dataclass(slots=True)

@@ -91,6 +91,7 @@ class ParquetShard(TableShard):
                     rows_at_once(group.num_rows, group.total_byte_size), row_groups=[index], columns=columns, use_threads=False
                 ):
                     skipped = min(batch.num_rows, max(0, first - start))
+                    self.meter.share = (start + batch.num_rows) / file.metadata.num_rows
                     yield start + skipped, batch.slice(skipped)
                     start += batch.num_rows
 
@@ -104,7 +105,8 @@ class ArrowShard(TableShard):
         with open_arrow(self.path, mapped=True) as file:
             schema, batches = _open_ipc(file)
             columns = self._columns(schema.names)
-            for batch in batches:
+            for batch, share in batches:
+                self.meter.share = share
                 kept = batch.select(columns)
                 if start + batch.num_rows > first:
                     kept.validate(full=True)  # offsets that lie would be followed out of the file
@@ -114,8 +116,8 @@ class ArrowShard(TableShard):
             raise self._empty()
 
 
-def _open_ipc(file: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """The schema of an Arrow file, and its batches one by one."""
+def _open_ipc(file: pa.NativeFile) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, float]]]:
+    """The schema of an Arrow file, and its batches one by one, each with the share of the file that is read then."""
     import pyarrow as pa
 
     magic = b"ARROW1"
@@ -123,9 +125,10 @@ def _open_ipc(file: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]
     file.seek(0)
     if not is_file:
         reader = pa.ipc.open_stream(file)
-        return reader.schema, iter(reader)
+        return reader.schema, ((batch, file.tell() / file.size()) for batch in reader)
     reader = pa.ipc.open_file(file)
-    return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+    num = reader.num_record_batches
+    return reader.schema, ((reader.get_batch(number), (number + 1) / num) for number in range(num))
 
 
 def slices_of(batch: pa.RecordBatch, start: int, first: int = 0) -> Iterator[tuple[int, pa.RecordBatch]]:

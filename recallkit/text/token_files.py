@@ -91,6 +91,7 @@ class TokenFileShard(FileShard):
         is_empty = first == 0 and parts == 1
         for at in range(start, len(ids), _BLOCK_IDS):
             block = ids[at : at + _BLOCK_IDS]
+            self.meter.share = (at + len(block)) * parts / len(whole) - number
             for stop in (np.flatnonzero(block == end) + at).tolist():
                 yield start, {IDS_FIELD: ids[start:stop]}
                 start, is_empty = stop + 1, False

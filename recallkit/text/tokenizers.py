@@ -523,7 +523,8 @@ def encode_documents(
         ids, offsets = encode(texts) if encode is not None and texts else (np.empty(0, dtype), np.zeros(1, np.int64))
         if len(texts) < len(batch):
             ids, offsets = _with_given_ids(batch, ids, offsets, dtype)
-        yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], [d.position for d in batch])
+        positions = [document.position for document in batch]
+        yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], positions, batch[-1].share)
 
 
 def _with_given_ids(batch: list[Document], ids: np.ndarray, offsets: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:

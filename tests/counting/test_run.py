@@ -165,6 +165,17 @@ def test_an_interrupted_count_goes_on_with_other_workers(text, whole, tmp_path, 
     assert (stage["tokens"], stage["resumed"]) == (whole["num_tokens"] - before, True)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_progress_estimates_how_many_tokens_there_are(text, whole, tmp_path, warm_workers, monkeypatch, capsys, workers):
+    monkeypatch.setenv("RECALLKIT_LOG_SECONDS", "0")
+    counting.count(text, tmp_path / "counts.duckdb", options=CountingOptions(workers=workers))
+    told = [(int(a.replace(",", "")), float(b)) for a, b in re.findall(r"counting: ([\d,]+) of about ([\d.]+)k", capsys.readouterr().err)]
+    assert told[-1] == (whole["num_tokens"], pytest.approx(whole["num_tokens"] / 1000, rel=0.01))
+    assert all(total == pytest.approx(whole["num_tokens"] / 1000, rel=0.1) for _, total in told)
+    assert told == sorted(told, key=lambda pair: pair[0])
+    assert len({done for done, _ in told}) >= 6
+
+
 def test_unfinished_shard_ranges_are_not_lost_to_other_options(text, tmp_path, monkeypatch):
     """The journal of a shard range is work, though no shard range is done."""
     monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)

@@ -63,6 +63,30 @@ def test_without_a_total_or_anything_done_nothing_is_invented(clock, capsys):
     ]
 
 
+def test_a_total_that_is_estimated_is_told_as_such_and_may_change(clock, capsys, monkeypatch):
+    with progress("counting") as show:
+        clock(31)
+        show(6200, 12_345)
+        clock(31)
+        show(12_400, 24_800)
+    with progress("counting", total=100) as show:
+        clock(31)
+        show(31, 50)
+    assert capsys.readouterr().err.splitlines() == [
+        "recallkit: counting: 6,200 of about 12.3k tokens, 200/s, 30.7 s left",
+        "recallkit: counting: 12,400 of about 24.8k tokens, 200/s, 1 min 2 s left",
+        "recallkit: counting: 31 of 100 tokens, 1/s, 1 min 9 s left",
+    ]
+    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+    monkeypatch.setattr(module, "stderr", lambda: screen)
+    with progress("counting") as show:
+        clock(10)
+        show(100, 400)
+        time.sleep(0.3)
+    drawn = screen.file.getvalue()
+    assert "100/~400 tokens  10/s  30.0 s left" in drawn
+
+
 def test_one_of_several_says_which(clock, capsys):
     for name in one_after_another(["a", "b"]):
         with progress(f"scoring {name}") as show:

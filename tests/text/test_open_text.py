@@ -1,0 +1,101 @@
+"""How much of a text has been read, and how many tokens it has about."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recallkit.text import readers, tables, token_files, tokenizers
+from recallkit.text.open_text import OpenText, TextOptions
+from recallkit.text.records import Position
+from tests.conftest import made_up_texts, write_jsonl
+
+TEXTS = made_up_texts(120, 60)
+NUM_BYTES = sum(map(len, TEXTS))
+
+
+def csv_file(path: Path, texts: list[str]) -> None:
+    path.write_text("text\n" + "".join(f'"{text}"\n' for text in texts))
+
+
+def arrow_file(path: Path, texts: list[str]) -> None:
+    table = pa.table({"text": texts})
+    with pa.ipc.new_file(path, table.schema) as file:
+        file.write_table(table, max_chunksize=5)
+
+
+def arrow_stream(path: Path, texts: list[str]) -> None:
+    table = pa.table({"text": texts})
+    with pa.ipc.new_stream(path, table.schema) as file:
+        file.write_table(table, max_chunksize=5)
+
+
+def ids_file(path: Path, texts: list[str]) -> None:
+    tokenizer = tokenizers.load_tokenizer("bytes")
+    ids, offsets = tokenizer.encode(texts)
+    documents = [np.r_[ids[start:stop], tokenizer.end_token_id] for start, stop in itertools.pairwise(offsets)]
+    np.save(path, np.concatenate(documents).astype(np.uint16))
+
+
+WRITERS = {
+    "jsonl": write_jsonl,
+    "jsonl.gz": lambda path, texts: path.write_bytes(gzip.compress("".join(json.dumps({"text": t}) + "\n" for t in texts).encode())),
+    "json": lambda path, texts: path.write_text(json.dumps([{"text": text} for text in texts])),
+    "csv": csv_file,
+    "txt": lambda path, texts: path.write_text("\n".join(texts)),
+    "parquet": lambda path, texts: pq.write_table(pa.table({"text": texts}), path, row_group_size=5),
+    "arrow": arrow_file,
+    "stream.arrow": arrow_stream,
+    "npy": ids_file,
+}
+
+
+@pytest.fixture
+def in_small_steps(monkeypatch):
+    """Files are read, and documents encoded, in steps of a small part of the text."""
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(tables, "_MAX_BATCH_ROWS", 5)
+    monkeypatch.setattr(token_files, "_BLOCK_IDS", 512)
+    monkeypatch.setattr(tokenizers, "_BATCH_CHARACTERS", 1024)
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_the_number_of_tokens_is_told_early_and_ever_better(suffix, tmp_path, in_small_steps):
+    for number in range(3):
+        WRITERS[suffix](tmp_path / f"{number}.{suffix}", TEXTS[40 * number : 40 * number + 40])
+    opened = OpenText(TextOptions([str(tmp_path / f"*.{suffix}")], "train", tokenizer="bytes"))
+    done, told = 0, []
+    for encoded in opened.encoded(Position()):
+        done += len(encoded.ids)
+        told.append(opened.estimated_tokens(done))
+    assert told[-1] == pytest.approx(done, rel=0.002)
+    assert done == pytest.approx(NUM_BYTES, rel=0.01)
+    assert len(told) >= 3
+    assert told[len(told) // 2] == pytest.approx(done, rel=0.15)
+    assert opened.bytes_read() == pytest.approx(opened.corpus.num_bytes(0, 3), rel=0.002)
+
+
+def test_a_stream_that_begins_later_counts_what_lies_before(tmp_path, in_small_steps):
+    for number in range(3):
+        write_jsonl(tmp_path / f"{number}.jsonl", TEXTS[40 * number : 40 * number + 40])
+    opened = OpenText(TextOptions([str(tmp_path / "*.jsonl")], "train", tokenizer="bytes"))
+    sizes = [path.stat().st_size for path in sorted(tmp_path.iterdir())]
+    stream = opened.encoded(Position(1, 20))
+    next(stream)
+    assert sizes[0] + sizes[1] / 2 <= opened.bytes_read() <= sizes[0] + sizes[1] * 0.8
+    assert opened.bytes_read(1) == pytest.approx(opened.bytes_read() - sizes[0], abs=1)
+
+
+def test_nothing_is_told_of_text_whose_size_is_not_known_or_that_has_a_limit(tmp_path):
+    given = OpenText(TextOptions(["texts"], "train", tokenizer="bytes", texts=TEXTS))
+    assert [given.estimated_tokens(1000) for _ in given.encoded(Position())] == [None]
+    path = write_jsonl(tmp_path / "a.jsonl", TEXTS)
+    limited = OpenText(TextOptions([str(path)], "train", tokenizer="bytes", limit_tokens=100))
+    assert [limited.estimated_tokens(1000) for _ in limited.encoded(Position())] == [None]
