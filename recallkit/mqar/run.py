@@ -141,11 +141,12 @@ class MqarPlan:
         missing = {model: [pairs for pairs in self.pairs if not self.queries[model, pairs].is_complete()] for model in self.models}
         with report_completed(list(self.queries.values())):
             for model, of_model in one_after_another(list(missing.items())):
-                if of_model:
-                    self.models[model].check_length(self.options.length, self.models[model].model.max_length)
-                for pairs in of_model:
-                    _make(self.models[model], pairs, self.queries[model, pairs], self.options)
-                self.models[model].unload()
+                asked = self.models[model]
+                with asked.in_use():
+                    if of_model:
+                        asked.check_length(self.options.length, asked.model.max_length)
+                    for pairs in of_model:
+                        _make(asked, pairs, self.queries[model, pairs], self.options)
         timings = Timings()
         for (model, pairs), queries in self.queries.items():
             timings.keep(f"{model}, {pairs} pairs", queries.path.with_suffix(".json"), "asking")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from recallkit.text.tokenizers import TextTokenizer
 
 
+_USUAL_DTYPE = "float32"
 _SPARE_ENTRIES = 256
 """Entries that a model's vocabulary may have beyond its tokenizer's: rounding up, and tokens that were never used."""
 
@@ -48,7 +49,7 @@ class EvaluationOptions:
     batch_size: int | None = None
     counts: Path | None = None
     device: str = "auto"
-    dtype: str = "float32"
+    dtype: str = _USUAL_DTYPE
     tokenizer: Any = None
     trust_remote_code: bool = False
     force: bool = False
@@ -98,15 +99,17 @@ class EvaluatedModel:
 
     def __init__(self, model: str | ModelSpec, options: EvaluationOptions) -> None:
         model = one_model(model)
-        if model.is_live:
-            raise UserError("a live model is scored by `score` and `gap` alone", where=model.shown, remedy="save it and give its path")
         for name in ("context", "stride"):
             if name not in self.takes and getattr(model, name) is not None:
                 raise UserError(f"{name} is no option of a model here", where=model.shown, remedy="leave it out")
         own = {name: value for name in self.takes if (value := getattr(model, name)) is not None}
+        if model.is_live and options.dtype == _USUAL_DTYPE:
+            own.setdefault("dtype", "auto")  # the precision that it has
         options = replace(options, **own)
         self.spec, self.shown, self.key = model.location, model.shown, model.key
-        self.remedy = REPLACE if model.name is None else f"give this model another name, or {REPLACE}"
+        self._module = model.path if model.is_live else None
+        replaced = "evaluate it again with force=True" if model.is_live else REPLACE
+        self.remedy = f"give this model another name, or {replaced}" if model.is_live or model.name else replaced
         self.options = replace(options, tokenizer=tokenizer_name(options.tokenizer))
 
     @property
@@ -125,7 +128,7 @@ class EvaluatedModel:
         context = {} if options.context is None else {"context": options.context}
         if self._is_control:
             return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}
-        request = ModelRequest(self.spec, 0, dtype=self._dtype, trust_remote_code=options.trust_remote_code)
+        request = ModelRequest(self.spec, 0, dtype=self._dtype, trust_remote_code=options.trust_remote_code, module=self._module)
         tokenizer = identify_tokenizer(self.spec, options.tokenizer)
         ends = Path(self.spec) / "generation_config.json"  # the ids at which it stops
         known = {"tokenizer": tokenizer, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}
@@ -135,7 +138,7 @@ class EvaluatedModel:
     @cached_property
     def _dtype(self) -> str:
         """The precision, `auto` resolved."""
-        return find_precision(ModelRequest(self.spec, 0, device=self.options.device, dtype=self.options.dtype))
+        return find_precision(ModelRequest(self.spec, 0, device=self.options.device, dtype=self.options.dtype, module=self._module))
 
     @cached_property
     def facts(self) -> ModelFacts:
@@ -190,6 +193,7 @@ class EvaluatedModel:
             dtype="float32" if self._is_control else self._dtype,
             trust_remote_code=options.trust_remote_code,
             shown=self.shown,
+            module=self._module,
         )
 
     @cached_property
@@ -213,9 +217,16 @@ class EvaluatedModel:
             problem = f"no tokenizer beside it, and its vocabulary of {vocab_size:,} entries is not that of {self.tokenizer.name}"
             raise UserError(problem, where=self.spec, remedy="name its own with --model-tokenizer")
 
-    def unload(self) -> None:
-        """Frees its memory for the next model."""
-        self.__dict__.pop("model", None)
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """A block in which it is loaded when it is needed; at its end its memory is free for the next, and a live model as it was."""
+        from recallkit.models.live import evaluating
+
+        with evaluating(self._module):
+            try:
+                yield
+            finally:
+                self.__dict__.pop("model", None)
 
     def as_lm_eval_model(self, parts: Parts, show: Callable[[int], None]) -> LM:
         """The model as lm-eval sees it; `parts` stores its answers."""

@@ -94,10 +94,10 @@ class RecallPlan:
 
         with report_completed(list(self.documents.values())):
             for model, evaluated in one_after_another(list(self.models.items())):
-                for task, rows in self.rows.items():
-                    if not self.documents[model, task].is_complete():
-                        _evaluate(evaluated, task, rows, self.documents[model, task], self.out / "lm-eval", self.options)
-                evaluated.unload()
+                with evaluated.in_use():
+                    for task, rows in self.rows.items():
+                        if not self.documents[model, task].is_complete():
+                            _evaluate(evaluated, task, rows, self.documents[model, task], self.out / "lm-eval", self.options)
         timings = Timings()
         for (model, task), documents in self.documents.items():
             timings.keep(f"{model}, {task}", documents.path.with_suffix(".json"), "evaluating")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.progress import progress
+from recallkit.display.progress import one_after_another, progress
 from recallkit.errors import UsageError, UserError
 from recallkit.models.spec import list_models
 from recallkit.recall.evaluated import (
@@ -68,11 +68,11 @@ class StockPlan:
         import polars as pl
 
         with report_completed(list(self.metrics.values())):
-            for model, evaluated in self.models.items():
-                for task in self.tasks:
-                    if not self.metrics[model, task].is_complete():
-                        self._evaluate(model, task, self.metrics[model, task])
-                evaluated.unload()
+            for model, evaluated in one_after_another(list(self.models.items())):
+                with evaluated.in_use():
+                    for task in self.tasks:
+                        if not self.metrics[model, task].is_complete():
+                            self._evaluate(model, task, self.metrics[model, task])
         frames = [pl.read_parquet(result.path, glob=False).with_columns(model=pl.lit(model)) for (model, _), result in self.metrics.items()]
         return pl.concat(frames)
 

@@ -172,12 +172,42 @@ def test_a_tokenizer_may_be_an_object(form, tiny_model, slices, tmp_path, home):
     assert manifest["num_inexact"] > 0
 
 
+def test_a_live_model_is_evaluated_as_its_files_are(tiny_model, home, tmp_path):
+    path = tiny_model("llama")
+    model = AutoModelForCausalLM.from_pretrained(path).train()
+    tokenizer = byte_level()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    models = [
+        recallkit.ModelSpec(model, "live", tokenizer=tokenizer),
+        recallkit.ModelSpec(path, "files", tokenizer=tmp_path / "tokenizer.json"),
+    ]
+    asked = recallkit.eval_mqar(models, length=32, pairs=[2, 4], samples=6, out=tmp_path / "mqar").mqar
+    live, files = (asked.filter(pl.col("model") == name).select("pairs", "accuracy", "ar_nll", "filler_nll") for name in ("live", "files"))
+    assert live.equals(files)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "key: some value. The key is", "value": "some"}\n')
+    recalled = recallkit.eval_recall(models, data=rows, out=tmp_path / "evals", context=64)
+    assert recalled.recall["model"].to_list() == ["live", "files"]
+    assert len(recalled.recall["answer_nll"].unique()) == 1
+    assert all(part.training for part in model.modules()), "left as it was"
+    with torch.no_grad():
+        model.lm_head.weight[7, 0] += 1
+    with pytest.raises(UserError, match="give this model another name, or evaluate it again with force=True"):
+        recallkit.eval_mqar(models, length=32, pairs=[2, 4], samples=6, out=tmp_path / "mqar")
+
+
+def test_a_live_module_is_evaluated(module, home, tmp_path):
+    tables = recallkit.eval_mqar({"averages": module}, length=32, pairs=[4], samples=6, out=tmp_path / "mqar")
+    assert tables.mqar["model"].to_list() == ["averages"]
+    module.embedding = nn.Embedding(100, 8)
+    with pytest.raises(UserError, match="live:short: raised IndexError: index out of range in self"):
+        recallkit.eval_mqar({"short": module}, length=32, pairs=[4], samples=6, out=tmp_path / "mqar")
+
+
 def test_what_needs_another_process_is_refused(module, slices):
     for options in ({"workers": 2}, {"engine": "ray"}):
         with pytest.raises(UserError, match="Averages: a live model is scored in this process alone; leave out workers and engine"):
             recallkit.score(module, slices=slices, **options)
-    with pytest.raises(UserError, match="a live model is scored by `score` and `gap` alone"):
-        recallkit.eval_mqar(module)
     with pytest.raises(UserError, match="an object of object is no model"):
         recallkit.score([object()], slices=slices)
 
