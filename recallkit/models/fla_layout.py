@@ -1,6 +1,6 @@
 """Checkpoints that flash-linear-attention saves and our mixers compute, read into the shape of `recallkit.models.language_model`.
 
-DeltaNet, Gated DeltaNet and GLA, as fla-hub and flame have them: config.json with `model_type`, and safetensors. They need neither
+DeltaNet, Gated DeltaNet, KDA and GLA, as fla-hub and flame have them: config.json with `model_type`, and safetensors. They need neither
 a GPU nor fla. Every other `model_type` of fla, and these with options that our mixers lack, are run by fla itself (`fla_models`).
 """
 
@@ -23,6 +23,7 @@ _OF_DELTA = {**_OF_EACH, "use_short_conv": True, "allow_neg_eigval": False}
 _EXPECTED: dict[str, dict[str, Any]] = {
     "gated_deltanet": {**_OF_DELTA, "use_gate": True, "output_gate_activation": "swish", "num_v_heads": None},
     "delta_net": {**_OF_DELTA, "use_gate": False, "use_beta": True, "use_output_norm": True, "qk_norm": "l2", "qk_activation": "silu"},
+    "kda": {**_OF_DELTA, "num_v_heads": None, "conv_bias": False, "safe_gate": False, "lower_bound": None},
     "gla": {
         **_OF_EACH,
         "feature_map": None,
@@ -110,8 +111,19 @@ def _gla(config: Mapping[str, Any], weights: Weights, prefix: str, d_model: int,
     return {**_factors(widths[0], widths[2], d_model), "num_heads": heads, "gate_rank": rank}, keys
 
 
-_MIXERS = {"gated_deltanet": "gated_delta", "delta_net": "delta_net", "gla": "gla"}
-_PLANS: dict[str, Callable[..., Plan]] = {"gated_deltanet": _delta, "delta_net": _delta, "gla": _gla}
+def _kda(config: Mapping[str, Any], weights: Weights, prefix: str, d_model: int, where: Path) -> Plan:
+    options, keys = _delta(config, weights, prefix, d_model, where)
+    heads = positive(config, "num_heads", where)
+    key_width, value_width = (weights.shape(f"{prefix}.{name}_proj.weight")[0] for name in "kv")
+    rank = value_width // heads
+    for theirs, ours, width in (("f_proj", "decay", key_width), ("g_proj", "gate", value_width)):
+        keys |= {f"{theirs}.0.weight": (f"{ours}_in.weight", (rank, d_model)), f"{theirs}.1.weight": (f"{ours}_out.weight", (width, rank))}
+    keys |= {"g_proj.1.bias": ("gate_out.bias", (value_width,)), "A_log": ("A_log", (heads,)), "dt_bias": ("dt_bias", (key_width,))}
+    return {**options, "gate_bias": True}, keys
+
+
+_MIXERS = {"gated_deltanet": "gated_delta", "delta_net": "delta_net", "kda": "kda", "gla": "gla"}
+_PLANS: dict[str, Callable[..., Plan]] = {"gated_deltanet": _delta, "delta_net": _delta, "kda": _kda, "gla": _gla}
 
 
 def _factors(keys: int, values: int, d_model: int) -> dict[str, float]:

@@ -35,6 +35,7 @@ OURS = {
     "gated_deltanet": {"head_dim": 16, "expand_v": 2.5},
     "gated_deltanet, tied": {"head_dim": 16, "tie_word_embeddings": True, "num_v_heads": 2, "output_gate_activation": "silu"},
     "delta_net": {"expand_k": 0.5, "expand_v": 1.5},
+    "kda": {"head_dim": 16, "expand_v": 2.0},
     "gla": {"expand_k": 0.75},
 }
 THEIRS = {
@@ -211,6 +212,8 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(tmp_path):
     [
         ({"model_type": "gla"}, True),
         ({"model_type": "gla", "use_short_conv": True}, False),
+        ({"model_type": "kda", "num_heads": 4, "num_v_heads": 4}, True),
+        ({"model_type": "kda", "safe_gate": True, "lower_bound": -5.0}, False),
         ({"model_type": "gla", "num_heads": 4, "num_kv_heads": 2}, False),
         ({"model_type": "delta_net", "use_gate": True}, False),
         ({"model_type": "gated_deltanet", "attn": {"layers": [1]}}, False),

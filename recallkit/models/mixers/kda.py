@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -25,17 +25,21 @@ class KDA(DeltaNet):
         S_i = (I - b_i k_i^T k_i) diag(a_i) S_i-1 + b_i k_i^T v_i,   a = exp(-exp(A_log) softplus(W_2 W_1 u + dt_bias)),  A_log of a head
         y = (sigmoid(W_4 W_3 u) * norm(o)) W_o
 
-    W_1 and W_3 project to as many numbers as a head has values, as in the authors' code.
+    W_1 and W_3 project to as many numbers as a head has values, as in the authors' code; with `gate_bias` W_4 has a bias, as in fla's.
     """
 
     chunk = 32
+
+    def __init__(self, d_model: int, *, gate_bias: bool = False, **options: Any) -> None:
+        self._gate_bias = gate_bias
+        super().__init__(d_model, **options)
 
     def _make_gates(self) -> None:
         keys, values = self.num_heads * self.key_dim, self.num_heads * self.value_dim
         self.decay_in = nn.Linear(self.d_model, self.value_dim, bias=False)
         self.decay_out = nn.Linear(self.value_dim, keys, bias=False)
         self.gate_in = nn.Linear(self.d_model, self.value_dim, bias=False)
-        self.gate_out = nn.Linear(self.value_dim, values, bias=False)
+        self.gate_out = nn.Linear(self.value_dim, values, bias=self._gate_bias)
         self.A_log = nn.Parameter(torch.empty(self.num_heads).uniform_(*A_RANGE).log())
         self.dt_bias = nn.Parameter(initial_dt_bias(keys))
 
