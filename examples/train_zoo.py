@@ -104,7 +104,7 @@ MEASURED_EVERY_TOKENS = 200_000
 def new_model(name: str, seed: int) -> LanguageModel:
     """A model at its mixers' own initialisation; small embeddings, since the head is tied to them, and MLPs that begin at zero."""
     torch.manual_seed(seed)
-    model = LanguageModel(zoo.architecture(name, zoo.TRAINING_SIZE))
+    model = LanguageModel(zoo.architecture(name, zoo.SHIPPED_SIZE))
     nn.init.normal_(model.embedding.weight, std=EMBEDDING_STD)
     for block in model.blocks:
         nn.init.zeros_(block.mlp.down.weight)
@@ -459,7 +459,7 @@ def export(args: argparse.Namespace) -> None:
         folder = args.to / name
         folder.mkdir(parents=True, exist_ok=True)
         save_file(weights, folder / zoo.WEIGHTS)
-        (folder / zoo.CONFIG).write_text(zoo.config_json(zoo.architecture(name, zoo.TRAINING_SIZE)))
+        (folder / zoo.CONFIG).write_text(zoo.config_json(zoo.architecture(name, zoo.SHIPPED_SIZE)))
         (folder / zoo.CARD).write_text(json.dumps(card(args.runs, name, manifest), indent=2) + "\n")
 
 

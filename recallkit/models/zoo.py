@@ -47,18 +47,15 @@ class Size:
 
 
 SIZES: dict[str, Size] = {
-    "2m": Size(192, 4, 32, 1, 2_000_000, 4096),
     "1.6m": Size(192, 4, 32, 1, 1_600_000, 4096),
     "360m": Size(1024, 16, 64, 6, 302_000_000, 50_257),
     "1.3b": Size(2048, 32, 64, 6, 1_208_000_000, 50_257),
 }
-"""The first is that of the shipped models, the second that of the models which `examples/train_zoo.py` trains to take their place.
+"""The first is that of the shipped models, of which ten take less than 50 MB in float16.
 
 The others are of Based's table 1 (arXiv 2402.18668), without trained models.
 """
-SHIPPED_SIZE = "2m"
-TRAINING_SIZE = "1.6m"
-"""Ten models of it take less than 50 MB in float16."""
+SHIPPED_SIZE = "1.6m"
 WIDTH, VOCAB_SIZE, MATCHED_PARAMETERS = SIZES[SHIPPED_SIZE].width, SIZES[SHIPPED_SIZE].vocab_size, SIZES[SHIPPED_SIZE].parameters
 
 
@@ -95,7 +92,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "delta": Architecture("Gated DeltaNet: the state of a key is overwritten, not added to", (_DELTA,) * 4),
     "hybrid": Architecture("three layers of mamba and one of attention", (_MAMBA, _MAMBA, _ATTENTION, _MAMBA)),
 }
-"""The reference first. The last two are not shipped yet."""
+"""The reference first."""
 
 
 def architecture(name: str, size: str = SHIPPED_SIZE, context: int = CONTEXT) -> ArchitectureConfig:

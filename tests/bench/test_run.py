@@ -32,8 +32,8 @@ def row(benchmark: str, who: str, seconds: float, *, problem: str | None = None,
 ROWS = [
     *(row("scan", who, seconds * n, b=2, n=n) for n in (64, 128) for who, seconds in (("recallkit (torch)", 2e-3), ("peer", 4e-3))),
     row("scan", "absent", math.nan, problem="not installed", b=2, n=128),
-    Row("prefill", {"b": 1, "n": 64}, "based 2m", 1.0, 1.0, 1.0, rate=12.345, unit="tokens/ms"),
-    Row("generation", {"b": 4, "new": 8}, "based 2m", 1.0, 1.0, 1.0, rate=0.5, unit="tokens/ms"),
+    Row("prefill", {"b": 1, "n": 64}, "based 1.6m", 1.0, 1.0, 1.0, rate=12.345, unit="tokens/ms"),
+    Row("generation", {"b": 4, "new": 8}, "based 1.6m", 1.0, 1.0, 1.0, rate=0.5, unit="tokens/ms"),
 ]
 MACHINE = {"device": "cpu", "name": "a machine", "dtype": "float32", "torch": "2", "triton": None}
 
@@ -45,7 +45,7 @@ def test_the_command_prints_and_writes_what_it_measured(run, tmp_path):
     assert printed == json.loads((tmp_path / "out/bench.json").read_text())
     found = [(entry["benchmark"], entry["implementation"]) for entry in printed["rows"]]
     short = [("short_conv", "recallkit (torch)"), ("short_conv", "conv1d")]
-    assert found == [*short, ("scoring", "attention 2m"), ("prefill", "attention 2m"), ("generation", "attention 2m")]
+    assert found == [*short, ("scoring", "attention 1.6m"), ("prefill", "attention 1.6m"), ("generation", "attention 1.6m")]
     assert all(0 < entry["seconds"] < 60 and entry["problem"] is None for entry in printed["rows"])
     table = pl.read_parquet(tmp_path / "out/bench.parquet", glob=False)
     assert table["seconds"].to_list() == [entry["seconds"] for entry in printed["rows"]]
@@ -89,8 +89,8 @@ def test_a_model_that_does_not_fit_is_a_row(monkeypatch):
 
     monkeypatch.setattr(models, "build", full)
     first, other = measure_models(["based", "mamba"], Workload(), CPU, torch.float32)
-    assert (first.implementation, first.problem, other.implementation) == ("based 2m", "out of memory", "mamba 2m")
-    assert shown.model_lines([first]) == [("based 2m", "out of memory", "", "")]
+    assert (first.implementation, first.problem, other.implementation) == ("based 1.6m", "out of memory", "mamba 1.6m")
+    assert shown.model_lines([first]) == [("based 1.6m", "out of memory", "", "")]
 
 
 def test_names_are_operations_and_architectures_in_the_order_of_their_tables():
@@ -105,7 +105,7 @@ def test_names_are_operations_and_architectures_in_the_order_of_their_tables():
 def test_defaults_suit_the_device_and_what_is_given_replaces_them():
     gpu = chosen_options(GPU)
     assert (gpu.work.size, gpu.work.prompt, gpu.repeats, gpu.quick) == ("360m", 4096, 9, False)
-    assert chosen_options(CPU).work.size == "2m"
+    assert chosen_options(CPU).work.size == "1.6m"
     mine = chosen_options(CPU, ["based"], repeats=2, size="360m", prompt=None, batch=3, new=None)
     assert (mine.repeats, mine.work.size, mine.work.batch, mine.work.prompt) == (2, "360m", 3, Workload().prompt)
     assert (mine.operations, mine.models) == ((), ("based",))
@@ -166,7 +166,7 @@ def test_tables_name_a_size_once_and_show_what_is_missing():
         ("· peer", "256 ms", "2 GB/s", "25 %", "0.13"),
     ]
     assert lines[-1] == ("· absent", "not installed", "", "", "")
-    assert shown.model_lines(ROWS) == [("based 2m", "", "12.3", "0.5")]
+    assert shown.model_lines(ROWS) == [("based 1.6m", "", "12.3", "0.5")]
     assert shown.model_sizes(ROWS) == "prefill: b=1 n=64; generation: b=4 new=8"
 
 

@@ -100,7 +100,7 @@ def test_mixers_begin_at_their_own_initialisation(train_zoo):
     for name in train_zoo.NAMES:
         made = train_zoo.new_model(name, 3).state_dict()
         torch.manual_seed(3)
-        plain = LanguageModel(zoo.architecture(name, zoo.TRAINING_SIZE)).state_dict()
+        plain = LanguageModel(zoo.architecture(name, zoo.SHIPPED_SIZE)).state_dict()
         differ = {key for key, value in plain.items() if not torch.equal(value, made[key])}
         assert differ == {"embedding.weight", *(f"blocks.{i}.mlp.down.weight" for i in range(4))}, name
         assert made["embedding.weight"].std() == pytest.approx(0.02, rel=0.01)
