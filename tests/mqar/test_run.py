@@ -286,7 +286,7 @@ def test_attention_recalls_more_than_hyena(home, tmp_path, monkeypatch, capsys):
 
 
 def test_low_figures_are_the_models_own(home):
-    """The same pairs twice: attention completes them in the same order, less when shuffled, and hardly among filler (docs/mqar.md)."""
+    """The same pairs twice: attention completes them in any order, and among filler far fewer (docs/mqar.md)."""
     asked = MqarModel("zoo:attention", MqarOptions(length=256))
     task, vocabulary, rng = MqarOptions(length=256).task(16), asked.vocabulary, np.random.default_rng(0)
     made = make_sequences(task, vocabulary, range(50))
@@ -301,7 +301,7 @@ def test_low_figures_are_the_models_own(home):
     order = rng.permuted(np.tile(np.arange(16), (50, 1)), axis=1)
     in_order, shuffled = completed(pairs), completed(np.take_along_axis(pairs, order[:, :, None], axis=1))
     among_filler = ask(asked.model, vocabulary, task, made, 4096).right.mean()
-    assert in_order > 0.4 > 0.25 > shuffled > 0.12 > among_filler > 0.04
+    assert min(in_order, shuffled) > 0.75 > 0.5 > among_filler > 0.25
 
 
 def test_many_numbers_of_pairs_fit_a_terminal_and_one_table_of_a_paper(home, tmp_path, monkeypatch, capsys):
