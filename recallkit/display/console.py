@@ -140,8 +140,9 @@ def print_table(table: Table) -> None:
 
     rows = [[_cut(cell) for cell in row] for row in table.rows]
     headers = ["\n".join(map(printable, header.split("\n"))) for header in table.headers]
-    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, (header, width) in enumerate(zip(headers, _widths(headers, rows, stdout().width), strict=True)):
+    between, widths = _layout(headers, rows, stdout().width)
+    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, between - 2))
+    for index, (header, width) in enumerate(zip(headers, widths, strict=True)):
         shown.add_column(Text(header), justify="left" if index == 0 else "right", overflow="fold", width=width)
     for cells, row in zip(table.rows, rows, strict=True):
         shown.add_row(*(Text(text, style="strike" if isinstance(cell, Struck) else "") for cell, text in zip(cells, row, strict=True)))
@@ -171,31 +172,32 @@ def print_tables(tables: Iterable[Table]) -> None:
         follows_caption = table.caption is not None  # a table without one ends with a blank line
 
 
-_BETWEEN = 3
-"""Terminal columns between two columns of a table; there is one more at either end."""
+_BETWEEN = (3, 2)
+"""Terminal columns between two columns of a table, and fewer where it would not fit; there is one more at either end."""
 _FIGURES = 20
 """Figures, and names as short as these, are never folded if the terminal has 80 columns."""
 _LEAST = ((12, 9), (6, 5), (6, 1))
 """Characters that a column of names keeps, and of a word of a header; each pair is tried if the one before does not fit."""
 
 
-def _widths(headers: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> list[int]:
-    """The width of every column: what it needs, less what names and headers must yield to fit `available`.
+def _layout(headers: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> tuple[int, list[int]]:
+    """What is between columns, and the width of every column: what it needs, less what names and headers must yield to fit `available`.
 
-    The widest column is narrowed first, and words of headers are cut last. If even that is not enough, all columns are narrowed,
-    and figures are folded too.
+    Columns are moved together first. Then the widest column is narrowed first, and words of headers are cut last. If even that is not
+    enough, all columns are narrowed, and figures are folded too.
     """
     from rich.cells import cell_len
 
     bodies = [max((cell_len(row[place]) for row in rows), default=0) for place in range(len(headers))]
     widths = [max(body, *map(cell_len, header.split("\n"))) for header, body in zip(headers, bodies, strict=True)]
+    between = next((each for each in _BETWEEN if sum(widths) + each * (len(widths) - 1) + 2 <= available), _BETWEEN[-1])
     words = [max(map(cell_len, header.split()), default=1) for header in headers]
     figures = [min(body, _FIGURES) for body in bodies[1:]]
     kept = [[name, *(max(body, min(word, most)) for body, word in zip(figures, words[1:], strict=True))] for name, most in _LEAST]
     for least in (*kept, [1] * len(widths)):
-        while sum(widths) + _BETWEEN * (len(widths) - 1) + 2 > available:
+        while sum(widths) + between * (len(widths) - 1) + 2 > available:
             widest = max(range(len(widths)), key=lambda place: (widths[place] > least[place], widths[place]))
             if widths[widest] <= least[widest]:
                 break
             widths[widest] -= 1
-    return widths
+    return between, widths
