@@ -239,7 +239,11 @@ def test_what_is_shipped_is_what_its_card_and_its_architecture_say():
         assert {value.dtype for value in weights.values()} == {torch.float16}
         cards[name] = json.loads((folder / zoo.CARD).read_text())
         ids = cards[name]["steps"] * cards[name]["batch_tokens"]
-        assert cards[name]["curve"][-1]["tokens"] == cards[name]["tokens"] == pytest.approx(ids * (1 - cards[name]["list_rows_share"]), rel=1e-4)
+        assert (
+            cards[name]["curve"][-1]["tokens"]
+            == cards[name]["tokens"]
+            == pytest.approx(ids * (1 - cards[name]["list_rows_share"]), rel=1e-4)
+        )
     assert sum(path.stat().st_size for folder in zoo.shipped().values() for path in folder.iterdir()) < 50e6
     assert len({(card["tokens"], json.dumps(card["text"])) for card in cards.values()}) == 1, "not all saw the same tokens"
 
