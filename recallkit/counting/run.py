@@ -211,7 +211,7 @@ def _count_shard_ranges(
     """Counts every range; with a limit on tokens, the ranges up to the limit, the last of which ends there."""
     limit = job.text.limit_tokens
     before = done = sum(_tokens_there(job.parts, number) for number in range(len(shard_ranges)))
-    read, all_bytes = _bytes_read(job, shard_ranges)
+    read, all_bytes = (0, None) if limit is not None else _bytes_read(job, shard_ranges)
     journal.note_resumed(before, "tokens")
     job = job if options.engine == "local" and options.workers == 1 else job.for_others()
     telling = progress("counting", total=limit)
@@ -227,9 +227,7 @@ def _count_shard_ranges(
 
 
 def _bytes_read(job: CountingJob, shard_ranges: Sequence[range]) -> tuple[int, int | None]:
-    """Bytes on disk of the ranges that are counted already, and of all; 0 and None where a size is unknown, or a limit is given."""
-    if job.text.limit_tokens is not None:
-        return 0, None
+    """Bytes on disk of the ranges that are counted already, and of all; 0 and None where a size is unknown."""
     from recallkit.text.corpus import sizes_of
 
     sizes = sizes_of(job.shards)
