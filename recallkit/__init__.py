@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from recallkit.commands.count import bigrams, count, zoo_counts
     from recallkit.commands.eval_recall import eval_recall, eval_stock
     from recallkit.commands.gap import gap, gap_of_table, read_comparison
+    from recallkit.commands.intervene import intervene
     from recallkit.commands.mqar import eval_mqar
     from recallkit.commands.profile import profile
     from recallkit.commands.report import figures, write_report
     from recallkit.commands.score import check_scores, score
     from recallkit.commands.slice import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
     from recallkit.commands.tokens import token_texts, tokens
+    from recallkit.intervening.tables import InterveneTables
     from recallkit.models.spec import ModelSpec
     from recallkit.mqar.tables import MqarTables
     from recallkit.profiling.tables import ProfileTables
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison",
     "GapTables",
+    "InterveneTables",
     "ModelSpec",
     "MqarTables",
     "ProfileTables",
@@ -62,6 +65,7 @@ __all__ = [
     "figures",
     "gap",
     "gap_of_table",
+    "intervene",
     "profile",
     "read_comparison",
     "score",
@@ -79,12 +83,14 @@ _PLACES = {
     "recallkit.commands.count": ("bigrams", "count", "zoo_counts"),
     "recallkit.commands.eval_recall": ("eval_recall", "eval_stock"),
     "recallkit.commands.gap": ("gap", "gap_of_table", "read_comparison"),
+    "recallkit.commands.intervene": ("intervene",),
     "recallkit.commands.mqar": ("eval_mqar",),
     "recallkit.commands.profile": ("profile",),
     "recallkit.commands.report": ("figures", "write_report"),
     "recallkit.commands.score": ("check_scores", "score"),
     "recallkit.commands.slice": ("slice",),
     "recallkit.commands.tokens": ("token_texts", "tokens"),
+    "recallkit.intervening.tables": ("InterveneTables",),
     "recallkit.models.spec": ("ModelSpec",),
     "recallkit.mqar.tables": ("MqarTables",),
     "recallkit.profiling.tables": ("ProfileTables",),

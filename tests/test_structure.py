@@ -38,6 +38,7 @@ models
 slicing
 scoring
 attribution
+intervening
 profiling
 builtin
 recall

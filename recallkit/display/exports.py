@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """A result as people see it: a dataclass of its frames, the tables that are printed, its pictures."""
+    """A result as people see it: a dataclass of its frames, the tables that are printed, its pictures, what they say in a sentence."""
 
     tables: Any
     shown: Mapping[str, Table]
     figures: Sequence[Figure]
+    answer: str = ""
 
 
 FORMATS = ("csv", "json", "md", "tex")

@@ -201,7 +201,8 @@ def section_of(kind: str, folder: Path) -> tuple[Section, list[Figure]]:
     """The section of a result of this kind: the tables that are printed of it, and its pictures."""
     look = resolve({name: of.look for name, of in KINDS.items()}, kind, "kind of result")(folder)
     shown = [markup.shown_table(table) for table in look.shown.values()]
-    return Section(kind, KINDS[kind].title, "\n".join([*shown, pictures(look.figures)])), list(look.figures)
+    answer = [tag("p", text(look.answer), class_="answer")] if look.answer else []
+    return Section(kind, KINDS[kind].title, "\n".join([*answer, *shown, pictures(look.figures)])), list(look.figures)
 
 
 OTHERS = {kind: partial(section_of, kind) for kind in KINDS if kind != "gap"}

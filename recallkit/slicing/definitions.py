@@ -75,6 +75,11 @@ STANDARD = (
 
 _MORE = (
     _define(
+        "repeated_frequent",
+        "repeated AND train_count > {most}",
+        "Tokens that complete a bigram which is in the context already and was seen more than --max-count times in training.",
+    ),
+    _define(
         "first_rare",
         "NOT repeated AND train_count <= {most}",
         "Tokens that complete a bigram which is not in the context yet, and as rare in training as those of AR hits.",
@@ -117,13 +122,13 @@ _LIST_OF_VALUES = re.compile(
 )
 
 
-def parse_slices(given: Sequence[str]) -> tuple[Slice, ...]:
-    """The slices that a user requests, as `repeated`, `copy:k4` or `name=EXPRESSION`, without those of every comparison.
+def parse_slices(given: Sequence[str], *, without: Sequence[Slice] = STANDARD) -> tuple[Slice, ...]:
+    """The slices that a user requests, as `repeated`, `copy:k4` or `name=EXPRESSION`, `without` those of every comparison.
 
     Raises UserError for an unknown slice, one that is not an expression over the columns, and two of the same name.
     """
     asked = dict.fromkeys(parse_slice(text) for text in given)
-    added = {slice_.given: slice_ for slice_ in asked if slice_ not in STANDARD}
+    added = {slice_.given: slice_ for slice_ in asked if slice_ not in without}
     names = [slice_.name for slice_ in added.values()]
     for name in names:
         if names.count(name) > 1:

@@ -65,10 +65,12 @@ def slice_text(
         )
     if not quiet:
         note_threshold(threshold, table)
-    return _make_labels(out, opened.tokenizer, sequences, table, threshold, timings, force=force)
+    return make_labels(out, opened.tokenizer, sequences, table, threshold, timings, force=force)
 
 
 def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings, *, force: bool) -> dict[str, Any]:
+    import pyarrow.parquet as pq
+
     from recallkit.text import sequences
 
     options = {**opened.identity(), "seq_len": seq_len}
@@ -100,13 +102,14 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
                 show(done, opened.estimated_tokens(done))
         if not journal.num_parts:
             raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
-        manifest = sequences.write_sequences(path, journal, {**result.stamp(), **options, "names": opened.names()})
+        parts = (pq.read_table(journal.part(number), schema=schemas.arrow_schema("sequences")) for number in range(journal.num_parts))
+        manifest = sequences.write_sequences(path, parts, {**result.stamp(), **options, "names": opened.names()})
         stage.amounts["tokens"] = manifest["num_rows"]
         journal.finish()
     return manifest
 
 
-def _make_labels(
+def make_labels(
     out: Path,
     tokenizer: TextTokenizer,
     sequences: dict[str, Any],
@@ -116,6 +119,10 @@ def _make_labels(
     *,
     force: bool,
 ) -> dict[str, Any]:
+    """Labels the sequences in the directory `out`, whose manifest is `sequences`, in `tokens.parquet`; returns the manifest of that.
+
+    Raises UserError for everything a user can correct.
+    """
     from recallkit.slicing import labels
     from recallkit.slicing.copies import CopyFinder
 

@@ -65,6 +65,9 @@ _BUCKETS = f"low high tokens whole, share_of_tokens real, {_NLLS} real?, {_INTER
 _RECALL_BUCKETS = _columns("model task text, low high num_rows whole, accuracy real, answer_nll real?")
 _SPREAD = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high")
 _FIGURES = _with_ends("repeated_bigrams distinct_bigrams repeated_share ar_hit_share", "", "_ci_low", "_ci_high")
+_CI = ("", "_ci_low", "_ci_high")
+_LOST = _with_ends("nll completion key span placebo recall", *_CI)
+_ASKED = "samples documents whole, effective_documents real"
 _ERRORS = "standard_error ci_low ci_high difference_error difference_low difference_high"
 
 LAYOUTS: Mapping[str, Mapping[str, Column]] = {
@@ -85,6 +88,13 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and
     # `exact` says whether its tokens begin and end where this one does.
     "scores": _columns("sequence position int32, nll float32, argmax rank int32-, context int32, exact bool"),
+    # One row per sampled token of an intervention. `row`: in tokens.parquet, from 0; `weight`: tokens of the slice that it represents;
+    # `num_changed`: ids of its matches; `CHANGE_row`: the row in which it is read again in the changed text, -1 if it is left out, which
+    # `excluded` explains. `distance` 0 if its bigram does not occur earlier and no other token's places are borrowed.
+    "samples": _columns(
+        "slice string, row int64, sequence position document distance occurrences match_length num_changed int32, train_count int64, "
+        "weight float64, excluded string, completion_row key_row span_row placebo_row int64-"
+    ),
     "gap/gap": _columns(
         f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, "
         f"{_NLLS} bpb_reference bpb_model gap_share_clipped enrichment real?, {_INTERVALS}, "
@@ -100,6 +110,12 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/by_threshold": _columns(
         f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped enrichment real?, {_INTERVALS}, "
         "void flag"
+    ),
+    "intervene/intervene": _columns(f"model slice text, tokens excluded {_ASKED}, {_LOST} real?"),
+    "intervene/by_distance": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
+    "intervene/by_count": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
+    "intervene/recall_share": _columns(
+        f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens real, {_with_ends('recall_share gap_share', *_CI)} real?, void flag"
     ),
     "profile/profile": _columns(
         f"source note text, tokens documents content_tokens content_repeated repeated whole, effective_documents real, ar_hits whole?, "

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from recallkit.storage.journal import Journal
     from recallkit.text.records import EncodedDocuments
     from recallkit.text.tokenizers import TextTokenizer
 
@@ -267,19 +266,16 @@ def sequences_table(block: SequenceBlock, tokenizer: TextTokenizer) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=arrow_schema("sequences"))
 
 
-def write_sequences(path: Path, journal: Journal, facts: dict[str, Any]) -> dict[str, Any]:
-    """Joins the journal's parts, blocks of 512 sequences, into `sequences.parquet`; returns its manifest.
+def write_sequences(path: Path, blocks: Iterable[pa.Table], facts: dict[str, Any]) -> dict[str, Any]:
+    """Writes blocks of 512 sequences (`sequences_table`), each a row group of `sequences.parquet`; returns its manifest.
 
     The manifest's `sequences_digest` identifies the ids and where sequences end, independent of the text they came from.
     """
-    import pyarrow.parquet as pq
-
     digests: list[str] = []
     totals = {"num_sequences": 0, "num_rows": 0, "longest": 0}
 
     def groups() -> Iterator[pa.Table]:
-        for number in range(journal.num_parts):
-            table = pq.read_table(journal.part(number), schema=arrow_schema("sequences"))
+        for table in blocks:
             tokens = table["tokens"].combine_chunks()
             digests.append(digest_arrays(tokens.values.to_numpy(), tokens.offsets.to_numpy()))
             totals["num_sequences"] += table.num_rows

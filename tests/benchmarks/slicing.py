@@ -281,7 +281,7 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
         (sequences, "sequences_table"),
         (sequences, "write_sequences"),
         (slicing, "_make_sequences"),
-        (slicing, "_make_labels"),
+        (slicing, "make_labels"),
         (labels, "label_group"),
         (CountsTable, "lookup"),
         (artifacts, "write_parquet"),

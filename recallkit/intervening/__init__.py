@@ -1,0 +1,5 @@
+"""What a model loses where the earlier occurrences of a bigram are changed: whether it recalls."""
+
+from recallkit.intervening.run import InterventionOptions, intervene, intervention_path
+
+__all__ = ["InterventionOptions", "intervene", "intervention_path"]

@@ -1,0 +1,108 @@
+"""The work of `intervene`: changes the text, scores text and changed text, and reports what models lose by the change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from recallkit.attribution.aligned import open_tokens
+from recallkit.display.progress import one_after_another
+from recallkit.intervening.changed_text import make_changed_text
+from recallkit.intervening.tables import InterveneTables, measure
+from recallkit.models.spec import list_models
+from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
+from recallkit.slicing.definitions import SLICES
+from recallkit.storage import artifacts
+from recallkit.storage.result import Result
+from recallkit.storage.timings import Timings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from recallkit.models.spec import ModelSpec
+    from recallkit.slicing.definitions import Slice
+
+SAMPLES = 2000
+DEFAULT_SLICES = ("ar_hit", "repeated_frequent", "first_rare")
+
+
+@dataclass(frozen=True, slots=True)
+class InterventionOptions:
+    """What is asked: the sampled tokens of each slice, the design (`windows.DESIGNS`), the seed; `force`: made again."""
+
+    samples: int = SAMPLES
+    design: str = "joint"
+    seed: int = 0
+    slices: tuple[Slice, ...] = ()
+    force: bool = False
+
+    @property
+    def asked(self) -> tuple[Slice, ...]:
+        """The slices that are asked about: those given, or the default."""
+        return self.slices or tuple(SLICES[name] for name in DEFAULT_SLICES)
+
+
+def intervention_path(slices: Path, models: Sequence[ModelSpec], options: InterventionOptions) -> Path:
+    """Default folder of the result: each question has a folder of its own."""
+    usual = InterventionOptions()
+    changed = {name: value for name in ("samples", "design", "seed") if (value := getattr(options, name)) != getattr(usual, name)} | (
+        {"slices": [slice_.given for slice_ in options.slices]} if options.slices else {}
+    )
+    more = f" {artifacts.digest_json(changed)[:8]}" if changed else ""
+    return slices / "intervene" / artifacts.file_slug(" ".join(spec.key for spec in models) + more)
+
+
+def intervene(
+    models: Sequence[str | ModelSpec],
+    slices: Path,
+    out: Path | None = None,
+    options: InterventionOptions = InterventionOptions(),
+    scoring: ScoringOptions = ScoringOptions(),
+) -> InterveneTables:
+    """What each model loses where the earlier occurrences of sampled tokens are changed; the first one is the reference.
+
+    Scores what is not scored yet, of the text and of the changed text. Writes `intervene.parquet` and the tables beside it to `out`
+    (default `intervention_path`). Raises UserError for everything a user can correct.
+    """
+    specs = list_models(list(models))
+    keys = [spec.key for spec in specs]
+    out = out or intervention_path(slices, specs, options)
+    question: dict[str, Any] = {
+        "models": keys,
+        "slices": [slice_.given for slice_ in options.asked],
+        "samples": options.samples,
+        "design": options.design,
+        "seed": options.seed,
+    }
+    result = Result(out / "intervene.parquet", "intervene", question, force=options.force or scoring.force)
+    artifacts.check_replaceable(result.path, artifacts.PARQUET_MAGIC)
+    result.finished()  # a result of another question is not replaced; one of the same question takes seconds, and is made again
+    tokens = open_tokens(slices / "tokens.parquet")
+    scoring = replace(scoring, force=False)
+    plans = plan_scores(specs, slices, scoring)
+    timings = Timings()
+    changed = make_changed_text(tokens, options.asked, options, scoring.counts, timings)
+    manifests = {plan.model: plan.run() for plan in one_after_another(plans)}
+    alike = [plan_scores([spec], changed.folder, _as_scored(scoring, manifests[spec]["options"]))[0] for spec in specs]
+    for plan in one_after_another(alike):
+        plan.run()
+    with timings.stage("measuring"):
+        files = {spec.shown: (score_path(slices, spec), score_path(changed.folder, spec)) for spec in specs}
+        tables = measure(tokens, changed, files, options.asked)
+    counted = ("tokens_of_slices", "excluded", "num_far", "changed_tokens")
+    facts = {
+        **question,
+        "models": [spec.shown for spec in specs],
+        "changed_text": changed.folder.name,
+        **{name: changed.manifest[name] for name in counted},
+        "slices": {name: tokens.manifest[name] for name in ("sequences_digest", "num_rows", "seq_len", "max_count", "counts")},
+    }
+    result.write_tables(tables, facts, timings)
+    return tables
+
+
+def _as_scored(scoring: ScoringOptions, found: dict[str, Any]) -> ScoringOptions:
+    """The options by which the changed text is read as the text was."""
+    window = {name: found[name] for name in ("context", "stride", "carry_state") if name in found}
+    return replace(scoring, dtype=found.get("dtype") or scoring.dtype, **window)

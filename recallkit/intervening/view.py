@@ -1,0 +1,185 @@
+"""What models lose where earlier occurrences are changed, and how much of a gap is recall, as people see it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from recallkit.attribution.bootstrap import MIN_CLUSTERS
+from recallkit.display import console
+from recallkit.display.console import counted, percent, sparkline
+from recallkit.display.exports import Look
+from recallkit.display.tables import Struck, Table
+from recallkit.intervening.places import CHANGES
+from recallkit.intervening.sampling import FIRST_RARE
+from recallkit.slicing.view import powers_of_two
+from recallkit.storage import artifacts
+from recallkit.storage.result import read_tables
+from recallkit.storage.timings import read_timings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import polars as pl
+
+    from recallkit.intervening.tables import InterveneTables
+
+    Row = Mapping[str, Any]
+
+TITLES = {
+    "ar_hit": "AR hits",
+    "repeated_frequent": "other repeated bigrams",
+    FIRST_RARE: "rare first occurrences, where nothing is to recall",
+}
+_MOST_SAID = 3
+
+
+def intervene_json(tables: InterveneTables, folder: Path) -> dict[str, Any]:
+    """All tables, row by row, with the facts of the run."""
+    manifest = artifacts.read_manifest(folder / "intervene.parquet")
+    facts = {name: manifest[name] for name in ("samples", "design", "seed", "excluded", "changed_text", "changed_tokens")}
+    rows = {field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}
+    return {"path": str(folder), **facts, **rows, "timings": read_timings(folder / "manifest.json", kind="intervene")}
+
+
+def look(folder: Path) -> Look:
+    """An intervention as a page, an export and pictures show it."""
+    from recallkit.intervening.charts import intervene_figures
+    from recallkit.intervening.tables import InterveneTables
+
+    tables = read_tables(InterveneTables, folder)
+    return Look(tables, shown_intervene(tables, folder), intervene_figures(tables), answer(tables))
+
+
+def print_intervene(tables: InterveneTables, folder: Path) -> None:
+    """Shares of the gap, what is lost by each change, curves by distance and training count, and the path of the tables."""
+    console.print_tables(shown_intervene(tables, folder).values())
+    for line in _notes(tables):
+        console.print_line(line)
+    console.print_line(f"Tables (Parquet): {folder}", is_path=True)
+
+
+def shown_intervene(tables: InterveneTables, folder: Path) -> dict[str, Table]:
+    """The tables by name: `recall_share` of several models, what each slice loses, and the curves."""
+    manifest = artifacts.read_manifest(folder / "intervene.parquet")
+    slices = tables.intervene["slice"].unique(maintain_order=True).to_list()
+    shown = {"recall_share": _share_table(tables)} if len(tables.recall_share) else {}
+    shown |= {f"lost_{slice_}": _lost_table(tables, slice_) for slice_ in slices}
+    last = f"lost_{slices[-1]}"
+    shown[last] = dataclasses.replace(shown[last], caption=f"{shown[last].caption} {_method(manifest)}")
+    curves = _curves_table(tables)
+    return shown if curves is None else {**shown, "curves": curves}
+
+
+def answer(tables: InterveneTables) -> str:
+    """One sentence for each of the first models, on the gap to the reference; empty if only one model was asked."""
+    rows = {(row["model"], row["slice"]): row for row in tables.recall_share.to_dicts()}
+    said = []
+    for (model, slice_), row in rows.items():
+        if slice_ == "ar_hit" and not row["void"]:
+            said.append(
+                f"{percent(row['gap_share'])} of the gap between {model} and {row['reference']} lies in AR hits, and {_share(row)} "
+                f"({_interval(row)}) of it is there because the reference recalls more."
+            )
+    return " ".join(said[:_MOST_SAID])
+
+
+def _share_table(tables: InterveneTables) -> Table:
+    """One row per model and slice, the reference's recall beside."""
+    rows = []
+    reference = tables.recall_share["reference"][0]
+    for row in tables.recall_share.iter_rows(named=True):
+        lies = "" if row["gap_share"] is None else _struck(row, percent(row["gap_share"]))
+        rows.append([row["model"], _short(row["slice"]), percent(row["share_of_tokens"], 2), lies, _share(row), _interval(row)])
+    return Table(
+        f"Is it recall? The share of the gap to {reference} that lies in a slice, and that recall explains",
+        ["model", "slice", "tokens", "lies in", "recall", "95 % interval"],
+        rows,
+        caption="Recall: what the reference loses more than the model, of the whole gap, where earlier occurrences of the bigram are "
+        "replaced, less what as many replacements elsewhere cost. Control: the same changes around rare bigrams that occur for the first "
+        "time.",
+    )
+
+
+def _lost_table(tables: InterveneTables, slice_: str) -> Table:
+    rows = tables.intervene.filter(slice=slice_).to_dicts()
+    cells = [
+        [row["model"], f"{row['nll']:.2f}", *(f"{row[change]:.2f}" for change in CHANGES), *_with_bounds(row, "recall")] for row in rows
+    ]
+    first = rows[0]
+    told = f"{first['samples']:,} of {first['tokens']:,} tokens, of {counted(first['documents'], 'document')}"
+    return Table(
+        f"Nats lost in {TITLES.get(slice_, slice_)} where earlier occurrences are changed",
+        ["model", "NLL", *CHANGES, "recalled", "95 % interval"],
+        cells,
+        caption=f"{told}; {first['excluded']:,} more left out.",
+    )
+
+
+def _method(manifest: Row) -> str:
+    """What the columns mean, and what it cost."""
+    passes = manifest["changed_tokens"] / manifest["slices"]["num_rows"]
+    return (
+        "Completion: the last id of each earlier occurrence is replaced; key: the id before it; span: the whole match; placebo: as many "
+        f"ids elsewhere, equally far. Recalled: span less placebo. Design: {manifest['design']}, {passes:.1f} times the text read."
+    )
+
+
+def _with_bounds(row: Row, name: str) -> list[str]:
+    low, high = row[f"{name}_ci_low"], row[f"{name}_ci_high"]
+    return [f"{row[name]:.2f}", "–" if low is None or high is None else f"{low:.2f} to {high:.2f}"]
+
+
+def _short(slice_: str) -> str:
+    return {"ar_hit": "AR hits", "repeated_frequent": "other repeated", "repeated": "all repeated", FIRST_RARE: "control"}.get(
+        slice_, slice_
+    )
+
+
+def _struck(row: Row, shown: str) -> str:
+    return Struck(shown) if row["void"] and shown != "–" else shown
+
+
+def _share(row: Row) -> str:
+    return _struck(row, percent(row["recall_share"]))
+
+
+def _interval(row: Row) -> str:
+    low, high = row["recall_share_ci_low"], row["recall_share_ci_high"]
+    return "–" if low is None or high is None or row["void"] else f"{100 * low:.1f} to {100 * high:.1f} %"
+
+
+def _notes(tables: InterveneTables) -> list[str]:
+    """Why shares mean nothing, once per model, and why there are no intervals."""
+    notes = dict.fromkeys((row["model"], row["note"]) for row in tables.recall_share.iter_rows(named=True) if row["note"])
+    lines = [f"{model}: the shares mean nothing: {note}" for model, note in notes]
+    if tables.intervene["recall_ci_low"].null_count():
+        lines.append(f"No interval where tokens are of effectively fewer than {MIN_CLUSTERS} documents.")
+    return lines
+
+
+def _curves_table(tables: InterveneTables) -> Table | None:
+    """Recall by distance (AR hits) and by training count (all slices) as curves on one scale; None if there are too few buckets."""
+    hits = tables.by_distance.filter(slice="ar_hit")
+    known = [value for frame in (hits, tables.by_count) for value in frame["recall"].to_list() if value is not None]
+    if len(hits["high"].unique()) < 2 or not known:
+        return None
+    low, high = min(0.0, *known), max(known)
+    models = tables.intervene["model"].unique(maintain_order=True).to_list()
+    frames = {"distance": hits, "training count": tables.by_count.filter(tables.by_count["slice"] != FIRST_RARE)}
+    lines = [[model, *(_curve(frame, model, low, high) for frame in frames.values())] for model in models]
+    heads = [f"{what}\n{min(frame['low'].to_list()):,} to {max(frame['high'].to_list()):,}" for what, frame in frames.items()]
+    return Table(
+        "Nats recalled in AR hits by distance, and in all repeated bigrams by training count",
+        ["model", *heads],
+        lines,
+        caption=f"From {low:.2f} (▁) to {high:.2f} (█) nats per token, in steps of powers of two.",
+    )
+
+
+def _curve(frame: pl.DataFrame, model: str, low: float, high: float) -> str:
+    """One model's curve over all buckets; where two slices have a bucket, that of the larger sample."""
+    rows: Sequence[Row] = frame.filter(model=model).sort("samples").to_dicts()
+    found = {row["high"]: row["recall"] for row in rows}
+    return sparkline([found.get(end) for end in powers_of_two(frame["high"].to_list())], low, high)
