@@ -60,8 +60,8 @@ def _positions(spans: Sequence[tuple[int, int]]) -> np.ndarray:
 def find_places(ids: np.ndarray, target: int, end_id: int) -> Places:
     """The places of the token at position `target` of a sequence (n,), whose bigram occurs earlier in it.
 
-    A match does not extend across an end token. Raises NotChangedError if the bigram contains one, if a match reaches into another or into
-    query, so that not all of it could be changed, and if there is no room for a placebo.
+    A match does not extend across an end token. Raises NotChangedError if the bigram contains one, if a match reaches into another one
+    or the query, so that not all of it could be changed, and if there is no room for a placebo.
     """
     key, completion = ids[target - 1], ids[target]
     if end_id in (key, completion):

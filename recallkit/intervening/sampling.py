@@ -96,7 +96,7 @@ class _Pool:
         """Adds the `chosen` rows of a batch that begins at row `first`."""
         found: dict[str, Any] = {name: rows[name].fill_null(0).to_numpy()[chosen] for name in _COLUMNS}
         found |= {"row": first + chosen, "key": keys[chosen]}
-        found["stratum"] = log2_bucket(found["distance"]) * _BUCKETS + log2_bucket(found["train_count"]).astype(np.int64)
+        found["stratum"] = log2_bucket(found["distance"]).astype(np.int64) * _BUCKETS + log2_bucket(found["train_count"])
         self._num_tokens += np.bincount(found["stratum"], minlength=len(self._num_tokens))
         every = {name: np.concatenate([self._held[name], found[name]]) if self._held else found[name] for name in found}
         order = np.lexsort((every["key"], every["stratum"]))

@@ -1,0 +1,235 @@
+"""Known truths: control models lose what their formulas say, a constructed induction head all that it recalls; and whole runs."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import recallkit
+from recallkit.errors import UserError
+from recallkit.intervening import InterventionOptions, intervene
+from recallkit.intervening.places import CHANGES
+from recallkit.intervening.tables import MEASURES, InterveneTables
+from recallkit.intervening.view import intervene_json
+from recallkit.models.control import CACHE_WEIGHT
+from recallkit.scoring import ScoringOptions
+from recallkit.slicing.definitions import parse_slices
+from recallkit.storage import artifacts
+from recallkit.storage.result import read_tables
+
+FEW = InterventionOptions(samples=60)
+EXACT = InterventionOptions(samples=60, design="exact")
+CONTROLS = ("control:recall", "control:bigram")
+
+
+@pytest.fixture(scope="module")
+def slices(home, tmp_path_factory) -> Path:
+    """Half of the built-in sample: real text."""
+    folder = tmp_path_factory.mktemp("sliced") / "slices"
+    recallkit.slice("demo:sample", folder, counts=recallkit.zoo_counts(), max_count=5, seq_len=256, limit_tokens="12k")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def control(slices) -> InterveneTables:
+    return intervene(CONTROLS, slices, options=EXACT)
+
+
+def changed_folder(slices: Path, options: InterventionOptions) -> Path:
+    """The folder of the changed text of these options."""
+    for path in slices.glob("intervene/text-*/samples.parquet"):
+        made = artifacts.read_manifest(path)["options"]
+        if (made["samples"], made["design"]) == (options.samples, options.design):
+            return path.parent
+    raise AssertionError(options)
+
+
+def nlls(slices: Path, changed: Path, model: str) -> pl.DataFrame:
+    """The asked tokens with their NLLs in the text (`before`) and after each change."""
+    samples = pl.read_parquet(changed / "samples.parquet").filter(excluded="")
+    before, after = (pl.read_parquet(folder / "scores" / f"{artifacts.file_slug(model)}.parquet")["nll"] for folder in (slices, changed))
+    columns = {change: after[samples[f"{change}_row"].to_numpy()] for change in CHANGES}
+    return samples.with_columns(before=before[samples["row"].to_numpy()], **columns)
+
+
+def test_a_bigram_model_loses_nothing(control):
+    """What is changed is further back than it looks: not by little, by nothing."""
+    rows = control.intervene.filter(model="control:bigram")
+    assert len(rows) == 3
+    assert (rows.select(CHANGES).to_numpy() == 0).all()
+    assert (rows["recall"] == 0).all()
+
+
+def test_a_cache_loses_what_its_formula_says(control, slices):
+    """p = (1 - w) p_bigram + w [the id that followed the key last], and p_bigram alone where the key did not occur before."""
+    changed = changed_folder(slices, EXACT)
+    cache, bigram = (nlls(slices, changed, model) for model in CONTROLS)
+    ids = pl.read_parquet(changed / "sequences.parquet")["tokens"].to_list()
+    places = pl.read_parquet(changed / "tokens.parquet", columns=["sequence", "position"])
+    differs = 0
+    for row, without in zip(cache.iter_rows(named=True), bigram.iter_rows(named=True), strict=True):
+        for change in CHANGES:
+            sequence, position = places.row(row[f"{change}_row"])
+            context, token = ids[sequence][:position], ids[sequence][position]
+            earlier = [place for place in range(position - 1) if context[place] == context[-1]]
+            p = math.exp(-without[change])
+            if earlier:
+                p = (1 - CACHE_WEIGHT) * p + CACHE_WEIGHT * (context[earlier[-1] + 1] == token)
+            assert row[change] == pytest.approx(-math.log(p), abs=1e-5)
+            differs += abs(row[change] - row["before"]) > 0.5
+    assert differs > 100
+
+
+def test_tables_are_weighted_means_of_what_was_read(control, slices):
+    for model in CONTROLS:
+        read = nlls(slices, changed_folder(slices, EXACT), model)
+        for row in control.intervene.filter(model=model).iter_rows(named=True):
+            mine = read.filter(slice=row["slice"])
+            weight = mine["weight"].to_numpy()
+            lost = {change: mine[change].to_numpy().astype(float) - mine["before"].to_numpy() for change in CHANGES}
+            lost |= {"nll": mine["before"].to_numpy().astype(float), "recall": lost["span"] - lost["placebo"]}
+            assert row["samples"] == len(mine)
+            assert {name: row[name] for name in MEASURES} == pytest.approx({n: np.average(lost[n], weights=weight) for n in MEASURES})
+    hits = control.intervene.filter(model="control:recall", slice="ar_hit").row(0, named=True)
+    assert hits["recall"] > 3
+    assert hits["recall_ci_low"] < hits["recall"] < hits["recall_ci_high"]
+
+
+def test_the_recall_share_is_that_of_its_definition(control, slices):
+    """N (mean tau of the reference - mean tau of the model) over the whole gap, slice by slice, and their sum."""
+    shares = {row["slice"]: row for row in control.recall_share.iter_rows(named=True)}
+    tau = {(row["model"], row["slice"]): row["recall"] for row in control.intervene.iter_rows(named=True)}
+    scores = [pl.read_parquet(slices / "scores" / f"{artifacts.file_slug(model)}.parquet")["nll"].cast(pl.Float64) for model in CONTROLS]
+    gap = (scores[1] - scores[0]).sum()
+    labels = pl.read_parquet(slices / "tokens.parquet")
+    sizes = {"ar_hit": labels["ar_hit"].sum(), "repeated_frequent": (labels["repeated"] & ~labels["ar_hit"]).sum()}
+    expected = {slice_: n * (tau["control:recall", slice_] - tau["control:bigram", slice_]) / gap for slice_, n in sizes.items()}
+    expected["repeated"] = sum(expected.values())
+    expected["first_rare"] = sizes["ar_hit"] * tau["control:recall", "first_rare"] / gap
+    assert {name: row["recall_share"] for name, row in shares.items()} == pytest.approx(expected)
+    assert shares["ar_hit"]["gap_share"] == pytest.approx((scores[1] - scores[0]).filter(labels["ar_hit"]).sum() / gap)
+    assert shares["first_rare"]["gap_share"] is None
+    # The cache is all that the two models differ in: rare first occurrences have nothing to recall, and say so.
+    assert abs(shares["first_rare"]["recall_share"]) < 0.01
+    assert 0.8 < shares["repeated"]["recall_share_ci_low"] < shares["repeated"]["recall_share"] < shares["repeated"]["recall_share_ci_high"]
+
+
+INDUCTION = """
+    import torch
+
+    def model(request):
+        def logits(ids):
+            '''An induction head by construction: attention from each id to all earlier ones after the same id, which copies.'''
+            before = torch.nn.functional.pad(ids, (1, 0), value=-1)[:, :-1]
+            earlier = torch.ones(ids.shape[1], ids.shape[1]).tril().bool()
+            match = (ids[:, :, None] == before[:, None, :]) & earlier
+            weights = match / match.sum(-1, keepdim=True).clamp(min=1)
+            return 20 * weights @ torch.nn.functional.one_hot(ids, request.vocab_size).float()
+        return logits
+"""
+
+
+def induction(folder: Path) -> str:
+    """The induction head as a model."""
+    (folder / "head.py").write_text(textwrap.dedent(INDUCTION))
+    return f"head={folder / 'head.py'}:model"
+
+
+def test_a_constructed_induction_head_loses_all_it_recalls(slices, tmp_path):
+    """With the match it is certain where the key had one completion; without it, it knows nothing: the NLL is that of a uniform guess."""
+    options = InterventionOptions(samples=20, design="exact")
+    tables = intervene([induction(tmp_path), "control:unigram"], slices, options=options, scoring=ScoringOptions(batch_tokens=1024))
+    read = nlls(slices, changed_folder(slices, options), "head").filter(slice="ar_hit")
+    ids = pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
+    certain = 0
+    for row in read.iter_rows(named=True):
+        context = ids[row["sequence"]][: row["position"]]
+        places = [place for place in range(len(context) - 1) if context[place] == context[-1]]
+        completions = {context[place + 1] for place in places}
+        if len(completions) == 1:
+            certain += 1
+            assert row["before"] == pytest.approx(0, abs=1e-4)
+            assert row["placebo"] == pytest.approx(0, abs=1e-4)
+            assert row["span"] == row["key"] == pytest.approx(math.log(4096), abs=1e-4)
+            assert row["completion"] == pytest.approx(20, abs=0.01)  # certain of the wrong id
+    assert certain > 4
+    means = {row["model"]: row for row in tables.intervene.filter(slice="ar_hit").iter_rows(named=True)}
+    assert means["head"]["recall"] > 5
+    assert means["control:unigram"]["recall"] == 0
+
+
+def test_both_designs_say_the_same(control, slices):
+    joint = intervene(CONTROLS, slices, options=FEW)
+    for one, other in zip(control.intervene.iter_rows(named=True), joint.intervene.iter_rows(named=True), strict=True):
+        assert one["samples"] == other["samples"]
+        assert one["recall"] == pytest.approx(other["recall"], abs=0.25)
+    sizes = [artifacts.read_manifest(changed_folder(slices, of) / "samples.parquet")["changed_tokens"] for of in (FEW, EXACT)]
+    assert sizes[0] < sizes[1]
+
+
+def test_changed_text_is_labelled_text(control, slices):
+    """In a slice directory of its own: asked tokens are repeated where a placebo is, and nowhere else."""
+    folder = changed_folder(slices, EXACT)
+    labels = pl.read_parquet(folder / "tokens.parquet")
+    original = pl.read_parquet(slices / "tokens.parquet")
+    samples = pl.read_parquet(folder / "samples.parquet").filter(pl.col("excluded") == "", pl.col("slice") != "first_rare")
+    for change in CHANGES:
+        rows = labels[samples[f"{change}_row"].to_numpy()]
+        assert (rows["token"] == original[samples["row"].to_numpy()]["token"]).all()
+        assert (rows["document"] == original[samples["row"].to_numpy()]["document"]).all()
+        assert rows["repeated"].sum() == (len(rows) if change == "placebo" else 0)
+
+
+def test_finished_work_is_reused_and_other_questions_have_other_folders(slices, control):
+    files = {path: path.stat().st_mtime_ns for path in slices.glob("intervene/*/**/*.parquet") if "text-" in str(path)}
+    again = intervene(CONTROLS, slices, options=EXACT)
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+    for name in ("intervene", "by_distance", "by_count", "recall_share"):
+        assert getattr(again, name).equals(getattr(control, name))
+    intervene(CONTROLS, slices, options=InterventionOptions(samples=5, slices=parse_slices(["copy:k3"], without=())))
+    folders = [path.parent for path in slices.glob("intervene/*/intervene.parquet")]
+    assert len(folders) >= 2
+    assert all(isinstance(read_tables(InterveneTables, folder), InterveneTables) for folder in folders)
+
+
+def test_a_slice_of_ones_own(slices):
+    far = parse_slices(["far=distance > 100 AND NOT new_token"], without=())
+    tables = intervene(["control:recall"], slices, options=InterventionOptions(samples=20, slices=far))
+    [row] = tables.intervene.to_dicts()
+    assert (row["slice"], row["model"]) == ("far", "control:recall")
+    assert row["tokens"] == len(pl.read_parquet(slices / "tokens.parquet").filter(pl.col("distance") > 100))
+    assert tables.by_distance["low"].min() >= 65
+    assert len(tables.recall_share) == 0
+
+
+def test_what_cannot_be_asked_is_an_error(slices, tmp_path, small_slices):
+    with pytest.raises(UserError, match="none of the sampled tokens"):
+        intervene(["control:recall"], slices, options=InterventionOptions(slices=parse_slices(["none=distance > 100000"], without=())))
+    other = small_slices.parent / "counts.duckdb"
+    with pytest.raises(UserError, match="other counts"):
+        recallkit.intervene(induction(tmp_path), slices=slices, samples=7, counts=other)
+    recallkit.slice("demo:sample", tmp_path / "plain", limit_tokens="2k", counts=None, tokenizer="bytes")
+    with pytest.raises(UserError, match="without training counts"):
+        recallkit.intervene("control:copy", slices=tmp_path / "plain")
+
+
+def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
+    done = run(
+        "intervene", *CONTROLS, "--slices", slices, "--samples", 60, "--design", "exact", "--export", "csv,tex", "--figures", tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Is it recall? The share of the gap to control:recall" in done.stdout
+    assert "Nats lost in AR hits where earlier occurrences are changed" in done.stdout
+    assert (tmp_path / "recall.svg").is_file()
+    [folder] = [path.parent for path in slices.glob("intervene/*/recall_share.csv")]
+    assert (folder / "lost_ar_hit.tex").is_file()
+    assert intervene_json(control, folder)["intervene"][0]["recall"] == pl.read_parquet(folder / "intervene.parquet")["recall"][0]
+    recallkit.write_report(folder, out=tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "Is it recall?" in text
+    assert "of it is there because the reference recalls more" in text
