@@ -9,9 +9,13 @@ from recallkit.commands.adapter import Argument, File, Option, Outcome, checked,
 from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from recallkit.attribution.comparison import Comparison
     from recallkit.attribution.published import PublishedGap
     from recallkit.attribution.tables import GapTables
+    from recallkit.models.spec import ModelSpec
+    from recallkit.scoring import ScoringOptions
 
 ArShare = Annotated[
     float | None, Option("With --table: the share of AR tokens, if not to be derived from the reference's row.", metavar="SHARE")
@@ -20,13 +24,16 @@ ArShare = Annotated[
 
 @dataclass(frozen=True)
 class GapWords:
-    """Options of the command line only: in Python, `gap_of_table` is a function, and an exit status is no result."""
+    """Options of the command line only: in Python, `gap_of_table` and `intervene` are functions, and an exit status is no result."""
 
     table: Annotated[
         File | None,
         Option("Do the arithmetic on printed perplexities instead: a CSV with columns model, all, ar, other.", metavar="FILE"),
     ] = None
     ar_share: ArShare = None
+    causal: Annotated[
+        bool, Option("Also change what earlier occurrences there are, and measure how much of the gap is recall: `recallkit intervene`.")
+    ] = False
     fail_above: Annotated[
         float | None, Option("Exit 1 if a model's NLL on AR hits is more than this above the reference's.", metavar="NATS")
     ] = None
@@ -78,7 +85,7 @@ def gap(
 
     own = own or GapWords()
     if own.table is not None:
-        for flag, value in (("--slice", slice), ("--fail-above", own.fail_above)):
+        for flag, value in (("--slice", slice), ("--fail-above", own.fail_above), ("--causal", own.causal or None)):
             if value is not None:
                 raise UsageError("needs models, and --table has none", where=flag, remedy="give one of them")
         return _published(own.table, None if reference is None else str(reference), own.ar_share, out)
@@ -93,14 +100,30 @@ def gap(
     given = parse_slices(opt.names(slice))
     target = opt.path(out) or attribution.gap_path(folder, compared[0], compared[1:], given, clean=clean)
     tables = attribution.gap(compared[0], compared[1:], folder, target, options, given=given, cluster=cluster, clean=clean)
+    causal = _causal(compared, folder, options) if own.causal else None
+
+    def show() -> None:
+        print_gap(tables, manifest_of(folder), target)
+        if causal is not None:
+            causal.show()
+
     is_behind = own.fail_above is not None and worst_ar_gap(tables) > own.fail_above
     return Outcome(
         value=lambda: tables,
-        show=lambda: print_gap(tables, manifest_of(folder), target),
-        json=lambda: gap_json(tables, manifest_of(folder), target),
-        exports=lambda: [(tables, gap_tables(tables, manifest_of(folder)), target)],
+        show=show,
+        json=lambda: {**gap_json(tables, manifest_of(folder), target), **({"causal": causal.json()} if causal else {})},
+        exports=lambda: [(tables, gap_tables(tables, manifest_of(folder)), target), *(causal.exports() if causal else ())],
         failure=f"a model's NLL on AR hits is more than {own.fail_above} nats above the reference's" if is_behind else None,
     )
+
+
+def _causal(models: Sequence["ModelSpec"], slices: "Path", scoring: "ScoringOptions") -> Outcome[Any]:
+    """`gap --causal`: the same models under `intervene`, with its usual options."""
+    from recallkit import intervening
+    from recallkit.commands.intervene import outcome_of
+
+    target = intervening.intervention_path(slices, models, intervening.InterventionOptions())
+    return outcome_of(intervening.intervene(models, slices, target, scoring=scoring), target)
 
 
 def _published(table: File, reference: str | None, ar_share: float | None, out: File | None) -> Outcome[Any]:

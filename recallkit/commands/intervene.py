@@ -1,6 +1,7 @@
 """`intervene`: what models lose where the earlier occurrences of a bigram are changed."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from recallkit import config
@@ -47,8 +48,6 @@ def intervene(
     Columns: see `InterveneTables`.
     """
     from recallkit import builtin, intervening
-    from recallkit.intervening.charts import intervene_figures
-    from recallkit.intervening.view import intervene_json, print_intervene, shown_intervene
     from recallkit.scoring import ScoringOptions
     from recallkit.slicing.definitions import parse_slices
 
@@ -60,11 +59,18 @@ def intervene(
         opt.path(counts), device, dtype, opt.amount(batch_tokens), trust_remote_code=trust_remote_code, workers=workers
     )
     target = opt.path(out) or intervening.intervention_path(folder, compared, options)
-    tables = intervening.intervene(compared, folder, target, options, scoring)
+    return outcome_of(intervening.intervene(compared, folder, target, options, scoring), target)
+
+
+def outcome_of(tables: "InterveneTables", folder: Path) -> Outcome["InterveneTables"]:
+    """The result in `folder` in every form."""
+    from recallkit.intervening.charts import intervene_figures
+    from recallkit.intervening.view import intervene_json, print_intervene, shown_intervene
+
     return Outcome(
         value=lambda: tables,
-        show=lambda: print_intervene(tables, target),
-        json=lambda: intervene_json(tables, target),
-        exports=lambda: [(tables, shown_intervene(tables, target), target)],
+        show=lambda: print_intervene(tables, folder),
+        json=lambda: intervene_json(tables, folder),
+        exports=lambda: [(tables, shown_intervene(tables, folder), folder)],
         figures=lambda: intervene_figures(tables),
     )

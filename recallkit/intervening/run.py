@@ -83,8 +83,8 @@ def intervene(
     plans = plan_scores(specs, slices, scoring)
     timings = Timings()
     changed = make_changed_text(tokens, options.asked, options, scoring.counts, timings)
-    manifests = {plan.model: plan.run() for plan in one_after_another(plans)}
-    alike = [plan_scores([spec], changed.folder, _as_scored(scoring, manifests[spec]["options"]))[0] for spec in specs]
+    manifests = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
+    alike = [plan_scores([spec], changed.folder, _as_scored(scoring, manifests[spec.shown]["options"]))[0] for spec in specs]
     for plan in one_after_another(alike):
         plan.run()
     with timings.stage("measuring"):
