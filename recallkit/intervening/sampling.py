@@ -60,7 +60,7 @@ def draw_samples(tokens: LabelledTokens, slices: Sequence[Slice], sizes: Sequenc
     One pass over the labels, in memory that grows with `sizes` alone. Raises UserError if the labels are damaged.
     """
     reader = RowReader(tokens.path, columns_of(slices, *_COLUMNS), remedy=_SLICE_AGAIN)
-    pools = [_Pool(size) for size in sizes]
+    pools = [Pool(size) for size in sizes]
     rng = np.random.default_rng(seed)
     for start, stop in batch_ranges(tokens.path):
         rows = reader.read(start, stop)
@@ -84,7 +84,7 @@ def members_asked(slices: Sequence[Slice], rows: pa.Table, max_count: int) -> li
     return [mask if slice_.name == FIRST_RARE else mask & repeated for slice_, mask in zip(slices, found, strict=True)]
 
 
-class _Pool:
+class Pool:
     """Candidates of one slice: of each stratum those with the smallest keys, as many as could be sampled."""
 
     def __init__(self, size: int) -> None:

@@ -74,10 +74,10 @@ def measure(
     Raises UserError if scores are damaged or of other text.
     """
     names = list(files)
-    text = _read_text(tokens, [own for own, _ in files.values()], changed.samples["row"].to_numpy(), slices)
+    text = read_text(tokens, [own for own, _ in files.values()], changed.samples["row"].to_numpy(), slices)
     asked = changed.samples.with_columns(number=pl.int_range(pl.len())).filter(excluded="")
-    values = _values(asked, text.sampled, changed, [other for _, other in files.values()])
-    measured = _Measured(names, asked, values, text, Documents(text.document, num_resamples, seed))
+    values = read_values(asked, text.sampled, changed, [other for _, other in files.values()])
+    measured = Measured(names, asked, values, text, Documents(text.document, num_resamples, seed))
     order = [slice_.name for slice_ in slices if slice_.name in set(asked["slice"])]
     excluded = changed.samples.filter(pl.col("excluded") != "")["slice"].value_counts()
     left_out = dict(excluded.iter_rows())
@@ -104,7 +104,7 @@ def _frame(layout: str, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
+class TextSums:
     """Sums over the d documents that have tokens, of all tokens (first) and of each slice; NLLs of m models in nats.
 
     `document`: their numbers; `tokens` (d, 1 + s); `nlls` (m, d, 1 + s); `sampled` (m, n): the NLLs of the sampled rows.
@@ -121,7 +121,7 @@ class _Text:
         return 1 + self.slices.index(slice_ if slice_ != FIRST_RARE else next(each for each in self.slices if each != FIRST_RARE))
 
 
-def _read_text(tokens: LabelledTokens, scores: Sequence[Path], rows: np.ndarray, slices: Sequence[Slice]) -> _Text:
+def read_text(tokens: LabelledTokens, scores: Sequence[Path], rows: np.ndarray, slices: Sequence[Slice]) -> TextSums:
     """One pass over the labels and scores of the text."""
     labels = RowReader(tokens.path, columns_of(slices, "document"), remedy="slice again with --force")
     readers = [RowReader(open_scores(path, tokens).path, ["nll"], remedy=_AGAIN) for path in scores]
@@ -142,10 +142,10 @@ def _read_text(tokens: LabelledTokens, scores: Sequence[Path], rows: np.ndarray,
             for place, mask in enumerate(masks):
                 nlls[model, low:high, place] += np.bincount(document - low, nll * mask, high - low)
     held = np.flatnonzero(counted[:, 0])
-    return _Text(held, counted[held], nlls[:, held], sampled, [slice_.name for slice_ in slices])
+    return TextSums(held, counted[held], nlls[:, held], sampled, [slice_.name for slice_ in slices])
 
 
-def _values(asked: pl.DataFrame, sampled: np.ndarray, changed: ChangedText, scores: Sequence[Path]) -> np.ndarray:
+def read_values(asked: pl.DataFrame, sampled: np.ndarray, changed: ChangedText, scores: Sequence[Path]) -> np.ndarray:
     """The MEASURES of each model and asked token, float64 (m, n, 6)."""
     tokens = open_tokens(changed.folder / "tokens.parquet")
     rows = asked.select(f"{change}_row" for change in CHANGES).to_numpy()
@@ -163,10 +163,10 @@ def _values(asked: pl.DataFrame, sampled: np.ndarray, changed: ChangedText, scor
 # ----------------------------------------------------------------------------------------------------------- estimates
 
 
-class _Measured:
+class Measured:
     """Weighted means of asked tokens and shares of gaps."""
 
-    def __init__(self, names: Sequence[str], asked: pl.DataFrame, values: np.ndarray, text: _Text, documents: Documents) -> None:
+    def __init__(self, names: Sequence[str], asked: pl.DataFrame, values: np.ndarray, text: TextSums, documents: Documents) -> None:
         self._names, self._asked, self._text, self._documents = names, asked, text, documents
         self._values = np.moveaxis(values, 0, 1)
         self._weight = asked["weight"].to_numpy()

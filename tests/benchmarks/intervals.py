@@ -138,6 +138,77 @@ def bounds_of(interval: np.ndarray) -> list[float | None]:
     return [None if np.isnan(bound) else float(bound) for bound in interval]
 
 
+INTERVENED = 300
+"""Documents of the population of `intervene`, all of whose repeated tokens are asked about once, so that what each loses is known."""
+SAMPLES = 200
+"""Tokens of each slice that are then sampled of the documents drawn."""
+
+
+def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
+    """What control models recall of each repeated token of the beginnings of documents; of those drawn only a sample is asked about."""
+    import recallkit
+    from recallkit import builtin
+    from recallkit.attribution.aligned import open_tokens
+    from recallkit.intervening import InterventionOptions, intervene
+    from recallkit.intervening import tables as intervening_tables
+    from recallkit.intervening.changed_text import ChangedText
+    from recallkit.scoring.run import score_path
+    from recallkit.slicing.definitions import parse_slices
+    from recallkit.storage import artifacts
+    from recallkit.text.corpus import open_corpus
+
+    models = ("control:recall", "control:bigram")
+    documents = open_corpus([str(data / "corpus" / "valid.jsonl.zst")]).documents()
+    texts = list(itertools.islice(documents, min(limit or INTERVENED, INTERVENED)))
+    slices, file = folder / "intervened", folder / "intervened.jsonl"
+    file.write_text("".join(json.dumps({"text": text.text[:SHORT], "source": text.source}) + "\n" for text in texts))
+    asked = parse_slices(["ar_hit", "repeated_frequent"], without=())
+    with contextlib.redirect_stdout(io.StringIO()):
+        recallkit.slice(file, out=slices, seq_len=256, max_count=MAX_COUNT, counts=builtin.counts())
+        intervene(models, slices, options=InterventionOptions(samples=10**7, slices=asked))
+    labelled = open_tokens(slices / "tokens.parquet")
+    [path] = slices.glob("intervene/text-*/samples.parquet")
+    changed = ChangedText(path.parent, pl.read_parquet(path), artifacts.read_manifest(path))
+    known = changed.samples.with_columns(number=pl.int_range(pl.len())).filter(excluded="")
+    text = intervening_tables.read_text(labelled, [score_path(slices, m) for m in models], changed.samples["row"].to_numpy(), asked)
+    values = intervening_tables.read_values(known, text.sampled, changed, [score_path(changed.folder, model) for model in models])
+    name = f"intervene, {SAMPLES} samples of each slice, at most {SHORT:,} characters of each"
+    yield Population(name, len(text.document), partial(measure_intervention, models, known, values, text, itertools.count()))
+
+
+def measure_intervention(models: Any, known: pl.DataFrame, values: np.ndarray, text: Any, seeds: Any, documents: np.ndarray) -> Figures:
+    """What is recalled and the recall shares in the documents that are drawn, by a sample of their tokens; of all documents, by all."""
+    from dataclasses import replace
+
+    from recallkit.intervening.estimates import Documents
+    from recallkit.intervening.sampling import Pool
+    from recallkit.intervening.tables import Measured
+
+    of_document = [np.flatnonzero(known["document"].to_numpy() == number) for number in text.document]
+    places = np.concatenate([of_document[number] for number in documents])
+    owner = np.repeat(np.arange(len(documents)), [len(of_document[number]) for number in documents])
+    census = len(np.unique(documents)) == len(of_document)
+    size, rng = (len(places) if census else SAMPLES), np.random.default_rng(next(seeds))
+    kept, weights = [], []
+    for slice_ in text.slices:
+        pool, inside = Pool(size), np.flatnonzero(known["slice"].to_numpy()[places] == slice_)
+        pool.add(known[places].to_arrow(), 0, rng.random(len(places)), inside)
+        sample = pool.sample()
+        kept.append(sample.row)
+        weights.append(sample.weight)
+    rows = np.concatenate(kept)
+    asked = known[places[rows]].with_columns(document=pl.Series(owner[rows]), weight=pl.Series(np.concatenate(weights)))
+    drawn = replace(text, document=np.arange(len(documents)), tokens=text.tokens[documents], nlls=text.nlls[:, documents])
+    measured = Measured(models, asked, values[:, places[rows]], drawn, Documents(drawn.document, 2000, 0))
+    figures = {}
+    for slice_ in text.slices:
+        [row, _] = measured.means(asked["slice"] == slice_)
+        figures |= {f"{slice_}: {name}, nats": (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"]) for name in ("span", "recall")}
+    for row in measured.shares(text.slices):
+        figures[f"{row['slice']}: recall share"] = (row["recall_share"], row["recall_share_ci_low"], row["recall_share_ci_high"])
+    return figures
+
+
 def populations_of_profile(data: Path, _: Path, limit: int | None) -> Iterator[Population]:
     """Documents of the validation shard, each cut into sequences of its own, and up to the first 4,096 tokens of each; the zoo's counts.
 
@@ -275,6 +346,7 @@ NLLS_AND_ACCURACIES = [
 
 KINDS: Mapping[str, Callable[[Path, Path, int | None], Iterator[Population]]] = {
     "gap": populations_of_gap,
+    "intervene": populations_of_intervene,
     "profile": populations_of_profile,
     "accuracy": populations_of_accuracy,
     "mqar": populations_of_mqar,
