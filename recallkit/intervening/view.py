@@ -10,8 +10,10 @@ from recallkit.display import console
 from recallkit.display.console import counted, percent, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Struck, Table
+from recallkit.intervening.charts import FEW
 from recallkit.intervening.places import CHANGES
 from recallkit.intervening.sampling import FIRST_RARE
+from recallkit.intervening.tables import REPEATED
 from recallkit.slicing.view import powers_of_two
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
@@ -27,10 +29,11 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
-TITLES = {
-    "ar_hit": "AR hits",
-    "repeated_frequent": "other repeated bigrams",
-    FIRST_RARE: "rare first occurrences, where nothing is to recall",
+_LOST = "Nats lost in {} where earlier occurrences are changed"
+_TITLES = {
+    "ar_hit": _LOST.format("AR hits"),
+    "repeated_frequent": _LOST.format("other repeated bigrams"),
+    FIRST_RARE: "Nats lost in rare first occurrences, where nothing can be recalled, by the same changes",
 }
 _MOST_SAID = 3
 
@@ -85,32 +88,48 @@ def answer(tables: InterveneTables) -> str:
     return " ".join(said[:_MOST_SAID])
 
 
+_RECALL = (
+    "Recall: what the reference loses more than the model, of the whole gap, where earlier occurrences of the bigram are replaced, less "
+    "what as many replacements elsewhere cost. Control: the same around rare bigrams that occur for the first time."
+)
+
+
 def _share_table(tables: InterveneTables) -> Table:
-    """One row per model and slice, the reference's recall beside."""
+    """One row per model where the usual slices were asked about, otherwise one per model and slice."""
+    cells = {(row["model"], row["slice"]): row for row in tables.recall_share.iter_rows(named=True)}
+    title = f"Is it recall? Shares of the gap to {tables.recall_share['reference'][0]}"
+    slices = tables.recall_share["slice"].unique(maintain_order=True).to_list()
+    if slices != ["ar_hit", "repeated_frequent", REPEATED, FIRST_RARE]:
+        rows = [[*key, percent(row["share_of_tokens"], 2), *_both(row), _interval(row)] for key, row in cells.items()]
+        return Table(title, ["model", "slice", "tokens", "lies in", "recall", "95 % interval"], rows, caption=_RECALL)
     rows = []
-    reference = tables.recall_share["reference"][0]
-    for row in tables.recall_share.iter_rows(named=True):
-        lies = "" if row["gap_share"] is None else _struck(row, percent(row["gap_share"]))
-        rows.append([row["model"], _short(row["slice"]), percent(row["share_of_tokens"], 2), lies, _share(row), _interval(row)])
+    for model in tables.recall_share["model"].unique(maintain_order=True):
+        hits, repeated = cells[model, "ar_hit"], cells[model, REPEATED]
+        figures = [*_both(hits), _interval(hits), *_both(repeated), _share(cells[model, FIRST_RARE])]
+        rows.append([model, *figures])
+    tokens = [percent(cells[model, slice_]["share_of_tokens"], 2) for slice_ in ("ar_hit", REPEATED)]
     return Table(
-        f"Is it recall? The share of the gap to {reference} that lies in a slice, and that recall explains",
-        ["model", "slice", "tokens", "lies in", "recall", "95 % interval"],
+        title,
+        ["model", "AR hits", "recall", "95 % interval", "repeated", "recall", "control"],
         rows,
-        caption="Recall: what the reference loses more than the model, of the whole gap, where earlier occurrences of the bigram are "
-        "replaced, less what as many replacements elsewhere cost. Control: the same changes around rare bigrams that occur for the first "
-        "time.",
+        caption=f"In AR hits ({tokens[0]} of tokens) and all repeated bigrams ({tokens[1]}): the share of the gap that lies there, and that "
+        f"recall explains. {_RECALL}",
+        groups=[("", 1), ("AR hits", 3), ("repeated bigrams", 2), ("", 1)],
     )
+
+
+def _both(row: Row) -> list[str]:
+    """The share of the gap that lies in a row's slice, and that which is recall."""
+    return [_struck(row, percent(row["gap_share"])), _share(row)]
 
 
 def _lost_table(tables: InterveneTables, slice_: str) -> Table:
     rows = tables.intervene.filter(slice=slice_).to_dicts()
-    cells = [
-        [row["model"], f"{row['nll']:.2f}", *(f"{row[change]:.2f}" for change in CHANGES), *_with_bounds(row, "recall")] for row in rows
-    ]
+    cells = [[row["model"], *(_nats(row[name]) for name in ("nll", *CHANGES)), *_with_bounds(row, "recall")] for row in rows]
     first = rows[0]
     told = f"{first['samples']:,} of {first['tokens']:,} tokens, of {counted(first['documents'], 'document')}"
     return Table(
-        f"Nats lost in {TITLES.get(slice_, slice_)} where earlier occurrences are changed",
+        _TITLES.get(slice_, _LOST.format(slice_)),
         ["model", "NLL", *CHANGES, "recalled", "95 % interval"],
         cells,
         caption=f"{told}; {first['excluded']:,} more left out.",
@@ -128,13 +147,12 @@ def _method(manifest: Row) -> str:
 
 def _with_bounds(row: Row, name: str) -> list[str]:
     low, high = row[f"{name}_ci_low"], row[f"{name}_ci_high"]
-    return [f"{row[name]:.2f}", "–" if low is None or high is None else f"{low:.2f} to {high:.2f}"]
+    return [_nats(row[name]), "–" if low is None or high is None else f"{_nats(low)} to {_nats(high)}"]
 
 
-def _short(slice_: str) -> str:
-    return {"ar_hit": "AR hits", "repeated_frequent": "other repeated", "repeated": "all repeated", FIRST_RARE: "control"}.get(
-        slice_, slice_
-    )
+def _nats(value: float) -> str:
+    """Two digits, and never -0.00."""
+    return f"{round(value, 2) + 0.0:.2f}"
 
 
 def _struck(row: Row, shown: str) -> str:
@@ -162,7 +180,8 @@ def _notes(tables: InterveneTables) -> list[str]:
 def _curves_table(tables: InterveneTables) -> Table | None:
     """Recall by distance (AR hits) and by training count (all slices) as curves on one scale; None if there are too few buckets."""
     hits = tables.by_distance.filter(slice="ar_hit")
-    known = [value for frame in (hits, tables.by_count) for value in frame["recall"].to_list() if value is not None]
+    rows = [row for frame in (hits, tables.by_count) for row in frame.to_dicts()]
+    known = [row["recall"] for row in rows if row["recall"] is not None and row["samples"] >= FEW]
     if len(hits["high"].unique()) < 2 or not known:
         return None
     low, high = min(0.0, *known), max(known)
@@ -174,12 +193,13 @@ def _curves_table(tables: InterveneTables) -> Table | None:
         "Nats recalled in AR hits by distance, and in all repeated bigrams by training count",
         ["model", *heads],
         lines,
-        caption=f"From {low:.2f} (▁) to {high:.2f} (█) nats per token, in steps of powers of two.",
+        caption=f"From {_nats(low)} (▁) to {_nats(high)} (█) nats per token, in steps of powers of two; a space where fewer "
+        f"than {FEW} were sampled.",
     )
 
 
 def _curve(frame: pl.DataFrame, model: str, low: float, high: float) -> str:
-    """One model's curve over all buckets; where two slices have a bucket, that of the larger sample."""
+    """One model's curve over all buckets of FEW samples and more; where two slices have a bucket, that of the larger sample."""
     rows: Sequence[Row] = frame.filter(model=model).sort("samples").to_dicts()
-    found = {row["high"]: row["recall"] for row in rows}
+    found = {row["high"]: row["recall"] for row in rows if row["samples"] >= FEW}
     return sparkline([found.get(end) for end in powers_of_two(frame["high"].to_list())], low, high)
