@@ -25,6 +25,7 @@ from recallkit.intervening.replacements import Replacements
 from recallkit.intervening.sampling import FIRST_RARE, draw_samples
 from recallkit.intervening.windows import changed_sequences
 from recallkit.ragged import offsets_of
+from recallkit.slicing.definitions import SLICES
 from recallkit.slicing.run import make_labels
 from recallkit.slicing.threshold import Threshold
 from recallkit.storage import artifacts, schemas
@@ -41,10 +42,29 @@ if TYPE_CHECKING:
     from recallkit.attribution.aligned import LabelledTokens
     from recallkit.counting.table import CountsTable
     from recallkit.intervening.asking import AskedToken
-    from recallkit.intervening.run import InterventionOptions
     from recallkit.intervening.windows import ChangedSequence
     from recallkit.slicing.definitions import Slice
     from recallkit.text.tokenizers import TextTokenizer
+
+SAMPLES = 2000
+DEFAULT_SLICES = ("ar_hit", "repeated_frequent", "first_rare")
+
+
+@dataclass(frozen=True, slots=True)
+class InterventionOptions:
+    """What is asked: the sampled tokens of each slice, the design (`windows.DESIGNS`), the seed; `force`: made again."""
+
+    samples: int = SAMPLES
+    design: str = "joint"
+    seed: int = 0
+    slices: tuple[Slice, ...] = ()
+    force: bool = False
+
+    @property
+    def asked(self) -> tuple[Slice, ...]:
+        """The slices that are asked about: those given, or the default."""
+        return self.slices or tuple(SLICES[name] for name in DEFAULT_SLICES)
+
 
 _POOL = 2
 """First occurrences drawn for each token that they could be the partner of."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.aligned import open_tokens
 from recallkit.display.progress import one_after_another
-from recallkit.intervening.changed_text import make_changed_text
+from recallkit.intervening.changed_text import InterventionOptions, make_changed_text
 from recallkit.intervening.tables import InterveneTables, measure
 from recallkit.models.spec import list_models
 from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
-from recallkit.slicing.definitions import SLICES
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
@@ -21,26 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.models.spec import ModelSpec
-    from recallkit.slicing.definitions import Slice
-
-SAMPLES = 2000
-DEFAULT_SLICES = ("ar_hit", "repeated_frequent", "first_rare")
-
-
-@dataclass(frozen=True, slots=True)
-class InterventionOptions:
-    """What is asked: the sampled tokens of each slice, the design (`windows.DESIGNS`), the seed; `force`: made again."""
-
-    samples: int = SAMPLES
-    design: str = "joint"
-    seed: int = 0
-    slices: tuple[Slice, ...] = ()
-    force: bool = False
-
-    @property
-    def asked(self) -> tuple[Slice, ...]:
-        """The slices that are asked about: those given, or the default."""
-        return self.slices or tuple(SLICES[name] for name in DEFAULT_SLICES)
 
 
 def intervention_path(slices: Path, models: Sequence[ModelSpec], options: InterventionOptions) -> Path:

@@ -112,8 +112,8 @@ def _share_table(tables: InterveneTables) -> Table:
         title,
         ["model", "AR hits", "recall", "95 % interval", "repeated", "recall", "control"],
         rows,
-        caption=f"In AR hits ({tokens[0]} of tokens) and all repeated bigrams ({tokens[1]}): the share of the gap that lies there, and that "
-        f"recall explains. {_RECALL}",
+        caption=f"In AR hits ({tokens[0]} of tokens) and in all repeated bigrams ({tokens[1]}): the share of the gap that lies there, and "
+        f"that recall explains. {_RECALL}",
         groups=[("", 1), ("AR hits", 3), ("repeated bigrams", 2), ("", 1)],
     )
 
