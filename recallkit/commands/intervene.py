@@ -25,7 +25,10 @@ def intervene(
             default="ar_hit, repeated_frequent, first_rare",
         ),
     ] = None,
-    samples: Annotated[int, Option("Tokens of each slice that are asked about.", least=1, most=config.LONGEST)] = 2000,
+    samples: Annotated[
+        int | None,
+        Option("Tokens of each slice that are asked about.", least=1, most=config.LONGEST, default="2000; 300 for the built-in models"),
+    ] = None,
     design: Annotated[
         Literal["joint", "exact"],
         Option("joint: many changes in one sequence; exact: a sequence for each change, which takes several times as long."),
@@ -54,7 +57,8 @@ def intervene(
     folder = opt.path(slices) or builtin.slices()
     compared = opt.models(models, builtin.MODELS)
     asked = parse_slices(opt.names(slice), without=())
-    options = intervening.InterventionOptions(samples, design, seed, asked, force)
+    usual = intervening.BUILTIN_SAMPLES if models is None else intervening.SAMPLES
+    options = intervening.InterventionOptions(samples or usual, design, seed, asked, force)
     scoring = ScoringOptions(
         opt.path(counts), device, dtype, opt.amount(batch_tokens), trust_remote_code=trust_remote_code, workers=workers
     )

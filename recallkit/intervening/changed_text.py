@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from recallkit.slicing.definitions import Slice
     from recallkit.text.tokenizers import TextTokenizer
 
-SAMPLES = 2000
+SAMPLES, BUILTIN_SAMPLES = 2000, 300
+"""Tokens of each slice that are asked about; of the built-in models fewer, because there are ten."""
+
 DEFAULT_SLICES = ("ar_hit", "repeated_frequent", "first_rare")
 
 
