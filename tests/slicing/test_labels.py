@@ -126,7 +126,7 @@ def assert_labels(folder: Path, rows: list[tuple]) -> None:
         assert found == list(column), name
 
 
-EVERY = [pytest.param(1, id="whole", marks=pytest.mark.slow), pytest.param(32, id="thirty-second")]
+EVERY = [pytest.param(1, id="whole", marks=pytest.mark.slow), pytest.param(64, id="sixty-fourth")]
 
 
 @pytest.fixture(scope="module", params=EVERY)
@@ -174,7 +174,7 @@ def test_labels_equal_brute_force_on_every_token_of_real_text(real_text, real_do
     ngrams = brute_force_ngrams(real_documents["train"], boundary)
     rows = brute_force_labels(real_documents["valid"], counts, ngrams, boundary, 2048, 60)
     assert {row[-1] for row in rows} == {0, 13, 50}
-    assert manifest["num_rows"] == len(rows) > 2_500_000 / every
+    assert manifest["num_rows"] == len(rows) > 2_000_000 / every
     assert_labels(tmp_path / "slices", rows)
 
 
