@@ -29,12 +29,8 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
-_LOST = "Nats lost in {} where earlier occurrences are changed"
-_TITLES = {
-    "ar_hit": _LOST.format("AR hits"),
-    "repeated_frequent": _LOST.format("other repeated bigrams"),
-    FIRST_RARE: "Nats lost in rare first occurrences, where nothing can be recalled, by the same changes",
-}
+_NAMES = {"ar_hit": "AR hits", "repeated_frequent": "other repeated bigrams", REPEATED: "all repeated bigrams"}
+_CONTROL = "Nats lost in rare first occurrences, where nothing can be recalled, by the same changes"
 _MOST_SAID = 3
 
 
@@ -64,11 +60,10 @@ def print_intervene(tables: InterveneTables, folder: Path) -> None:
 
 
 def shown_intervene(tables: InterveneTables, folder: Path) -> dict[str, Table]:
-    """The tables by name: `recall_share` of several models, what each slice loses, and the curves."""
+    """The tables by name: shares of the gap of several models, what each slice loses, and the curves."""
     manifest = artifacts.read_manifest(folder / "intervene.parquet")
     slices = tables.intervene["slice"].unique(maintain_order=True).to_list()
-    shown = {"recall_share": _share_table(tables)} if len(tables.recall_share) else {}
-    shown |= {f"lost_{slice_}": _lost_table(tables, slice_) for slice_ in slices}
+    shown = _share_tables(tables) | {f"lost_{slice_}": _lost_table(tables, slice_) for slice_ in slices}
     last = f"lost_{slices[-1]}"
     shown[last] = dataclasses.replace(shown[last], caption=f"{shown[last].caption} {_method(manifest)}")
     curves = _curves_table(tables)
@@ -88,34 +83,27 @@ def answer(tables: InterveneTables) -> str:
     return " ".join(said[:_MOST_SAID])
 
 
-_RECALL = (
-    "Recall: what the reference loses more than the model, of the whole gap, where earlier occurrences of the bigram are replaced, less "
-    "what as many replacements elsewhere cost. Control: the same around rare bigrams that occur for the first time."
-)
-
-
-def _share_table(tables: InterveneTables) -> Table:
-    """One row per model where the usual slices were asked about, otherwise one per model and slice."""
-    cells = {(row["model"], row["slice"]): row for row in tables.recall_share.iter_rows(named=True)}
-    title = f"Is it recall? Shares of the gap to {tables.recall_share['reference'][0]}"
+def _share_tables(tables: InterveneTables) -> dict[str, Table]:
+    """For each slice, or AR hits and all repeated bigrams, a table of one row per model; the first one explains and has the control."""
     slices = tables.recall_share["slice"].unique(maintain_order=True).to_list()
-    if slices != ["ar_hit", "repeated_frequent", REPEATED, FIRST_RARE]:
-        rows = [[*key, percent(row["share_of_tokens"], 2), *_both(row), _interval(row)] for key, row in cells.items()]
-        return Table(title, ["model", "slice", "tokens", "lies in", "recall", "95 % interval"], rows, caption=_RECALL)
-    rows = []
-    for model in tables.recall_share["model"].unique(maintain_order=True):
-        hits, repeated = cells[model, "ar_hit"], cells[model, REPEATED]
-        figures = [*_both(hits), _interval(hits), *_both(repeated), _share(cells[model, FIRST_RARE])]
-        rows.append([model, *figures])
-    tokens = [percent(cells[model, slice_]["share_of_tokens"], 2) for slice_ in ("ar_hit", REPEATED)]
-    return Table(
-        title,
-        ["model", "AR hits", "recall", "95 % interval", "repeated", "recall", "control"],
-        rows,
-        caption=f"In AR hits ({tokens[0]} of tokens) and in all repeated bigrams ({tokens[1]}): the share of the gap that lies there, and "
-        f"that recall explains. {_RECALL}",
-        groups=[("", 1), ("AR hits", 3), ("repeated bigrams", 2), ("", 1)],
-    )
+    shown = [slice_ for slice_ in slices if slice_ != FIRST_RARE and not (slice_ == "repeated_frequent" and REPEATED in slices)]
+    return {f"share_{slice_}": _share_table(tables, slice_, control=slice_ == shown[0] and FIRST_RARE in slices) for slice_ in shown}
+
+
+def _share_table(tables: InterveneTables, slice_: str, *, control: bool) -> Table:
+    of = tables.recall_share.filter(slice=slice_).to_dicts()
+    controls = tables.recall_share.filter(slice=FIRST_RARE).to_dicts() if control else []
+    rows = [[row["model"], *_both(row), _interval(row)] for row in of]
+    name, tokens = _NAMES.get(slice_, slice_), percent(of[0]["share_of_tokens"], 2)
+    told = f"Of the gap to {of[0]['reference']}, what lies in {name} ({tokens} of tokens), and what recall explains"
+    if control:
+        rows = [[*row, _share(other)] for row, other in zip(rows, controls, strict=True)]
+        told += (
+            ": what the reference loses more than the model where earlier occurrences of the bigram are replaced, less what as many "
+            "replacements elsewhere cost. Control: the same around rare bigrams that occur for the first time"
+        )
+    heads = ["model", "lies in", "recall", "95 % interval", *(["control"] if control else [])]
+    return Table(f"Is it recall? Shares of the gap, {name}", heads, rows, caption=f"{told}.")
 
 
 def _both(row: Row) -> list[str]:
@@ -129,7 +117,7 @@ def _lost_table(tables: InterveneTables, slice_: str) -> Table:
     first = rows[0]
     told = f"{first['samples']:,} of {first['tokens']:,} tokens, of {counted(first['documents'], 'document')}"
     return Table(
-        _TITLES.get(slice_, _LOST.format(slice_)),
+        _CONTROL if slice_ == FIRST_RARE else f"Nats lost in {_NAMES.get(slice_, slice_)} where earlier occurrences are changed",
         ["model", "NLL", *CHANGES, "recalled", "95 % interval"],
         cells,
         caption=f"{told}; {first['excluded']:,} more left out.",

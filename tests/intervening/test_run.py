@@ -223,7 +223,7 @@ def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
         "intervene", *CONTROLS, "--slices", slices, "--samples", 60, "--design", "exact", "--export", "csv,tex", "--figures", tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert "Is it recall? Shares of the gap to control:recall" in done.stdout
+    assert "Is it recall? Shares of the gap, AR hits" in done.stdout
     assert "Nats lost in AR hits where earlier occurrences are changed" in done.stdout
     assert (tmp_path / "recall.svg").is_file()
     [folder] = [path.parent for path in slices.glob("intervene/*/recall_share.csv")]
