@@ -27,7 +27,7 @@ from recallkit.attribution.breakdowns import (
     slice_breakdown,
 )
 from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
-from recallkit.attribution.clusters import MOST_GROUPS, ClusterSizes, group_numbers
+from recallkit.attribution.clusters import ClusterSizes, Groups
 from recallkit.attribution.sums import Codes, GroupSums, Runs, Sums, gaps_of, join_sums, recode, renumber, values_of
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
@@ -104,7 +104,6 @@ def collect_sums(
     ranges = batch_ranges(tokens.path)
     num_workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MAX_WORKERS, len(ranges))
     idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-    last = RowReader(tokens.path, ["document", "sequence"], remedy=_SLICE_AGAIN).read(tokens.num_rows - 1, tokens.num_rows)
 
     def reduce_batch(rows: tuple[int, int]) -> tuple[list[str], dict[str, Sums]]:
         try:
@@ -116,12 +115,19 @@ def collect_sums(
         finally:
             idle.put(worker)
 
-    num_clusters = None if cluster == "source" else last[cluster][0].as_py() + 1
-    collector = _Collector(tokens, slices, len(scores), num_clusters)
+    collector = _Collector(tokens, slices, len(scores), groups_of(tokens, cluster))
     with ThreadPoolExecutor(num_workers) as pool:
         for sources, sums in pool.map(reduce_batch, ranges):
             collector.add(sources, sums)
     return collector.finish()
+
+
+def groups_of(tokens: LabelledTokens, cluster: str) -> Groups:
+    """The groups of the clusters of a text: as many clusters as its last token tells."""
+    if cluster == "source":
+        return Groups(None, tokens.path)
+    last = RowReader(tokens.path, [cluster], remedy=_SLICE_AGAIN).read(tokens.num_rows - 1, tokens.num_rows)
+    return Groups(last[cluster][0].as_py() + 1, tokens.path)
 
 
 class _Worker:
@@ -260,27 +266,21 @@ class _Worker:
 class _Collector:
     """The sums of all batches, in their order."""
 
-    def __init__(self, tokens: LabelledTokens, slices: Sequence[Slice], num_scores: int, num_clusters: int | None) -> None:
-        self._path = tokens.path
-        self._groups = None if num_clusters is None else group_numbers(num_clusters)
-        self._num_groups = MOST_GROUPS if num_clusters is None else min(num_clusters, MOST_GROUPS)
+    def __init__(self, tokens: LabelledTokens, slices: Sequence[Slice], num_scores: int, groups: Groups) -> None:
+        self._path, self._groups = tokens.path, groups
         self._source_codes: dict[str, int] = {}
         self._slice_unions = slice_breakdown(slices).unions
         self._of_slices: list[Sums] = []
         self._unions = {name: breakdown.unions for name, breakdown in breakdowns(cuts_of(tokens)).items()}
-        self._sums = {name: GroupSums(self._num_groups, 1, len(unions), num_scores) for name, unions in self._unions.items()}
-        self._sizes = {name: ClusterSizes(unions, in_order=self._in_order) for name, unions in self._unions.items()}
-
-    @property
-    def _in_order(self) -> bool:
-        return self._groups is not None
+        self._sums = {name: GroupSums(groups.number, 1, len(unions), num_scores) for name, unions in self._unions.items()}
+        self._sizes = {name: ClusterSizes(unions, in_order=groups.in_order) for name, unions in self._unions.items()}
 
     def add(self, names: Sequence[str], sums: dict[str, Sums]) -> None:
         """Adds the sums of a batch, whose sources are indices of `names`."""
         for number in np.unique(sums[_SLICES].source).tolist():
             self._source_codes.setdefault(names[number], len(self._source_codes))
         sources = np.array([self._source_codes.get(name, 0) for name in names])  # 0: of no entry
-        clusters = None if self._in_order else sources
+        clusters = None if self._groups.in_order else sources
         self._of_slices.append(renumber(sums[_SLICES], cluster=clusters, source=sources))
         together = np.zeros(len(names), np.int64)
         for name, total in self._sums.items():
@@ -288,7 +288,7 @@ class _Collector:
                 continue  # no token of the batch is repeated
             part = renumber(sums[name], cluster=clusters, source=together)
             self._sizes[name].add(part)
-            total.add(self._grouped(part))
+            total.add(self._groups.of(part))
 
     def finish(self) -> Collected:
         """The sums of everything added."""
@@ -312,14 +312,6 @@ class _Collector:
             clusters={name: replace(part, tokens=part.tokens[held], gaps=part.gaps[held]) for name, part in clusters.items()},
         )
 
-    def _grouped(self, sums: Sums) -> Sums:
-        """The same entries with groups in place of clusters."""
-        if self._groups is None:
-            return replace(sums, cluster=sums.cluster % MOST_GROUPS)
-        if sums.cluster.size and not 0 <= sums.cluster.min() <= sums.cluster.max() < len(self._groups):
-            raise UserError("damaged (documents or sequences are not in order)", where=self._path, remedy=_SLICE_AGAIN)
-        return renumber(sums, cluster=self._groups)
-
     def _by_source(self, sums: Sums, places: np.ndarray, num_sources: int) -> tuple[Totals, ClusterSums]:
         """Totals of every source, and sums by group of the largest; `places` (t,) are their indices."""
         num_places, (num_codes, _), num_nlls = int(places.max()) + 1, self._slice_unions.shape, sums.values.shape[1] - 1
@@ -328,8 +320,8 @@ class _Collector:
         tokens, nlls = every.rows(self._slice_unions)
         totals = Totals(_with_all(tokens[0]), _with_all(nlls[:, 0]))
         placed = renumber(sums, source=places)
-        groups = GroupSums(self._num_groups, num_places, num_codes, num_nlls)
-        groups.add(self._grouped(placed))
+        groups = GroupSums(self._groups.number, num_places, num_codes, num_nlls)
+        groups.add(self._groups.of(placed))
         tokens, nlls = groups.rows(self._slice_unions)
         sizes = [ClusterSizes(self._slice_unions, number, in_order=False) for number in (1, num_places)]  # batch by batch, code by code
         for size, entries in zip(sizes, (replace(placed, source=np.zeros_like(placed.source)), placed), strict=True):

@@ -7,7 +7,7 @@ the tables are consistent with each other because none reads the tokens again.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
@@ -50,6 +50,10 @@ class GapTables:
     by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated, which by_distance omits.
     by_threshold: model x largest training count of an AR hit; shares of all tokens.
     by_partition: model x class of `slicing.definitions.PARTITION`, whose tokens and shares add up to all.
+    by_context, only with `context_gain`: model x `last` (ids of context) x class (all tokens, AR hits, other repeated, not repeated;
+    key_tokens) x whether the reference gains at least 1 nat from the context further back (null: either). `gain_*`: NLL with the last ids
+    alone less that with the full context; `delta_nll` = `local_gap` + `far_gap`; `far_share`: of the whole gap; `mirror_share`: the same
+    of two models that trade places (docs/causal-context.md).
     In each table `delta_ci_*` and `ci_*` are the 95 % intervals of `delta_nll` and of `gap_share`, `clusters` the documents (or what
     else is resampled) that have tokens of the row, `effective_clusters` their effective number (`bootstrap.effective_number`).
     """
@@ -61,6 +65,15 @@ class GapTables:
     by_position: pl.DataFrame
     by_threshold: pl.DataFrame
     by_partition: pl.DataFrame
+    by_context: pl.DataFrame | None = None
+
+    def frames(self) -> dict[str, pl.DataFrame]:
+        """The tables that are there, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) is not None}
+
+
+TABLES = tuple(field.name for field in fields(GapTables) if field.default is MISSING)
+"""Names of the tables of every comparison."""
 
 
 def attribute_gap(
@@ -101,7 +114,7 @@ def attribute_gap(
     with db.connect(threads=1) as database:
         made = _Tables(database, labelled, names, slices, found, intervals, cluster, num_bytes={} if clean else _bytes_by_slice(labelled))
         pairs = [made.pair(model) for model in range(1, len(names))]
-    return GapTables(**{field.name: pl.concat([pair[field.name] for pair in pairs]) for field in fields(GapTables)})
+    return GapTables(**{name: pl.concat([pair[name] for pair in pairs]) for name in TABLES})
 
 
 def _check_models(models: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.shares import is_void
 from recallkit.display import console
@@ -49,6 +50,7 @@ def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[st
         "gap": tables.gap.to_dicts(),
         "by_threshold": tables.by_threshold.to_dicts(),
         "by_partition": tables.by_partition.to_dicts(),
+        **({} if tables.by_context is None else {"by_context": tables.by_context.to_dicts(), "in_context": manifest["in_context"]}),
         "inexact": manifest["inexact"],
         "in_training": slices.get("in_training"),
         "clean": manifest.get("clean", False),
@@ -87,12 +89,13 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
     console.print_line("")
     by_source = by_source_table(tables) if len(models) <= _MOST_COLUMNS else None
     further = (comparators_table(tables), by_source, curves_table(tables, slices), given_table(tables), partition_table(tables, slices))
-    console.print_tables(table for table in further if table is not None)
+    context = context_tables(tables, artifacts.read_manifest(out / "gap.parquet"))
+    console.print_tables(table for table in (*further, *context.values()) if table is not None)
     console.print_line(f"Tables (Parquet): {out}", is_path=True)
 
 
-def gap_tables(tables: GapTables, slices: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables of an export, by file name: those with numbers that are printed."""
+def gap_tables(tables: GapTables, slices: Mapping[str, Any], out: Path | None = None) -> dict[str, Table]:
+    """The tables of an export, by file name: those with numbers that are printed. `out`: where the comparison is, if it is written."""
     by_source = by_source_table(tables) if len(_models(tables)) <= _MOST_COLUMNS else None
     further = {
         "comparators": comparators_table(tables),
@@ -100,6 +103,7 @@ def gap_tables(tables: GapTables, slices: Mapping[str, Any]) -> dict[str, Table]
         "by_slice": given_table(tables),
         "by_partition": partition_table(tables, slices),
     }
+    further |= context_tables(tables, {} if out is None else artifacts.read_manifest(out / "gap.parquet"))
     return {"gap": gap_table(tables, slices), **{name: table for name, table in further.items() if table is not None}}
 
 
@@ -225,6 +229,14 @@ def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: 
         rows,
         caption=f"Rare bigrams: seen at most {slices['max_count']:,} times. The first row is the AR hits; columns add up to 100 %.{more}",
     )
+
+
+def context_tables(tables: GapTables, manifest: Mapping[str, Any], most_columns: int = _MOST_COLUMNS) -> dict[str, Table]:
+    """What is gained from far context, by file name; empty if that was not asked. `manifest` is the comparison's."""
+    if tables.by_context is None:
+        return {}
+    gains = gains_table(tables.by_context, manifest.get("in_context"))
+    return {"context_gain": gains, "by_context": far_table(tables.by_context, most_columns)}
 
 
 def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:

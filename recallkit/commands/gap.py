@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from recallkit import config
 from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, checked, command
 from recallkit.errors import UsageError
@@ -53,6 +54,27 @@ def gap(
         Literal["document", "sequence", "source"],
         Option("What is independent of each other, and resampled for intervals: documents, or whole sources."),
     ] = "document",
+    context_gain: Annotated[
+        int | Sequence[int] | None,
+        Option(
+            "Also score with the last N ids alone, and split the gap by what is gained from context further back: several N joined with "
+            "commas, such as 8,32,128 (docs/causal-context.md). Each costs about five times as much as scoring.",
+            metavar="NUMBERS",
+            least=1,
+            most=config.LONGEST,
+            joined=True,
+        ),
+    ] = None,
+    context_stride: Annotated[
+        int | None,
+        Option(
+            "With --context-gain: each prediction sees N to N + this - 1 ids, at a cost of (N + this - 1) / this passes; 1 is exact.",
+            metavar="NUMBER",
+            least=1,
+            most=config.LONGEST,
+            default="N / 4",
+        ),
+    ] = None,
     clean: Annotated[bool, Option("Leave out tokens that are known to be in the training text (column in_training).")] = False,
     out: Annotated[
         File | None, Option("Directory of the result tables.", ("-o", "--out"), metavar="DIR", default="a folder in the slices")
@@ -73,12 +95,13 @@ def gap(
     """
     from recallkit import attribution, builtin, scoring
     from recallkit.attribution.view import gap_json, gap_tables, print_gap, worst_ar_gap
+    from recallkit.scoring.scores import choose_last
     from recallkit.slicing.definitions import parse_slices
     from recallkit.slicing.view import manifest_of
 
     own = own or GapWords()
     if own.table is not None:
-        for flag, value in (("--slice", slice), ("--fail-above", own.fail_above)):
+        for flag, value in (("--slice", slice), ("--context-gain", context_gain), ("--fail-above", own.fail_above)):
             if value is not None:
                 raise UsageError("needs models, and --table has none", where=flag, remedy="give one of them")
         return _published(own.table, None if reference is None else str(reference), own.ar_share, out)
@@ -91,14 +114,18 @@ def gap(
     )
     folder = opt.path(slices) or builtin.slices()
     given = parse_slices(opt.names(slice))
-    target = opt.path(out) or attribution.gap_path(folder, compared[0], compared[1:], given, clean=clean)
-    tables = attribution.gap(compared[0], compared[1:], folder, target, options, given=given, cluster=cluster, clean=clean)
+    last = choose_last(opt.numbers(context_gain), context_stride)
+    if context_stride is not None and not last:
+        raise UsageError("needs --context-gain", where="--context-stride", remedy="say how many last ids, such as --context-gain 32")
+    target = opt.path(out) or attribution.gap_path(folder, compared[0], compared[1:], given, clean=clean, context_gain=last)
+    question: dict[str, Any] = {"given": given, "cluster": cluster, "clean": clean, "context_gain": last}
+    tables = attribution.gap(compared[0], compared[1:], folder, target, options, **question)
     is_behind = own.fail_above is not None and worst_ar_gap(tables) > own.fail_above
     return Outcome(
         value=lambda: tables,
         show=lambda: print_gap(tables, manifest_of(folder), target),
         json=lambda: gap_json(tables, manifest_of(folder), target),
-        exports=lambda: [(tables, gap_tables(tables, manifest_of(folder)), target)],
+        exports=lambda: [(tables, gap_tables(tables, manifest_of(folder), target), target)],
         failure=f"a model's NLL on AR hits is more than {own.fail_above} nats above the reference's" if is_behind else None,
     )
 
