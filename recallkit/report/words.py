@@ -174,13 +174,12 @@ def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[s
     counts = "COUNTS" if labels is None else shlex.quote(_bare(facts["counts"]["path"]))
     limit = f" --limit-tokens {labels['limit_tokens']}" if labels is not None and labels["limit_tokens"] else ""
     compared = shlex.join([comparison.reference, *comparison.manifest["models"]])
-    clean = ["--clean"] if comparison.manifest.get("clean") else []
-    clean += _context_words(comparison.manifest.get("context_gain"))
+    more = [*(["--clean"] if comparison.manifest.get("clean") else []), *_context_words(comparison.manifest.get("context_gain"))]
     return [
         f"recallkit slice {texts} --tokenizer {shlex.quote(_bare(facts['tokenizer']['name']))} --counts {counts} --max-count "
         f"{facts['max_count']} --seq-len {facts['seq_len']} --boundary {facts['boundary']}{limit} -o DIR",
         " ".join(
-            [f"recallkit gap {compared} --slices DIR", *(f"--slice {shlex.quote(slice_.given)}" for slice_ in comparison.given), *clean]
+            [f"recallkit gap {compared} --slices DIR", *(f"--slice {shlex.quote(slice_.given)}" for slice_ in comparison.given), *more]
         ),
         "recallkit report DIR",
     ]

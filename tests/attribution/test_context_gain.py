@@ -18,6 +18,8 @@ from recallkit.attribution.context_gain import CLASSES, KEY_TOKENS, context_gain
 from recallkit.attribution.shares import MODEL_BETTER, NO_GAP
 from recallkit.errors import UsageError, UserError
 from recallkit.models.control import CACHE_WEIGHT
+from recallkit.ragged import offsets_of
+from recallkit.report import sections, words
 from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
 from recallkit.scoring.scores import LastIds, choose_last
 from recallkit.slicing.view import manifest_of
@@ -68,13 +70,14 @@ def test_a_prediction_sees_its_last_ids_and_no_others(small_slices, tiny_model, 
     model, full = load_model(plan.request), pl.read_parquet(score_path(slices, plan.model))
     found = pl.read_parquet(score_path(slices, plan.model, last))
     ids = dict(pl.read_parquet(slices / "sequences.parquet").select("sequence", "tokens").iter_rows())
-    rows = found.filter(pl.col("sequence").is_in([0, max(ids)])).iter_rows(named=True)
-    for row in rows:
-        begin, position = begins(row["position"], last), row["position"]
-        assert row["context"] == position - begin
-        assert row["context"] == position if position < 11 else 8 <= row["context"] <= 10
-        text = np.array(ids[row["sequence"]][begin : position + 1], np.uint32)
-        assert row["nll"] == pytest.approx(float(model.score(text, np.array([0, len(text)])).nll[-1]), abs=2e-5)
+    rows = found.filter(pl.col("sequence").is_in([0, max(ids)])).to_dicts()
+    texts = [ids[row["sequence"]][begins(row["position"], last) : row["position"] + 1] for row in rows]
+    alone = model.score(np.concatenate(texts).astype(np.uint32), offsets_of([len(text) for text in texts])).nll
+    ends = np.cumsum([len(text) - 1 for text in texts]) - 1
+    for row, text, nll in zip(rows, texts, alone[ends], strict=True):
+        assert row["context"] == len(text) - 1
+        assert row["context"] == row["position"] if row["position"] < 11 else 8 <= row["context"] <= 10
+        assert row["nll"] == pytest.approx(float(nll), abs=2e-5)
     same = found["context"] == full["context"]
     assert (found["nll"] - full["nll"]).filter(same).abs().max() < 2e-5
     assert (found["nll"] - full["nll"]).filter(~same).abs().max() > 1e-3
@@ -277,9 +280,10 @@ def test_the_command_keeps_both_scores_and_shows_the_tables(small_slices, tmp_pa
     read = recallkit.read_comparison(found[0])
     assert read.tables.by_context.equals(tables.by_context)
     assert read.manifest["context_gain"] == [[4, 1], [16, 4]]
-    page = recallkit.write_report(found[0]).page.read_text()
-    for text in ("The far gap by class of token", "AR hit, reference gains", "LongPPL", "--context-gain 4,16"):
+    page = sections.gap_section(read, ()).body
+    for text in ("The far gap by class of token", "AR hit, reference gains", "LongPPL"):
         assert text in page
+    assert words.commands(read, None)[1].endswith("--slices DIR --context-gain 4,16")
 
 
 def test_a_run_without_it_removes_the_table_of_one_with_it(small_slices, tmp_path):
