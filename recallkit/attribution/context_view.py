@@ -55,17 +55,24 @@ def far_table(by_context: pl.DataFrame, most_columns: int) -> Table:
             for gains in (True, False):
                 first = cells[models[0], last, name, gains]
                 shares = [_far(cells[model, last, name, gains]) for model in models[:most_columns]]
-                told = f"{_NAMES[name]}, reference gains" if gains else f"{_NAMES[name]}, it does not"
-                rows.append([f"{last:,}", told, percent(first["share_of_tokens"], 2), _nats(first["gain_reference"]), *shares])
+                rows.append(
+                    [
+                        f"{last:,}",
+                        f"{_NAMES[name]}, {'gains' if gains else 'does not'}",
+                        percent(first["share_of_tokens"], 2),
+                        _nats(first["gain_reference"]),
+                        *shares,
+                    ]
+                )
     hidden = len(models) - most_columns
     more = f" {hidden:,} more models: see the Parquet file." if hidden > 0 else ""
     return Table(
         "The far gap by class of token, as a share of the whole gap",
-        ["last", "tokens", "of all", "gain", *models[:most_columns]],
+        ["last", "token, reference", "tokens", "gain", *models[:most_columns]],
         rows,
         caption=f"Gain: the reference's, in nats per token; it gains where that is at least {GAINS:g}. In brackets the mirror, the share "
         "if the models traded places: two equally good models have it, too, because tokens are chosen by what one of them gains. Not "
-        f"repeated, reference gains: what bigrams miss. The rows of a number of last ids add up to its far share.{more}",
+        f"repeated, gains: what bigrams miss. The rows of a number of last ids add up to its far share.{more}",
     )
 
 

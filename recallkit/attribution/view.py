@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _KINDS = tuple(slice_.name for slice_ in SPLIT)
 _MOST_ROWS = 20
-_MOST_COLUMNS = 3
-"""Sources and models in the table by source: as many as a terminal shows; the Parquet file contains all of them."""
+_MOST_COLUMNS, _MOST_FAR_COLUMNS = 3, 2
+"""Sources and models in the table by source, models in that of the far gap: as many as a terminal shows; Parquet files contain all."""
 
 
 def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: 
     )
 
 
-def context_tables(tables: GapTables, manifest: Mapping[str, Any], most_columns: int = _MOST_COLUMNS) -> dict[str, Table]:
+def context_tables(tables: GapTables, manifest: Mapping[str, Any], most_columns: int = _MOST_FAR_COLUMNS) -> dict[str, Table]:
     """What is gained from far context, by file name; empty if that was not asked. `manifest` is the comparison's."""
     if tables.by_context is None:
         return {}
