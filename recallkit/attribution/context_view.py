@@ -47,32 +47,26 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
 
 
 def far_table(by_context: pl.DataFrame, most_columns: int) -> Table:
-    """Where the far gap is: by class, and by whether the reference gains, each model's far share with its mirror in brackets."""
+    """Where the far gap is: each model's share by class, and, with its mirror in brackets, where the reference gains."""
     cells, models, lasts = _cells(by_context)
     rows = []
     for last in lasts:
         for name in CLASSES:
-            for gains in (True, False):
+            for gains in (None, True):
                 first = cells[models[0], last, name, gains]
                 shares = [_far(cells[model, last, name, gains]) for model in models[:most_columns]]
-                rows.append(
-                    [
-                        f"{last:,}",
-                        f"{_NAMES[name]}, {'gains' if gains else 'does not'}",
-                        percent(first["share_of_tokens"], 2),
-                        _nats(first["gain_reference"]),
-                        *shares,
-                    ]
-                )
+                told = f"{_NAMES[name]}, gains" if gains else _NAMES[name]
+                rows.append([f"{last:,}", told, percent(first["share_of_tokens"], 2), _nats(first["gain_reference"]), *shares])
     hidden = len(models) - most_columns
     more = f" {hidden:,} more models: see the Parquet file." if hidden > 0 else ""
     return Table(
         "The far gap by class of token, as a share of the whole gap",
         ["last", "token, reference", "tokens", "gain", *models[:most_columns]],
         rows,
-        caption=f"Gain: the reference's, in nats per token; it gains where that is at least {GAINS:g}. In brackets the mirror, the share "
-        "if the models traded places: two equally good models have it, too, because tokens are chosen by what one of them gains. Not "
-        f"repeated, gains: what bigrams miss. The rows of a number of last ids add up to its far share.{more}",
+        caption="Gain: the reference's, in nats per token. AR hit, other repeated and not repeated add up to the far share; the last is "
+        f"what bigrams miss. Gains: tokens among them on which the reference gains at least {GAINS:g} nat. They are chosen by its own "
+        "figures, so that it does better on them also by chance: in brackets the mirror, the share if the models traded places, which two "
+        f"equally good models have alike.{more}",
     )
 
 

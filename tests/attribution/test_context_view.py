@@ -36,7 +36,8 @@ def test_figures_are_those_of_their_rows(compared):
     assert "1 more models" in far.caption
     hits = by_context.filter(model=MODELS[0], last=4, slice="ar_hit", reference_gains=True).row(0, named=True)
     cells = [f"{100 * hits['share_of_tokens']:.2f} %", f"{hits['gain_reference']:.3f}"]
-    assert far.rows[0] == ["4", "AR hit, gains", *cells, f"{100 * hits['far_share']:.1f} % ({100 * hits['mirror_share']:.1f})"]
+    assert [row[1] for row in far.rows[:3]] == ["AR hit", "AR hit, gains", "other repeated"]
+    assert far.rows[1] == ["4", "AR hit, gains", *cells, f"{100 * hits['far_share']:.1f} % ({100 * hits['mirror_share']:.1f})"]
     assert len(far.rows) == 12
 
 
