@@ -21,6 +21,7 @@ from recallkit.attribution.breakdowns import (
     NOT_REPEATED,
     NUM_POSITION_BUCKETS,
     NUM_TOKEN_CODES,
+    OVERLAP,
     breakdowns,
     cuts_of,
     extra_thresholds,
@@ -33,6 +34,7 @@ from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import NEW_TOKEN, context_kinds, members
 from recallkit.slicing.new_tokens import new_tokens
+from recallkit.slicing.words import needed_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,13 +137,15 @@ class _Worker:
 
     def __init__(self, tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice], cluster: str, *, clean: bool) -> None:
         self._tokens, self._scores, self._slices, self._cluster, self._clean = tokens, scores, slices, cluster, clean
-        needed = [column for slice_ in slices for column in slice_.columns if column != NEW_TOKEN]
+        of_words = needed_columns(slices)
+        needed = [column for slice_ in slices for column in slice_.columns if column not in (NEW_TOKEN, *of_words)]
         self._columns = tuple(dict.fromkeys([*_LABELS, *needed, *([_IN_TRAINING] if clean else [])]))
         self._labels = RowReader(tokens.path, self._columns, remedy=_SLICE_AGAIN, checks_values=False)
+        self._words = tokens.words(of_words)
         again = "score the model again with --force"
         self._nlls = [RowReader(score.path, ["nll"], remedy=again, checks_values=False) for score in scores]
         self._cuts = cuts_of(tokens)
-        self._breakdowns = breakdowns(self._cuts)
+        self._breakdowns = breakdowns(self._cuts, slices)
 
     def reduce(self, start: int, stop: int) -> tuple[list[str], dict[str, Sums]]:
         """The names of the sources in rows [start, stop), and the sums of each breakdown, whose sources are indices of names."""
@@ -154,6 +158,8 @@ class _Worker:
             codes = {name: part.among(is_kept) for name, part in codes.items()}
         runs = Runs(cluster, source.indices.to_numpy())
         sums = {name: runs.sum_codes(part, values) for name, part in codes.items()}
+        if OVERLAP in self._breakdowns:
+            sums[OVERLAP] = self._divide(codes[_GIVEN], codes["positions"], runs, values)
         for score, nll in zip(self._scores, sums["counts"].values.T[1:], strict=True):
             if not np.isfinite(nll).all():  # a sum is finite only if every NLL in it is
                 raise _not_finite(score)
@@ -200,13 +206,31 @@ class _Worker:
             "positions": cuts.of_positions(ar_hit, positions),
         }
         found = {name: Codes(code, self._breakdowns[name].num_codes) for name, code in codes.items()}
-        return {**found, **({_GIVEN: self._given_codes(labels, new)} if self._slices else {})}
+        return {**found, **({_GIVEN: self._given_codes(labels, new, start)} if self._slices else {})}
 
-    def _given_codes(self, labels: pa.Table, new: np.ndarray) -> Codes:
+    def _divide(self, given: Codes, every: Codes, runs: Runs, values: np.ndarray) -> Sums:
+        """`values` of the rows that `every` has, each row's divided equally among the slices of `given` that contain it.
+
+        Of rows in none of them the last code has the values.
+        """
+        times = np.zeros(len(values), np.int64)
+        np.add.at(times, given.rows, 1)
+        alone = (np.arange(len(values)) if every.rows is None else every.rows)[(times if every.rows is None else times[every.rows]) == 0]
+        rows = np.concatenate([given.rows, alone])
+        code = np.concatenate([given.code - NUM_TOKEN_CODES, np.full(len(alone), len(self._slices))])
+        order = np.argsort(rows, kind="stable")
+        return runs.sum_codes(Codes(code[order], len(self._slices) + 1, rows[order]), values / np.maximum(times, 1)[:, None])
+
+    def _given_codes(self, labels: pa.Table, new: np.ndarray, start: int) -> Codes:
         """The number of each requested slice, after the codes of AR hits and other tokens, for each row in it."""
         import pyarrow as pa
 
-        masks = members(self._slices, labels.append_column(NEW_TOKEN, [pa.array(new)]), self._tokens.max_count)
+        labels = labels.append_column(NEW_TOKEN, [pa.array(new)])
+        if self._words is not None:
+            words = self._words.read(start, start + len(new))
+            for name in words.column_names:
+                labels = labels.append_column(name, words[name])
+        masks = members(self._slices, labels, self._tokens.max_count)
         rows = [np.flatnonzero(mask) for mask in masks]
         codes = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
         order = np.argsort(np.concatenate(rows), kind="stable")
@@ -271,7 +295,7 @@ class _Collector:
         self._source_codes: dict[str, int] = {}
         self._slice_unions = slice_breakdown(slices).unions
         self._of_slices: list[Sums] = []
-        self._unions = {name: breakdown.unions for name, breakdown in breakdowns(cuts_of(tokens)).items()}
+        self._unions = {name: breakdown.unions for name, breakdown in breakdowns(cuts_of(tokens), slices).items()}
         self._sums = {name: GroupSums(groups.number, 1, len(unions), num_scores) for name, unions in self._unions.items()}
         self._sizes = {name: ClusterSizes(unions, in_order=groups.in_order) for name, unions in self._unions.items()}
 

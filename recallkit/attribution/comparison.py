@@ -78,8 +78,9 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     folder = find_comparison(folder)
     again = "run the same `recallkit gap` again with --force"
     with artifacts.holding(folder):
-        has_context = "context_gain" in artifacts.read_manifest(folder / "gap.parquet")
-        files = {name: folder / f"{name}.parquet" for name in (*TABLES, *(["by_context"] if has_context else []))}
+        facts = artifacts.read_manifest(folder / "gap.parquet")
+        further = [table for fact, table in (("context_gain", "by_context"), ("overlap", "by_overlap")) if facts.get(fact)]
+        files = {name: folder / f"{name}.parquet" for name in (*TABLES, *further)}
         manifest = _common_manifest(folder, files)
         frames = {name: schemas.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()}
         tables = GapTables(**frames)

@@ -61,6 +61,7 @@ def gap(
     from recallkit.attribution.in_context import in_context_scores
     from recallkit.attribution.knee import knee_facts
     from recallkit.attribution.tables import attribute_gap
+    from recallkit.slicing.words import make_words, needed_columns
 
     specs = list_models([reference], list(models))
     names, keys = [spec.shown for spec in specs], [spec.key for spec in specs]
@@ -73,6 +74,8 @@ def gap(
     result.finished()  # a comparison of other models is not replaced; one of the same models takes seconds, and is made again
     # Labels that cannot answer the question are reported before hours of scoring.
     open_tokens(slices / "tokens.parquet").check_copies_known(given, clean=clean)
+    if needed_columns(given):
+        make_words(slices)
     # --force applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
     plans = plan_scores(specs, slices, replace(options, force=False))
     shorter = [plan.from_last(last) for last in context_gain for plan in plans]
@@ -101,6 +104,7 @@ def gap(
         "scores": {name: manifests[name]["options"] for name in names},
         "knee": knee_facts(tables.by_count),
         **({"in_context": in_context_scores(slices / "tokens.parquet", scores, cluster=cluster, clean=clean)} if context_gain else {}),
+        **({"overlap": True} if tables.by_overlap is not None else {}),
         "inexact": {spec.shown: share for spec in specs if (share := count_inexact(spec, slices)) is not None},
     }
     result.write_tables(tables, facts, timings)

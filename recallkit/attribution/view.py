@@ -50,6 +50,7 @@ def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[st
         "gap": tables.gap.to_dicts(),
         "by_threshold": tables.by_threshold.to_dicts(),
         "by_partition": tables.by_partition.to_dicts(),
+        **({} if tables.by_overlap is None else {"by_overlap": tables.by_overlap.to_dicts()}),
         **({} if tables.by_context is None else {"by_context": tables.by_context.to_dicts(), "in_context": manifest["in_context"]}),
         "inexact": manifest["inexact"],
         "in_training": slices.get("in_training"),
@@ -88,7 +89,8 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
         console.print_line(line)
     console.print_line("")
     by_source = by_source_table(tables) if len(models) <= _MOST_COLUMNS else None
-    further = (comparators_table(tables), by_source, curves_table(tables, slices), given_table(tables), partition_table(tables, slices))
+    given = (given_table(tables), overlap_table(tables))
+    further = (comparators_table(tables), by_source, curves_table(tables, slices), *given, partition_table(tables, slices))
     context = context_tables(tables, artifacts.read_manifest(out / "gap.parquet"))
     console.print_tables(table for table in (*further, *context.values()) if table is not None)
     console.print_line(f"Tables (Parquet): {out}", is_path=True)
@@ -101,6 +103,7 @@ def gap_tables(tables: GapTables, slices: Mapping[str, Any], out: Path | None = 
         "comparators": comparators_table(tables),
         "by_source": by_source,
         "by_slice": given_table(tables),
+        "by_overlap": overlap_table(tables),
         "by_partition": partition_table(tables, slices),
     }
     further |= context_tables(tables, {} if out is None else artifacts.read_manifest(out / "gap.parquet"))
@@ -198,14 +201,35 @@ def given_table(tables: GapTables) -> Table | None:
     for name in names:
         for model in _models(tables):
             row = cells[model, "ALL", name]
-            figures = [ppl(row["ppl_reference"]), ppl(row["ppl_model"]), gap_share(row), interval(row)]
+            enriched = struck_if_void(row, times(row["enrichment"]))
+            figures = [ppl(row["ppl_reference"]), ppl(row["ppl_model"]), gap_share(row), interval(row), enriched]
             rows.append([name, percent(row["share_of_tokens"], 2), model, *figures])
     return Table(
         "Perplexity, and the share of the gap to the reference, in each slice",
-        ["slice", "tokens", "model", "reference", "model's", "share", "95 % interval"],
+        ["slice", "tokens", "model", "reference", "model's", "share", "95 % interval", "enrichment"],
         rows,
-        caption="Slices may overlap: their shares need not add up to 100 %.",
-        groups=[("", 3), ("perplexity", 2), ("gap in the slice", 2)],
+        caption="Slices may overlap: their shares need not add up to 100 %. Enrichment: share of the gap over share of tokens.",
+        groups=[("", 3), ("perplexity", 2), ("gap in the slice", 3)],
+    )
+
+
+def overlap_table(tables: GapTables) -> Table | None:
+    """The gap divided among the requested slices, one row per slice and model; None if there are not two."""
+    if tables.by_overlap is None:
+        return None
+    cells = {(row["slice"], row["model"]): row for row in tables.by_overlap.iter_rows(named=True)}
+    rows = []
+    for name in tables.by_overlap["slice"].unique(maintain_order=True):
+        for model in _models(tables):
+            row = cells[name, model]
+            plain = struck_if_void(row, percent(row["plain_share"]))
+            figures = [gap_share(row), interval(row), struck_if_void(row, times(row["enrichment"])), plain]
+            rows.append([name, percent(row["share_of_tokens"], 2), model, *figures])
+    return Table(
+        "The gap to the reference divided among the slices",
+        ["slice", "tokens", "model", "share", "95 % interval", "enrichment", "undivided share"],
+        rows,
+        caption="A token in several slices counts for each in equal parts, so that tokens and shares add up to 100 % (Shapley values).",
     )
 
 

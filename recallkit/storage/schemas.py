@@ -80,6 +80,9 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "sequence position document int32, source dictionary<string>, prev_token token int32, repeated bool, distance int32?, "
         "occurrences match_length int32, train_count int64?, ar_hit bool?, in_training int8?"
     ),
+    # One row per predicted token, in the order of `tokens`: of its word (slicing.words) whether it occurred earlier in the sequence, as it
+    # is and without case and inflection; the smallest training count of the bigrams inside it, null of a word of one token; what it is.
+    "words": _columns("word_repeated word_folded bool, word_count int64?, word_kind dictionary<string>?, closes_bracket bool"),
     # One row per predicted token, in the order of `tokens`. `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the
     # number of vocabulary entries with a larger logit; `context` the number of ids that the model had seen. A model with its own tokenizer
     # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and
@@ -103,6 +106,11 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"gain_reference gain_model local_gap far_gap far_share mirror_share real?, {_INTERVALS}, "
         f"{_with_ends('gain_reference gain_model local_gap far_gap far_share mirror_share', '_ci_low', '_ci_high')} real?, "
         "note text, void flag"
+    ),
+    # `tokens` and `gap_share` of tokens divided equally among the slices that contain them; `plain_*`: of all tokens of the slice.
+    "gap/by_overlap": _columns(
+        f"{_PAIR} slice text, tokens share_of_tokens real, delta_nll gap_share enrichment plain_share_of_tokens plain_share real?, "
+        f"{_INTERVALS}, note text, void flag"
     ),
     "gap/by_threshold": _columns(
         f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped enrichment real?, {_INTERVALS}, "
@@ -419,7 +427,7 @@ _ENTRIES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("kind", "model", "recallkit_version", "origin", "counts_id", "filler_text"), _is_text),
     **dict.fromkeys(("batch_tokens", "num_dropped", "num_samples", "length", "seed", "num_groups", "num_tokens", "longest"), _is_count),
     "comparable": lambda value: isinstance(value, bool),
-    "clean": lambda value: isinstance(value, bool),
+    **dict.fromkeys(("clean", "overlap"), lambda value: isinstance(value, bool)),
     "context_gain": _list_of(_list_of(_is_count)),
     "in_context": _maybe(_with(early=_is_count, late=_is_count, sequences=_is_count, models=_each(_is_score))),
     "inexact": _each(_each(_is_real)),
