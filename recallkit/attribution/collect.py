@@ -213,10 +213,11 @@ class _Worker:
 
         Of rows in none of them the last code has the values.
         """
-        times = np.zeros(len(values), np.int64)
-        np.add.at(times, given.rows, 1)
-        alone = (np.arange(len(values)) if every.rows is None else every.rows)[(times if every.rows is None else times[every.rows]) == 0]
-        rows = np.concatenate([given.rows, alone])
+        own = np.arange(len(values)) if given.rows is None else given.rows
+        times = np.bincount(own, minlength=len(values))
+        in_none = times == 0
+        alone = np.flatnonzero(in_none) if every.rows is None else every.rows[in_none[every.rows]]
+        rows = np.concatenate([own, alone])
         code = np.concatenate([given.code - NUM_TOKEN_CODES, np.full(len(alone), len(self._slices))])
         order = np.argsort(rows, kind="stable")
         return runs.sum_codes(Codes(code[order], len(self._slices) + 1, rows[order]), values / np.maximum(times, 1)[:, None])

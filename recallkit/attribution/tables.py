@@ -274,11 +274,10 @@ class _Tables:
     def _overlap(self, divided: pl.DataFrame, gap: pl.DataFrame, overall: Mapping[str, Any]) -> pl.DataFrame:
         """The slices of one pair, among which tokens are divided, with enrichments, notes, and each slice's plain shares."""
         plain = {row["slice"]: row for row in gap.head(len(self._slices["gap"].keys["slice"])).iter_rows(named=True)}
-        plain[IN_NONE] = None  # no token of it is in a slice: its shares are the same
         notes = describe_gap(overall["delta_nll"], None, _bounds(overall, "delta_ci"), self._like_uniform(overall))
         added = []
         for row in divided.iter_rows(named=True):
-            own = plain[row["slice"]] or row
+            own = plain.get(row["slice"], row)  # a token in none of them is not divided
             shares = {"plain_share_of_tokens": own["share_of_tokens"], "plain_share": own["gap_share"]}
             note = self._note(row, row, overall, notes)
             added.append({**shares, "enrichment": enrichment(row["gap_share"], row["share_of_tokens"]), "note": note})

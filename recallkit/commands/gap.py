@@ -45,8 +45,8 @@ def gap(
     slice: Annotated[  # noqa: A002 - the option's name
         str | Sequence[str] | None,
         Option(
-            "A further slice, by name (repeated, first_rare, copy:kN), or as 'NAME=EXPRESSION' over columns of tokens.parquet, "
-            "such as 'far=distance > 100'. May be repeated.",
+            "A further slice, by name (first_rare, rare_word, copy:kN ...: docs/slices.md), or as 'NAME=EXPRESSION' over columns of "
+            "tokens.parquet and words.parquet, such as 'far=distance > 100'. May be repeated.",
             metavar="NAME",
         ),
     ] = None,

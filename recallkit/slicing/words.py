@@ -287,7 +287,7 @@ class _Classes:
 
     def of(self, points: np.ndarray) -> np.ndarray:
         """The class of each code point (n,), uint8 (n,) of bits."""
-        found = self._table[points]
+        found: np.ndarray = self._table[points]
         if not found.all():
             for point in np.unique(points[found == 0]).tolist():
                 self._table[point] = _class_of(chr(point))
