@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
 from recallkit.attribution.bootstrap import MIN_CLUSTERS, number_or_none
-from recallkit.attribution.breakdowns import FIRST, FIRST_BY_COUNT, IN_NONE, Rows, breakdowns, cuts_of, extra_thresholds, slice_breakdown
+from recallkit.attribution.breakdowns import FIRST, FIRST_BY_COUNT, Rows, breakdowns, cuts_of, extra_thresholds, slice_breakdown
 from recallkit.attribution.collect import Collected, Totals, collect_sums
 from recallkit.attribution.intervals import GapIntervals, gap_intervals
 from recallkit.attribution.shares import ALL_TOKENS, FEW_CLUSTERS, clipped_share, describe_gap, enrichment, is_void, like_uniform
@@ -54,9 +54,9 @@ class GapTables:
     key_tokens) x whether the reference gains at least 1 nat from the context further back (null: either). `gain_*`: NLL with the last ids
     alone less that with the full context; `delta_nll` = `local_gap` + `far_gap`; `far_share`: of the whole gap; `mirror_share`: the same
     of two models that trade places (docs/causal-context.md).
-    by_overlap, only of two requested slices or more: the gap divided among them (Shapley values of the game whose value of a set of slices
-    is the gap in their union: a token's gap goes in equal parts to the slices that contain it), and IN_NONE; `tokens`, `share_of_tokens`
-    and `gap_share` add up to all. `plain_share_of_tokens`, `plain_share`: of all tokens of the slice, as in gap.
+    by_overlap, only of two requested slices or more: the gap divided among them (Shapley values of the game in which a set of slices is
+    worth the gap in their union: a token's gap goes in equal parts to the slices that contain it), and a row of tokens in none; `tokens`,
+    `share_of_tokens` and `gap_share` add up to all. `plain_share_of_tokens`, `plain_share`: of all tokens of the slice, as in gap.
     In each table `delta_ci_*` and `ci_*` are the 95 % intervals of `delta_nll` and of `gap_share`, `clusters` the documents (or what
     else is resampled) that have tokens of the row, `effective_clusters` their effective number (`bootstrap.effective_number`).
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import cache
 from pathlib import Path
 
 import polars as pl
@@ -40,12 +41,13 @@ KEEP = {
 def shapley(values: list[list[bool]], amounts: list[float], player: int) -> float:
     """The mean, over all orders, of what a slice adds to the sum of `amounts` in the union; `values`: the slices of each token."""
 
+    @cache
     def union(slices):
         return math.fsum(amount for own, amount in zip(values, amounts, strict=True) if any(own[slice_] for slice_ in slices))
 
     orders = list(itertools.permutations(range(len(values[0]))))
-    gains = [union(order[: order.index(player) + 1]) - union(order[: order.index(player)]) for order in orders]
-    return math.fsum(gains) / len(orders)
+    before = [frozenset(order[: order.index(player)]) for order in orders]
+    return math.fsum(union(slices | {player}) - union(slices) for slices in before) / len(orders)
 
 
 @settings(max_examples=12, deadline=None)
