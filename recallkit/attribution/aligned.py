@@ -68,7 +68,9 @@ class LabelledTokens:
         """
         if not columns:
             return None
-        path, remedy = words_path(self.path), "delete it: `recallkit gap` makes it again"
+        path, remedy = words_path(self.path), "delete it: `recallkit gap --slice NAME` makes it again"
+        if not path.exists():
+            raise UserError("slices of words need this table", where=path, remedy="make it with `recallkit gap --slice NAME`")
         manifest = read_manifest(path)
         if manifest["options"] != words_options(self.manifest) or manifest["num_rows"] != self.num_rows:
             raise UserError(f"words of other tokens than those of {self.path}", where=path, remedy=remedy)

@@ -223,6 +223,9 @@ def test_the_table_is_made_on_demand_reused_and_made_again_for_another_definitio
     monkeypatch.undo()
     with pytest.raises(UserError, match="words of other tokens"):
         open_tokens(slices / "tokens.parquet").words(["word_kind"])
+    path.unlink()
+    with pytest.raises(UserError, match="slices of words need this table"):
+        open_tokens(slices / "tokens.parquet").words(["word_kind"])
     make_words(slices)
 
 
@@ -235,6 +238,17 @@ def test_batches_that_begin_within_a_sequence_have_the_words_of_their_rows(slice
     monkeypatch.setattr("recallkit.attribution.collect.batch_ranges", aligned.batch_ranges)
     parts = attribution.gap(*MODELS, slices, tmp_path / "b", given=given_)
     assert parts.gap["tokens"].equals(whole.gap["tokens"])
+
+
+def test_training_counts_are_read_on_across_row_groups(tmp_path):
+    table = pa.table({"train_count": pa.array([3, None, 5, 2**40, 7], pa.int64())})
+    pq.write_table(table, tmp_path / "tokens.parquet", row_group_size=2)
+    counts = words._TrainCounts(tmp_path / "tokens.parquet")
+    assert counts.next(0).tolist() == []
+    first, rest = counts.next(3), counts.next(2)
+    assert (first[0], np.isnan(first[1]), first[2], rest.tolist()) == (3, True, 5, [2**40, 7])
+    with pytest.raises(UserError, match="fewer tokens than in the sequences"):
+        counts.next(1)
 
 
 @pytest.fixture
