@@ -35,6 +35,7 @@ UNDECLARED = {
     "atheris": "guides fuzzing where it is there",
     "nltk": "comes with lm-eval; `profile --stop-words nltk` tells what to do without it",
     "markdown_it": "comes with rich; a test reads tables with it",
+    "levanter": "another tool, run by an interpreter of its own in a benchmark",
     "tqdm": "comes with transformers; examples draw their progress with it",
     "packaging": "comes with pytest; this file's own",
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.config import LONGEST, MOST
 from recallkit.errors import UserError
+from recallkit.slicing.words import words_options, words_path
 from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.schemas import arrow_errors_as_user_errors, check_schema, check_values
 
@@ -59,6 +60,21 @@ class LabelledTokens:
                 where=self.path,
                 remedy="count the training text again with --force, then slice again with --force",
             )
+
+    def words(self, columns: Sequence[str]) -> RowReader | None:
+        """A reader of these columns of the table of words beside this one; None for no columns.
+
+        Raises UserError if there is no such table, or it is of other tokens.
+        """
+        if not columns:
+            return None
+        path, remedy = words_path(self.path), "delete it: `recallkit gap --slice NAME` makes it again"
+        if not path.exists():
+            raise UserError("slices of words need this table", where=path, remedy="make it with `recallkit gap --slice NAME`")
+        manifest = read_manifest(path)
+        if manifest["options"] != words_options(self.manifest) or manifest["num_rows"] != self.num_rows:
+            raise UserError(f"words of other tokens than those of {self.path}", where=path, remedy=remedy)
+        return RowReader(path, columns, remedy=remedy)
 
     @property
     def max_count(self) -> int:

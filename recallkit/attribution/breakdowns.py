@@ -24,10 +24,14 @@ LARGEST_THRESHOLD = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The K rows of a table: the columns that name them, and `unions`, bool (k, K): the codes whose tokens each contains."""
+    """The K rows of a table: the columns that name them, and `unions`, bool (k, K): the codes whose tokens each contains.
+
+    `is_divided`: tokens are divided among rows, so that a row's number of them is no whole number.
+    """
 
     keys: Mapping[str, Sequence[Any]]
     unions: np.ndarray
+    is_divided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,9 @@ class Cuts:
 _NUM_KINDS = len(PARTITION) // 2
 FIRST, FIRST_BY_COUNT = "first", "first_by_count"
 """A breakdown and its rows, which are no table of their own but columns of `by_count`."""
+OVERLAP = "overlap"
+"""A breakdown whose codes are the requested slices, and IN_NONE: the values of a token in k of them are divided among these."""
+IN_NONE = "in none of them"
 NOT_REPEATED, AR_HIT, REPEATED_FREQUENT = range(3)
 NUM_TOKEN_CODES = 3
 """In the breakdown into slices, each token has one of these codes, and further ones in requested slices."""
@@ -109,8 +116,8 @@ def cuts_of(tokens: LabelledTokens) -> Cuts:
     return Cuts(thresholds, num_rare, int(log2_bucket(longest)[0]) + 1, int(match_bucket(longest)[0]) + 1, tokens.seq_len)
 
 
-def breakdowns(cuts: Cuts) -> dict[str, Breakdown]:
-    """The breakdowns of every comparison, all sources together.
+def breakdowns(cuts: Cuts, slices: Sequence[Slice] = ()) -> dict[str, Breakdown]:
+    """The breakdowns of every comparison, all sources together; OVERLAP where two requested `slices` or more may overlap.
 
     FIRST has the codes of "counts" of repeated tokens once more, with sums of the first occurrence of each one's bigram in place of
     its own.
@@ -121,7 +128,13 @@ def breakdowns(cuts: Cuts) -> dict[str, Breakdown]:
         FIRST: Breakdown({FIRST_BY_COUNT: _first_by_count(cuts)}),
         "places": Breakdown({"by_distance": _by_distance(cuts), "by_match": _by_match(cuts)}),
         "positions": Breakdown({"by_position": _by_position(cuts)}),
+        **({OVERLAP: Breakdown({"by_overlap": _by_overlap(slices)})} if len(slices) > 1 else {}),
     }
+
+
+def _by_overlap(slices: Sequence[Slice]) -> Rows:
+    """A row for each slice, and one for the tokens in none of them."""
+    return Rows({"slice": [*(slice_.name for slice_ in slices), IN_NONE]}, np.eye(len(slices) + 1, dtype=bool), is_divided=True)
 
 
 def slice_breakdown(slices: Sequence[Slice]) -> Breakdown:

@@ -5,6 +5,7 @@ Tokens of a document move together, whatever sequence they are in: resampled by 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,11 @@ import numpy as np
 from recallkit.attribution.bootstrap import ratio_of_squares
 from recallkit.attribution.sums import join_sums
 from recallkit.attribution.sums_kernels import add_sizes, close_cluster
+from recallkit.errors import UserError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from recallkit.attribution.sums import Sums
 
 CLUSTERS = ("document", "sequence", "source")
@@ -30,6 +34,36 @@ def group_numbers(num_clusters: int) -> np.ndarray:
         return np.arange(num_clusters)
     groups: np.ndarray = np.random.default_rng(0).permutation(num_clusters) % MOST_GROUPS
     return groups
+
+
+class Groups:
+    """The groups in which the clusters of a table at `path` are resampled; `num_clusters` None: sources, whose number is not known."""
+
+    def __init__(self, num_clusters: int | None, path: Path) -> None:
+        self._path = path
+        self._groups = None if num_clusters is None else group_numbers(num_clusters)
+        self.number = MOST_GROUPS if num_clusters is None else min(num_clusters, MOST_GROUPS)
+        """How many there are."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the clusters of a table ascend."""
+        return self._groups is not None
+
+    def of(self, sums: Sums) -> Sums:
+        """The same entries with groups in place of clusters; see `numbers`."""
+        return replace(sums, cluster=self.numbers(sums.cluster))
+
+    def numbers(self, cluster: np.ndarray) -> np.ndarray:
+        """The group of each of n clusters (n,). Raises UserError for a cluster that cannot be."""
+        if self._groups is None:
+            found: np.ndarray = cluster % MOST_GROUPS
+            return found
+        if cluster.size and not 0 <= cluster.min() <= cluster.max() < len(self._groups):
+            problem = "damaged (documents or sequences are not in order)"
+            raise UserError(problem, where=self._path, remedy="slice again with --force")
+        of_groups: np.ndarray = self._groups[cluster]
+        return of_groups
 
 
 class ClusterSizes:

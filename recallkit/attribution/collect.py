@@ -21,18 +21,20 @@ from recallkit.attribution.breakdowns import (
     NOT_REPEATED,
     NUM_POSITION_BUCKETS,
     NUM_TOKEN_CODES,
+    OVERLAP,
     breakdowns,
     cuts_of,
     extra_thresholds,
     slice_breakdown,
 )
 from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
-from recallkit.attribution.clusters import MOST_GROUPS, ClusterSizes, group_numbers
+from recallkit.attribution.clusters import ClusterSizes, Groups
 from recallkit.attribution.sums import Codes, GroupSums, Runs, Sums, gaps_of, join_sums, recode, renumber, values_of
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import NEW_TOKEN, context_kinds, members
 from recallkit.slicing.new_tokens import new_tokens
+from recallkit.slicing.words import needed_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +106,6 @@ def collect_sums(
     ranges = batch_ranges(tokens.path)
     num_workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MAX_WORKERS, len(ranges))
     idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-    last = RowReader(tokens.path, ["document", "sequence"], remedy=_SLICE_AGAIN).read(tokens.num_rows - 1, tokens.num_rows)
 
     def reduce_batch(rows: tuple[int, int]) -> tuple[list[str], dict[str, Sums]]:
         try:
@@ -116,12 +117,19 @@ def collect_sums(
         finally:
             idle.put(worker)
 
-    num_clusters = None if cluster == "source" else last[cluster][0].as_py() + 1
-    collector = _Collector(tokens, slices, len(scores), num_clusters)
+    collector = _Collector(tokens, slices, len(scores), groups_of(tokens, cluster))
     with ThreadPoolExecutor(num_workers) as pool:
         for sources, sums in pool.map(reduce_batch, ranges):
             collector.add(sources, sums)
     return collector.finish()
+
+
+def groups_of(tokens: LabelledTokens, cluster: str) -> Groups:
+    """The groups of the clusters of a text: as many clusters as its last token tells."""
+    if cluster == "source":
+        return Groups(None, tokens.path)
+    last = RowReader(tokens.path, [cluster], remedy=_SLICE_AGAIN).read(tokens.num_rows - 1, tokens.num_rows)
+    return Groups(last[cluster][0].as_py() + 1, tokens.path)
 
 
 class _Worker:
@@ -129,13 +137,15 @@ class _Worker:
 
     def __init__(self, tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice], cluster: str, *, clean: bool) -> None:
         self._tokens, self._scores, self._slices, self._cluster, self._clean = tokens, scores, slices, cluster, clean
-        needed = [column for slice_ in slices for column in slice_.columns if column != NEW_TOKEN]
+        of_words = needed_columns(slices)
+        needed = [column for slice_ in slices for column in slice_.columns if column not in (NEW_TOKEN, *of_words)]
         self._columns = tuple(dict.fromkeys([*_LABELS, *needed, *([_IN_TRAINING] if clean else [])]))
         self._labels = RowReader(tokens.path, self._columns, remedy=_SLICE_AGAIN, checks_values=False)
+        self._words = tokens.words(of_words)
         again = "score the model again with --force"
         self._nlls = [RowReader(score.path, ["nll"], remedy=again, checks_values=False) for score in scores]
         self._cuts = cuts_of(tokens)
-        self._breakdowns = breakdowns(self._cuts)
+        self._breakdowns = breakdowns(self._cuts, slices)
 
     def reduce(self, start: int, stop: int) -> tuple[list[str], dict[str, Sums]]:
         """The names of the sources in rows [start, stop), and the sums of each breakdown, whose sources are indices of names."""
@@ -148,6 +158,8 @@ class _Worker:
             codes = {name: part.among(is_kept) for name, part in codes.items()}
         runs = Runs(cluster, source.indices.to_numpy())
         sums = {name: runs.sum_codes(part, values) for name, part in codes.items()}
+        if OVERLAP in self._breakdowns:
+            sums[OVERLAP] = self._divide(codes[_GIVEN], codes["positions"], runs, values)
         for score, nll in zip(self._scores, sums["counts"].values.T[1:], strict=True):
             if not np.isfinite(nll).all():  # a sum is finite only if every NLL in it is
                 raise _not_finite(score)
@@ -194,13 +206,32 @@ class _Worker:
             "positions": cuts.of_positions(ar_hit, positions),
         }
         found = {name: Codes(code, self._breakdowns[name].num_codes) for name, code in codes.items()}
-        return {**found, **({_GIVEN: self._given_codes(labels, new)} if self._slices else {})}
+        return {**found, **({_GIVEN: self._given_codes(labels, new, start)} if self._slices else {})}
 
-    def _given_codes(self, labels: pa.Table, new: np.ndarray) -> Codes:
+    def _divide(self, given: Codes, every: Codes, runs: Runs, values: np.ndarray) -> Sums:
+        """`values` of the rows that `every` has, each row's divided equally among the slices of `given` that contain it.
+
+        Of rows in none of them the last code has the values.
+        """
+        own = np.arange(len(values)) if given.rows is None else given.rows
+        times = np.bincount(own, minlength=len(values))
+        in_none = times == 0
+        alone = np.flatnonzero(in_none) if every.rows is None else every.rows[in_none[every.rows]]
+        rows = np.concatenate([own, alone])
+        code = np.concatenate([given.code - NUM_TOKEN_CODES, np.full(len(alone), len(self._slices))])
+        order = np.argsort(rows, kind="stable")
+        return runs.sum_codes(Codes(code[order], len(self._slices) + 1, rows[order]), values / np.maximum(times, 1)[:, None])
+
+    def _given_codes(self, labels: pa.Table, new: np.ndarray, start: int) -> Codes:
         """The number of each requested slice, after the codes of AR hits and other tokens, for each row in it."""
         import pyarrow as pa
 
-        masks = members(self._slices, labels.append_column(NEW_TOKEN, [pa.array(new)]), self._tokens.max_count)
+        labels = labels.append_column(NEW_TOKEN, [pa.array(new)])
+        if self._words is not None:
+            words = self._words.read(start, start + len(new))
+            for name in words.column_names:
+                labels = labels.append_column(name, words[name])
+        masks = members(self._slices, labels, self._tokens.max_count)
         rows = [np.flatnonzero(mask) for mask in masks]
         codes = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
         order = np.argsort(np.concatenate(rows), kind="stable")
@@ -260,27 +291,21 @@ class _Worker:
 class _Collector:
     """The sums of all batches, in their order."""
 
-    def __init__(self, tokens: LabelledTokens, slices: Sequence[Slice], num_scores: int, num_clusters: int | None) -> None:
-        self._path = tokens.path
-        self._groups = None if num_clusters is None else group_numbers(num_clusters)
-        self._num_groups = MOST_GROUPS if num_clusters is None else min(num_clusters, MOST_GROUPS)
+    def __init__(self, tokens: LabelledTokens, slices: Sequence[Slice], num_scores: int, groups: Groups) -> None:
+        self._path, self._groups = tokens.path, groups
         self._source_codes: dict[str, int] = {}
         self._slice_unions = slice_breakdown(slices).unions
         self._of_slices: list[Sums] = []
-        self._unions = {name: breakdown.unions for name, breakdown in breakdowns(cuts_of(tokens)).items()}
-        self._sums = {name: GroupSums(self._num_groups, 1, len(unions), num_scores) for name, unions in self._unions.items()}
-        self._sizes = {name: ClusterSizes(unions, in_order=self._in_order) for name, unions in self._unions.items()}
-
-    @property
-    def _in_order(self) -> bool:
-        return self._groups is not None
+        self._unions = {name: breakdown.unions for name, breakdown in breakdowns(cuts_of(tokens), slices).items()}
+        self._sums = {name: GroupSums(groups.number, 1, len(unions), num_scores) for name, unions in self._unions.items()}
+        self._sizes = {name: ClusterSizes(unions, in_order=groups.in_order) for name, unions in self._unions.items()}
 
     def add(self, names: Sequence[str], sums: dict[str, Sums]) -> None:
         """Adds the sums of a batch, whose sources are indices of `names`."""
         for number in np.unique(sums[_SLICES].source).tolist():
             self._source_codes.setdefault(names[number], len(self._source_codes))
         sources = np.array([self._source_codes.get(name, 0) for name in names])  # 0: of no entry
-        clusters = None if self._in_order else sources
+        clusters = None if self._groups.in_order else sources
         self._of_slices.append(renumber(sums[_SLICES], cluster=clusters, source=sources))
         together = np.zeros(len(names), np.int64)
         for name, total in self._sums.items():
@@ -288,7 +313,7 @@ class _Collector:
                 continue  # no token of the batch is repeated
             part = renumber(sums[name], cluster=clusters, source=together)
             self._sizes[name].add(part)
-            total.add(self._grouped(part))
+            total.add(self._groups.of(part))
 
     def finish(self) -> Collected:
         """The sums of everything added."""
@@ -312,14 +337,6 @@ class _Collector:
             clusters={name: replace(part, tokens=part.tokens[held], gaps=part.gaps[held]) for name, part in clusters.items()},
         )
 
-    def _grouped(self, sums: Sums) -> Sums:
-        """The same entries with groups in place of clusters."""
-        if self._groups is None:
-            return replace(sums, cluster=sums.cluster % MOST_GROUPS)
-        if sums.cluster.size and not 0 <= sums.cluster.min() <= sums.cluster.max() < len(self._groups):
-            raise UserError("damaged (documents or sequences are not in order)", where=self._path, remedy=_SLICE_AGAIN)
-        return renumber(sums, cluster=self._groups)
-
     def _by_source(self, sums: Sums, places: np.ndarray, num_sources: int) -> tuple[Totals, ClusterSums]:
         """Totals of every source, and sums by group of the largest; `places` (t,) are their indices."""
         num_places, (num_codes, _), num_nlls = int(places.max()) + 1, self._slice_unions.shape, sums.values.shape[1] - 1
@@ -328,8 +345,8 @@ class _Collector:
         tokens, nlls = every.rows(self._slice_unions)
         totals = Totals(_with_all(tokens[0]), _with_all(nlls[:, 0]))
         placed = renumber(sums, source=places)
-        groups = GroupSums(self._num_groups, num_places, num_codes, num_nlls)
-        groups.add(self._grouped(placed))
+        groups = GroupSums(self._groups.number, num_places, num_codes, num_nlls)
+        groups.add(self._groups.of(placed))
         tokens, nlls = groups.rows(self._slice_unions)
         sizes = [ClusterSizes(self._slice_unions, number, in_order=False) for number in (1, num_places)]  # batch by batch, code by code
         for size, entries in zip(sizes, (replace(placed, source=np.zeros_like(placed.source)), placed), strict=True):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.tables import GapTables
+from recallkit.attribution.tables import TABLES, GapTables
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts, schemas
@@ -76,9 +76,11 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     import polars as pl
 
     folder = find_comparison(folder)
-    files = {field.name: folder / f"{field.name}.parquet" for field in fields(GapTables)}
     again = "run the same `recallkit gap` again with --force"
     with artifacts.holding(folder):
+        facts = artifacts.read_manifest(folder / "gap.parquet")
+        further = [table for fact, table in (("context_gain", "by_context"), ("overlap", "by_overlap")) if facts.get(fact)]
+        files = {name: folder / f"{name}.parquet" for name in (*TABLES, *further)}
         manifest = _common_manifest(folder, files)
         frames = {name: schemas.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()}
         tables = GapTables(**frames)

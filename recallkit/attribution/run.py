@@ -19,14 +19,21 @@ if TYPE_CHECKING:
 
     from recallkit.attribution.tables import GapTables
     from recallkit.models.spec import ModelSpec
+    from recallkit.scoring.scores import LastIds
     from recallkit.slicing.definitions import Slice
 
 
 def gap_path(
-    slices: Path, reference: str | ModelSpec, models: Sequence[str | ModelSpec], given: Sequence[Slice] = (), *, clean: bool = False
+    slices: Path,
+    reference: str | ModelSpec,
+    models: Sequence[str | ModelSpec],
+    given: Sequence[Slice] = (),
+    *,
+    clean: bool = False,
+    context_gain: Sequence[LastIds] = (),
 ) -> Path:
     """Default folder of the gap between these models: each question has a folder of its own."""
-    by = "".join(f" by {slice_.given}" for slice_ in given) + " clean" * clean
+    by = "".join([*(f" by {slice_.given}" for slice_ in given), " clean" * clean, *(f" {last}" for last in context_gain)])
     keys = [model if isinstance(model, str) else model.key for model in (reference, *models)]
     return slices / "gap" / artifacts.file_slug(" vs ".join(keys) + by)
 
@@ -41,36 +48,49 @@ def gap(
     given: Sequence[Slice] = (),
     cluster: str = "document",
     clean: bool = False,
+    context_gain: Sequence[LastIds] = (),
 ) -> GapTables:
     """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
 
     `given`: slices besides AR hits and other tokens. `cluster`: what intervals resample, one of CLUSTERS. `clean`: tokens that are known
-    to be in the training text are left out.
+    to be in the training text are left out. `context_gain`: every model is also scored with these last ids alone, for `by_context`.
     Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can correct.
     """
     from recallkit.attribution.aligned import open_tokens
+    from recallkit.attribution.context_gain import context_gains
+    from recallkit.attribution.in_context import in_context_scores
     from recallkit.attribution.knee import knee_facts
     from recallkit.attribution.tables import attribute_gap
+    from recallkit.slicing.words import make_words, needed_columns
 
     specs = list_models([reference], list(models))
     names, keys = [spec.shown for spec in specs], [spec.key for spec in specs]
-    out = out or gap_path(slices, specs[0], specs[1:], given, clean=clean)
+    out = out or gap_path(slices, specs[0], specs[1:], given, clean=clean, context_gain=context_gain)
     question: dict[str, Any] = {"reference": keys[0], "models": keys[1:]}
     question |= ({"slice": [slice_.given for slice_ in given]} if given else {}) | ({"clean": True} if clean else {})
+    question |= {"context_gain": [[last.ids, last.stride] for last in context_gain]} if context_gain else {}
     result = Result(out / "gap.parquet", "gap", question, force=options.force)
     artifacts.check_replaceable(result.path, artifacts.PARQUET_MAGIC)
     result.finished()  # a comparison of other models is not replaced; one of the same models takes seconds, and is made again
     # Labels that cannot answer the question are reported before hours of scoring.
     open_tokens(slices / "tokens.parquet").check_copies_known(given, clean=clean)
+    if needed_columns(given):
+        make_words(slices)
     # --force applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
     plans = plan_scores(specs, slices, replace(options, force=False))
-    manifests = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
+    shorter = [plan.from_last(last) for last in context_gain for plan in plans]
+    made = [plan.run() for plan in one_after_another([*plans, *shorter])]
+    manifests = dict(zip(names, made, strict=False))
     _note_other_readings(manifests)
     timings = Timings()
     with timings.stage("attributing") as stage:
         scores = {spec.shown: score_path(slices, spec) for spec in specs}
         files = list(scores.values())
         tables = attribute_gap(slices / "tokens.parquet", files[0], files[1:], names=names, slices=given, cluster=cluster, clean=clean)
+        if context_gain:
+            by_last = {last: [score_path(slices, spec, last) for spec in specs] for last in context_gain}
+            gains = context_gains(slices / "tokens.parquet", scores, by_last, cluster=cluster, clean=clean)
+            tables = replace(tables, by_context=gains)
         stage.amounts["tokens"] = manifests[names[0]]["num_rows"] * len(names)
     tokens = artifacts.read_manifest(slices / "tokens.parquet")
     kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
@@ -83,6 +103,8 @@ def gap(
         "slices": {**{key: tokens[key] for key in kept}, "threshold": tokens.get("threshold"), "in_training": tokens.get("in_training")},
         "scores": {name: manifests[name]["options"] for name in names},
         "knee": knee_facts(tables.by_count),
+        **({"in_context": in_context_scores(slices / "tokens.parquet", scores, cluster=cluster, clean=clean)} if context_gain else {}),
+        **({"overlap": True} if tables.by_overlap is not None else {}),
         "inexact": {spec.shown: share for spec in specs if (share := count_inexact(spec, slices)) is not None},
     }
     result.write_tables(tables, facts, timings)

@@ -7,7 +7,7 @@ the tables are consistent with each other because none reads the tokens again.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
@@ -50,6 +50,13 @@ class GapTables:
     by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated, which by_distance omits.
     by_threshold: model x largest training count of an AR hit; shares of all tokens.
     by_partition: model x class of `slicing.definitions.PARTITION`, whose tokens and shares add up to all.
+    by_context, only with `context_gain`: model x `last` (ids of context) x class (all tokens, AR hits, other repeated, not repeated;
+    key_tokens) x whether the reference gains at least 1 nat from the context further back (null: either). `gain_*`: NLL with the last ids
+    alone less that with the full context; `delta_nll` = `local_gap` + `far_gap`; `far_share`: of the whole gap; `mirror_share`: the same
+    of two models that trade places (docs/causal-context.md).
+    by_overlap, only of two requested slices or more: the gap divided among them (Shapley values of the game in which a set of slices is
+    worth the gap in their union: a token's gap goes in equal parts to the slices that contain it), and a row of tokens in none; `tokens`,
+    `share_of_tokens` and `gap_share` add up to all. `plain_share_of_tokens`, `plain_share`: of all tokens of the slice, as in gap.
     In each table `delta_ci_*` and `ci_*` are the 95 % intervals of `delta_nll` and of `gap_share`, `clusters` the documents (or what
     else is resampled) that have tokens of the row, `effective_clusters` their effective number (`bootstrap.effective_number`).
     """
@@ -61,6 +68,16 @@ class GapTables:
     by_position: pl.DataFrame
     by_threshold: pl.DataFrame
     by_partition: pl.DataFrame
+    by_context: pl.DataFrame | None = None
+    by_overlap: pl.DataFrame | None = None
+
+    def frames(self) -> dict[str, pl.DataFrame]:
+        """The tables that are there, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) is not None}
+
+
+TABLES = tuple(field.name for field in fields(GapTables) if field.default is MISSING)
+"""Names of the tables of every comparison."""
 
 
 def attribute_gap(
@@ -101,7 +118,7 @@ def attribute_gap(
     with db.connect(threads=1) as database:
         made = _Tables(database, labelled, names, slices, found, intervals, cluster, num_bytes={} if clean else _bytes_by_slice(labelled))
         pairs = [made.pair(model) for model in range(1, len(names))]
-    return GapTables(**{field.name: pl.concat([pair[field.name] for pair in pairs]) for field in fields(GapTables)})
+    return GapTables(**{name: pl.concat([pair[name] for pair in pairs]) for name in pairs[0]})
 
 
 def _check_models(models: Sequence[str]) -> None:
@@ -127,7 +144,7 @@ class _Tables:
         num_bytes: dict[tuple[str, str], int],
     ) -> None:
         self._database, self._names, self._found, self._intervals, self._cluster = database, names, found, intervals, cluster
-        self._breakdowns, self._slices = breakdowns(cuts_of(tokens)), slice_breakdown(slices).tables
+        self._breakdowns, self._slices = breakdowns(cuts_of(tokens), slices), slice_breakdown(slices).tables
         self._vocab_size = (tokens.manifest.get("tokenizer") or {}).get("vocab_size")
         self._sources = ["ALL", *found.sources]
         resampled = {name: place for place, name in enumerate(["ALL", *found.resampled])}
@@ -152,7 +169,9 @@ class _Tables:
         frames["by_count"] = _with_first(frames["by_count"], frames.pop(FIRST_BY_COUNT))
         frames["by_threshold"] = self._thresholds(frames["by_threshold"], overall)
         frames["by_partition"] = self._partition(frames["by_partition"], overall)
-        for table in ("gap", "by_threshold", "by_partition"):
+        if "by_overlap" in frames:
+            frames["by_overlap"] = self._overlap(frames["by_overlap"], frames["gap"], overall)
+        for table in ("gap", "by_threshold", "by_partition", *({"by_overlap"} & frames.keys())):
             void = [is_void(row) for row in frames[table].iter_rows(named=True)]
             frames[table] = frames[table].with_columns(void=pl.Series(void, dtype=pl.Boolean))
         for table in ("by_count", "by_distance", "by_match", "by_position"):
@@ -171,7 +190,7 @@ class _Tables:
         columns = {
             "source": np.repeat(np.array(self._sources[:sources], object), num_rows),
             **{name: pa.array(list(values) * sources) for name, values in rows.keys.items()},
-            "tokens": totals.tokens[:, taken].ravel().astype(np.int64),
+            "tokens": totals.tokens[:, taken].ravel().astype(np.float64 if rows.is_divided else np.int64),
             "sum_reference": totals.nlls[0, :, taken].ravel(),
             "sum_model": totals.nlls[model, :, taken].ravel(),
             "whole_tokens": np.repeat(whole.tokens[:sources, 0], num_rows),
@@ -251,6 +270,18 @@ class _Tables:
             for row in classes.iter_rows(named=True)
         ]
         return _with_columns(classes, added)
+
+    def _overlap(self, divided: pl.DataFrame, gap: pl.DataFrame, overall: Mapping[str, Any]) -> pl.DataFrame:
+        """The slices of one pair, among which tokens are divided, with enrichments, notes, and each slice's plain shares."""
+        plain = {row["slice"]: row for row in gap.head(len(self._slices["gap"].keys["slice"])).iter_rows(named=True)}
+        notes = describe_gap(overall["delta_nll"], None, _bounds(overall, "delta_ci"), self._like_uniform(overall))
+        added = []
+        for row in divided.iter_rows(named=True):
+            own = plain.get(row["slice"], row)  # a token in none of them is not divided
+            shares = {"plain_share_of_tokens": own["share_of_tokens"], "plain_share": own["gap_share"]}
+            note = self._note(row, row, overall, notes)
+            added.append({**shares, "enrichment": enrichment(row["gap_share"], row["share_of_tokens"]), "note": note})
+        return _with_columns(divided, added)
 
     def _last_power(self) -> int:
         by_count = self._breakdowns["counts"].tables["by_count"]

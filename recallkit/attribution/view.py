@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.shares import is_void
 from recallkit.display import console
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 _KINDS = tuple(slice_.name for slice_ in SPLIT)
 _MOST_ROWS = 20
-_MOST_COLUMNS = 3
-"""Sources and models in the table by source: as many as a terminal shows; the Parquet file contains all of them."""
+_MOST_COLUMNS, _MOST_FAR_COLUMNS = 3, 2
+"""Sources and models in the table by source, models in that of the far gap: as many as a terminal shows; Parquet files contain all."""
 
 
 def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[str, Any]:
@@ -49,6 +50,8 @@ def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[st
         "gap": tables.gap.to_dicts(),
         "by_threshold": tables.by_threshold.to_dicts(),
         "by_partition": tables.by_partition.to_dicts(),
+        **({} if tables.by_overlap is None else {"by_overlap": tables.by_overlap.to_dicts()}),
+        **({} if tables.by_context is None else {"by_context": tables.by_context.to_dicts(), "in_context": manifest["in_context"]}),
         "inexact": manifest["inexact"],
         "in_training": slices.get("in_training"),
         "clean": manifest.get("clean", False),
@@ -86,20 +89,24 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
         console.print_line(line)
     console.print_line("")
     by_source = by_source_table(tables) if len(models) <= _MOST_COLUMNS else None
-    further = (comparators_table(tables), by_source, curves_table(tables, slices), given_table(tables), partition_table(tables, slices))
-    console.print_tables(table for table in further if table is not None)
+    given = (given_table(tables), overlap_table(tables))
+    further = (comparators_table(tables), by_source, curves_table(tables, slices), *given, partition_table(tables, slices))
+    context = context_tables(tables, artifacts.read_manifest(out / "gap.parquet"))
+    console.print_tables(table for table in (*further, *context.values()) if table is not None)
     console.print_line(f"Tables (Parquet): {out}", is_path=True)
 
 
-def gap_tables(tables: GapTables, slices: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables of an export, by file name: those with numbers that are printed."""
+def gap_tables(tables: GapTables, slices: Mapping[str, Any], out: Path | None = None) -> dict[str, Table]:
+    """The tables of an export, by file name: those with numbers that are printed. `out`: where the comparison is, if it is written."""
     by_source = by_source_table(tables) if len(_models(tables)) <= _MOST_COLUMNS else None
     further = {
         "comparators": comparators_table(tables),
         "by_source": by_source,
         "by_slice": given_table(tables),
+        "by_overlap": overlap_table(tables),
         "by_partition": partition_table(tables, slices),
     }
+    further |= context_tables(tables, {} if out is None else artifacts.read_manifest(out / "gap.parquet"))
     return {"gap": gap_table(tables, slices), **{name: table for name, table in further.items() if table is not None}}
 
 
@@ -194,14 +201,35 @@ def given_table(tables: GapTables) -> Table | None:
     for name in names:
         for model in _models(tables):
             row = cells[model, "ALL", name]
-            figures = [ppl(row["ppl_reference"]), ppl(row["ppl_model"]), gap_share(row), interval(row)]
+            enriched = struck_if_void(row, times(row["enrichment"]))
+            figures = [ppl(row["ppl_reference"]), ppl(row["ppl_model"]), gap_share(row), interval(row), enriched]
             rows.append([name, percent(row["share_of_tokens"], 2), model, *figures])
     return Table(
         "Perplexity, and the share of the gap to the reference, in each slice",
-        ["slice", "tokens", "model", "reference", "model's", "share", "95 % interval"],
+        ["slice", "tokens", "model", "reference", "model's", "share", "95 % interval", "enrichment"],
         rows,
-        caption="Slices may overlap: their shares need not add up to 100 %.",
-        groups=[("", 3), ("perplexity", 2), ("gap in the slice", 2)],
+        caption="Slices may overlap: their shares need not add up to 100 %. Enrichment: share of the gap over share of tokens.",
+        groups=[("", 3), ("perplexity", 2), ("gap in the slice", 3)],
+    )
+
+
+def overlap_table(tables: GapTables) -> Table | None:
+    """The gap divided among the requested slices, one row per slice and model; None if there are not two."""
+    if tables.by_overlap is None:
+        return None
+    cells = {(row["slice"], row["model"]): row for row in tables.by_overlap.iter_rows(named=True)}
+    rows = []
+    for name in tables.by_overlap["slice"].unique(maintain_order=True):
+        for model in _models(tables):
+            row = cells[name, model]
+            plain = struck_if_void(row, percent(row["plain_share"]))
+            figures = [gap_share(row), interval(row), struck_if_void(row, times(row["enrichment"])), plain]
+            rows.append([name, percent(row["share_of_tokens"], 2), model, *figures])
+    return Table(
+        "The gap to the reference divided among the slices",
+        ["slice", "tokens", "model", "share", "95 % interval", "enrichment", "undivided share"],
+        rows,
+        caption="A token in several slices counts for each in equal parts, so that tokens and shares add up to 100 % (Shapley values).",
     )
 
 
@@ -225,6 +253,14 @@ def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: 
         rows,
         caption=f"Rare bigrams: seen at most {slices['max_count']:,} times. The first row is the AR hits; columns add up to 100 %.{more}",
     )
+
+
+def context_tables(tables: GapTables, manifest: Mapping[str, Any], most_columns: int = _MOST_FAR_COLUMNS) -> dict[str, Table]:
+    """What is gained from far context, by file name; empty if that was not asked. `manifest` is the comparison's."""
+    if tables.by_context is None:
+        return {}
+    gains = gains_table(tables.by_context, manifest.get("in_context"))
+    return {"context_gain": gains, "by_context": far_table(tables.by_context, most_columns)}
 
 
 def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from recallkit import config
 from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, checked, command
 from recallkit.errors import UsageError
@@ -51,8 +52,8 @@ def gap(
     slice: Annotated[  # noqa: A002 - the option's name
         str | Sequence[str] | None,
         Option(
-            "A further slice, by name (repeated, first_rare, copy:kN), or as 'NAME=EXPRESSION' over columns of tokens.parquet, "
-            "such as 'far=distance > 100'. May be repeated.",
+            "A further slice, by name (first_rare, rare_word, copy:kN ...: docs/slices.md), or as 'NAME=EXPRESSION' over columns of "
+            "tokens.parquet and words.parquet, such as 'far=distance > 100'. May be repeated.",
             metavar="NAME",
         ),
     ] = None,
@@ -60,6 +61,27 @@ def gap(
         Literal["document", "sequence", "source"],
         Option("What is independent of each other, and resampled for intervals: documents, or whole sources."),
     ] = "document",
+    context_gain: Annotated[
+        int | Sequence[int] | None,
+        Option(
+            "Also score with the last N ids alone, and split the gap by what is gained from context further back: several N joined with "
+            "commas, such as 8,32,128 (docs/causal-context.md). Each costs about five times as much as scoring.",
+            metavar="NUMBERS",
+            least=1,
+            most=config.LONGEST,
+            joined=True,
+        ),
+    ] = None,
+    context_stride: Annotated[
+        int | None,
+        Option(
+            "With --context-gain: each prediction sees N to N + this - 1 ids, at a cost of (N + this - 1) / this passes; 1 is exact.",
+            metavar="NUMBER",
+            least=1,
+            most=config.LONGEST,
+            default="N / 4",
+        ),
+    ] = None,
     clean: Annotated[bool, Option("Leave out tokens that are known to be in the training text (column in_training).")] = False,
     out: Annotated[
         File | None, Option("Directory of the result tables.", ("-o", "--out"), metavar="DIR", default="a folder in the slices")
@@ -80,12 +102,14 @@ def gap(
     """
     from recallkit import attribution, builtin, scoring
     from recallkit.attribution.view import gap_json, gap_tables, print_gap, worst_ar_gap
+    from recallkit.scoring.scores import choose_last
     from recallkit.slicing.definitions import parse_slices
     from recallkit.slicing.view import manifest_of
 
     own = own or GapWords()
     if own.table is not None:
-        for flag, value in (("--slice", slice), ("--fail-above", own.fail_above), ("--causal", own.causal or None)):
+        with_models = {"--slice": slice, "--context-gain": context_gain, "--fail-above": own.fail_above, "--causal": own.causal or None}
+        for flag, value in with_models.items():
             if value is not None:
                 raise UsageError("needs models, and --table has none", where=flag, remedy="give one of them")
         return _published(own.table, None if reference is None else str(reference), own.ar_share, out)
@@ -98,8 +122,12 @@ def gap(
     )
     folder = opt.path(slices) or builtin.slices()
     given = parse_slices(opt.names(slice))
-    target = opt.path(out) or attribution.gap_path(folder, compared[0], compared[1:], given, clean=clean)
-    tables = attribution.gap(compared[0], compared[1:], folder, target, options, given=given, cluster=cluster, clean=clean)
+    last = choose_last(opt.numbers(context_gain), context_stride)
+    if context_stride is not None and not last:
+        raise UsageError("needs --context-gain", where="--context-stride", remedy="say how many last ids, such as --context-gain 32")
+    target = opt.path(out) or attribution.gap_path(folder, compared[0], compared[1:], given, clean=clean, context_gain=last)
+    question: dict[str, Any] = {"given": given, "cluster": cluster, "clean": clean, "context_gain": last}
+    tables = attribution.gap(compared[0], compared[1:], folder, target, options, **question)
     causal = _causal(compared, folder, options) if own.causal else None
 
     def show() -> None:
@@ -112,7 +140,7 @@ def gap(
         value=lambda: tables,
         show=show,
         json=lambda: {**gap_json(tables, manifest_of(folder), target), **({"causal": causal.json()} if causal else {})},
-        exports=lambda: [(tables, gap_tables(tables, manifest_of(folder)), target), *(causal.exports() if causal else ())],
+        exports=lambda: [(tables, gap_tables(tables, manifest_of(folder), target), target), *(causal.exports() if causal else ())],
         failure=f"a model's NLL on AR hits is more than {own.fail_above} nats above the reference's" if is_behind else None,
     )
 

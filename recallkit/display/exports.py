@@ -73,6 +73,7 @@ def export(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Seque
 def _contents(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[tuple[Path, tuple[str, str]]]:
     """Each file with its first bytes and its content, format by format."""
     frames = tables if isinstance(tables, Mapping) else {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
+    frames = {name: frame for name, frame in frames.items() if frame is not None}
     made: dict[str, dict[str, tuple[str, str]]] = {
         "csv": {name: (frame.clear().write_csv(), _csv(frame)) for name, frame in frames.items()} if "csv" in formats else {},
         "json": {name: (_JSON_HEAD, _json(name, frame)) for name, frame in frames.items()} if "json" in formats else {},

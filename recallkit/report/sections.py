@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from recallkit.attribution.view import (
     by_source_table,
     comparators_table,
+    context_tables,
     gap_share,
     given_table,
     interval,
+    overlap_table,
     partition_table,
     ppl,
     share_notes,
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
     from recallkit.report.words import Totals
 
 _KINDS = tuple(slice_.name for slice_ in SPLIT)
-_NUM_OWN_COLUMNS, _MOST_COLUMNS = 3, 8
-"""In the table by source: columns before those of models, and models per part."""
+_NUM_OWN_COLUMNS, _NUM_FAR_COLUMNS, _MOST_COLUMNS = 3, 4, 8
+"""In the tables by source and of the far gap: columns before those of models, and models per part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,9 @@ def gap_section(comparison: Comparison, figures: Sequence[Figure]) -> Section:
     classes = partition_table(tables, comparison.manifest["slices"], models)
     wide = ((classes, _NUM_OWN_COLUMNS - 1), (by_source_table(tables), _NUM_OWN_COLUMNS))
     shown = [part for table, own in wide if table is not None for part in _side_by_side(table, own)]
-    given = given_table(tables)
-    shown += [] if given is None else [given]
+    shown += [table for table in (given_table(tables), overlap_table(tables)) if table is not None]
+    context = context_tables(tables, comparison.manifest, models)
+    shown += [context["context_gain"], *_side_by_side(context["by_context"], _NUM_FAR_COLUMNS)] if context else []
     return Section("pictures", "Where the gap lies", "\n".join([pictures(figures), *map(markup.shown_table, shown)]))
 
 

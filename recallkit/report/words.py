@@ -15,7 +15,7 @@ from recallkit.slicing.definitions import STANDARD
 from recallkit.slicing.threshold import rate_and_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from recallkit.attribution.comparison import Comparison
@@ -174,15 +174,24 @@ def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[s
     counts = "COUNTS" if labels is None else shlex.quote(_bare(facts["counts"]["path"]))
     limit = f" --limit-tokens {labels['limit_tokens']}" if labels is not None and labels["limit_tokens"] else ""
     compared = shlex.join([comparison.reference, *comparison.manifest["models"]])
-    clean = ["--clean"] if comparison.manifest.get("clean") else []
+    more = [*(["--clean"] if comparison.manifest.get("clean") else []), *_context_words(comparison.manifest.get("context_gain"))]
     return [
         f"recallkit slice {texts} --tokenizer {shlex.quote(_bare(facts['tokenizer']['name']))} --counts {counts} --max-count "
         f"{facts['max_count']} --seq-len {facts['seq_len']} --boundary {facts['boundary']}{limit} -o DIR",
         " ".join(
-            [f"recallkit gap {compared} --slices DIR", *(f"--slice {shlex.quote(slice_.given)}" for slice_ in comparison.given), *clean]
+            [f"recallkit gap {compared} --slices DIR", *(f"--slice {shlex.quote(slice_.given)}" for slice_ in comparison.given), *more]
         ),
         "recallkit report DIR",
     ]
+
+
+def _context_words(context_gain: Sequence[Sequence[int]] | None) -> list[str]:
+    """The options of the command for what is gained from far context: [last ids, stride] each."""
+    if not context_gain:
+        return []
+    strides = {stride for ids, stride in context_gain}
+    usual = all(stride == max(1, ids // 4) for ids, stride in context_gain)
+    return [f"--context-gain {','.join(str(ids) for ids, _ in context_gain)}", *([] if usual else [f"--context-stride {min(strides)}"])]
 
 
 def _bare(name: str) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.scoring.scores import SequenceReader
+    from recallkit.scoring.scores import ContextWindow, LastIds, SequenceReader
     from recallkit.scoring.worker import Scorer, ScoringJob
     from recallkit.text.tokenizers import TextTokenizer
 
@@ -68,9 +68,13 @@ class ScoringOptions:
             raise UsageError("an address of no cluster", where="--address", remedy="give --engine ray as well")
 
 
-def score_path(slices: Path, model: str | ModelSpec) -> Path:
-    """The file of a model's scores of a slice directory; of a string, of the model with this name, or without a name in this place."""
-    return slices / "scores" / f"{artifacts.file_slug(model if isinstance(model, str) else model.key)}.parquet"
+def score_path(slices: Path, model: str | ModelSpec, last: LastIds | None = None) -> Path:
+    """The file of a model's scores of a slice directory; of a string, of the model with this name, or without a name in this place.
+
+    Scores from its `last` ids alone are in a folder of their own beside those with all of the context.
+    """
+    folder = slices / "scores" if last is None else slices / "scores" / str(last)
+    return folder / f"{artifacts.file_slug(model if isinstance(model, str) else model.key)}.parquet"
 
 
 def find_scores(slices: Path, model: Any) -> Path:
@@ -136,6 +140,36 @@ class ScoringPlan:
     result: Result
     tokenizer: tuple[str, TextTokenizer] | None = None
     """The model's own tokenizer with its name, if it is not that of the slices."""
+    last: LastIds | None = None
+    """If every prediction is made from its last ids alone."""
+
+    def from_last(self, last: LastIds) -> ScoringPlan:
+        """The plan of the same model's scores from its `last` ids alone, kept beside these.
+
+        Raises UserError where windows would contain whole sequences, and for a model that cannot read so, or other ids than the slices'.
+        """
+        finished = self.result.finished()
+        if self.tokenizer is not None or (finished or {}).get("tokenizer") is not None:
+            problem = "a tokenizer of its own, so that its last ids are another text than the reference's"
+            raise UserError(problem, where=self.model.shown, remedy="compare models of the slices' tokenizer")
+        if last.most >= self.sequences["seq_len"]:
+            problem = f"windows of {last.most:,} ids contain whole sequences of {self.sequences['seq_len']:,} predictions"
+            raise UserError(problem, where=f"the last {last.ids:,} ids", remedy="give fewer ids, or slice with a larger --seq-len")
+        full = {name: value for name, value in self.result.options.items() if name not in ("context", "stride", "carry_state")}
+        path = score_path(self.slices, self.model, last)
+        options = {**full, "last": last.ids, "stride": last.stride}
+        plan = replace(self, result=Result(path, "scores", options, remedy="delete this file"), last=last)
+        if plan.result.finished() is None:
+            _check_context(plan, check_model(self.request).max_length)
+        return plan
+
+    @property
+    def window(self) -> ContextWindow:
+        """How sequences are read."""
+        from recallkit.scoring.scores import ContextWindow
+
+        options = self.options
+        return ContextWindow(options.context, options.stride, options.carry_state) if self.last is None else self.last.window
 
     def run(self) -> dict[str, Any]:
         """Makes what is missing; see `score`."""
@@ -164,7 +198,7 @@ class ScoringPlan:
     def job(self, parts: Parts) -> ScoringJob:
         """The work as processes take it."""
         from recallkit.models.loading import identify_model, warn_remote_code
-        from recallkit.scoring.scores import SEQUENCES_PER_PART, ContextWindow
+        from recallkit.scoring.scores import SEQUENCES_PER_PART
         from recallkit.scoring.worker import ScoringJob
 
         options, request = self.options, self.request
@@ -184,7 +218,7 @@ class ScoringPlan:
             tokenizer,
             end_token,
             options.batch_tokens,
-            ContextWindow(options.context, options.stride, options.carry_state),
+            self.window,
             SEQUENCES_PER_PART,
         )
 
@@ -228,11 +262,10 @@ def _of_model(options: ScoringOptions, model: ModelSpec) -> ScoringOptions:
 
 def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
     """Raises UserError if a sequence is longer than a known context, as scoring it would."""
-    from recallkit.scoring.scores import ContextWindow, check_context, longest_sequence
+    from recallkit.scoring.scores import check_context, longest_sequence
 
-    if plan.tokenizer is None and not plan.options.carry_state:
-        window = ContextWindow(plan.options.context, plan.options.stride)
-        check_context(plan.request.name, max_length, window, longest_sequence(plan.slices))
+    if plan.tokenizer is None and not plan.window.carry:
+        check_context(plan.request.name, max_length, plan.window, longest_sequence(plan.slices))
 
 
 def _as_scored(options: ScoringOptions, found: Mapping[str, Any]) -> ScoringOptions:

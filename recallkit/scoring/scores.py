@@ -44,12 +44,44 @@ class ContextWindow:
     """How a model reads a sequence that is longer than its context.
 
     `context`: ids that it reads at once at most, None for the model's own limit. `stride`: predictions taken from each further
-    window of `context` ids. `carry`: a recurrent model reads `context` ids at a time and keeps its state.
+    window of `context` ids. `carry`: a recurrent model reads `context` ids at a time and keeps its state. `in_steps`: every window
+    begins `stride` ids after the one before, also the last, which may be shorter: what a prediction sees depends on its position alone.
     """
 
     context: int | None = None
     stride: int | None = None
     carry: bool = False
+    in_steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LastIds:
+    """Every prediction is made from its last ids alone: from `ids` to `ids + stride - 1` of them, fewer at a sequence's beginning.
+
+    The prediction at position p sees p ids where p < ids + stride, else ids + (p - ids) % stride. With a stride of 1 it is always
+    the last `ids`, which costs `ids` passes over the text; in general (ids + stride - 1) / stride.
+    """
+
+    ids: int
+    stride: int
+
+    @property
+    def most(self) -> int:
+        """The most ids that a prediction sees."""
+        return self.ids + self.stride - 1
+
+    @property
+    def window(self) -> ContextWindow:
+        """How a model reads a sequence so."""
+        return ContextWindow(self.most, self.stride, in_steps=True)
+
+    def __str__(self) -> str:
+        return f"last-{self.ids}-stride-{self.stride}"
+
+
+def choose_last(ids: Sequence[int], stride: int | None = None) -> list[LastIds]:
+    """Each number of last ids once, in ascending order; with a `stride` of a quarter of them if none is given: about five passes each."""
+    return [LastIds(number, stride or max(1, number // 4)) for number in sorted(set(ids))]
 
 
 class SequenceReader:
@@ -183,7 +215,7 @@ def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) ->
     """The whole sequences, or windows of them, of which even the last is full, so that every prediction has a long context.
 
     Example: a sequence of 11 ids (10 predictions), context 4, stride 3: windows of ids [0, 5), [3, 8) and [6, 11); the first gives
-    predictions 1 to 4, the others skip 1 and give 5 to 7 and 8 to 10."""
+    predictions 1 to 4, the others skip 1 and give 5 to 7 and 8 to 10. One of 10 ids: the last window is [5, 10), or, in steps, [6, 10)."""
     starts, stops = offsets[:-1], offsets[1:]
     places = starts - np.arange(len(starts))
     if window.carry and not hasattr(model, "score_carrying"):
@@ -196,7 +228,7 @@ def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) ->
     of = np.repeat(np.arange(len(starts)), extra + 1)
     nth = positions_within(extra + 1)
     ends = np.minimum(lengths[of], context + nth * window.stride)
-    begins = np.maximum(0, ends - context)
+    begins = nth * window.stride if window.in_steps else np.maximum(0, ends - context)
     before = np.where(nth == 0, 0, np.minimum(lengths[of], context + (nth - 1) * window.stride))
     return _Windows(starts[of] + begins, starts[of] + ends + 1, before - begins, places[of] + begins)
 

@@ -55,8 +55,10 @@ class ScoringJob:
 
     @property
     def where(self) -> str:
-        """The model."""
-        return self.request.name
+        """The model, and how much of its context it reads if that is not all."""
+        window = self.window
+        last = f", last {window.context - window.stride + 1:,} ids" if window.in_steps and window.context and window.stride else ""
+        return f"{self.request.name}{last}"
 
     @property
     def prefers_gpu(self) -> bool:

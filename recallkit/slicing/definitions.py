@@ -1,4 +1,4 @@
-"""Slices as data: a name, the columns of `tokens.parquet` that it needs, a predicate over them, and a sentence.
+"""Slices as data: a name, the columns of `tokens.parquet` (or `words.parquet`) that it needs, a predicate over them, and a sentence.
 
 Everything that is summed, resampled, printed or drawn by slice uses these definitions. A user's own slice is an expression over
 the same columns: it may contain only columns and the keywords of `_KEYWORDS`, so that it has one value per row (it has no function
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.registry import look_up
-from recallkit.storage.schemas import LAYOUTS
+from recallkit.storage.schemas import LAYOUTS, Column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 NEW_TOKEN = "new_token"  # noqa: S105 - a column
 """A column besides those of `tokens.parquet`, made if a slice needs it: true if the token is not in its context (`new_tokens`)."""
 
-COLUMNS = (*LAYOUTS["tokens"], NEW_TOKEN)
+COLUMNS = (*LAYOUTS["tokens"], NEW_TOKEN, *LAYOUTS["words"])
+"""What expressions may name: columns of `tokens.parquet`, of `words.parquet` (see `slicing.words`), and NEW_TOKEN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,22 @@ _MORE = (
         "NOT repeated AND train_count <= {most}",
         "Tokens that complete a bigram which is not in the context yet, and as rare in training as those of AR hits.",
     ),
+    _define(
+        "rare_word",
+        "word_repeated AND word_count <= {most}",
+        "All tokens of a word that is in the context already, and that contains a bigram seen at most --max-count times in training.",
+    ),
+    _define(
+        "folded",
+        "word_folded AND NOT word_repeated",
+        "All tokens of a word that is in the context already only in another case or inflection, and not as it is written here.",
+    ),
+    _define("capitalised", "word_kind = 'capitalised'", "All tokens of a word with a capital first letter that does not begin a sentence."),
+    _define("number", "word_kind = 'number'", "All tokens of a run of digits, with at most two letters after them."),
+    _define("identifier", "word_kind = 'identifier'", "All tokens of a word such as snake_case, camelCase, utf8 or 0xff."),
+    _define("function_word", "word_kind = 'function'", "All tokens of a word of the list of English function words."),
+    _define("content_word", "word_kind <> 'function'", "All tokens of a word that is not in the list of English function words."),
+    _define("closing_bracket", "closes_bracket", "Tokens that close a bracket which an earlier token of the context opened."),
 )
 SLICES = {slice_.name: slice_ for slice_ in (*STANDARD, *_MORE)}
 _COPY = re.compile(r"copy:k([1-9]\d{0,8})", re.ASCII)
@@ -151,8 +168,10 @@ def parse_slice(given: str) -> Slice:
 def _copy_slice(name: str) -> Slice:
     found = _COPY.fullmatch(name)
     gram = int(found[1]) if found else 0
-    if not 2 <= gram <= config.LONGEST:
-        raise UserError("no such slice", where=name, remedy="write copy:kN for k-grams of N tokens, 2 or more, such as copy:k4")
+    if not 1 <= gram <= config.LONGEST:
+        raise UserError("no such slice", where=name, remedy="write copy:kN for k-grams of N tokens, 1 or more, such as copy:k4")
+    if gram == 1:
+        return _define(name, f"NOT {NEW_TOKEN}", "Tokens that are in the context already.")
     sentence = f"Tokens that complete a {gram}-gram which is in the context already (match_length >= {gram - 1})."
     return _define(name, f"match_length >= {gram - 1}", sentence)
 
@@ -213,11 +232,12 @@ def _check_values(name: str, parse: Callable[[], pl.Expr]) -> None:
     """Raises UserError if an expression is not true or false for each row."""
     import polars as pl
 
-    flags, numbers = ("repeated", "ar_hit", NEW_TOKEN), ("distance", "train_count", "in_training")
-    row = {column: True if column in flags else "web" if column == "source" else 1 for column in COLUMNS}
-    none = {column: None if column in (*numbers, "ar_hit") else value for column, value in row.items()}
-    types = {column: pl.Boolean if column in flags else pl.String if column == "source" else pl.Int32 for column in COLUMNS}
-    frame = pl.DataFrame([row, none], schema={**types, "train_count": pl.Int64})
+    declared = {**LAYOUTS["tokens"], NEW_TOKEN: Column("bool"), **LAYOUTS["words"]}
+    values = {"flag": (True, pl.Boolean), "text": ("web", pl.String)}
+    row = {name: values.get(column.family, (1, pl.Int32))[0] for name, column in declared.items()}
+    none = {name: None if column.nullable else row[name] for name, column in declared.items()}
+    types = {name: values.get(column.family, (1, pl.Int64 if column.type == "int64" else pl.Int32))[1] for name, column in declared.items()}
+    frame = pl.DataFrame([row, none], schema=types)
     [found] = _evaluate([(name, parse())], frame)
     if found.dtype != pl.Boolean or len(found) != frame.height:
         raise _fault(name, f"gives {found.dtype}, not true or false of each token")

@@ -145,16 +145,27 @@ def write_parquet(
 def write_frames(tables: Any, folder: Path, manifest: dict[str, Any]) -> list[Path]:
     """Writes each polars frame of a dataclass to `folder`/FIELD.parquet with `manifest` (its `kind` set to FIELD); returns the files.
 
+    A field that is None has no file.
     They are replaced one by one. Each has the digest of all (`tables`), which reveals a mixture of two runs, one of which
     was killed. If two runs write at once, one waits for the other.
     """
-    arrows = {field.name: getattr(tables, field.name).to_arrow() for field in dataclasses.fields(tables)}
+    frames = {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
+    arrows = {name: frame.to_arrow() for name, frame in frames.items() if frame is not None}
     mark = digest_bytes(*(_digest_table(table).encode() for table in arrows.values()))
     files = [folder / f"{name}.parquet" for name in arrows]
     with holding(folder, make=True):
         for path, (name, table) in zip(files, arrows.items(), strict=True):
             write_parquet(path, [table], table.schema, {**manifest, "tables": mark, "kind": name})
+        for name in frames.keys() - arrows.keys():
+            _remove_older(folder / f"{name}.parquet", name)
     return files
+
+
+def _remove_older(path: Path, kind: str) -> None:
+    """Removes a table of an earlier run, which had more of them."""
+    with contextlib.suppress(UserError):
+        if path.is_file() and read_manifest(path).get("kind") == kind:
+            path.unlink()
 
 
 @contextlib.contextmanager

@@ -83,6 +83,9 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "sequence position document int32, source dictionary<string>, prev_token token int32, repeated bool, distance int32?, "
         "occurrences match_length int32, train_count int64?, ar_hit bool?, in_training int8?"
     ),
+    # One row per predicted token, in the order of `tokens`: of its word (slicing.words) whether it occurred earlier in the sequence, as it
+    # is and without case and inflection; the smallest training count of the bigrams inside it, null of a word of one token; what it is.
+    "words": _columns("word_repeated word_folded bool, word_count int64?, word_kind dictionary<string>?, closes_bracket bool"),
     # One row per predicted token, in the order of `tokens`. `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the
     # number of vocabulary entries with a larger logit; `context` the number of ids that the model had seen. A model with its own tokenizer
     # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and
@@ -106,6 +109,18 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/by_position": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
     "gap/by_partition": _columns(
         f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} enrichment real?, {_INTERVALS}, note text, void flag"
+    ),
+    # `last`: ids of context that the shorter scores have at least, and `stride` fewer than this more; null `reference_gains`: both.
+    "gap/by_context": _columns(
+        f"{_PAIR} slice text, reference_gains flag?, last stride tokens whole, share_of_tokens real, {_NLLS} "
+        f"gain_reference gain_model local_gap far_gap far_share mirror_share real?, {_INTERVALS}, "
+        f"{_with_ends('gain_reference gain_model local_gap far_gap far_share mirror_share', '_ci_low', '_ci_high')} real?, "
+        "note text, void flag"
+    ),
+    # `tokens` and `gap_share` of tokens divided equally among the slices that contain them; `plain_*`: of all tokens of the slice.
+    "gap/by_overlap": _columns(
+        f"{_PAIR} slice text, tokens share_of_tokens real, delta_nll gap_share enrichment plain_share_of_tokens plain_share real?, "
+        f"{_INTERVALS}, note text, void flag"
     ),
     "gap/by_threshold": _columns(
         f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped enrichment real?, {_INTERVALS}, "
@@ -397,6 +412,7 @@ def _is_ngrams(value: Any) -> bool:
     return _each(_is_sample)(value) and bool(value) and all(size.isascii() and size.isdecimal() for size in value)
 
 
+_is_score = _with(score=_is_real, ci_low=_maybe(_is_real), ci_high=_maybe(_is_real))
 _is_tokenizer = _with(name=_is_text, digest=_is_text, vocab_size=_whole(1, 1 << 32), end_token=_is_text, end_token_id=_whole(0, 1 << 32))
 _is_vocabulary = _with(digest=_is_text, filler=_is_count, filler_text=_is_text, num_keys=_is_count, num_values=_is_count)
 _MOST_OF_ANY_RATE = 10**40
@@ -427,7 +443,9 @@ _ENTRIES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("kind", "model", "recallkit_version", "origin", "counts_id", "filler_text"), _is_text),
     **dict.fromkeys(("batch_tokens", "num_dropped", "num_samples", "length", "seed", "num_groups", "num_tokens", "longest"), _is_count),
     "comparable": lambda value: isinstance(value, bool),
-    "clean": lambda value: isinstance(value, bool),
+    **dict.fromkeys(("clean", "overlap"), lambda value: isinstance(value, bool)),
+    "context_gain": _list_of(_list_of(_is_count)),
+    "in_context": _maybe(_with(early=_is_count, late=_is_count, sequences=_is_count, models=_each(_is_score))),
     "inexact": _each(_each(_is_real)),
     "knee": _each(_with(**dict.fromkeys(("count", "smallest", "largest"), _maybe(_is_count)))),
     "models": _list_of(_is_text),

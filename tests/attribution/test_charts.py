@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -39,7 +39,7 @@ def drawn(comparison) -> dict[str, str]:
 
 def changed(comparison: Comparison, change) -> Comparison:
     """The comparison with other tables: `change` gets each frame and its name."""
-    frames = {field.name: change(getattr(comparison.tables, field.name), field.name) for field in fields(GapTables)}
+    frames = {name: change(frame, name) for name, frame in comparison.tables.frames().items()}
     return replace(comparison, tables=GapTables(**frames))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import fields
 from pathlib import Path
 
 import polars as pl
@@ -12,12 +11,11 @@ import pytest
 
 from recallkit import attribution
 from recallkit.attribution.comparison import find_comparison, read_comparison
-from recallkit.attribution.tables import GapTables
+from recallkit.attribution.tables import TABLES
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 
 MODELS = ("control:bigram", "control:unigram")
-TABLES = [field.name for field in fields(GapTables)]
 
 
 @pytest.fixture

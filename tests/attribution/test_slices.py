@@ -117,7 +117,7 @@ def test_slices_change_nothing_else(tmp_path, rows_per_group):
     paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
     plain = attribute_gap(corpus.path, paths[0], [paths[1]])
     more = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(["hits=ar_hit", "rest=NOT ar_hit", "copy:k2"]))
-    assert_same(replace(more, gap=more.gap.filter(pl.col("slice").is_in(["all", "ar_hit", "other", "repeated"]))), plain)
+    assert_same(replace(more, by_overlap=None, gap=more.gap.filter(pl.col("slice").is_in(["all", "ar_hit", "other", "repeated"]))), plain)
     # The same tokens by another name have the same figures and intervals; of these NLLs every sum is exact.
     figures = ["source", "tokens", "nll_model", "delta_nll", "gap_share", "ci_low", "ci_high", "delta_ci_low", "delta_ci_high"]
     for name, same in (("hits", "ar_hit"), ("rest", "other")):
@@ -196,11 +196,12 @@ def test_tables_json_and_exports_have_the_slices(small_slices, sliced):
     shown = given_table(tables)
     assert [row[:3:2] for row in shown.rows] == [[name, model] for name in ("copy:k4", "far") for model in NAMES[1:]]
     first = tables.gap.filter(source="ALL", slice="copy:k4").row(0, named=True)
-    assert shown.rows[0][5:] == [f"{100 * first['gap_share']:.1f} %", f"{100 * first['ci_low']:.1f} to {100 * first['ci_high']:.1f} %"]
+    assert shown.rows[0][5:7] == [f"{100 * first['gap_share']:.1f} %", f"{100 * first['ci_low']:.1f} to {100 * first['ci_high']:.1f} %"]
+    assert shown.rows[0][7] == f"{first['gap_share'] / first['share_of_tokens']:.1f}"
     assert given_table(plain) is None
     parts = partition_table(tables, labels)
     assert [row[0] for row in parts.rows] == [class_.name for class_ in PARTITION]
-    assert list(gap_tables(tables, labels)) == ["gap", "comparators", "by_source", "by_slice", "by_partition"]
+    assert list(gap_tables(tables, labels)) == ["gap", "comparators", "by_source", "by_slice", "by_overlap", "by_partition"]
     assert list(gap_tables(plain, labels)) == ["gap", "comparators", "by_source", "by_partition"]
     assert gap_json(tables, labels, folder / "with")["by_partition"] == tables.by_partition.to_dicts()
     fewer = partition_table(tables, labels, most_columns=1)

@@ -377,7 +377,6 @@ def test_many_clusters_are_resampled_in_groups_and_counted_singly(tmp_path, monk
     corpus, reference, behind = clustered_corpus(tmp_path)
     single = attribute_gap(corpus.path, reference, [behind])
     monkeypatch.setattr(clusters, "MOST_GROUPS", 4)
-    monkeypatch.setattr(collect, "MOST_GROUPS", 4)
     groups = attribute_gap(corpus.path, reference, [behind])
     for name, table in figures(groups).items():
         other = getattr(single, name)

@@ -27,6 +27,7 @@ SMALLEST = {
     "kernels": "short_conv --quick",
     "new_families": "",
     "ngrams": "--tokens 50000 --repeats 1 --orders 3",
+    "peers_gap": "control:recall control:bigram",
     "profiling": "--repeats 1 --shards 1",
     "reading": "--repeats 1 --shard {shard}",
     "recall": "--models llama --batches 1 --limit 2 --context 256 --repeats 1",

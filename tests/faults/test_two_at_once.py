@@ -12,7 +12,7 @@ import pytest
 
 from recallkit import attribution, scoring
 from recallkit.attribution.comparison import read_comparison
-from recallkit.attribution.tables import GapTables
+from recallkit.attribution.tables import TABLES, GapTables
 from recallkit.errors import UserError
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.journal import Journal
@@ -59,7 +59,7 @@ def test_a_reader_never_sees_tables_of_two_runs(warm: ForkServerContext, tmp_pat
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(GapTables)])
+@pytest.mark.parametrize("name", TABLES)
 def test_tables_of_a_run_that_was_killed_are_told_from_those_of_another(small_slices, tmp_path, name):
     """Also where both were asked the same: the numbers of scores made on another device are not the same."""
     attribution.gap(MODELS[0], MODELS[1:], small_slices, tmp_path / "gap")
@@ -67,7 +67,7 @@ def test_tables_of_a_run_that_was_killed_are_told_from_those_of_another(small_sl
     path = tmp_path / "gap" / f"{name}.parquet"
     tables = read_comparison(tmp_path / "gap").tables
     manifest = artifacts.read_manifest(path)
-    others = GapTables(**{field.name: getattr(tables, field.name).head(1) for field in fields(GapTables)})
+    others = GapTables(**{table: frame.head(1) for table, frame in tables.frames().items()})
     artifacts.write_frames(others, tmp_path / "other", {key: value for key, value in manifest.items() if key != "tables"})
     shutil.copy(tmp_path / "other" / path.name, path)
     with pytest.raises(UserError, match="tables of different comparisons"):

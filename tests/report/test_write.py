@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +53,7 @@ def opening(comparison: Comparison) -> Page:
 def renamed(tables: GapTables, names: dict[str, str]) -> GapTables:
     """The tables with other names of models, and of sources."""
     columns = ("reference", "model", "source")
-    frames = {field.name: getattr(tables, field.name) for field in fields(tables)}
+    frames = tables.frames()
     return GapTables(**{key: f.with_columns(pl.col(c).replace(names) for c in columns if c in f.columns) for key, f in frames.items()})
 
 

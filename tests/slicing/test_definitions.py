@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -24,6 +28,8 @@ from recallkit.slicing.definitions import (
     parse_slice,
     parse_slices,
 )
+from recallkit.slicing.label_kernels import label_bigrams
+from recallkit.slicing.match_kernels import longest_matches
 from recallkit.slicing.new_tokens import new_tokens
 from tests.slicing.references import label_bigrams_reference, new_tokens_reference
 
@@ -38,6 +44,11 @@ ROWS = pa.table(
         "train_count": pa.array([5, 6, 5, 6, 0], pa.int64()),
         "in_training": pa.array([0, 13, None, 50, 0], pa.int8()),
         NEW_TOKEN: [False, False, True, False, False],
+        "word_repeated": [True, True, False, False, True],
+        "word_folded": [True, True, True, False, True],
+        "word_count": pa.array([5, 6, None, None, 0], pa.int64()),
+        "word_kind": pa.array(["number", "function", None, "plain", "number"]).dictionary_encode(),
+        "closes_bracket": [False, False, True, True, False],
     }
 )
 
@@ -48,7 +59,10 @@ def found(*slices: str, max_count: int = 5) -> list[list[int]]:
 
 def test_built_in_slices_are_what_their_sentences_say():
     assert found("all", "ar_hit", "other", "repeated", "first_rare") == [[0, 1, 2, 3, 4], [0, 4], [1, 2, 3], [0, 1, 4], [2]]
-    assert found("copy:k2", "copy:k3", "copy:k4", "copy:k5") == [[0, 1, 4], [1, 4], [1], []]
+    assert found("copy:k1", "copy:k2", "copy:k3", "copy:k4", "copy:k5") == [[0, 1, 3, 4], [0, 1, 4], [1, 4], [1], []]
+    assert found("rare_word", "folded", "number", "capitalised", "identifier") == [[0, 4], [2], [0, 4], [], []]
+    assert found("function_word", "content_word", "closing_bracket") == [[1], [0, 3, 4], [2, 3]]
+    assert found("x=word_kind = 'plain' OR word_count > 5", "x=word_kind IN ('number') AND NOT closes_bracket") == [[1, 3], [0, 4]]
     assert found("ar_hit", "first_rare", max_count=6) == [[0, 1, 4], [2, 3]]
     assert found("ar_hit", "other", max_count=10**40) == [[0, 1, 4], [2, 3]]
     classes = [np.flatnonzero(mask).tolist() for mask in members(PARTITION, ROWS, 5)]
@@ -114,8 +128,12 @@ def test_brackets_are_counted_before_they_are_parsed():
         parse_slice(f"mine={'(' * 9}repeated{')' * 9}")
 
 
+FLAGS = ("repeated", "ar_hit", NEW_TOKEN, "word_repeated", "word_folded", "closes_bracket")
 WORDS = [
     *COLUMNS[:7],
+    "word_kind",
+    "word_count",
+    "closes_bracket",
     "and",
     "or",
     "not",
@@ -147,11 +165,10 @@ def test_whatever_is_accepted_has_one_value_per_row_that_depends_on_it_alone(wor
     except UserError:
         return
     rng = np.random.default_rng(1)
-    numbers = {
-        name: pa.array(rng.integers(0, 4, 20), pa.int32()) for name in COLUMNS if name not in ("repeated", "ar_hit", "source", NEW_TOKEN)
-    }
-    flags = {name: pa.array(rng.random(20) < 0.5) for name in ("repeated", "ar_hit", NEW_TOKEN)}
-    rows = pa.table({**numbers, **flags, "source": pa.array(rng.choice(["a", "b"], 20))})
+    flags = {name: pa.array(rng.random(20) < 0.5) for name in FLAGS}
+    texts = {name: pa.array(rng.choice(["a", "b"], 20)) for name in ("source", "word_kind")}
+    numbers = {name: pa.array(rng.integers(0, 4, 20), pa.int32()) for name in COLUMNS if name not in (*flags, *texts)}
+    rows = pa.table({**numbers, **flags, **texts})
     [whole] = members([slice_], rows, 1)
     singly = [bool(members([slice_], rows.slice(row, 1), 1)[0][0]) for row in range(20)]
     assert whole.tolist() == singly
@@ -161,7 +178,7 @@ def test_whatever_is_accepted_has_one_value_per_row_that_depends_on_it_alone(wor
     ("given_", "message"),
     [
         (["repeatd"], "repeatd: no such slice; did you mean repeated?"),
-        (["copy:k1"], "copy:k1: no such slice; write copy:kN"),
+        (["copy:k0"], "copy:k0: no such slice; write copy:kN"),
         (["copy:k" + "9" * 9], "no such slice"),
         (["copy:k٣"], "no such slice"),
         (["ar_hit=repeated"], "slice ar_hit: the name of a built-in slice"),
@@ -207,6 +224,56 @@ def test_kinds_of_context_are_those_of_the_partition(tokens):
     rows = pa.table({"repeated": repeated, NEW_TOKEN: new, "train_count": counts})
     codes = 2 * context_kinds(repeated, new) + (counts > 5)
     assert [(codes == place).tolist() for place in range(6)] == [mask.tolist() for mask in members(PARTITION, rows, 5)]
+
+
+def ngrams_reference(ids: list[int], size: int) -> list[bool]:
+    """Which ids end an n-gram of this size that ended earlier in the sequence, too, the first id left out."""
+    grams = [tuple(ids[max(0, place - size + 1) : place + 1]) for place in range(len(ids))]
+    return [len(grams[place]) == size and grams[place] in grams[:place] for place in range(1, len(ids))]
+
+
+def copies(ids: list[int]) -> list[list[bool]]:
+    """What is in copy:k1 to copy:k5 of the predicted tokens of a sequence."""
+    every = np.array(ids, np.uint32)
+    distance, _ = label_bigrams(every, np.array([0, len(ids)]))
+    match = longest_matches(every, np.array([0, len(ids)]), distance)
+    new = new_tokens(np.zeros(len(ids) - 1), every[:-1].astype(np.int64), every[1:].astype(np.int64), distance > 0)
+    rows = pa.table({"match_length": match, NEW_TOKEN: new})
+    return [mask.tolist() for mask in members([parse_slice(f"copy:k{size}") for size in range(1, 6)], rows, 5)]
+
+
+def test_copies_counted_by_hand():
+    # a b c d a b c a a a b c d e: predicted are all but the first a
+    ids = [0, 1, 2, 3, 0, 1, 2, 0, 0, 0, 1, 2, 3, 4]
+    marked = ["0001111111110", "0000110011110", "0000010000110", "0000000000010", "0000000000000"]
+    assert ["".join(str(int(flag)) for flag in flags) for flags in copies(ids)] == marked
+
+
+@given(st.lists(st.integers(0, 2), min_size=2, max_size=40))
+def test_copies_are_repeated_ngrams(ids):
+    assert copies(ids) == [ngrams_reference(ids, size) for size in range(1, 6)]
+
+
+@pytest.mark.slow
+def test_copies_are_those_of_olmo_eval():
+    """`src/olmo_eval/common/scorers/ngram_copying.py` of allenai/olmo-eval, outside the project: its mask and its sums of NLLs."""
+    from tests.benchmarks.peers_gap import load_copying
+
+    path = os.environ.get("RECALLKIT_NGRAM_COPYING")
+    if not path or not Path(path).is_file():
+        pytest.skip("needs olmo-eval's ngram_copying.py: set RECALLKIT_NGRAM_COPYING to a copy of it")
+    theirs = load_copying(Path(path))
+    rng = np.random.default_rng(0)
+    for vocab, length in ((3, 200), (30, 400), (300, 2000)):
+        ids = rng.integers(0, vocab, length).tolist()
+        logprobs = [{"token_id": id_, "token": f"t{id_}", "logprob": -float(nll)} for id_, nll in zip(ids, rng.random(length), strict=True)]
+        nlls = np.array([-entry["logprob"] for entry in logprobs[1:]])
+        sizes = np.array([len(entry["token"]) for entry in logprobs[1:]])
+        for size, mask in enumerate(copies(ids), 1):
+            assert theirs.compute_repeated_ngram_mask(ids, size) == [False, *mask]
+            if any(mask):
+                found = theirs.NGramCopyingBPBScorer(k=size).score(None, SimpleNamespace(logprobs=logprobs))
+                assert found == pytest.approx(nlls[mask].sum() / sizes[mask].sum() / math.log(2))
 
 
 def test_the_columns_of_labels_are_the_slices_of_their_names(small_slices):

@@ -1,0 +1,115 @@
+"""What models gain from far context, as tables: of all tokens, and by class; the in-context-learning score in a sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit.attribution.context_gain import ALL, ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS
+from recallkit.attribution.in_context import LATE
+from recallkit.display.console import or_dash, percent
+from recallkit.display.tables import Struck, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    Cells = dict[tuple[str, int, str, bool | None], dict[str, Any]]
+
+_NAMES = dict(zip(CLASSES, ("AR hit", "other repeated", "not repeated"), strict=True))
+
+
+def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) -> Table:
+    """The reference and each model, for each number of last ids: gain, the two gaps, LongPPL."""
+    cells, models, lasts = _cells(by_context)
+    reference, rows = by_context["reference"][0], []
+    for last in lasts:
+        whole, key = cells[models[0], last, ALL, None], cells[models[0], last, KEY_TOKENS, None]
+        rows.append([reference, f"{last:,}", _nats(whole["gain_reference"]), "", "reference", _ppl(key["ppl_reference"])])
+        for model in models:
+            whole, key = cells[model, last, ALL, None], cells[model, last, KEY_TOKENS, None]
+            figures = [_nats(whole["gain_model"]), _struck(whole, percent(whole["far_share"])), _interval(whole), _ppl(key["ppl_model"])]
+            rows.append([model, f"{last:,}", *figures])
+    strides = by_context.select("last", "stride").unique().sort("last").rows()
+    windows = ", ".join(f"{ids:,} to {ids + stride - 1:,}" if stride > 1 else f"{ids:,}" for ids, stride in strides)
+    keys = " / ".join(f"{cells[models[0], last, KEY_TOKENS, None]['tokens']:,}" for last in lasts)
+    caption = (
+        f"Gain: NLL with the last ids alone ({windows} of them) less NLL with the full context. The gap to the reference is that between "
+        "the models with the last ids alone, and, the far share of it, what the reference gains more. LongPPL: perplexity of the "
+        f"reference's key tokens ({keys}): with the full context their NLL is less than {-BETA:g}, and by more than {ALPHA:g} lower."
+    )
+    return Table(
+        "What is gained from context further back than the last ids, in nats per token, and that part of the gap",
+        ["model", "last", "gain", "far share", "95 % interval", "LongPPL"],
+        rows,
+        caption="\n".join(line for line in (caption, _in_context([reference, *models], in_context)) if line),
+    )
+
+
+def far_table(by_context: pl.DataFrame, most_columns: int) -> Table:
+    """Where the far gap is: each model's share by class, and, with its mirror in brackets, where the reference gains."""
+    cells, models, lasts = _cells(by_context)
+    rows = []
+    for last in lasts:
+        for name in CLASSES:
+            for gains in (None, True):
+                first = cells[models[0], last, name, gains]
+                shares = [_far(cells[model, last, name, gains]) for model in models[:most_columns]]
+                told = f"{_NAMES[name]}, gains" if gains else _NAMES[name]
+                rows.append([f"{last:,}", told, percent(first["share_of_tokens"], 2), _nats(first["gain_reference"]), *shares])
+    hidden = len(models) - most_columns
+    more = f" {hidden:,} more models: see the Parquet file." if hidden > 0 else ""
+    return Table(
+        "The far gap by class of token, as a share of the whole gap",
+        ["last", "token, reference", "tokens", "gain", *models[:most_columns]],
+        rows,
+        caption="Gain: the reference's, in nats per token. AR hit, other repeated and not repeated add up to the far share; the last is "
+        f"what bigrams miss. Gains: tokens among them on which the reference gains at least {GAINS:g} nat. They are chosen by its own "
+        "figures, so that it does better on them also by chance: in brackets the mirror, the share if the models traded places, which two "
+        f"equally good models have alike.{more}",
+    )
+
+
+def _in_context(names: Sequence[str], in_context: Mapping[str, Any] | None) -> str | None:
+    """A sentence with every model's in-context-learning score; None if there is none."""
+    if in_context is None:
+        return None
+    late, early = in_context["late"], in_context["early"]
+    what = "In-context-learning score" if late == LATE else f"Like the in-context-learning score, which is of position {LATE}"
+    told = ", ".join(f"{name} {_with_ends(in_context['models'][name])}" for name in names)
+    return f"{what}: NLL at position {late} less that at position {early}, of {in_context['sequences']:,} sequences: {told}."
+
+
+def _with_ends(found: Mapping[str, Any]) -> str:
+    score, low, high = found["score"], found["ci_low"], found["ci_high"]
+    return f"{score:.2f}" if low is None or high is None else f"{score:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _cells(by_context: pl.DataFrame) -> tuple[Cells, list[str], list[int]]:
+    """(model, last, slice, reference_gains) -> row; the models and the numbers of last ids, in their order."""
+    rows = by_context.to_dicts()
+    cells = {(row["model"], row["last"], row["slice"], row["reference_gains"]): row for row in rows}
+    return cells, list(dict.fromkeys(row["model"] for row in rows)), list(dict.fromkeys(row["last"] for row in rows))
+
+
+def _nats(value: float | None) -> str:
+    return or_dash(value, ".3f")
+
+
+def _ppl(value: float | None) -> str:
+    return or_dash(value, ",.2f")
+
+
+def _struck(row: Mapping[str, Any], shown: str) -> str:
+    return Struck(shown) if row["void"] and shown != "–" else shown
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    low, high = row["far_share_ci_low"], row["far_share_ci_high"]
+    return "–" if low is None or high is None or row["void"] else f"{100 * low:.1f} to {100 * high:.1f} %"
+
+
+def _far(row: Mapping[str, Any]) -> str:
+    """A far share with its mirror: `24.1 % (3.0)`."""
+    share, mirror = row["far_share"], row["mirror_share"]
+    return _struck(row, percent(share) if share is None or mirror is None else f"{percent(share)} ({100 * mirror:.1f})")

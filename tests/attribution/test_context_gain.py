@@ -1,0 +1,307 @@
+"""What is gained from far context: known gains come out, the two gaps add up, and windows are what they are said to be."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import recallkit
+from recallkit.attribution.context_gain import CLASSES, KEY_TOKENS, context_gains, is_key
+from recallkit.attribution.shares import MODEL_BETTER, NO_GAP
+from recallkit.errors import UsageError, UserError
+from recallkit.models.control import CACHE_WEIGHT
+from recallkit.ragged import offsets_of
+from recallkit.report import sections, words
+from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
+from recallkit.scoring.scores import LastIds, choose_last
+from recallkit.slicing.view import manifest_of
+from recallkit.storage import artifacts
+
+BIGRAM, CACHE, UNIGRAM = "control:bigram", "control:recall", "control:unigram"
+LASTS = [LastIds(1, 1), LastIds(4, 1), LastIds(8, 2), LastIds(20, 5)]
+SUMS = ["gain_reference", "gain_model", "delta_nll", "local_gap", "far_gap"]
+
+
+def scored(slices: Path, model: str, last: LastIds | None = None) -> pl.DataFrame:
+    """A model's scores of the slices, made where they are missing."""
+    plan = plan_scores([model], slices)[0]
+    plan.run()
+    if last is not None:
+        plan.from_last(last).run()
+    return pl.read_parquet(score_path(slices, model, last))
+
+
+def table_of(slices: Path, models: list[str], lasts: list[LastIds], **options) -> pl.DataFrame:
+    for model in models:
+        for last in lasts:
+            scored(slices, model, last)
+    full = {model: score_path(slices, model) for model in models}
+    return context_gains(
+        slices / "tokens.parquet", full, {last: [score_path(slices, model, last) for model in models] for last in lasts}, **options
+    )
+
+
+def begins(position: int, last: LastIds) -> int:
+    """The first id that the prediction at a position sees: windows step by the stride."""
+    return max(0, (position - last.ids) // last.stride * last.stride)
+
+
+# ---------------------------------------------------------------------------------------------------------- the windows
+
+
+@pytest.mark.parametrize("family", ["llama", "mamba"])
+def test_a_prediction_sees_its_last_ids_and_no_others(small_slices, tiny_model, tmp_path, family):
+    """The stored NLL is that of a text which begins where the window does, also for a model with a state, and at any place."""
+    from recallkit.models.loading import load_model
+
+    slices = shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    spec, last = str(tiny_model(family)), LastIds(8, 3)
+    plan = plan_scores([spec], slices)[0]
+    plan.run()
+    plan.from_last(last).run()
+    model, full = load_model(plan.request), pl.read_parquet(score_path(slices, plan.model))
+    found = pl.read_parquet(score_path(slices, plan.model, last))
+    ids = dict(pl.read_parquet(slices / "sequences.parquet").select("sequence", "tokens").iter_rows())
+    rows = found.filter(pl.col("sequence").is_in([0, max(ids)])).to_dicts()
+    texts = [ids[row["sequence"]][begins(row["position"], last) : row["position"] + 1] for row in rows]
+    alone = model.score(np.concatenate(texts).astype(np.uint32), offsets_of([len(text) for text in texts])).nll
+    ends = np.cumsum([len(text) - 1 for text in texts]) - 1
+    for row, text, nll in zip(rows, texts, alone[ends], strict=True):
+        assert row["context"] == len(text) - 1
+        assert row["context"] == row["position"] if row["position"] < 11 else 8 <= row["context"] <= 10
+        assert row["nll"] == pytest.approx(float(nll), abs=2e-5)
+    same = found["context"] == full["context"]
+    assert (found["nll"] - full["nll"]).filter(same).abs().max() < 2e-5
+    assert (found["nll"] - full["nll"]).filter(~same).abs().max() > 1e-3
+
+
+def test_a_quarter_of_the_ids_is_the_stride_and_each_number_is_read_once():
+    assert choose_last([128, 8, 8, 1, 3]) == [LastIds(1, 1), LastIds(3, 1), LastIds(8, 2), LastIds(128, 32)]
+    assert choose_last([32, 8], 1) == [LastIds(8, 1), LastIds(32, 1)]
+
+
+# ---------------------------------------------------------------------------------------------------------- known truth
+
+
+def test_a_bigram_model_gains_nothing_and_a_cache_what_its_formula_says(small_slices):
+    """p = 0.65 p_bigram + 0.35 [the id is what followed the latest earlier occurrence of the last one in what is read]."""
+    ids = dict(pl.read_parquet(small_slices / "sequences.parquet").select("sequence", "tokens").iter_rows())
+    bigram = scored(small_slices, BIGRAM)
+    for last in LASTS:
+        assert scored(small_slices, BIGRAM, last)["nll"].equals(bigram["nll"])
+        found = scored(small_slices, CACHE, last)
+        for row, probability in zip(found.iter_rows(named=True), np.exp(-bigram["nll"].to_numpy().astype(np.float64)), strict=True):
+            own, position = ids[row["sequence"]], row["position"]
+            followed = [own[at + 1] for at in range(begins(position, last), position - 1) if own[at] == own[position - 1]]
+            if followed:
+                probability = (1 - CACHE_WEIGHT) * probability + CACHE_WEIGHT * (followed[-1] == own[position])
+            assert row["nll"] == pytest.approx(-math.log(probability), abs=1e-5)
+    table = table_of(small_slices, [CACHE, BIGRAM], LASTS)
+    assert table["gain_model"].drop_nulls().eq(0).all()
+    assert table["gain_reference"].max() > 1
+    whole = table.filter(pl.col("reference_gains").is_null(), slice="all")
+    assert whole["far_share"][0] == pytest.approx(1, abs=1e-6), "the last id alone is all that a bigram model reads"
+    assert whole["far_share"].is_sorted(descending=True)
+
+
+def change(slices: Path, folder: Path, name: str, last: LastIds | None, nats: Callable[[pl.DataFrame], np.ndarray]) -> Path:
+    """Scores of the bigram model under another name, with known nats added."""
+    scored(slices, BIGRAM, last)
+    path = score_path(slices, BIGRAM, last)
+    table, added = pq.read_table(path), nats(pl.read_parquet(slices / "tokens.parquet"))
+    nlls = np.asarray(table["nll"]) + added.astype(np.float32)
+    out = folder / f"{name} {last}.parquet"
+    table = table.set_column(table.schema.get_field_index("nll"), "nll", pa.array(nlls))
+    artifacts.write_parquet(out, [table], table.schema, {**artifacts.read_manifest(path), "model": name})
+    return out
+
+
+def planted(slices: Path, folder: Path, lost: Mapping[str, Callable[[pl.DataFrame], np.ndarray]], last: LastIds) -> pl.DataFrame:
+    """The table of models that lose known nats where they have the last ids alone."""
+    full = {name: change(slices, folder, name, None, lambda labels: np.zeros(len(labels))) for name in lost}
+    return context_gains(slices / "tokens.parquet", full, {last: [change(slices, folder, name, last, lost[name]) for name in lost]})
+
+
+def test_planted_gains_are_found_where_they_were_planted(small_slices, tmp_path):
+    """The reference gains 3 nats on AR hits further than 8 away, 2 on some tokens that repeat nothing; the model, half of the first."""
+    most, last = manifest_of(small_slices)["max_count"], LastIds(8, 1)
+
+    def far(labels: pl.DataFrame) -> np.ndarray:
+        return (
+            labels.select(pl.col("repeated") & (pl.col("train_count") <= most) & (pl.col("distance") > 8))
+            .to_series()
+            .fill_null(value=False)
+            .to_numpy()
+        )
+
+    def new(labels: pl.DataFrame) -> np.ndarray:
+        return (~labels["repeated"] & (labels["position"] % 3 == 0)).to_numpy()
+
+    behind = {"ref": lambda labels: np.zeros(len(labels)), "model": lambda labels: 1.0 * far(labels) + 2 * new(labels)}
+    full = {name: change(small_slices, tmp_path, name, None, behind[name]) for name in behind}
+    lost = {"ref": lambda labels: 3.0 * far(labels) + 2 * new(labels), "model": lambda labels: 2.5 * far(labels) + 2 * new(labels)}
+    short = [change(small_slices, tmp_path, name, last, lost[name]) for name in lost]
+    table = context_gains(small_slices / "tokens.parquet", full, {last: short})
+    labels = pl.read_parquet(small_slices / "tokens.parquet")
+    num_far, num_new = int(far(labels).sum()), int(new(labels).sum())
+    assert min(num_far, num_new) > 20
+    rows = {(row["slice"], row["reference_gains"]): row for row in table.iter_rows(named=True)}
+    whole = num_far + 2 * num_new
+    assert rows["ar_hit", True]["tokens"] == num_far
+    assert [rows["ar_hit", True][name] for name in SUMS] == pytest.approx([3, 1.5, 1, -0.5, 1.5], abs=1e-5)
+    assert rows["ar_hit", True]["far_share"] == pytest.approx(1.5 * num_far / whole, rel=1e-5)
+    assert rows["not_repeated", True]["tokens"] == num_new
+    assert [rows["not_repeated", True][name] for name in SUMS] == pytest.approx([2, 0, 2, 0, 2], abs=1e-5)
+    assert rows["not_repeated", True]["far_share"] == pytest.approx(2 * num_new / whole, rel=1e-5)
+    assert rows["not_repeated", True]["mirror_share"] == 0, "the model gains nowhere among them"
+    assert rows["ar_hit", True]["mirror_share"] == pytest.approx(-1.5 * num_far / whole, rel=1e-5), "there it gains less, too"
+    for name in CLASSES:
+        assert rows[name, False]["far_gap"] == pytest.approx(0, abs=1e-5)
+
+
+def test_the_two_gaps_add_up_in_every_class_and_over_classes(small_slices):
+    lasts = LASTS[1:]
+    table = table_of(small_slices, [CACHE, BIGRAM, UNIGRAM], lasts)
+    assert table["local_gap"].drop_nulls().len() == table.filter(pl.col("tokens") > 0).height
+    assert (table["local_gap"] + table["far_gap"] - table["delta_nll"]).abs().max() < 1e-9
+    assert (table["gain_reference"] - table["gain_model"] - table["far_gap"]).abs().max() < 1e-9
+    for (_, _), rows in table.group_by("model", "last"):
+        whole = rows.row(by_predicate=(pl.col("slice") == "all") & pl.col("reference_gains").is_null(), named=True)
+        parts = rows.filter(pl.col("slice").is_in(CLASSES) & pl.col("reference_gains").is_not_null())
+        assert parts.height == 6
+        for name in SUMS:
+            assert (parts[name] * parts["tokens"]).sum() == pytest.approx(whole[name] * whole["tokens"], abs=1e-9 * whole["tokens"])
+        for name in ("gap_share", "far_share", "share_of_tokens"):
+            assert parts[name].sum() == pytest.approx(whole[name], abs=1e-9)
+        assert parts["tokens"].sum() == whole["tokens"] == manifest_of(small_slices)["num_rows"]
+
+
+def test_every_figure_is_that_of_the_tokens_themselves(small_slices):
+    """Against a computation token by token, of another model than the reference."""
+    last, most = LastIds(4, 1), manifest_of(small_slices)["max_count"]
+    table = table_of(small_slices, [CACHE, UNIGRAM], [last])
+    labels = pl.read_parquet(small_slices / "tokens.parquet")
+    kind = pl.when(~pl.col("repeated")).then(2).when(pl.col("train_count") <= most).then(0).otherwise(1)
+    nlls = {name: scored(small_slices, model, own)["nll"] for name, model, own in (("r", CACHE, None), ("rs", CACHE, last))}
+    nlls |= {name: scored(small_slices, UNIGRAM, own)["nll"] for name, own in (("m", None), ("ms", last))}
+    tokens = labels.select(kind=kind).with_columns(pl.Series(name, values) for name, values in nlls.items())
+    tokens = tokens.with_columns(gains=pl.col("rs") - pl.col("r") >= 1, key=(pl.col("rs") - pl.col("r") > 2) & (pl.col("r") < 2))
+    whole = (tokens["m"].cast(float) - tokens["r"].cast(float)).sum()
+    for row in table.iter_rows(named=True):
+        own = tokens.filter(key=True) if row["slice"] == KEY_TOKENS else tokens
+        own = own.filter(kind=CLASSES.index(row["slice"])) if row["slice"] in CLASSES else own
+        own = own if row["reference_gains"] is None else own.filter(gains=row["reference_gains"])
+        r, rs, m, ms = (own[name].cast(float).to_numpy() for name in ("r", "rs", "m", "ms"))
+        assert row["tokens"] == len(own)
+        assert row["far_share"] == (pytest.approx(((rs - r) - (ms - m)).sum() / whole, abs=1e-9) if len(own) else None)
+        if len(own):
+            expected = [(rs - r).mean(), (ms - m).mean(), (m - r).mean(), (ms - rs).mean(), ((rs - r) - (ms - m)).mean()]
+            assert [row[name] for name in SUMS] == pytest.approx(expected, abs=1e-9)
+            assert row["ppl_model"] == pytest.approx(math.exp(m.mean()), rel=1e-9), "of key tokens: LongPPL"
+    assert table.filter(slice=KEY_TOKENS)["tokens"][0] > 20
+
+
+def test_key_tokens_are_strictly_above_both_thresholds():
+    """LongPPL: the difference is above 2 nats, and the log-probability with all of the context above -2."""
+    full, last = np.array([[1.9, 1.9, 2.0, 0.0, 0.5], [4.0, 3.9, 4.5, 2.0, 2.75]], np.float32)
+    assert is_key(full, last).tolist() == [True, False, False, False, True]
+
+
+def test_traded_places_show_the_mirror(small_slices):
+    """Which the table has of one and the same pair: shares of the same gap with another sign."""
+    tables = [table_of(small_slices, models, [LASTS[2]]) for models in ([CACHE, UNIGRAM], [UNIGRAM, CACHE])]
+    for name in ("all", *CLASSES):
+        here, there = (table.filter(slice=name, reference_gains=True).row(0, named=True) for table in tables)
+        assert there["mirror_share"] == pytest.approx(-(here["far_share"] or 0), abs=1e-9)
+    assert tables[1]["note"].str.starts_with(MODEL_BETTER).all()
+
+
+def test_equally_good_models_differ_where_one_was_lucky_and_the_mirror_tells(small_slices, tmp_path):
+    """Chance gains, planted in both alike: tokens chosen by the reference's show a far gap that is none, as large as its mirror."""
+
+    def chance(seed: int) -> Callable[[pl.DataFrame], np.ndarray]:
+        return lambda labels: np.random.default_rng(seed).normal(0, 1.5, len(labels))
+
+    last = LASTS[2]
+    behind = {"ref": lambda labels: np.zeros(len(labels)), "model": lambda labels: np.ones(len(labels))}
+    full = {name: change(small_slices, tmp_path, name, None, behind[name]) for name in behind}
+    short = [
+        change(small_slices, tmp_path, "ref", last, chance(1)),
+        change(small_slices, tmp_path, "model", last, lambda labels: 1 + chance(2)(labels)),
+    ]
+    row = context_gains(small_slices / "tokens.parquet", full, {last: short}).filter(slice="all", reference_gains=True).row(0, named=True)
+    assert row["far_share"] > 0.3
+    assert row["mirror_share"] == pytest.approx(row["far_share"], rel=0.15)
+    same = planted(small_slices, tmp_path, {"ref": chance(1), "other": chance(2)}, last)
+    assert same["void"].all()
+    assert same["note"].str.starts_with(NO_GAP).all()
+
+
+# -------------------------------------------------------------------------------------------------- intervals, the command
+
+
+@pytest.mark.parametrize("cluster", ["document", "sequence", "source"])
+def test_intervals_are_of_the_same_resamples_as_those_of_the_gap(small_slices, tmp_path, cluster):
+    tables = recallkit.gap(CACHE, BIGRAM, slices=small_slices, cluster=cluster, context_gain=[4, 20], out=tmp_path / "gap")
+    whole, gap = tables.by_context.filter(pl.col("reference_gains").is_null(), slice="all"), tables.gap.row(0, named=True)
+    for row in whole.iter_rows(named=True):
+        for name in ("delta_nll", "delta_ci_low", "delta_ci_high", "clusters", "effective_clusters"):
+            assert row[name] == pytest.approx(gap[name], abs=1e-12)
+    rows = tables.by_context.filter(pl.col("far_share_ci_low").is_not_null(), pl.col("slice") != KEY_TOKENS)
+    assert rows.height == (0 if cluster == "source" else rows.height)
+    for name in ("far_gap", "far_share", "gain_reference", "local_gap"):
+        assert (rows[name] >= rows[f"{name}_ci_low"]).all()
+        assert (rows[name] <= rows[f"{name}_ci_high"]).all()
+
+
+def test_the_command_keeps_both_scores_and_shows_the_tables(small_slices, tmp_path):
+    slices = shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    plain = recallkit.gap(CACHE, [BIGRAM, UNIGRAM], slices=slices)
+    assert plain.by_context is None
+    full = {path: path.read_bytes() for path in (slices / "scores").glob("*.parquet")}
+    tables = recallkit.gap(CACHE, [BIGRAM, UNIGRAM], slices=slices, context_gain=[16, 4])
+    assert tables.gap.equals(plain.gap)
+    assert {path: path.read_bytes() for path in full} == full
+    kept = {path: path.stat().st_mtime_ns for path in (slices / "scores").glob("last-*/*.parquet")}
+    assert sorted({path.parent.name for path in kept}) == ["last-16-stride-4", "last-4-stride-1"]
+    recallkit.gap(CACHE, [BIGRAM, UNIGRAM], slices=slices, context_gain=[4, 16])
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept, "reused"
+    found = [path.parent for path in (slices / "gap").glob("*/by_context.parquet")]
+    assert len(found) == 1
+    assert len(list((slices / "gap").iterdir())) == 2, "another question has a folder of its own"
+    read = recallkit.read_comparison(found[0])
+    assert read.tables.by_context.equals(tables.by_context)
+    assert read.manifest["context_gain"] == [[4, 1], [16, 4]]
+    page = sections.gap_section(read, ()).body
+    for text in ("The far gap by class of token", "AR hit, gains", "LongPPL"):
+        assert text in page
+    assert words.commands(read, None)[1].endswith("--slices DIR --context-gain 4,16")
+
+
+def test_a_run_without_it_removes_the_table_of_one_with_it(small_slices, tmp_path):
+    recallkit.gap(CACHE, BIGRAM, slices=small_slices, context_gain=4, out=tmp_path)
+    assert (tmp_path / "by_context.parquet").is_file()
+    with pytest.raises(UserError, match="differs in context_gain"):
+        recallkit.gap(CACHE, BIGRAM, slices=small_slices, out=tmp_path)
+    recallkit.gap(CACHE, BIGRAM, slices=small_slices, out=tmp_path, force=True)
+    assert not (tmp_path / "by_context.parquet").exists()
+    assert recallkit.read_comparison(tmp_path).tables.by_context is None
+
+
+def test_what_cannot_be_asked_is_one_line(small_slices, tiny_model, tmp_path):
+    with pytest.raises(UserError, match=r"windows of 79 ids contain whole sequences of 64 predictions"):
+        recallkit.gap(CACHE, BIGRAM, slices=small_slices, context_gain=64)
+    with pytest.raises(UsageError, match="needs --context-gain"):
+        recallkit.gap(CACHE, BIGRAM, slices=small_slices, context_stride=1)
+    byte_level = shutil.copytree(tiny_model("llama", vocab_size=256), tmp_path / "bytes")
+    plan = plan_scores([str(byte_level)], small_slices, ScoringOptions(tokenizer="bytes"))[0]
+    with pytest.raises(UserError, match="a tokenizer of its own"):
+        plan.from_last(LastIds(4, 1))

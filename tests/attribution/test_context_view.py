@@ -1,0 +1,65 @@
+"""The tables of far context as they are printed: figures of the right row, what is void struck out, what the score is called."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+import recallkit
+from recallkit.attribution.context_view import far_table, gains_table
+from recallkit.attribution.view import gap_json, gap_tables
+from recallkit.display.tables import Struck
+from recallkit.slicing.view import manifest_of
+from recallkit.storage import artifacts
+
+REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]
+
+
+@pytest.fixture(scope="module")
+def compared(small_slices, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compared")
+    return recallkit.gap(REFERENCE, MODELS, slices=small_slices, context_gain=[4, 16], out=folder), folder
+
+
+def test_figures_are_those_of_their_rows(compared):
+    tables, _ = compared
+    by_context = tables.by_context
+    shown = gains_table(by_context, None)
+    assert [row[:2] for row in shown.rows] == [[name, last] for last in ("4", "16") for name in (REFERENCE, *MODELS)]
+    row = by_context.filter(pl.col("reference_gains").is_null(), model=MODELS[1], last=16, slice="all").row(0, named=True)
+    key = by_context.filter(model=MODELS[1], last=16, slice="key_tokens").row(0, named=True)
+    ends = f"{100 * row['far_share_ci_low']:.1f} to {100 * row['far_share_ci_high']:.1f} %"
+    assert shown.rows[5][2:] == [f"{row['gain_model']:.3f}", f"{100 * row['far_share']:.1f} %", ends, f"{key['ppl_model']:,.2f}"]
+    assert shown.rows[3][2] == f"{row['gain_reference']:.3f}"
+    far = far_table(by_context, 1)
+    assert far.headers[4:] == [MODELS[0]]
+    assert "1 more models" in far.caption
+    hits = by_context.filter(model=MODELS[0], last=4, slice="ar_hit", reference_gains=True).row(0, named=True)
+    cells = [f"{100 * hits['share_of_tokens']:.2f} %", f"{hits['gain_reference']:.3f}"]
+    assert [row[1] for row in far.rows[:3]] == ["AR hit", "AR hit, gains", "other repeated"]
+    assert far.rows[1] == ["4", "AR hit, gains", *cells, f"{100 * hits['far_share']:.1f} % ({100 * hits['mirror_share']:.1f})"]
+    assert len(far.rows) == 12
+
+
+def test_void_shares_are_struck_out(compared):
+    void = compared[0].by_context.with_columns(void=pl.lit(value=True))
+    assert all(isinstance(row[3], Struck) and row[4] == "–" for row in gains_table(void, None).rows if row[0] != REFERENCE)
+    assert all(isinstance(cell, Struck) or cell == "–" for row in far_table(void, 2).rows for cell in row[4:])
+
+
+def test_only_the_papers_positions_have_the_papers_name(compared):
+    models = {name: {"score": -0.5, "ci_low": -0.75, "ci_high": None if name == REFERENCE else -0.25} for name in (REFERENCE, *MODELS)}
+    for late, called in ((500, "In-context-learning score: NLL at position 500"), (256, "Like the in-context-learning score, which is")):
+        caption = gains_table(compared[0].by_context, {"early": 50, "late": late, "sequences": 9, "models": models}).caption
+        sentence = caption.splitlines()[1]
+        assert sentence.startswith(called)
+        assert f"{REFERENCE} -0.50, {MODELS[0]} -0.50 (-0.75 to -0.25)" in sentence
+
+
+def test_exports_and_json_have_them(compared, small_slices):
+    tables, folder = compared
+    labels, manifest = manifest_of(small_slices), artifacts.read_manifest(folder / "gap.parquet")
+    assert list(gap_tables(tables, labels, folder))[-2:] == ["context_gain", "by_context"]
+    found = gap_json(tables, labels, folder)
+    assert found["by_context"] == tables.by_context.to_dicts()
+    assert found["in_context"] is manifest["in_context"] is None, "sequences of 64 are too short"

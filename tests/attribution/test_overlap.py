@@ -1,0 +1,156 @@
+"""The gap divided among slices that overlap: against Shapley's formula over all orders, and what is shown of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import cache
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import recallkit
+from recallkit import attribution
+from recallkit.attribution import aligned
+from recallkit.attribution.breakdowns import IN_NONE
+from recallkit.attribution.comparison import read_comparison
+from recallkit.attribution.tables import attribute_gap
+from recallkit.attribution.view import gap_json, gap_tables, overlap_table
+from recallkit.errors import UserError
+from recallkit.slicing.definitions import parse_slices
+from recallkit.slicing.view import manifest_of
+from recallkit.storage import artifacts
+from tests.attribution.test_clean import mark
+from tests.attribution.test_slices import texts
+from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, Corpus, small_corpus
+
+GIVEN = ("first_rare", "copy:k3", "far=distance > 3", "b=source = 'b'", "early=position < 6", "none=token < 0")
+KEEP = {
+    "first_rare": lambda t: not t["repeated"] and t["train_count"] <= 5,
+    "copy:k3": lambda t: t["match_length"] >= 2,
+    "far": lambda t: t["distance"] is not None and t["distance"] > 3,
+    "b": lambda t: t["source"] == "b",
+    "early": lambda t: t["position"] < 6,
+    "none": lambda t: False,
+}
+
+
+def shapley(values: list[list[bool]], amounts: list[float], player: int) -> float:
+    """The mean, over all orders, of what a slice adds to the sum of `amounts` in the union; `values`: the slices of each token."""
+
+    @cache
+    def union(slices):
+        return math.fsum(amount for own, amount in zip(values, amounts, strict=True) if any(own[slice_] for slice_ in slices))
+
+    orders = list(itertools.permutations(range(len(values[0]))))
+    before = [frozenset(order[: order.index(player)]) for order in orders]
+    return math.fsum(union(slices | {player}) - union(slices) for slices in before) / len(orders)
+
+
+@settings(max_examples=12, deadline=None)
+@given(texts(), st.integers(2, 6))
+def test_shares_are_shapley_values_over_all_orders(tmp_path_factory, drawn, number):
+    rows, pairs, rows_per_group, reference, model = drawn
+    corpus = Corpus(tmp_path_factory.mktemp("text"), rows[:20], rows_per_group=rows_per_group, max_count=5, ids=pairs[:20])
+    paths = corpus.score("reference", reference[:20]), corpus.score("model", model[:20])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aligned, "_BATCH_ROWS", rows_per_group)
+        found = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(GIVEN[:number]), num_resamples=20).by_overlap
+    names = [*list(KEEP)[:number], IN_NONE]
+    assert found["slice"].to_list() == names
+    inside = [[KEEP[name](token) for name in names[:-1]] for token in corpus.tokens]
+    gaps = [b - a for a, b in zip(corpus.nlls["reference"], corpus.nlls["model"], strict=True)]
+    whole = math.fsum(gaps)
+    for player, row in enumerate(found.iter_rows(named=True)):
+        if row["slice"] == IN_NONE:
+            tokens = sum(not any(own) for own in inside)
+            gap = math.fsum(gap for own, gap in zip(inside, gaps, strict=True) if not any(own))
+        else:
+            tokens, gap = shapley(inside, [1.0] * len(gaps), player), shapley(inside, gaps, player)
+            assert row["plain_share_of_tokens"] == pytest.approx(sum(own[player] for own in inside) / len(gaps))
+        assert row["tokens"] == pytest.approx(tokens)
+        assert row["share_of_tokens"] == pytest.approx(tokens / len(gaps))
+        if tokens and abs(whole) > 1e-6:
+            assert row["gap_share"] == pytest.approx(gap / whole, rel=1e-6, abs=1e-6)
+    assert found["tokens"].sum() == pytest.approx(len(gaps))
+
+
+@pytest.mark.parametrize("rows_per_group", [2, 50])
+def test_slices_that_do_not_overlap_are_undivided(tmp_path, rows_per_group):
+    corpus = small_corpus(tmp_path, rows_per_group=rows_per_group)
+    paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
+    tables = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(["hits=ar_hit", "rest=NOT ar_hit"]))
+    own = tables.gap.filter(pl.col("slice").is_in(["hits", "rest"]), source="ALL")
+    divided = tables.by_overlap.filter(pl.col("slice") != IN_NONE)
+    for name in ("tokens", "gap_share", "ci_low", "ci_high", "delta_ci_low", "effective_clusters", "enrichment"):
+        assert divided[name].to_list() == pytest.approx(own[name].to_list(), nan_ok=True), name
+    assert divided["plain_share"].to_list() == own["gap_share"].to_list()
+    nothing = tables.by_overlap.row(-1, named=True)
+    assert (nothing["slice"], nothing["tokens"], nothing["gap_share"]) == (IN_NONE, 0, None)
+    one = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(["hits=ar_hit"]))
+    assert one.by_overlap is None
+
+
+NAMES = ("control:recall", "control:bigram", "control:unigram")
+
+
+@pytest.fixture(scope="module")
+def compared(small_slices, tmp_path_factory) -> Path:
+    """A comparison with slices that overlap."""
+    folder = tmp_path_factory.mktemp("overlap")
+    attribution.gap(NAMES[0], NAMES[1:], small_slices, folder, given=parse_slices(["copy:k1", "copy:k3", "far=distance > 20"]))
+    return folder
+
+
+def test_it_adds_up_and_is_shown(small_slices, compared):
+    comparison = read_comparison(compared)
+    found = comparison.tables.by_overlap
+    for model in NAMES[1:]:
+        own = found.filter(model=model)
+        assert own["slice"].to_list() == ["copy:k1", "copy:k3", "far", IN_NONE]
+        assert own["gap_share"].sum() == pytest.approx(1)
+        assert own["share_of_tokens"].sum() == pytest.approx(1)
+        assert (own["ci_low"] <= own["gap_share"]).all()
+        assert (own["gap_share"] <= own["ci_high"]).all()
+        # copy:k3 is within copy:k1: half of its tokens' gap at most
+        assert own["tokens"][1] < comparison.totals[model, "copy:k3"]["tokens"] / 2 + 1e-9
+    shown = overlap_table(comparison.tables)
+    assert [row[:3:2] for row in shown.rows] == [
+        [name, model] for name in found["slice"].unique(maintain_order=True) for model in NAMES[1:]
+    ]
+    labels = manifest_of(small_slices)
+    assert "by_overlap" in gap_tables(comparison.tables, labels)
+    assert gap_json(comparison.tables, labels, compared)["by_overlap"] == found.to_dicts()
+    recallkit.write_report(compared, slices=small_slices)
+    page = (compared / "report.html").read_text()
+    assert "divided among the slices" in page
+    assert IN_NONE in page
+
+
+def test_a_comparison_of_before_is_read_without_and_a_lost_table_is_told(compared, tmp_path):
+    older = tmp_path / "older"
+    older.mkdir()
+    for path in compared.glob("*.parquet"):
+        if path.stem != "by_overlap":
+            manifest = {name: value for name, value in artifacts.read_manifest(path).items() if name != "overlap"}
+            table = pl.read_parquet(path).to_arrow()
+            artifacts.write_parquet(older / path.name, [table], table.schema, manifest)
+    assert read_comparison(older).tables.by_overlap is None
+    assert overlap_table(read_comparison(older).tables) is None
+    for path in compared.glob("*.parquet"):
+        (older / path.name).write_bytes(path.read_bytes())
+    (older / "by_overlap.parquet").unlink()
+    with pytest.raises(UserError, match=r"by_overlap\.parquet"):
+        read_comparison(older)
+
+
+def test_what_is_left_out_counts_for_no_slice(tmp_path):
+    corpus = mark(small_corpus(tmp_path), [13, *[0] * (len(REFERENCE_NLLS) - 1)])
+    paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
+    given_ = parse_slices(["a=repeated", "b=position > 2"])
+    found = attribute_gap(corpus.path, paths[0], [paths[1]], slices=given_, clean=True).by_overlap
+    assert found["tokens"].sum() == len(REFERENCE_NLLS) - 1
+    assert found["gap_share"].sum() == pytest.approx(1)
