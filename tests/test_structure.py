@@ -38,6 +38,7 @@ models
 slicing
 scoring
 attribution
+ablation
 profiling
 builtin
 recall

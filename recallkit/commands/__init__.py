@@ -7,6 +7,7 @@ COMMANDS = {
     "profile": "recallkit.commands.profile",
     "score": "recallkit.commands.score",
     "gap": "recallkit.commands.gap",
+    "ablate": "recallkit.commands.ablate",
     "tokens": "recallkit.commands.tokens",
     "eval-recall": "recallkit.commands.eval_recall",
     "mqar": "recallkit.commands.mqar",

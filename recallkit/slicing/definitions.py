@@ -75,9 +75,19 @@ STANDARD = (
 
 _MORE = (
     _define(
+        "repeated_frequent",
+        "repeated AND train_count > {most}",
+        "Tokens that complete a bigram which is in the context already and was seen more than --max-count times in training.",
+    ),
+    _define(
         "first_rare",
         "NOT repeated AND train_count <= {most}",
         "Tokens that complete a bigram which is not in the context yet, and as rare in training as those of AR hits.",
+    ),
+    _define(
+        "first_frequent",
+        "NOT repeated AND train_count > {most}",
+        "Tokens that complete a bigram which is not in the context yet, and was seen more than --max-count times in training.",
     ),
 )
 SLICES = {slice_.name: slice_ for slice_ in (*STANDARD, *_MORE)}

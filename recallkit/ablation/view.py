@@ -1,0 +1,117 @@
+"""Ablations as text: what is lost by slice, layer by layer, and which mixers recall."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from recallkit.ablation.tables import PARTS, AblationTables
+from recallkit.display import console
+from recallkit.display.console import or_dash, percent
+from recallkit.display.exports import Look
+from recallkit.display.tables import Struck, Table
+from recallkit.slicing.view import what_is_rare
+from recallkit.storage import artifacts
+from recallkit.storage.result import read_tables
+from recallkit.storage.timings import read_timings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    Row = Mapping[str, Any]
+
+HEADERS = {
+    "all": "all",
+    "ar_hit": "AR hits",
+    "first_rare": "new, rare",
+    "repeated_frequent": "repeated",
+    "first_frequent": "new",
+}
+"""What the slices are called where there is little room."""
+
+
+def look(folder: Path) -> Look:
+    """Ablations as a page, an export and pictures show them."""
+    from recallkit.ablation.charts import ablation_figures
+
+    tables, manifest = read_tables(AblationTables, folder), artifacts.read_manifest(folder / "ablation.parquet")
+    return Look(tables, ablation_tables(tables, manifest), ablation_figures(tables))
+
+
+def ablation_json(tables: AblationTables, manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Both tables row by row, what replaces the outputs, the model's mixers (layer and kind)."""
+    rows = {field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}
+    kept = {"by": manifest["by"], "placed": manifest["placed"]}
+    return {"path": str(folder), **kept, **rows, "timings": read_timings(folder / "manifest.json", kind="ablation")}
+
+
+def print_ablation(tables: AblationTables, manifest: Mapping[str, Any], folder: Path) -> None:
+    """The losses by slice, the mixers by what AR hits lose in particular, the answer in a sentence."""
+    console.print_tables(ablation_tables(tables, manifest).values())
+    console.print_line(which_recall(tables))
+    console.print_line(f"Tables (Parquet): {folder}", is_path=True)
+
+
+def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, Table]:
+    """What is printed, by file name."""
+    return {"ablation": _losses(tables, manifest), "mixers": _mixers(tables)}
+
+
+def labelled(row: Row) -> str:
+    """`3 mamba`; of mixers of several layers only what they are named."""
+    return row["mixers"] if row["layer"] is None else f"{row['layer']} {row['kind']}"
+
+
+def which_recall(tables: AblationTables) -> str:
+    """The mixers whose loss is of AR hits in particular: single ones whose interval lies above 0, those that lose most first."""
+    ranked = [row for row in tables.mixers.iter_rows(named=True) if row["layer"] is not None and row["specific"] is not None]
+    recall = [row for row in ranked if row["specific_ci_low"] is not None and row["specific_ci_low"] > 0]
+    if not recall:
+        return "No single mixer's loss on AR hits can be told from what new, rare bigrams lose."
+    named = ", ".join(f"{labelled(row)} {row['specific']:.2f}" for row in recall)
+    return f"AR hits lose more than new, rare bigrams (nats per token) without: {named}."
+
+
+def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
+    cells: dict[str, dict[str, Row]] = {}
+    for row in tables.ablation.iter_rows(named=True):
+        cells.setdefault(row["mixers"], {})[row["slice"]] = row
+    first = next(iter(cells.values()))
+    rows = [[labelled(of["all"]), *(or_dash(of[name]["loss"], "+.2f") for name in HEADERS)] for of in cells.values()]
+    nll = ["as it is (NLL)", *(or_dash(first[name]["nll"], ".2f") for name in HEADERS)]
+    share = ["share of tokens", *(percent(first[name]["share_of_tokens"]) for name in HEADERS)]
+    instead = "their mean over the text" if manifest["by"] == "mean" else "zero"
+    caption = f"The mixers' outputs are replaced by {instead}. AR hits and repeated: the bigram is in the context already, rare in training or "
+    caption += f"not; new: it is not. {what_is_rare(manifest['slices'])}"
+    title = f"What {first['all']['model']} loses without its mixers, nats per token"
+    return Table(title, ["without", *HEADERS.values()], [nll, *rows, share], caption=caption)
+
+
+def _mixers(tables: AblationTables) -> Table:
+    hits = {row["mixers"]: row for row in tables.ablation.iter_rows(named=True) if row["slice"] == "ar_hit"}
+    rows = []
+    for row in tables.mixers.iter_rows(named=True):
+        share = percent(hits[row["mixers"]]["share"])
+        rows.append(
+            [
+                labelled(row),
+                or_dash(row["specific"], "+.2f"),
+                _interval(row["specific_ci_low"], row["specific_ci_high"]),
+                Struck(share) if hits[row["mixers"]]["void"] and share != "–" else share,
+            ]
+        )
+    one = next(iter(hits.values()))
+    caption = (
+        "Recall: what AR hits lose less what equally rare tokens lose whose bigram is new, where nothing can be recalled. The AR share is of "
+        f"the whole loss; AR hits are {percent(one['share_of_tokens'], 2)} of the tokens. Intervals: {one['clusters']:,} {one['cluster']}s with "
+        f"AR hits resampled (effective number {one['effective_clusters']:.1f})."
+    )
+    return Table("Which mixers recall", ["without", "recall", "95 % interval", "AR share"], rows, caption=caption)
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "–" if low is None or high is None else f"{low:+.2f} to {high:+.2f}"
+
+
+assert set(HEADERS) == {"all", *PARTS}
