@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.ablation.view import HEADERS, labelled
+from recallkit.ablation.view import HEADERS, SLICES_TOLD, labelled
 from recallkit.display.chart_parts import AXIS, CHARACTER, labels, values
 from recallkit.display.chart_theme import WIDTH, Figure
 
@@ -25,10 +25,7 @@ _DARKEST = 0.8
 def ablation_figures(tables: AblationTables) -> list[Figure]:
     """The map of losses, a row a set of mixers and a column a slice."""
     rows = tables.ablation.to_dicts()
-    caption = (
-        f"Nats per token that {rows[0]['model']} loses on each slice without each of its mixers; the darker, the more. AR hits and repeated: "
-        "the bigram is in the context already, rare in training or not; new: it is not."
-    )
+    caption = f"Nats per token that {rows[0]['model']} loses on each slice without each of its mixers; the darker, the more. {SLICES_TOLD}"
     return [Figure("ablation", "What each mixer is worth, by slice", caption, partial(_draw, rows))]
 
 
@@ -39,7 +36,7 @@ def _draw(rows: Sequence[Row], palette: Palette) -> Chart:
     drawn = [{**_cell(row), "set": names[labelled(row)], "slice": HEADERS[row["slice"]]} for row in rows if row["loss"] is not None]
     most = max((cell["loss"] for cell in drawn), default=0.0)
     room = max(CHARACTER * max(map(len, names.values())), AXIS)
-    axis = {"title": None, "ticks": False, "domain": False, "grid": False}
+    axis: dict[str, Any] = {"title": None, "ticks": False, "domain": False, "grid": False}
     base = alt.Chart(values(drawn)).encode(
         x=alt.X("slice:N", sort=list(HEADERS.values()), axis=alt.Axis(orient="top", labelAngle=0, **axis)),
         y=alt.Y("set:N", sort=list(names.values()), axis=alt.Axis(labelLimit=round(room) + 8, **axis)),
@@ -53,4 +50,8 @@ def _draw(rows: Sequence[Row], palette: Palette) -> Chart:
 def _cell(row: Row) -> dict[str, Any]:
     loss, low, high = row["loss"], row["loss_ci_low"], row["loss_ci_high"]
     ends = "" if low is None else f" ({low:.2f} to {high:.2f})"
-    return {"loss": loss, "text": f"{loss:.2f}", "told": f"without {labelled(row)}, {HEADERS[row['slice']]}: {loss:.3f} nats per token{ends}"}
+    return {
+        "loss": loss,
+        "text": f"{loss:.2f}",
+        "told": f"without {labelled(row)}, {HEADERS[row['slice']]}: {loss:.3f} nats per token{ends}",
+    }

@@ -86,7 +86,7 @@ def ablate(
 
 
 def choose_sets(placed: Sequence[PlacedMixer], asked: Sequence[str], by: By, where: str) -> list[Ablation]:
-    """The ablations that are asked for, each once. Raises UsageError for what names no mixer, and UserError for a mixer that is not there."""
+    """The ablations that are asked for, each once. Raises UsageError for what names no mixers, UserError for one that is not there."""
     named: list[str] = []
     for name in asked:
         named += _each(placed) if name == EACH else [name]

@@ -20,12 +20,13 @@ from recallkit.slicing.definitions import SLICES
 from recallkit.storage.schemas import LAYOUTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
 
     from recallkit.attribution.collect import ClusterSums
+    from recallkit.attribution.intervals import GapIntervals
 
 PARTS = ("ar_hit", "first_rare", "repeated_frequent", "first_frequent")
 """Slices that partition the tokens: the bigram is in the context already or not, and rare in training or not."""
@@ -75,54 +76,72 @@ def measure_losses(
     `cluster`: what intervals resample. `clean`: without tokens that are known to be in the training text. Raises UserError where files
     are damaged, or of other sequences.
     """
-    import polars as pl
-
     labelled = open_tokens(tokens)
     given = [SLICES[name] for name in PARTS if name != "ar_hit"]
     found = collect_sums(labelled, [open_scores(path, labelled) for path in (intact, *ablated)], given, cluster, clean=clean)
     names = list(slice_breakdown(given).tables["gap"].keys["slice"])
     places = {name: names.index(name) for name in ("all", *PARTS)}
     sums, totals = found.clusters[_SLICES], found.totals[_SLICES]
-    intervals = gap_intervals({_SLICES: sums}, _SLICES, num_resamples, seed)[_SLICES]
-    differences = _specific_losses(sums, places["ar_hit"], places["first_rare"], num_resamples, seed)
-    counts, nlls = totals.tokens[0], totals.nlls[:, 0]
+    losses = _Losses(
+        places,
+        totals.tokens[0],
+        totals.nlls[:, 0],
+        gap_intervals({_SLICES: sums}, _SLICES, num_resamples, seed)[_SLICES],
+        _specific_intervals(sums, places["ar_hit"], places["first_rare"], num_resamples, seed),
+    )
     rows, mixers = [], []
     for number, of_set in enumerate(sets):
         common = {"model": model, "mixers": of_set.mixers, "kind": of_set.kind, "layer": of_set.layer, "cluster": cluster}
-        losses = nlls[1 + number] - nlls[0]
-        of_all = intervals.delta_nll[:, number, 0, places["all"]]
-        is_void = not (of_all[0] > 0 or of_all[1] < 0)  # also where there is no interval
-        for name, place in places.items():
-            share = None if name == "all" or not losses[places["all"]] else losses[place] / losses[places["all"]]
-            rows.append(
-                {
-                    **common,
-                    "slice": name,
-                    "tokens": int(counts[place]),
-                    "share_of_tokens": counts[place] / counts[places["all"]],
-                    "nll": _mean(nlls[0, place], counts[place]),
-                    "nll_ablated": _mean(nlls[1 + number, place], counts[place]),
-                    "loss": _mean(losses[place], counts[place]),
-                    **_ends("loss", intervals.delta_nll[:, number, 0, place]),
-                    "share": share,
-                    **_ends("share", intervals.share[:, number, 0, place] if share is not None else (np.nan, np.nan)),
-                    "void": share is None or is_void,
-                    "clusters": int(intervals.clusters[0, place]),
-                    "effective_clusters": float(intervals.effective[0, place]),
-                }
-            )
-        by_slice = {name: _mean(losses[place], counts[place]) for name, place in places.items()}
-        hits, first = by_slice["ar_hit"], by_slice["first_rare"]
-        specific = None if hits is None or first is None else hits - first
-        ends = _ends("specific", differences[:, number])
-        mixers.append(
-            {**common, "loss": by_slice["all"], "loss_ar_hit": hits, "loss_first_rare": first, "specific": specific, **ends}
-        )
+        rows += [{**common, "slice": name, **losses.in_slice(number, name)} for name in places]
+        mixers.append({**common, **losses.specific(number)})
     mixers.sort(key=lambda row: -np.inf if row["specific"] is None else row["specific"], reverse=True)
-    return AblationTables(*(_frame(table, name) for table, name in ((rows, "ablation"), (mixers, "mixers"))))
+    return AblationTables(_frame(rows, "ablation"), _frame(mixers, "mixers"))
 
 
-def _specific_losses(sums: ClusterSums, hits: int, first: int, num_resamples: int, seed: int) -> np.ndarray:
+@dataclass(frozen=True, slots=True)
+class _Losses:
+    """Sums and intervals of m sets in K rows, of which `places` names some."""
+
+    places: Mapping[str, int]
+    tokens: np.ndarray  # (K,)
+    nlls: np.ndarray  # (1 + m, K) summed, nats, of the model as it is first
+    intervals: GapIntervals
+    specific_intervals: np.ndarray  # (2, m)
+
+    def in_slice(self, number: int, name: str) -> dict[str, Any]:
+        """The figures of set `number` in a slice."""
+        place, whole = self.places[name], self.places["all"]
+        losses = self.nlls[1 + number] - self.nlls[0]
+        low, high = self.intervals.delta_nll[:, number, 0, whole]
+        share = None if name == "all" or not losses[whole] else float(losses[place] / losses[whole])
+        ends = (np.nan, np.nan) if share is None else self.intervals.share[:, number, 0, place]
+        return {
+            "tokens": int(self.tokens[place]),
+            "share_of_tokens": float(self.tokens[place] / self.tokens[whole]),
+            "nll": self._mean(self.nlls[0], place),
+            "nll_ablated": self._mean(self.nlls[1 + number], place),
+            "loss": self._mean(losses, place),
+            **_ends("loss", self.intervals.delta_nll[:, number, 0, place]),
+            "share": share,
+            **_ends("share", ends),
+            "void": share is None or not (low > 0 or high < 0),  # NaN, where there is no interval, is neither
+            "clusters": int(self.intervals.clusters[0, place]),
+            "effective_clusters": float(self.intervals.effective[0, place]),
+        }
+
+    def specific(self, number: int) -> dict[str, Any]:
+        """What set `number` loses on AR hits, and beyond new, rare bigrams."""
+        losses = self.nlls[1 + number] - self.nlls[0]
+        every, hits, first = (self._mean(losses, self.places[name]) for name in ("all", "ar_hit", "first_rare"))
+        difference = None if hits is None or first is None else hits - first
+        ends = _ends("specific", self.specific_intervals[:, number])
+        return {"loss": every, "loss_ar_hit": hits, "loss_first_rare": first, "specific": difference, **ends}
+
+    def _mean(self, sums: np.ndarray, place: int) -> float | None:
+        return float(sums[place] / self.tokens[place]) if self.tokens[place] else None
+
+
+def _specific_intervals(sums: ClusterSums, hits: int, first: int, num_resamples: int, seed: int) -> np.ndarray:
     """Intervals (2, m) of the mean loss of row `hits` less that of row `first`, both resampled together."""
     tokens = sums.tokens.sum(axis=1)[:, [hits, first]]  # (g, 2)
     losses = sums.gaps.sum(axis=2)[..., [hits, first]]  # (g, m, 2)
@@ -131,10 +150,6 @@ def _specific_losses(sums: ClusterSums, hits: int, first: int, num_resamples: in
         means = drawn[:, 2:].reshape(num_resamples, -1, 2) / drawn[:, None, :2]
     rows = [hits, first]
     return expanded_interval(means[..., 0] - means[..., 1], sums.effective[0, rows].min(), sums.freedom[0, rows].min())
-
-
-def _mean(total: float, number: float) -> float | None:
-    return float(total / number) if number else None
 
 
 def _ends(name: str, bounds: Any) -> dict[str, float | None]:

@@ -30,6 +30,8 @@ HEADERS = {
 }
 """What the slices are called where there is little room."""
 
+SLICES_TOLD = "AR hits and repeated: the bigram is in the context already, rare in training or not; new: it is not."
+
 
 def look(folder: Path) -> Look:
     """Ablations as a page, an export and pictures show them."""
@@ -69,8 +71,13 @@ def which_recall(tables: AblationTables) -> str:
     recall = [row for row in ranked if row["specific_ci_low"] is not None and row["specific_ci_low"] > 0]
     if not recall:
         return "No single mixer's loss on AR hits can be told from what new, rare bigrams lose."
-    named = ", ".join(f"{labelled(row)} {row['specific']:.2f}" for row in recall)
-    return f"AR hits lose more than new, rare bigrams (nats per token) without: {named}."
+    hits = {row["mixers"]: row for row in tables.ablation.iter_rows(named=True) if row["slice"] == "ar_hit"}
+    named = ", ".join(f"{labelled(row)} {row['specific']:.2f} ({percent(hits[row['mixers']]['share'])})" for row in recall)
+    share = percent(hits[recall[0]["mixers"]]["share_of_tokens"])
+    return (
+        f"AR hits lose more than new, rare bigrams, in nats per token, without: {named}. In brackets: the share of the whole loss that is "
+        f"theirs; they are {share} of the tokens."
+    )
 
 
 def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
@@ -82,8 +89,7 @@ def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
     nll = ["as it is (NLL)", *(or_dash(first[name]["nll"], ".2f") for name in HEADERS)]
     share = ["share of tokens", *(percent(first[name]["share_of_tokens"]) for name in HEADERS)]
     instead = "their mean over the text" if manifest["by"] == "mean" else "zero"
-    caption = f"The mixers' outputs are replaced by {instead}. AR hits and repeated: the bigram is in the context already, rare in training or "
-    caption += f"not; new: it is not. {what_is_rare(manifest['slices'])}"
+    caption = f"The mixers' outputs are replaced by {instead}. {SLICES_TOLD} {what_is_rare(manifest['slices'])}"
     title = f"What {first['all']['model']} loses without its mixers, nats per token"
     return Table(title, ["without", *HEADERS.values()], [nll, *rows, share], caption=caption)
 
@@ -103,9 +109,9 @@ def _mixers(tables: AblationTables) -> Table:
         )
     one = next(iter(hits.values()))
     caption = (
-        "Recall: what AR hits lose less what equally rare tokens lose whose bigram is new, where nothing can be recalled. The AR share is of "
-        f"the whole loss; AR hits are {percent(one['share_of_tokens'], 2)} of the tokens. Intervals: {one['clusters']:,} {one['cluster']}s with "
-        f"AR hits resampled (effective number {one['effective_clusters']:.1f})."
+        "Recall: what AR hits lose less what equally rare tokens lose whose bigram is new, where nothing can be recalled. AR share: of the "
+        f"whole loss; AR hits are {percent(one['share_of_tokens'], 2)} of the tokens. Intervals: {one['clusters']:,} {one['cluster']}s "
+        f"with AR hits resampled (effective number {one['effective_clusters']:.1f})."
     )
     return Table("Which mixers recall", ["without", "recall", "95 % interval", "AR share"], rows, caption=caption)
 

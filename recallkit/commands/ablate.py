@@ -14,9 +14,7 @@ _MODEL = "zoo:hybrid"
 
 @command("ablate", example="recallkit ablate zoo:hybrid --mixers each --figures figures", exports=True, draws=True)
 def ablate(
-    model: Annotated[
-        opt.AnyModel | None, Argument(f"The model, {opt.MODEL_SYNTAX}; {_MODEL} if none.", metavar="MODEL")
-    ] = None,
+    model: Annotated[opt.AnyModel | None, Argument(f"The model, {opt.MODEL_SYNTAX}; {_MODEL} if none.", metavar="MODEL")] = None,
     *,
     slices: opt.Slices = None,
     mixers: Annotated[

@@ -127,7 +127,9 @@ def ablate(model: ScoringModel, ablation: Ablation, means: Mapping[str, np.ndarr
     """
     chosen = ablation.choose(find_mixers(model), model.name)
     if ablation.needs_means and means is None:
-        raise UserError("a mean is one over a text", where=model.name, remedy=f"score it on slices, or by zero: ablate={'+'.join(ablation.named)}")
+        raise UserError(
+            "a mean is one over a text", where=model.name, remedy=f"score it on slices, or by zero: ablate={'+'.join(ablation.named)}"
+        )
     for mixer in chosen:
         mixer.change(_zero if ablation.by == "zero" or means is None else _constant(means[mixer.key]))
 

@@ -128,8 +128,8 @@ class EvaluatedModel:
         context = {} if options.context is None else {"context": options.context}
         if self._is_control:
             return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}
-        named = {"dtype": self._dtype, "module": self._module, "ablation": self._ablation}
-        request = ModelRequest(self.spec, 0, trust_remote_code=options.trust_remote_code, **named)
+        request = ModelRequest(self.spec, 0, dtype=self._dtype, trust_remote_code=options.trust_remote_code, module=self._module)
+        request = replace(request, ablation=self._ablation)
         tokenizer = identify_tokenizer(self.spec, options.tokenizer)
         ends = Path(self.spec) / "generation_config.json"  # the ids at which it stops
         known = {"tokenizer": tokenizer, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}

@@ -6,6 +6,7 @@ longer than the model's context, ids that several windows read count in each.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def _make(job: Callable[[Parts], ScoringJob], result: Result) -> None:
         with observe_means(scorer.model) as means, progress(f"means of {scorer.job.where}", total=parts, unit="parts") as show:
             for part in range(parts):
                 _, ids, offsets = reader.read(part)
-                for start, stop in zip(offsets[:-1], offsets[1:], strict=True):
+                for start, stop in itertools.pairwise(offsets):
                     scorer.score_sequences(ids[start:stop], np.array([0, stop - start]))
                 show(part + 1)
             rows = [{"mixer": name, "mean": mean.tolist()} for name, mean in means().items()]

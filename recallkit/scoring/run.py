@@ -175,7 +175,9 @@ class ScoringPlan:
 
         intact = replace(self, request=replace(self.request, ablation=None))
         with evaluating(self.request.module):
-            return mixer_means(score_path(self.slices, self.model).parent / "means", _identity(intact.request, self.sequences, self.options), intact.job)
+            return mixer_means(
+                score_path(self.slices, self.model).parent / "means", _identity(intact.request, self.sequences, self.options), intact.job
+            )
 
     def mixers(self) -> list[PlacedMixer]:
         """The mixers of the model, which is loaded to find them. Raises UserError for one that has none that can be replaced."""

@@ -86,7 +86,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # `exact` says whether its tokens begin and end where this one does.
     "scores": _columns("sequence position int32, nll float32, argmax rank int32-, context int32, exact bool"),
     # One row per mixer of a model: the mean of its outputs over a text, in the units of its activations; `mixer`: LAYER.KIND.
-    "mixer means": _columns("mixer string, mean list<float64>"),
+    "mixer means": _columns("mixer string, mean list<double>"),
     "gap/gap": _columns(
         f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, "
         f"{_NLLS} bpb_reference bpb_model gap_share_clipped enrichment real?, {_INTERVALS}, "
@@ -108,7 +108,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"nll nll_ablated {_with_ends('loss share', '', '_ci_low', '_ci_high')} real?, void flag, clusters whole?, effective_clusters real?"
     ),
     "ablation/mixers": _columns(
-        "model mixers kind text, layer whole?, cluster text, loss loss_ar_hit loss_first_rare specific specific_ci_low specific_ci_high real?"
+        "model mixers kind text, layer whole?, cluster text, "
+        f"loss loss_ar_hit loss_first_rare {_with_ends('specific', '', '_ci_low', '_ci_high')} real?"
     ),
     "profile/profile": _columns(
         f"source note text, tokens documents content_tokens content_repeated repeated whole, effective_documents real, ar_hits whole?, "
