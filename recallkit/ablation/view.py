@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from recallkit.ablation.tables import PARTS, AblationTables
+from recallkit.attribution.shares import enrichment
 from recallkit.display import console
 from recallkit.display.console import or_dash, percent
 from recallkit.display.exports import Look
@@ -66,18 +67,30 @@ def labelled(row: Row) -> str:
 
 
 def which_recall(tables: AblationTables) -> str:
-    """The mixers whose loss is of AR hits in particular: single ones whose interval lies above 0, those that lose most first."""
-    ranked = [row for row in tables.mixers.iter_rows(named=True) if row["layer"] is not None and row["specific"] is not None]
-    recall = [row for row in ranked if row["specific_ci_low"] is not None and row["specific_ci_low"] > 0]
-    if not recall:
-        return "No single mixer's loss on AR hits can be told from what new, rare bigrams lose."
+    """Which single mixers recall (of sets if there are no single ones), and without which the model loses AR hits as it loses everything.
+
+    Both lose more on AR hits than on new, rare bigrams, with an interval above 0: AR hits have more to lose wherever a model breaks. Those
+    that recall lose there in particular: the AR hits' share of the whole loss is more than `ENRICHED` times their share of the tokens, with
+    its interval.
+    """
     hits = {row["mixers"]: row for row in tables.ablation.iter_rows(named=True) if row["slice"] == "ar_hit"}
-    named = ", ".join(f"{labelled(row)} {row['specific']:.2f} ({percent(hits[row['mixers']]['share'])})" for row in recall)
-    share = percent(hits[recall[0]["mixers"]]["share_of_tokens"])
-    return (
-        f"AR hits lose more than new, rare bigrams, in nats per token, without: {named}. In brackets: the share of the whole loss that is "
-        f"theirs; they are {share} of the tokens."
-    )
+    rows = list(tables.mixers.iter_rows(named=True))
+    single = [row for row in rows if row["layer"] is not None]
+    more = [row for row in single or rows if row["specific_ci_low"] is not None and row["specific_ci_low"] > 0]
+    recall = [row for row in more if _is_enriched(hits[row["mixers"]])]
+    told = [f"{labelled(row)} ({row['specific']:.2f} nats per AR hit)" for row in recall]
+    said = [f"Recall is in {', '.join(told)}." if told else "Without none of these do AR hits lose in particular."]
+    if others := [labelled(row) for row in more if row not in recall]:
+        said.append(f"Without {', '.join(others)} all tokens lose, AR hits among them.")
+    return " ".join(said)
+
+
+ENRICHED = 2.0
+"""How many times as much of a loss as of the tokens AR hits must have at least, by its interval, to be lost in particular."""
+
+
+def _is_enriched(hits: Row) -> bool:
+    return not hits["void"] and hits["share_ci_low"] is not None and hits["share_ci_low"] > ENRICHED * hits["share_of_tokens"]
 
 
 def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
@@ -98,22 +111,23 @@ def _mixers(tables: AblationTables) -> Table:
     hits = {row["mixers"]: row for row in tables.ablation.iter_rows(named=True) if row["slice"] == "ar_hit"}
     rows = []
     for row in tables.mixers.iter_rows(named=True):
-        share = percent(hits[row["mixers"]]["share"])
+        hit = hits[row["mixers"]]
+        share, times = percent(hit["share"]), or_dash(enrichment(hit["share"], hit["share_of_tokens"]), ".1f")
         rows.append(
             [
                 labelled(row),
                 or_dash(row["specific"], "+.2f"),
                 _interval(row["specific_ci_low"], row["specific_ci_high"]),
-                Struck(share) if hits[row["mixers"]]["void"] and share != "–" else share,
+                *(Struck(shown) if hit["void"] and shown != "–" else shown for shown in (share, times)),
             ]
         )
     one = next(iter(hits.values()))
     caption = (
         "Recall: what AR hits lose less what equally rare tokens lose whose bigram is new, where nothing can be recalled. AR share: of the "
-        f"whole loss; AR hits are {percent(one['share_of_tokens'], 2)} of the tokens. Intervals: {one['clusters']:,} {one['cluster']}s "
-        f"with AR hits resampled (effective number {one['effective_clusters']:.1f})."
+        f"whole loss; enrichment: over their share of the tokens, {percent(one['share_of_tokens'], 2)}. Intervals: {one['clusters']:,} "
+        f"{one['cluster']}s with AR hits resampled (effective number {one['effective_clusters']:.1f})."
     )
-    return Table("Which mixers recall", ["without", "recall", "95 % interval", "AR share"], rows, caption=caption)
+    return Table("Which mixers recall", ["without", "recall", "95 % interval", "AR share", "enrichment"], rows, caption=caption)
 
 
 def _interval(low: float | None, high: float | None) -> str:

@@ -173,7 +173,8 @@ class ScoringPlan:
         from recallkit.models.live import evaluating
         from recallkit.scoring.mixer_means import mixer_means
 
-        intact = replace(self, request=replace(self.request, ablation=None))
+        shown = replace(self.model, ablate=None, name=None, shown="").shown
+        intact = replace(self, request=replace(self.request, ablation=None, shown=shown))
         with evaluating(self.request.module):
             return mixer_means(
                 score_path(self.slices, self.model).parent / "means", _identity(intact.request, self.sequences, self.options), intact.job
