@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.ablation.view import HEADERS, SLICES_TOLD, labelled
+from recallkit.ablation.words import HEADERS, SLICES_TOLD, labelled
 from recallkit.display.chart_parts import AXIS, CHARACTER, labels, values
 from recallkit.display.chart_theme import WIDTH, Figure
 

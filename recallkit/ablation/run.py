@@ -11,6 +11,7 @@ from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UsageError
 from recallkit.models.ablation import NONE, Ablation
+from recallkit.models.mixer_outputs import choose_mixers
 from recallkit.models.spec import list_models, one_model
 from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
 from recallkit.storage import artifacts
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from recallkit.models.ablation import By, PlacedMixer
+    from recallkit.models.ablation import By
+    from recallkit.models.mixer_outputs import PlacedMixer
     from recallkit.models.spec import ModelSpec
 
 EACH = "each"
@@ -70,7 +72,7 @@ def ablate(
     timings = Timings()
     with timings.stage("measuring") as stage:
         scores = [score_path(slices, each) for each in specs]
-        named = [AblatedSet("+".join(each.named), *_where(each.choose(placed, spec.shown))) for each in sets]
+        named = [AblatedSet("+".join(each.named), *_where(choose_mixers(placed, each, spec.shown))) for each in sets]
         tokens = slices / "tokens.parquet"
         tables = measure_losses(tokens, scores[0], scores[1:], named, model=spec.shown, cluster=cluster, clean=clean)
         stage.amounts["tokens"] = manifests[0]["num_rows"] * len(specs)
@@ -95,7 +97,7 @@ def choose_sets(placed: Sequence[PlacedMixer], asked: Sequence[str], by: By, whe
         remedy = "give each, or layers and kinds such as 0,3,attention or 1+3; their mean with --by mean"
         raise UsageError(f"no sets of mixers: {','.join(asked)}", where="--mixers", remedy=remedy)
     for each in sets:
-        each.choose(list(placed), where)
+        choose_mixers(placed, each, where)
     return sets
 
 

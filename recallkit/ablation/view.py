@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from recallkit.ablation.tables import PARTS, AblationTables
+from recallkit.ablation.tables import AblationTables
+from recallkit.ablation.words import HEADERS, SLICES_TOLD, labelled
 from recallkit.attribution.shares import enrichment
 from recallkit.display import console
 from recallkit.display.console import or_dash, percent
@@ -21,17 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Row = Mapping[str, Any]
-
-HEADERS = {
-    "all": "all",
-    "ar_hit": "AR hits",
-    "first_rare": "new, rare",
-    "repeated_frequent": "repeated",
-    "first_frequent": "new",
-}
-"""What the slices are called where there is little room."""
-
-SLICES_TOLD = "AR hits and repeated: the bigram is in the context already, rare in training or not; new: it is not."
 
 
 def look(folder: Path) -> Look:
@@ -59,11 +49,6 @@ def print_ablation(tables: AblationTables, manifest: Mapping[str, Any], folder: 
 def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, Table]:
     """What is printed, by file name."""
     return {"ablation": _losses(tables, manifest), "mixers": _mixers(tables)}
-
-
-def labelled(row: Row) -> str:
-    """`3 mamba`; of mixers of several layers only what they are named."""
-    return row["mixers"] if row["layer"] is None else f"{row['layer']} {row['kind']}"
 
 
 def which_recall(tables: AblationTables) -> str:
@@ -132,6 +117,3 @@ def _mixers(tables: AblationTables) -> Table:
 
 def _interval(low: float | None, high: float | None) -> str:
     return "–" if low is None or high is None else f"{low:+.2f} to {high:+.2f}"
-
-
-assert set(HEADERS) == {"all", *PARTS}

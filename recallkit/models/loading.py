@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
-from recallkit.models.ablation import ablate
 from recallkit.models.kinds import KINDS, kind_of
+from recallkit.models.mixer_outputs import ablate
 from recallkit.models.protocol import ModelFacts
 from recallkit.storage import artifacts
 

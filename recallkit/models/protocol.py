@@ -134,7 +134,7 @@ class ModelRequest:
     ablation: Ablation | None = None
     """The mixers whose outputs are replaced."""
     means: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
-    """What replaces them where that is a mean, see `models.ablation.ablate`."""
+    """What replaces them where that is a mean, see `mixer_outputs.ablate`."""
 
     @property
     def name(self) -> str:

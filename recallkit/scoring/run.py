@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.models.ablation import PlacedMixer
+    from recallkit.models.mixer_outputs import PlacedMixer
     from recallkit.scoring.mixer_means import MixerMeans
     from recallkit.scoring.scores import SequenceReader
     from recallkit.scoring.worker import Scorer, ScoringJob
@@ -182,9 +182,9 @@ class ScoringPlan:
 
     def mixers(self) -> list[PlacedMixer]:
         """The mixers of the model, which is loaded to find them. Raises UserError for one that has none that can be replaced."""
-        from recallkit.models.ablation import find_mixers
         from recallkit.models.live import evaluating
         from recallkit.models.loading import load_model, warn_remote_code
+        from recallkit.models.mixer_outputs import find_mixers
 
         warn_remote_code(self.request, console.note)
         with evaluating(self.request.module):  # its vocabulary is checked where it is scored

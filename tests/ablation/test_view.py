@@ -7,7 +7,8 @@ import pytest
 
 from recallkit.ablation.charts import ablation_figures
 from recallkit.ablation.tables import PARTS, AblationTables
-from recallkit.ablation.view import ablation_tables, labelled, which_recall
+from recallkit.ablation.view import ablation_tables, which_recall
+from recallkit.ablation.words import HEADERS, labelled
 from recallkit.display.chart_theme import PAPER, svg
 from recallkit.display.tables import Struck
 
@@ -79,6 +80,10 @@ def test_the_map_has_a_figure_for_every_set_and_slice(tables):
         assert f">{label}<" in drawn
     assert drawn.count(">0.12<") == 4 * len(SETS)
     assert "without 1 attention, AR hits: 4.000 nats per token (3.90 to 4.10)" in drawn
+
+
+def test_every_slice_has_a_name():
+    assert set(HEADERS) == {"all", *PARTS}
 
 
 def test_mixers_are_called_by_their_layers():

@@ -12,9 +12,10 @@ from torch.nn import functional
 
 from recallkit.errors import UsageError, UserError
 from recallkit.models import zoo
-from recallkit.models.ablation import Ablation, ablate, find_mixers, observe_means
+from recallkit.models.ablation import Ablation
 from recallkit.models.architecture import LayerConfig
 from recallkit.models.loading import identify_model, load_model
+from recallkit.models.mixer_outputs import ablate, find_mixers, observe_means
 from recallkit.models.protocol import ModelRequest, TokenScores
 from recallkit.models.spec import ModelSpec, list_models, parse_model
 from tests.models.families import VOCAB_SIZE, build_model, save_model
