@@ -192,7 +192,7 @@ _SOFTMAX = re.compile(r"(sliding|chunked|indexed|local)_attention")
 
 
 def _layer_types(module: Any) -> list[str]:
-    config = getattr(module, "config", None)
+    config: Any = getattr(module, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
     return [str(each) for each in types] if isinstance(types, list | tuple) else []
