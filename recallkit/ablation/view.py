@@ -66,7 +66,7 @@ def which_recall(tables: AblationTables) -> str:
     told = [f"{labelled(row)} ({row['specific']:.2f} nats per AR hit)" for row in recall]
     said = [f"Recall is in {', '.join(told)}." if told else "Without none of these do AR hits lose in particular."]
     if others := [labelled(row) for row in more if row not in recall]:
-        said.append(f"Without {', '.join(others)} all tokens lose, AR hits among them.")
+        said.append(f"Not to be told from what all tokens lose: {', '.join(others)}.")
     return " ".join(said)
 
 
