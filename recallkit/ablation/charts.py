@@ -25,7 +25,7 @@ _DARKEST = 0.8
 def ablation_figures(tables: AblationTables) -> list[Figure]:
     """The map of losses, a row a set of mixers and a column a slice."""
     rows = tables.ablation.to_dicts()
-    caption = f"Nats per token that {rows[0]['model']} loses on each slice without each of its mixers; the darker, the more. {SLICES_TOLD}"
+    caption = f"Nats per token that {rows[0]['model']} loses on each slice without each of its mixers; the darker, the more (by its square root). {SLICES_TOLD}"
     return [Figure("ablation", "What each mixer is worth, by slice", caption, partial(_draw, rows))]
 
 
@@ -41,7 +41,7 @@ def _draw(rows: Sequence[Row], palette: Palette) -> Chart:
         x=alt.X("slice:N", sort=list(HEADERS.values()), axis=alt.Axis(orient="top", labelAngle=0, **axis)),
         y=alt.Y("set:N", sort=list(names.values()), axis=alt.Axis(labelLimit=round(room) + 8, **axis)),
     )
-    depth = alt.Opacity("loss:Q", scale=alt.Scale(domain=[0, max(most, 1e-9)], range=[0.0, _DARKEST], clamp=True), legend=None)
+    depth = alt.Opacity("loss:Q", scale=alt.Scale(type="sqrt", domain=[0, max(most, 1e-9)], range=[0.0, _DARKEST], clamp=True), legend=None)
     boxes = base.mark_rect(color=palette.models[0], stroke=palette.page).encode(opacity=depth, description="told:N")
     figures = base.mark_text(aria=False, color=palette.ink).encode(text="text:N")
     return alt.layer(boxes, figures, width=WIDTH + AXIS - room, height=_ROW_HEIGHT * len(names))
