@@ -25,7 +25,10 @@ _DARKEST = 0.8
 def ablation_figures(tables: AblationTables) -> list[Figure]:
     """The map of losses, a row a set of mixers and a column a slice."""
     rows = tables.ablation.to_dicts()
-    caption = f"Nats per token that {rows[0]['model']} loses on each slice without each of its mixers; the darker, the more (by its square root). {SLICES_TOLD}"
+    caption = (
+        f"Nats per token that {rows[0]['model']} loses on each slice without each of its mixers; the darker, the more, by the square root. "
+        f"{SLICES_TOLD}"
+    )
     return [Figure("ablation", "What each mixer is worth, by slice", caption, partial(_draw, rows))]
 
 
