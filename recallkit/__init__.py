@@ -26,9 +26,11 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
+    from recallkit.ablation.tables import AblationTables
     from recallkit.attribution.comparison import Comparison
     from recallkit.attribution.published import PublishedGap
     from recallkit.attribution.tables import GapTables
+    from recallkit.commands.ablate import ablate
     from recallkit.commands.count import bigrams, count, zoo_counts
     from recallkit.commands.eval_recall import eval_recall, eval_stock
     from recallkit.commands.gap import gap, gap_of_table, read_comparison
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from recallkit.recall.tables import RecallTables
 
 __all__ = [
+    "AblationTables",
     "Comparison",
     "GapTables",
     "InterveneTables",
@@ -56,6 +59,7 @@ __all__ = [
     "RecallTables",
     "UserError",
     "__version__",
+    "ablate",
     "bigrams",
     "check_scores",
     "count",
@@ -77,9 +81,11 @@ __all__ = [
 ]
 
 _PLACES = {
+    "recallkit.ablation.tables": ("AblationTables",),
     "recallkit.attribution.comparison": ("Comparison",),
     "recallkit.attribution.published": ("PublishedGap",),
     "recallkit.attribution.tables": ("GapTables",),
+    "recallkit.commands.ablate": ("ablate",),
     "recallkit.commands.count": ("bigrams", "count", "zoo_counts"),
     "recallkit.commands.eval_recall": ("eval_recall", "eval_stock"),
     "recallkit.commands.gap": ("gap", "gap_of_table", "read_comparison"),

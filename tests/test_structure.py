@@ -39,6 +39,7 @@ slicing
 scoring
 attribution
 intervening
+ablation
 profiling
 builtin
 recall

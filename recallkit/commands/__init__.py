@@ -8,6 +8,7 @@ COMMANDS = {
     "score": "recallkit.commands.score",
     "gap": "recallkit.commands.gap",
     "intervene": "recallkit.commands.intervene",
+    "ablate": "recallkit.commands.ablate",
     "tokens": "recallkit.commands.tokens",
     "eval-recall": "recallkit.commands.eval_recall",
     "mqar": "recallkit.commands.mqar",

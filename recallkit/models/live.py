@@ -1,7 +1,8 @@
 """A live model: a torch.nn.Module of this process, a transformers model among them, as Python's functions take it.
 
 It is scored where it is and in the precision that it has, in evaluation mode, and left as it was; where another device or precision is
-asked for, a copy of it is. A digest of its parameters, buffers and code identifies it, so that its scores are reused until it changes.
+asked for, or some of its mixers are replaced, a copy of it is. A digest of its parameters, buffers and code identifies it, so that its
+scores are reused until it changes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def load_live(request: ModelRequest) -> ScoringModel:
     module = _module(request)
     device = _device_of(module) if request.device == "auto" else choose_device(request.device)
     dtype = choose_dtype(request.dtype)
-    if (_device_of(module), _dtype_of(module)) != (device, request.dtype):
+    if (_device_of(module), _dtype_of(module)) != (device, request.dtype) or request.ablation is not None:
         module = copy.deepcopy(module)
     if not _is_transformers(module):
         from recallkit.models.user import UserModule

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
 from recallkit.models.kinds import KINDS, kind_of
+from recallkit.models.mixer_outputs import ablate
 from recallkit.models.protocol import ModelFacts
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,11 +22,16 @@ def describe_models() -> list[tuple[str, str]]:
 
 
 def identify_model(request: ModelRequest) -> str:
-    """A digest of everything that decides the model's numbers, without loading it: weights, precision, counts.
+    """A digest of everything that decides the model's numbers, without loading it: weights, precision, counts, mixers that are replaced.
 
-    Raises UserError where there is no such model.
+    Raises UserError where there is no such model, or it has no mixers and some are to be replaced.
     """
-    return kind_of(request.spec).identify(request)
+    kind = kind_of(request.spec)
+    if request.ablation is None:
+        return kind.identify(request)
+    if kind.is_control:
+        raise UserError("a control model is made of counts and has no mixers", where=request.spec, remedy="leave out ablate")
+    return artifacts.digest_json([kind.identify(request), str(request.ablation)])
 
 
 def warn_remote_code(request: ModelRequest, notify: Callable[[str], None]) -> None:
@@ -36,10 +43,13 @@ def warn_remote_code(request: ModelRequest, notify: Callable[[str], None]) -> No
 def load_model(request: ModelRequest) -> ScoringModel:
     """Loads the model that a request names.
 
-    Raises UserError where there is no such model, it cannot be read, or its vocabulary is smaller than the tokenizer's.
+    Raises UserError where there is no such model, it cannot be read, its vocabulary is smaller than the tokenizer's, or it has no
+    mixer that is to be replaced.
     """
     model = kind_of(request.spec).load(request)
     _check_vocabulary(request, model.vocab_size)
+    if request.ablation is not None:
+        ablate(model, request.ablation, request.means)
     return model
 
 

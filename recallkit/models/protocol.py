@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from recallkit.kernels.token_nll.result import TokenNll
+    from recallkit.models.ablation import Ablation
 
 Dtype = Literal["float32", "bfloat16", "float16", "auto"]
 """Precisions of weights; `auto`: on a GPU the checkpoint's own, on CPU float32."""
@@ -130,6 +131,10 @@ class ModelRequest:
     """What messages and results call it, where that is not `spec`."""
     module: Any = None
     """A live model: a torch.nn.Module of this process, `spec` being `live:` and its name."""
+    ablation: Ablation | None = None
+    """The mixers whose outputs are replaced."""
+    means: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
+    """What replaces them where that is a mean, see `mixer_outputs.ablate`."""
 
     @property
     def name(self) -> str:

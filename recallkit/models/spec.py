@@ -1,4 +1,4 @@
-"""A model as a user names it, on the command line and in Python: `NAME=PATH[,tokenizer=...,dtype=...,context=...,stride=...,...]`.
+"""A model as a user names it, on the command line and in Python: `NAME=PATH[,tokenizer=...,dtype=...,context=...,ablate=...,...]`.
 
 Parsed once, into a `ModelSpec`. NAME is what tables, charts, pages and the files of results show. Without one the last component of
 the path is shown, with as many more as make it unique, and results are filed under the path as it was given.
@@ -18,9 +18,10 @@ from typing import Any, get_args
 from recallkit import registry
 from recallkit.config import LONGEST
 from recallkit.errors import UsageError
+from recallkit.models.ablation import Ablation
 from recallkit.models.protocol import Dtype
 
-OPTIONS = ("tokenizer", "dtype", "context", "stride", "revision", "device")
+OPTIONS = ("tokenizer", "dtype", "context", "stride", "revision", "device", "ablate")
 """What a model may have of its own; the options of a command are the defaults of all its models."""
 
 _BEFORE_OPTION = re.compile(rf",(?=(?:{'|'.join(OPTIONS)})=)")
@@ -37,7 +38,8 @@ class ModelSpec:
 
     `path`: whatever `recallkit models` lists, or in Python a torch.nn.Module. `tokenizer`: as `--model-tokenizer` takes it, in Python
     also a tokenizer of tokenizers or transformers. `context` and `stride` in ids. `revision`: a branch, tag or commit of the hub,
-    which `OWNER/NAME@REVISION` gives, too. Raises UsageError for anything else.
+    which `OWNER/NAME@REVISION` gives, too. `ablate`: mixers whose outputs are replaced, as `Ablation.parse` reads them. Raises UsageError
+    for anything else.
     """
 
     path: Any
@@ -48,6 +50,7 @@ class ModelSpec:
     stride: int | None = None
     revision: str | None = None
     device: str | None = None
+    ablate: str | None = None
     shown: str = field(default="", compare=False)
     """What results call it: its name, else a short one, unique among the models of a command (`list_models`)."""
 
@@ -68,8 +71,10 @@ class ModelSpec:
                 raise UsageError(f"{option}={value} is no number of ids", where=self.location, remedy="give a whole number such as 2048")
         if self.revision is not None and not _is_of_hub(self.path):
             raise UsageError("a revision is of a model of the hub", where=self.location, remedy="give OWNER/NAME, or leave it out")
+        if self.ablate is not None:
+            object.__setattr__(self, "ablate", str(Ablation.parse(self.ablate)))
         if not self.shown:
-            object.__setattr__(self, "shown", self.name or _components(self)[-1])
+            object.__setattr__(self, "shown", self.name or _components(self)[-1] + self._ending)
 
     @property
     def is_live(self) -> bool:
@@ -86,12 +91,27 @@ class ModelSpec:
 
     @property
     def key(self) -> str:
-        """What its results are filed under: its name, else where it is."""
-        return self.name or self.location
+        """What its results are filed under: its name, else where it is and what it is without."""
+        return self.name or self.location + self._ending
+
+    @property
+    def ablation(self) -> Ablation | None:
+        """The mixers whose outputs are replaced."""
+        return None if self.ablate is None else Ablation.parse(self.ablate)
+
+    def ablated(self, ablation: Ablation) -> ModelSpec:
+        """The same model without some of its mixers."""
+        name = None if self.name is None else f"{self.name} {ablation.shown}"
+        return replace(self, ablate=str(ablation), name=name, shown="")
+
+    @property
+    def _ending(self) -> str:
+        return "" if self.ablation is None else f" {self.ablation.shown}"
 
     def typed(self) -> str:
-        """Name and location as they are typed, without further options."""
-        return f"{self.name}={self.location}" if self.name else self.location
+        """Name, location and ablation as they are typed, without further options."""
+        where = self.location if self.ablate is None else f"{self.location},ablate={self.ablate}"
+        return f"{self.name}={where}" if self.name else where
 
 
 LIVE = "live:"
@@ -200,7 +220,8 @@ def _shown_names(specs: Sequence[ModelSpec]) -> list[str]:
     taken = [1] * len(specs)
 
     def name(place: int) -> str:
-        return specs[place].name or "/".join(components[place][-taken[place] :])
+        spec = specs[place]
+        return spec.name or "/".join(components[place][-taken[place] :]) + spec._ending
 
     while True:
         names = [name(place) for place in range(len(specs))]

@@ -107,7 +107,7 @@ class EvaluatedModel:
             own.setdefault("dtype", "auto")  # the precision that it has
         options = replace(options, **own)
         self.spec, self.shown, self.key = model.location, model.shown, model.key
-        self._module = model.path if model.is_live else None
+        self._module, self._ablation = model.path if model.is_live else None, model.ablation
         replaced = "evaluate it again with force=True" if model.is_live else REPLACE
         self.remedy = f"give this model another name, or {replaced}" if model.is_live or model.name else replaced
         self.options = replace(options, tokenizer=tokenizer_name(options.tokenizer))
@@ -129,6 +129,7 @@ class EvaluatedModel:
         if self._is_control:
             return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}
         request = ModelRequest(self.spec, 0, dtype=self._dtype, trust_remote_code=options.trust_remote_code, module=self._module)
+        request = replace(request, ablation=self._ablation)
         tokenizer = identify_tokenizer(self.spec, options.tokenizer)
         ends = Path(self.spec) / "generation_config.json"  # the ids at which it stops
         known = {"tokenizer": tokenizer, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}
@@ -194,6 +195,7 @@ class EvaluatedModel:
             trust_remote_code=options.trust_remote_code,
             shown=self.shown,
             module=self._module,
+            ablation=self._ablation,
         )
 
     @cached_property

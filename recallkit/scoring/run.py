@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from recallkit.models.mixer_outputs import PlacedMixer
+    from recallkit.scoring.mixer_means import MixerMeans
     from recallkit.scoring.scores import ContextWindow, LastIds, SequenceReader
     from recallkit.scoring.worker import Scorer, ScoringJob
     from recallkit.text.tokenizers import TextTokenizer
@@ -183,9 +185,12 @@ class ScoringPlan:
                 write_manifest(beside, manifest, Timings())
             num_parts = -(-sequences["num_sequences"] // SEQUENCES_PER_PART)
             return manifest if options.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
-        cut = {"batch_tokens": options.batch_tokens, "sequences_per_part": SEQUENCES_PER_PART}
+        cut: dict[str, Any] = {"batch_tokens": options.batch_tokens, "sequences_per_part": SEQUENCES_PER_PART}
+        means = self.means()
+        cut |= {} if means is None else {"means": means.digest}
         with result.parts(shared=options.share is not None, **cut) as journal, evaluating(self.request.module):
             job = self.job(journal.parts)
+            job = job if means is None else replace(job, request=replace(job.request, means=means.by_mixer))
             num_parts = job.reader().num_parts()
             timings = Timings()
             _score_parts(job, _wanted(num_parts, options), journal, sequences["num_rows"], options, timings)
@@ -194,6 +199,30 @@ class ScoringPlan:
             manifest = _join(job, num_parts, result, sequences, timings)
             journal.finish()
         return manifest
+
+    def means(self) -> MixerMeans | None:
+        """The means of the mixers' outputs, made where they are missing; None where no ablation needs them."""
+        if self.request.ablation is None or not self.request.ablation.needs_means:
+            return None
+        from recallkit.models.live import evaluating
+        from recallkit.scoring.mixer_means import mixer_means
+
+        shown = replace(self.model, ablate=None, name=None, shown="").shown
+        intact = replace(self, request=replace(self.request, ablation=None, shown=shown))
+        with evaluating(self.request.module):
+            return mixer_means(
+                score_path(self.slices, self.model).parent / "means", _identity(intact.request, self.sequences, self.options), intact.job
+            )
+
+    def mixers(self) -> list[PlacedMixer]:
+        """The mixers of the model, which is loaded to find them. Raises UserError for one that has none that can be replaced."""
+        from recallkit.models.live import evaluating
+        from recallkit.models.loading import load_model, warn_remote_code
+        from recallkit.models.mixer_outputs import find_mixers
+
+        warn_remote_code(self.request, console.note)
+        with evaluating(self.request.module):  # its vocabulary is checked where it is scored
+            return [replace(mixer, module=None, block=None) for mixer in find_mixers(load_model(replace(self.request, vocab_size=1)))]
 
     def job(self, parts: Parts) -> ScoringJob:
         """The work as processes take it."""
@@ -317,6 +346,7 @@ def _request(model: ModelSpec, sequences: Mapping[str, Any], options: ScoringOpt
         trust_remote_code=options.trust_remote_code,
         shown=model.shown,
         module=model.path if model.is_live else None,
+        ablation=model.ablation,
     )
 
 

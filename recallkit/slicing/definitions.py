@@ -86,6 +86,11 @@ _MORE = (
         "Tokens that complete a bigram which is not in the context yet, and as rare in training as those of AR hits.",
     ),
     _define(
+        "first_frequent",
+        "NOT repeated AND train_count > {most}",
+        "Tokens that complete a bigram which is not in the context yet, and was seen more than --max-count times in training.",
+    ),
+    _define(
         "rare_word",
         "word_repeated AND word_count <= {most}",
         "All tokens of a word that is in the context already, and that contains a bigram seen at most --max-count times in training.",

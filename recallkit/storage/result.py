@@ -132,6 +132,7 @@ class Kind(NamedTuple):
 KINDS: Mapping[str, Kind] = {
     "gap": Kind("comparisons"),
     "intervene": Kind("interventions", "Is it recall?", "recallkit.intervening.view:look"),
+    "ablation": Kind("ablations", "What each mixer is worth", "recallkit.ablation.view:look"),
     "recall": Kind("recall evaluations", "Recall in real documents", "recallkit.recall.view:look"),
     "mqar": Kind("MQAR evaluations", "Recall of made-up pairs (MQAR)", "recallkit.mqar.view:look"),
     "profile": Kind("profiles", "What the text repeats", "recallkit.profiling.view:look"),

@@ -98,6 +98,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "slice string, row int64, sequence position document distance occurrences match_length num_changed int32, train_count int64, "
         "weight float64, excluded string, completion_row key_row span_row placebo_row int64-"
     ),
+    # One row per mixer of a model: the mean of its outputs over a text, in the units of its activations; `mixer`: LAYER.KIND.
+    "mixer means": _columns("mixer string, mean list<double>"),
     "gap/gap": _columns(
         f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, "
         f"{_NLLS} bpb_reference bpb_model gap_share_clipped enrichment real?, {_INTERVALS}, "
@@ -131,6 +133,14 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "intervene/by_count": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
     "intervene/recall_share": _columns(
         f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens real, {_with_ends('recall_share gap_share', *_CI)} real?, void flag"
+    ),
+    "ablation/ablation": _columns(
+        "model mixers kind text, layer whole?, cluster slice text, tokens whole, share_of_tokens real, "
+        f"nll nll_ablated {_with_ends('loss share', '', '_ci_low', '_ci_high')} real?, void flag, clusters whole?, effective_clusters real?"
+    ),
+    "ablation/mixers": _columns(
+        "model mixers kind text, layer whole?, cluster text, "
+        f"loss loss_ar_hit loss_first_rare {_with_ends('specific', '', '_ci_low', '_ci_high')} real?"
     ),
     "profile/profile": _columns(
         f"source note text, tokens documents content_tokens content_repeated repeated whole, effective_documents real, ar_hits whole?, "

@@ -45,6 +45,14 @@ THEIRS = {
     "hgrn": {"num_heads": None},
     "rwkv6": {},
 }
+KINDS = {
+    "gated_deltanet": "gated_delta_net",
+    "rwkv7": "rwkv7_attention",
+    "retnet": "multi_scale_retention",
+    "hgrn": "hgrn_attention",
+    "rwkv6": "rwkv6_attention",
+}
+"""What ablations call their mixers."""
 
 PROGRAM = """
 import json, sys
@@ -79,6 +87,11 @@ if scored:
     scorer = load_model(ModelRequest(folder, settings["vocab_size"], device="cpu"))
     found["class"] = np.array(type(scorer).__name__)
     found["scored"] = scorer.score(found["ids"], found["offsets"]).nll
+    from recallkit.models.mixer_outputs import find_mixers
+    mixers = find_mixers(scorer)
+    mixers[0].change(torch.zeros_like)
+    found["ablated"] = scorer.score(found["ids"], found["offsets"]).nll
+    found["mixers"] = np.array([f"{mixer.name} {mixer.kind}" for mixer in mixers])
     kept = AutoConfig.for_model("mamba2")
     found["kept"] = np.array(type(kept).__module__)
 np.savez(folder + "/found.npz", **found)
@@ -121,6 +134,8 @@ def test_fla_itself_scores_what_our_mixers_do_not(tmp_path, name):
     assert found["class"] == "TransformersModel"
     np.testing.assert_allclose(found["scored"], found["nll"], rtol=0, atol=2e-5)
     assert found["kept"] == "transformers.models.mamba2.configuration_mamba2", "importing fla takes transformers' own classes from it"
+    assert found["mixers"].tolist() == [f"{layer} {KINDS[name]}" for layer in (0, 1)]
+    assert np.abs(found["ablated"] - found["scored"]).max() > 1e-3
 
 
 @needs_fla

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from recallkit import __version__, counting
+from recallkit.ablation.run import ablate
 from recallkit.attribution.run import gap
 from recallkit.counting.table import read_meta
 from recallkit.mqar.run import MqarOptions, evaluate_mqar
@@ -86,6 +87,7 @@ def make_all(folder: Path) -> None:
     slice_text(valid, slices, counts=folder / "counts.duckdb", rare=rare, seq_len=64)
     slice_text(valid, folder / "bare", counts=None, seq_len=64)
     gap(MODELS[0], MODELS[1:], slices, options=ScoringOptions(counts=folder / "counts.duckdb"))
+    ablate("zoo:hybrid", slices, options=ScoringOptions(device="cpu", batch_tokens=512), asked=["2"])
     profile(valid, folder / "profile", counts=folder / "counts.duckdb", rare=rare, seq_len=64)
     profile_slices(slices, folder / "profile of slices")
     documents = [

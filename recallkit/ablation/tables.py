@@ -1,0 +1,163 @@
+"""What each ablation of a model loses on AR hits, on rare tokens whose bigram is new, and elsewhere, with intervals by documents.
+
+Made of the same sums as a gap's tables, with the model itself as the reference: what is lost is the NLL without the mixers less the NLL
+with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recallkit.attribution.aligned import open_scores, open_tokens
+from recallkit.attribution.bootstrap import expanded_interval, number_or_none, resample_totals
+from recallkit.attribution.breakdowns import slice_breakdown
+from recallkit.attribution.collect import collect_sums
+from recallkit.attribution.intervals import gap_intervals
+from recallkit.slicing.definitions import SLICES
+from recallkit.storage.schemas import LAYOUTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import polars as pl
+
+    from recallkit.attribution.collect import ClusterSums
+    from recallkit.attribution.intervals import GapIntervals
+
+PARTS = ("ar_hit", "first_rare", "repeated_frequent", "first_frequent")
+"""Slices that partition the tokens: the bigram is in the context already or not, and rare in training or not."""
+
+_SLICES = "slices"
+
+
+@dataclass(frozen=True, slots=True)
+class AblatedSet:
+    """Mixers that are replaced together: as they are named, their layer if they are in one, their kind (several joined with +)."""
+
+    mixers: str
+    kind: str
+    layer: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AblationTables:
+    """What ablations of a model lose. NLLs and losses are in nats per token, positive where the model is worse without the mixers.
+
+    ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the last four partition the tokens).
+    `loss` = `nll_ablated` - `nll`; `share`: of the whole loss, what is lost in the slice, beside its `share_of_tokens`. `void`: the share
+    means nothing, because the whole loss cannot be told from zero.
+    mixers: a row a set, the largest `specific` first. `specific` = `loss_ar_hit` - `loss_first_rare`: what AR hits lose beyond tokens
+    that are as rare and cannot be recalled, because their bigram is new.
+    `*_ci_*`: 95 % intervals (`bootstrap.expanded_interval`) over clusters, from the same resamples everywhere, so that they are paired.
+    """
+
+    ablation: pl.DataFrame
+    mixers: pl.DataFrame
+
+
+def measure_losses(
+    tokens: Path,
+    intact: Path,
+    ablated: Sequence[Path],
+    sets: Sequence[AblatedSet],
+    *,
+    model: str,
+    cluster: str = "document",
+    clean: bool = False,
+    num_resamples: int = 2000,
+    seed: int = 0,
+) -> AblationTables:
+    """The losses of each of `sets`, from labels and the score files of the model as it is (`intact`) and `ablated` in the same order.
+
+    `cluster`: what intervals resample. `clean`: without tokens that are known to be in the training text. Raises UserError where files
+    are damaged, or of other sequences.
+    """
+    labelled = open_tokens(tokens)
+    given = [SLICES[name] for name in PARTS if name != "ar_hit"]
+    found = collect_sums(labelled, [open_scores(path, labelled) for path in (intact, *ablated)], given, cluster, clean=clean)
+    names = list(slice_breakdown(given).tables["gap"].keys["slice"])
+    places = {name: names.index(name) for name in ("all", *PARTS)}
+    sums, totals = found.clusters[_SLICES], found.totals[_SLICES]
+    losses = _Losses(
+        places,
+        totals.tokens[0],
+        totals.nlls[:, 0],
+        gap_intervals({_SLICES: sums}, _SLICES, num_resamples, seed)[_SLICES],
+        _specific_intervals(sums, places["ar_hit"], places["first_rare"], num_resamples, seed),
+    )
+    rows, mixers = [], []
+    for number, of_set in enumerate(sets):
+        common = {"model": model, "mixers": of_set.mixers, "kind": of_set.kind, "layer": of_set.layer, "cluster": cluster}
+        rows += [{**common, "slice": name, **losses.in_slice(number, name)} for name in places]
+        mixers.append({**common, **losses.specific(number)})
+    mixers.sort(key=lambda row: -np.inf if row["specific"] is None else row["specific"], reverse=True)
+    return AblationTables(_frame(rows, "ablation"), _frame(mixers, "mixers"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Losses:
+    """Sums and intervals of m sets in K rows, of which `places` names some."""
+
+    places: Mapping[str, int]
+    tokens: np.ndarray  # (K,)
+    nlls: np.ndarray  # (1 + m, K) summed, nats, of the model as it is first
+    intervals: GapIntervals
+    specific_intervals: np.ndarray  # (2, m)
+
+    def in_slice(self, number: int, name: str) -> dict[str, Any]:
+        """The figures of set `number` in a slice."""
+        place, whole = self.places[name], self.places["all"]
+        losses = self.nlls[1 + number] - self.nlls[0]
+        low, high = self.intervals.delta_nll[:, number, 0, whole]
+        share = None if name == "all" or not losses[whole] else float(losses[place] / losses[whole])
+        ends = (np.nan, np.nan) if share is None else self.intervals.share[:, number, 0, place]
+        return {
+            "tokens": int(self.tokens[place]),
+            "share_of_tokens": float(self.tokens[place] / self.tokens[whole]),
+            "nll": self._mean(self.nlls[0], place),
+            "nll_ablated": self._mean(self.nlls[1 + number], place),
+            "loss": self._mean(losses, place),
+            **_ends("loss", self.intervals.delta_nll[:, number, 0, place]),
+            "share": share,
+            **_ends("share", ends),
+            "void": share is None or not (low > 0 or high < 0),  # NaN, where there is no interval, is neither
+            "clusters": int(self.intervals.clusters[0, place]),
+            "effective_clusters": float(self.intervals.effective[0, place]),
+        }
+
+    def specific(self, number: int) -> dict[str, Any]:
+        """What set `number` loses on AR hits, and beyond new, rare bigrams."""
+        losses = self.nlls[1 + number] - self.nlls[0]
+        every, hits, first = (self._mean(losses, self.places[name]) for name in ("all", "ar_hit", "first_rare"))
+        difference = None if hits is None or first is None else hits - first
+        ends = _ends("specific", self.specific_intervals[:, number])
+        return {"loss": every, "loss_ar_hit": hits, "loss_first_rare": first, "specific": difference, **ends}
+
+    def _mean(self, sums: np.ndarray, place: int) -> float | None:
+        return float(sums[place] / self.tokens[place]) if self.tokens[place] else None
+
+
+def _specific_intervals(sums: ClusterSums, hits: int, first: int, num_resamples: int, seed: int) -> np.ndarray:
+    """Intervals (2, m) of the mean loss of row `hits` less that of row `first`, both resampled together."""
+    tokens = sums.tokens.sum(axis=1)[:, [hits, first]]  # (g, 2)
+    losses = sums.gaps.sum(axis=2)[..., [hits, first]]  # (g, m, 2)
+    drawn = resample_totals(np.hstack([tokens, losses.reshape(len(losses), -1)]), num_resamples, seed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = drawn[:, 2:].reshape(num_resamples, -1, 2) / drawn[:, None, :2]
+    rows = [hits, first]
+    return expanded_interval(means[..., 0] - means[..., 1], sums.effective[0, rows].min(), sums.freedom[0, rows].min())
+
+
+def _ends(name: str, bounds: Any) -> dict[str, float | None]:
+    return {f"{name}_ci_low": number_or_none(bounds[0]), f"{name}_ci_high": number_or_none(bounds[1])}
+
+
+def _frame(rows: list[dict[str, Any]], name: str) -> pl.DataFrame:
+    import polars as pl
+
+    types = {"text": pl.String, "whole": pl.Int64, "real": pl.Float64, "flag": pl.Boolean}
+    return pl.DataFrame(rows, schema={column: types[of.type] for column, of in LAYOUTS[f"ablation/{name}"].items()})

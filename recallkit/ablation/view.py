@@ -1,0 +1,119 @@
+"""Ablations as text: what is lost by slice, layer by layer, and which mixers recall."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from recallkit.ablation.tables import AblationTables
+from recallkit.ablation.words import HEADERS, SLICES_TOLD, labelled
+from recallkit.attribution.shares import enrichment
+from recallkit.display import console
+from recallkit.display.console import or_dash, percent
+from recallkit.display.exports import Look
+from recallkit.display.tables import Struck, Table
+from recallkit.slicing.view import what_is_rare
+from recallkit.storage import artifacts
+from recallkit.storage.result import read_tables
+from recallkit.storage.timings import read_timings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    Row = Mapping[str, Any]
+
+
+def look(folder: Path) -> Look:
+    """Ablations as a page, an export and pictures show them."""
+    from recallkit.ablation.charts import ablation_figures
+
+    tables, manifest = read_tables(AblationTables, folder), artifacts.read_manifest(folder / "ablation.parquet")
+    return Look(tables, ablation_tables(tables, manifest), ablation_figures(tables))
+
+
+def ablation_json(tables: AblationTables, manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Both tables row by row, what replaces the outputs, the model's mixers (layer and kind)."""
+    rows = {field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}
+    kept = {"by": manifest["by"], "placed": manifest["placed"]}
+    return {"path": str(folder), **kept, **rows, "timings": read_timings(folder / "manifest.json", kind="ablation")}
+
+
+def print_ablation(tables: AblationTables, manifest: Mapping[str, Any], folder: Path) -> None:
+    """The losses by slice, the mixers by what AR hits lose in particular, the answer in a sentence."""
+    console.print_tables(ablation_tables(tables, manifest).values())
+    console.print_line(which_recall(tables))
+    console.print_line(f"Tables (Parquet): {folder}", is_path=True)
+
+
+def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, Table]:
+    """What is printed, by file name."""
+    return {"ablation": _losses(tables, manifest), "mixers": _mixers(tables)}
+
+
+def which_recall(tables: AblationTables) -> str:
+    """Which single mixers recall (of sets if there are no single ones), and without which the model loses AR hits as it loses everything.
+
+    Both lose more on AR hits than on new, rare bigrams, with an interval above 0: AR hits have more to lose wherever a model breaks. Those
+    that recall lose there in particular: the AR hits' share of the whole loss is more than `ENRICHED` times their share of the tokens, with
+    its interval.
+    """
+    hits = {row["mixers"]: row for row in tables.ablation.iter_rows(named=True) if row["slice"] == "ar_hit"}
+    rows = list(tables.mixers.iter_rows(named=True))
+    single = [row for row in rows if row["layer"] is not None]
+    more = [row for row in single or rows if row["specific_ci_low"] is not None and row["specific_ci_low"] > 0]
+    recall = [row for row in more if _is_enriched(hits[row["mixers"]])]
+    told = [f"{labelled(row)} ({row['specific']:.2f} nats per AR hit)" for row in recall]
+    said = [f"Recall is in {', '.join(told)}." if told else "Without none of these do AR hits lose in particular."]
+    if others := [labelled(row) for row in more if row not in recall]:
+        said.append(f"Not to be told from what all tokens lose: {', '.join(others)}.")
+    return " ".join(said)
+
+
+ENRICHED = 2.0
+"""How many times as much of a loss as of the tokens AR hits must have at least, by its interval, to be lost in particular."""
+
+
+def _is_enriched(hits: Row) -> bool:
+    return not hits["void"] and hits["share_ci_low"] is not None and hits["share_ci_low"] > ENRICHED * hits["share_of_tokens"]
+
+
+def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
+    cells: dict[str, dict[str, Row]] = {}
+    for row in tables.ablation.iter_rows(named=True):
+        cells.setdefault(row["mixers"], {})[row["slice"]] = row
+    first = next(iter(cells.values()))
+    rows = [[labelled(of["all"]), *(or_dash(of[name]["loss"], "+.2f") for name in HEADERS)] for of in cells.values()]
+    nll = ["as it is (NLL)", *(or_dash(first[name]["nll"], ".2f") for name in HEADERS)]
+    share = ["share of tokens", *(percent(first[name]["share_of_tokens"]) for name in HEADERS)]
+    instead = "their mean over the text" if manifest["by"] == "mean" else "zero"
+    caption = f"The mixers' outputs are replaced by {instead}. {SLICES_TOLD} {what_is_rare(manifest['slices'])}"
+    title = f"What {first['all']['model']} loses without its mixers, nats per token"
+    return Table(title, ["without", *HEADERS.values()], [nll, *rows, share], caption=caption)
+
+
+def _mixers(tables: AblationTables) -> Table:
+    hits = {row["mixers"]: row for row in tables.ablation.iter_rows(named=True) if row["slice"] == "ar_hit"}
+    rows = []
+    for row in tables.mixers.iter_rows(named=True):
+        hit = hits[row["mixers"]]
+        share, times = percent(hit["share"]), or_dash(enrichment(hit["share"], hit["share_of_tokens"]), ".1f")
+        rows.append(
+            [
+                labelled(row),
+                or_dash(row["specific"], "+.2f"),
+                _interval(row["specific_ci_low"], row["specific_ci_high"]),
+                *(Struck(shown) if hit["void"] and shown != "–" else shown for shown in (share, times)),
+            ]
+        )
+    one = next(iter(hits.values()))
+    caption = (
+        "Recall: what AR hits lose less what equally rare tokens lose whose bigram is new, where nothing can be recalled. AR share: of the "
+        f"whole loss; enrichment: over their share of the tokens, {percent(one['share_of_tokens'], 2)}. Intervals: {one['clusters']:,} "
+        f"{one['cluster']}s with AR hits resampled (effective number {one['effective_clusters']:.1f})."
+    )
+    return Table("Which mixers recall", ["without", "recall", "95 % interval", "AR share", "enrichment"], rows, caption=caption)
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "–" if low is None or high is None else f"{low:+.2f} to {high:+.2f}"

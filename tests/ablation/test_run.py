@@ -1,0 +1,194 @@
+"""Ablations of models whose recalling layers are known, from slices to tables: one that is built to recall, and one of the zoo."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from recallkit import builtin, slicing
+from recallkit.ablation import ablate, ablation_path
+from recallkit.ablation.run import choose_sets
+from recallkit.ablation.tables import PARTS
+from recallkit.ablation.view import which_recall
+from recallkit.attribution.tables import attribute_gap
+from recallkit.errors import UsageError, UserError
+from recallkit.models import zoo
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.models.language_model import LanguageModel
+from recallkit.models.mixer_outputs import PlacedMixer
+from recallkit.models.spec import ModelSpec, one_model
+from recallkit.scoring import ScoringOptions, score, score_path
+from recallkit.storage import artifacts
+from tests.conftest import made_up_texts, write_jsonl
+
+WIDTH, VOCAB = 64, 4096
+CPU = ScoringOptions(device="cpu", batch_tokens=2048)
+RECALL, NOISE = 1, (0, 2)
+
+
+@pytest.fixture(scope="module")
+def recaller(tmp_path_factory):
+    """A hybrid whose layer 1 recalls by construction: it adds what followed the earlier occurrences of the token; the others add noise.
+
+    It attends to the places after the token's occurrences (`keys="matches"`), all alike since keys are zero, and copies what it finds.
+    """
+    layers = (
+        LayerConfig("gated_short_conv"),
+        LayerConfig("selective_attention", {"num_heads": 1, "keys": "matches"}),
+        LayerConfig("mamba"),
+    )
+    torch.manual_seed(0)
+    model = LanguageModel(ArchitectureConfig(VOCAB, WIDTH, layers, mlp="none"))
+    with torch.no_grad():
+        model.embedding.weight.copy_(0.15 * torch.randn(VOCAB, WIDTH))
+        model.blocks[RECALL].mixer.qkv.weight.copy_(torch.cat([torch.zeros(2 * WIDTH, WIDTH), torch.eye(WIDTH)]))
+        model.blocks[RECALL].mixer.out_proj.weight.copy_(torch.eye(WIDTH))
+        for place in NOISE:
+            for parameter in model.blocks[place].mixer.out_proj.parameters():
+                parameter.mul_(1e-3)
+    folder = tmp_path_factory.mktemp("models") / "recaller"
+    folder.mkdir()
+    save_file(model.state_dict(), folder / zoo.WEIGHTS)
+    (folder / zoo.CONFIG).write_text(zoo.config_json(model.config))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def slices(tmp_path_factory, small_slices):
+    """Made-up text in documents of a sequence each, so that intervals are of many."""
+    folder = tmp_path_factory.mktemp("made")
+    texts = write_jsonl(folder / "valid.jsonl", made_up_texts(24, 60, seed=5), "books")
+    text = slicing.run.TextOptions([str(texts)], "validation", boundary="document")
+    slicing.slice_text(text, folder / "slices", counts=small_slices.parent / "counts.duckdb", rare=slicing.RareCount(20), seq_len=64)
+    return folder / "slices"
+
+
+@pytest.fixture(scope="module")
+def tables(recaller, slices):
+    return ablate(recaller, slices, options=CPU)
+
+
+def losses(tables, name):
+    of = tables.ablation.filter(pl.col("slice") == name)
+    return dict(zip(of["mixers"], of["loss"], strict=True))
+
+
+def test_the_layer_that_recalls_is_found_and_the_others_lose_nothing(tables):
+    hits, first = losses(tables, "ar_hit"), losses(tables, "first_rare")
+    assert list(hits) == ["0", "1", "2"], "each by itself; no kind has two"
+    assert hits["1"] > 1
+    assert hits["1"] - first["1"] > 1
+    assert max(abs(hits[name]) for name in ("0", "2")) < 0.02
+    best = tables.mixers.row(0, named=True)
+    assert (best["mixers"], best["kind"], best["layer"]) == ("1", "selective_attention", 1)
+    assert 0 < best["specific_ci_low"] < best["specific"] < best["specific_ci_high"]
+    assert which_recall(tables).startswith("Recall is in 1 selective_attention (")
+    assert "Not to be told" not in which_recall(tables)
+
+
+def test_the_tables_are_those_of_a_gap_with_the_model_as_the_reference(tables, recaller, slices):
+    paths = [score_path(slices, ModelSpec(recaller)), *(score_path(slices, ModelSpec(recaller, ablate=name)) for name in ("0", "1", "2"))]
+    names = ["intact", "0", "1", "2"]
+    given = slicing.definitions.parse_slices([name for name in PARTS if name != "ar_hit"])
+    gap = attribute_gap(slices / "tokens.parquet", paths[0], paths[1:], names=names, slices=given).gap.filter(pl.col("source") == "ALL")
+    for row in tables.ablation.iter_rows(named=True):
+        [same] = gap.filter((pl.col("model") == row["mixers"]) & (pl.col("slice") == row["slice"])).to_dicts()
+        for ours, theirs in {
+            "nll": "nll_reference",
+            "nll_ablated": "nll_model",
+            "loss": "delta_nll",
+            "loss_ci_low": "delta_ci_low",
+        }.items():
+            assert row[ours] == pytest.approx(same[theirs], abs=1e-12), (row["mixers"], row["slice"], ours)
+        assert row["tokens"] == same["tokens"]
+        if row["slice"] != "all":
+            assert row["share"] == pytest.approx(same["gap_share"], rel=1e-9)
+    parts = tables.ablation.filter(pl.col("slice").is_in(PARTS)).group_by("mixers").agg(pl.col("tokens", "share", "share_of_tokens").sum())
+    assert parts["tokens"].to_list() == [gap["tokens"].max()] * 3
+    np.testing.assert_allclose(parts["share"], 1, rtol=1e-9)
+    np.testing.assert_allclose(parts["share_of_tokens"], 1, rtol=1e-9)
+
+
+def test_a_difference_of_slices_is_resampled_as_one(tables, recaller, slices):
+    """The interval of `specific`, from resamples of documents drawn and summed here."""
+    tokens = pl.read_parquet(slices / "tokens.parquet")
+    nll = [pl.read_parquet(score_path(slices, ModelSpec(recaller, ablate=name)))["nll"].cast(pl.Float64) for name in (None, "1")]
+    tokens = tokens.with_columns(loss=nll[1] - nll[0], first=~pl.col("repeated") & (pl.col("train_count") <= 20))
+    per = tokens.group_by("document", maintain_order=True).agg(
+        *(pl.col(name).sum().alias(f"n_{name}") for name in ("ar_hit", "first")),
+        *((pl.col("loss") * pl.col(name)).sum().alias(f"loss_{name}") for name in ("ar_hit", "first")),
+    )
+    sums = per.select("n_ar_hit", "loss_ar_hit", "n_first", "loss_first").to_numpy().astype(float)
+    rng = np.random.default_rng(1)
+    drawn = np.stack([sums[rng.integers(0, len(sums), len(sums))].sum(0) for _ in range(4000)])
+    low, high = np.percentile(drawn[:, 1] / drawn[:, 0] - drawn[:, 3] / drawn[:, 2], [2.5, 97.5])
+    row = tables.mixers.row(0, named=True)
+    assert row["specific"] == pytest.approx(sums[:, 1].sum() / sums[:, 0].sum() - sums[:, 3].sum() / sums[:, 2].sum(), abs=1e-9)
+    width = high - low
+    assert row["specific_ci_low"] == pytest.approx(low, abs=0.25 * width)
+    assert row["specific_ci_high"] == pytest.approx(high, abs=0.25 * width)
+    assert row["specific_ci_high"] - row["specific_ci_low"] > width, "an expanded interval is the wider one"
+
+
+def test_by_the_mean_it_is_the_same_layer_and_means_are_made_once(tables, recaller, slices):
+    by_mean = ablate(recaller, slices, options=CPU, asked=["1", "2"], by="mean")
+    assert losses(by_mean, "ar_hit")["1"] > 1
+    assert losses(by_mean, "ar_hit") != losses(tables, "ar_hit")
+    assert abs(losses(by_mean, "ar_hit")["2"]) < 0.02
+    [means] = (slices / "scores" / "means").glob("*.parquet")
+    table = pl.read_parquet(means)
+    assert table["mixer"].to_list() == ["0.gated_short_conv", "1.selective_attention", "2.mamba"]
+    before = means.stat().st_mtime_ns
+    score(ModelSpec(recaller, ablate="0:mean"), slices, CPU)
+    assert means.stat().st_mtime_ns == before
+
+
+def test_finished_work_is_reused_and_none_is_the_model_itself(tables, recaller, slices, capsys):
+    again = ablate(recaller, slices, options=CPU)
+    assert again.ablation.equals(tables.ablation)
+    assert "is complete: reused" in capsys.readouterr().err
+    assert (ablation_path(slices, one_model(recaller)) / "manifest.json").is_file()
+    score(ModelSpec(recaller, ablate="none"), slices, CPU)
+    intact, same = (pl.read_parquet(score_path(slices, ModelSpec(recaller, ablate=name))) for name in (None, "none"))
+    assert intact.equals(same)
+    manifest = artifacts.read_manifest(score_path(slices, ModelSpec(recaller, ablate="1")))
+    assert manifest["model"] == "recaller without 1"
+
+
+def test_sets_are_mixers_and_kinds_each_once():
+    kinds = ["mamba", "mamba", "attention"]
+    placed = [PlacedMixer(place, kind, str(place), None) for place, kind in enumerate(kinds)]
+    placed += [PlacedMixer(3, kind, f"3.{kind}", None) for kind in ("mamba", "attention")]
+
+    def named(*asked):
+        return [str(each) for each in choose_sets(placed, asked, "zero", "m")]
+
+    assert named("each") == ["0", "1", "2", "3.mamba", "3.attention", "mamba", "attention"]
+    assert named("attention", "0", "1+0", "0") == ["attention", "0", "0+1"]
+    assert [str(each) for each in choose_sets(placed[:2], ["each"], "mean", "m")] == ["0:mean", "1:mean"]
+    for wrong in (["none"], ["0:mean"], []):
+        with pytest.raises(UsageError, match="no sets of mixers"):
+            choose_sets(placed, wrong, "zero", "m")
+    with pytest.raises(UserError, match="it has no mixer hyena"):
+        choose_sets(placed, ["hyena"], "zero", "m")
+
+
+def test_an_ablated_model_is_not_ablated_again(slices):
+    with pytest.raises(UsageError, match="it is ablated already"):
+        ablate("zoo:hybrid,ablate=0", slices)
+
+
+def test_the_selective_layers_of_the_zoo_are_those_that_recall(home, tmp_path):
+    text = slicing.run.TextOptions(("demo:sample",), "validation", limit_tokens=1500)
+    slicing.slice_text(text, tmp_path / "slices", counts=builtin.counts(), seq_len=256)
+    found = ablate("zoo:base-conv-selective", tmp_path / "slices", options=CPU, asked=["0", "1", "2", "3"])
+    hits, first, whole = (losses(found, name) for name in ("ar_hit", "first_rare", "all"))
+    for name in ("1", "3"):
+        assert hits[name] > 0.3
+        assert hits[name] - first[name] > 0.3
+        assert hits[name] > 5 * whole[name], "hardly anything else is lost"
+    assert hits["2"] < 0.1
+    assert hits["0"] < 2 * whole["0"], "without the first layer nothing is predicted"

@@ -1,0 +1,56 @@
+"""`recallkit ablate` and `recallkit.ablate`: from a command line to tables, JSON, files for a paper and the page."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import recallkit
+from recallkit import cli
+from recallkit.ablation.tables import AblationTables
+from recallkit.storage.result import read_tables
+
+
+def call(capsys, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        cli.run([*map(str, arguments)])
+    return caught.value.code, capsys.readouterr()
+
+
+def test_one_command_makes_tables_files_and_a_part_of_the_page(tiny_model, small_slices, tmp_path, capsys):
+    model, out = tiny_model("llama"), tmp_path / "ablated"
+    arguments = ("ablate", model, "--slices", small_slices, "--mixers", "1,0+1", "--device", "cpu", "-o", out)
+    status, shown = call(capsys, *arguments, "--export", "csv,md", "--figures", tmp_path / "figures")
+    assert status == 0
+    assert "What llama" in shown.out
+    assert "1 attention" in shown.out
+    made = {path.name for path in (*out.iterdir(), *(tmp_path / "figures").iterdir())}
+    assert {"ablation.parquet", "mixers.parquet", "manifest.json", "ablation.csv", "mixers.md", "ablation.svg", "ablation.png"} <= made
+    status, shown = call(capsys, *arguments, "--json")
+    found = json.loads(shown.out)
+    assert status == 0
+    assert found["placed"] == [[0, "attention"], [1, "attention"]]
+    assert {row["mixers"] for row in found["ablation"]} == {"1", "0+1"}
+    page = tmp_path / "page.html"
+    assert call(capsys, "report", out, "-o", page)[0] == 0
+    assert "What each mixer is worth" in page.read_text(encoding="utf-8")
+    tables = recallkit.ablate(model, slices=small_slices, mixers="1,0+1", device="cpu", out=out)
+    assert tables.ablation.equals(read_tables(AblationTables, out).ablation)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("control:recall",), "no mixer of it can be replaced"),
+        (("zoo:hybrid", "--mixers", "7"), "it has no mixer 7"),
+        (("zoo:hybrid", "--mixers", ","), "no mixers are named"),
+        (("zoo:hybrid", "--mixers", "Attention"), "no mixers"),
+        (("zoo:hybrid,ablate=1",), "it is ablated already"),
+    ],
+)
+def test_mistakes_are_one_line(small_slices, capsys, arguments, problem):
+    status, shown = call(capsys, "ablate", *arguments, "--slices", small_slices, "--device", "cpu")
+    assert status in (1, 2)
+    assert problem in shown.err
+    assert "Traceback" not in shown.err

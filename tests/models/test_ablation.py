@@ -1,0 +1,217 @@
+"""Ablated models: whose mixers are found and what they are called, that exactly an output is replaced, in any batch and with any state."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from recallkit.errors import UsageError, UserError
+from recallkit.models import zoo
+from recallkit.models.ablation import Ablation
+from recallkit.models.architecture import LayerConfig
+from recallkit.models.loading import identify_model, load_model
+from recallkit.models.mixer_outputs import ablate, find_mixers, observe_means
+from recallkit.models.protocol import ModelRequest, TokenScores
+from recallkit.models.spec import ModelSpec, list_models, parse_model
+from tests.models.families import VOCAB_SIZE, build_model, save_model
+from tests.models.test_native_model import HYBRID, random_sequences, write_checkpoint
+
+IDS = np.random.default_rng(0).integers(0, VOCAB_SIZE, 60).astype(np.uint32), np.array([0, 33, 50, 60])
+
+# ------------------------------------------------------------------------------------------------------------ the name
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    {
+        "3": (("3",), "zero"),
+        "10+3+3": (("3", "10"), "zero"),
+        "attention+0": (("0", "attention"), "zero"),
+        "1.mamba:mean": (("1.mamba",), "mean"),
+        "none": (("none",), "zero"),
+        "2:zero": (("2",), "zero"),
+    }.items(),
+)
+def test_a_text_means_one_ablation_whatever_its_order(text, means):
+    ablation = Ablation.parse(text)
+    assert (ablation.named, ablation.by) == means
+    assert Ablation.parse(str(ablation)) == ablation
+
+
+@pytest.mark.parametrize("text", ["", "1++2", "-1", "1,2", "1:median", "none+1", "01", "Attention", "1.", "../x"])
+def test_what_names_no_mixers_is_refused(text):
+    with pytest.raises(UsageError, match="no mixers"):
+        Ablation.parse(text)
+
+
+def test_an_ablated_model_is_a_model_with_a_name_of_its_own():
+    specs = list_models(
+        "zoo:hybrid", "zoo:hybrid,ablate=2+1", "zoo:hybrid,ablate=2:mean", "a=runs/x,ablate=attention", "runs/x,ablate=none"
+    )
+    assert [spec.shown for spec in specs] == [
+        *("zoo:hybrid", "zoo:hybrid without 1+2", "zoo:hybrid with the mean of 2", "a", "x without none"),
+    ]
+    assert len({spec.key for spec in specs}) == len(specs)
+    assert specs[1] == parse_model("zoo:hybrid,ablate=1+2")
+    assert specs[1].typed() == "zoo:hybrid,ablate=1+2"
+    assert specs[1].location == "zoo:hybrid"
+    assert ModelSpec("runs/x", "a").ablated(Ablation.parse("3")) == ModelSpec("runs/x", "a without 3", ablate="3")
+    with pytest.raises(UsageError, match="named twice"):
+        list_models("zoo:hybrid,ablate=1+2", "zoo:hybrid,ablate=2+1")
+
+
+# -------------------------------------------------------------------------------------------------- what transformers has
+
+FOUND = {
+    "llama": ["0 attention", "1 attention"],
+    "jamba": ["0 mamba", "1 attention"],
+    "bamba": ["0 mamba", "1 attention"],
+    "zamba2": ["0 mamba", "1.mamba mamba", "1.attention attention", "2.mamba mamba", "2.attention attention"],
+    "granitemoehybrid": ["0 mamba", "1 attention"],
+    "falcon_h1": ["0.mamba mamba", "0.attention attention", "1.mamba mamba", "1.attention attention"],
+    "nemotron_h": ["0 mamba", "2 attention"],
+    "qwen3_next": ["0 gated_delta_net", "1 attention"],
+    "olmo_hybrid": ["0 gated_delta_net", "1 attention"],
+    "lfm2": ["0 short_conv", "1 attention"],
+    "recurrent_gemma": ["0 recurrence", "1 recurrence", "2 sliding_attention"],
+    "rwkv": ["0 rwkv", "1 rwkv"],
+}
+PROJECTIONS = ("o_proj", "out_proj", "output")
+"""The last layer of a mixer, where it has no bias: without its weights the output is zero."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_mixers_of_hybrids_are_found_and_each_one_counts(tmp_path, name):
+    request = ModelRequest(str(save_model(name, tmp_path)), VOCAB_SIZE, device="cpu", dtype="float64")
+    model = load_model(request)
+    mixers = find_mixers(model)
+    assert [f"{mixer.name} {mixer.kind}" for mixer in mixers] == FOUND[name]
+    intact = model.score(*IDS).nll
+    for mixer in mixers:
+        end = mixer.change(torch.zeros_like)
+        without = model.score(*IDS).nll
+        end()
+        [last] = [layer for each in PROJECTIONS if (layer := getattr(mixer.module, each, None)) is not None] or [None]
+        assert np.abs(without - intact).max() > 1e-3, mixer.name
+        if last is not None and last.bias is None:
+            kept, last.weight = last.weight, torch.nn.Parameter(torch.zeros_like(last.weight))  # layers of Zamba2 share the matrix
+            np.testing.assert_allclose(model.score(*IDS).nll, without, rtol=0, atol=1e-6, err_msg="without its last matrix")
+            last.weight = kept
+    np.testing.assert_array_equal(model.score(*IDS).nll, intact, err_msg="after all of it, the model is as it was")
+    ablated = load_model(dataclasses.replace(request, ablation=Ablation.parse("none")))
+    np.testing.assert_array_equal(ablated.score(*IDS).nll, intact, err_msg="an ablation of no mixer")
+
+
+@pytest.mark.parametrize("name", ["llama", "falcon_h1", "qwen3_next"])
+def test_a_carried_state_is_ablated_alike(tmp_path, name):
+    named = Ablation.parse("attention")
+    model = load_model(ModelRequest(str(save_model(name, tmp_path)), VOCAB_SIZE, device="cpu", ablation=named))
+    np.testing.assert_allclose(model.score_carrying(*IDS, 7).nll, model.score(*IDS).nll, rtol=0, atol=2e-5)
+
+
+# --------------------------------------------------------------------------------------------------------- our own mixers
+
+
+def by_hand(model, ids, replaced):
+    """NLLs (t,) of one row, with the output of each mixer in `replaced` (layer -> vector (d,)) written in its place."""
+    with torch.no_grad():
+        row = torch.from_numpy(ids.astype(np.int64))[None]
+        x = model.embedding(row[:, :-1])
+        for place, block in enumerate(model.blocks):
+            u = block.mixer_norm(x)
+            x = x + (replaced[place].expand_as(u) if place in replaced else block.mixer.reference(u, row[:, :-1]))
+            x = x + block.mlp(block.mlp_norm(x))
+        logits = model.norm(x) @ model.embedding.weight.T
+        return functional.cross_entropy(logits[0], row[0, 1:], reduction="none").numpy()
+
+
+@pytest.mark.parametrize("named", ["0+3+5", "1+2+4+6+7"])
+@pytest.mark.parametrize("by", ["zero", "mean"])
+def test_exactly_the_outputs_are_replaced(tmp_path, named, by):
+    model = write_checkpoint(tmp_path / "m").double()
+    rng, layers = np.random.default_rng(2), [int(layer) for layer in named.split("+")]
+    means = {f"{place}.{layer.mixer}": rng.normal(size=32) for place, layer in enumerate(HYBRID)}
+    request = ModelRequest(str(tmp_path / "m"), 61, device="cpu", dtype="float64", ablation=Ablation.parse(f"{named}:{by}"), means=means)
+    ablated = load_model(request)
+    vectors = {place: torch.from_numpy(means[f"{place}.{HYBRID[place].mixer}"]) for place in layers}
+    if by == "zero":
+        vectors = {place: torch.zeros_like(vector) for place, vector in vectors.items()}
+    ids, offsets = random_sequences(30, 12, 2, 30)
+    wanted = np.concatenate([by_hand(model, ids[a:b], vectors) for a, b in itertools.pairwise(offsets)])
+    for chunk in (None, 7, 1):  # at once; in pieces, by `read`; id by id, by `step`; as float32, to which NLLs are rounded
+        found = ablated.score(ids, offsets) if chunk is None else ablated.score_carrying(ids, offsets, chunk)
+        np.testing.assert_allclose(found.nll, wanted, rtol=1e-7, atol=1e-6)
+    with torch.no_grad():
+        row = torch.from_numpy(ids[:29].astype(np.int64))[None]
+        np.testing.assert_allclose(ablated.model.reference(row), ablated.model.hidden(row), rtol=0, atol=1e-9)
+
+
+def test_the_means_are_those_of_the_outputs(tmp_path):
+    model = write_checkpoint(tmp_path / "m", layers=[LayerConfig("mamba"), LayerConfig("attention")]).double()
+    loaded = load_model(ModelRequest(str(tmp_path / "m"), 61, device="cpu", dtype="float64"))
+    ids, offsets = random_sequences(30, 12)
+    before = loaded.score(ids, offsets).nll
+    with observe_means(loaded) as means:
+        loaded.score(ids[:30], offsets[:2])
+        loaded.score_carrying(ids[30:], np.array([0, 12]), 5)
+        found = means()
+    np.testing.assert_array_equal(loaded.score(ids, offsets).nll, before)
+    outputs = []
+    for a, b in ((0, 29), (30, 41)):
+        with torch.no_grad():
+            x = model.embedding(torch.from_numpy(ids[a:b].astype(np.int64))[None])
+            outputs.append(model.blocks[0].mixer.reference(model.blocks[0].mixer_norm(x))[0])
+    assert set(found) == {"0.mamba", "1.attention"}
+    np.testing.assert_allclose(found["0.mamba"], torch.cat(outputs).mean(0).numpy(), rtol=0, atol=1e-9)
+
+
+# ----------------------------------------------------------------------------------------------------- identity, refusals
+
+
+def test_an_ablation_is_a_part_of_a_models_identity():
+    request = ModelRequest("zoo:hybrid", 4096)
+    digests = [identify_model(dataclasses.replace(request, ablation=Ablation.parse(text))) for text in ("0", "1", "1:mean", "none")]
+    assert len({identify_model(request), *digests}) == 5
+
+
+def test_what_cannot_be_ablated_is_said_in_one_line():
+    zoo_model = ModelRequest("zoo:hybrid", 4096, device="cpu")
+    with pytest.raises(UserError, match=r"it has no mixer 9; its mixers are 0 \(mamba\), 1 \(mamba\), 2 \(attention\), 3 \(mamba\)"):
+        load_model(dataclasses.replace(zoo_model, ablation=Ablation.parse("0+9")))
+    with pytest.raises(UserError, match="a mean is one over a text; score it on slices, or by zero: ablate=2"):
+        load_model(dataclasses.replace(zoo_model, ablation=Ablation.parse("2:mean")))
+    with pytest.raises(UserError, match="a control model is made of counts and has no mixers"):
+        identify_model(ModelRequest("control:recall", 4096, ablation=Ablation.parse("0")))
+    with pytest.raises(UserError, match="no mixer of it can be replaced"):
+        ablate(ItsOwn(), Ablation.parse("0"))
+
+
+class ItsOwn:
+    """A user's model that scores by itself."""
+
+    name, vocab_size, max_length = "own", 10, None
+
+    def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
+        raise NotImplementedError
+
+
+def test_a_live_module_is_left_as_it_was(tmp_path):
+    request = ModelRequest("live:it", VOCAB_SIZE, device="cpu", module=build_model("llama"))
+    before = load_model(request).score(*IDS).nll
+    without = load_model(dataclasses.replace(request, ablation=Ablation.parse("0"))).score(*IDS).nll
+    assert np.abs(without - before).max() > 1e-3
+    np.testing.assert_array_equal(load_model(request).score(*IDS).nll, before)
+    saved = ModelRequest(str(save_model("llama", tmp_path)), VOCAB_SIZE, device="cpu", ablation=Ablation.parse("0"))
+    np.testing.assert_array_equal(load_model(saved).score(*IDS).nll, without)
+
+
+def test_every_zoo_models_mixers_are_named_as_its_architecture_names_them():
+    for name in ("hybrid", "base-conv-selective"):
+        layers = zoo.ARCHITECTURES[name].layers
+        found = find_mixers(load_model(ModelRequest(f"zoo:{name}", 4096, device="cpu")))
+        assert [(mixer.layer, mixer.kind) for mixer in found] == [(place, layer.mixer) for place, layer in enumerate(layers)]
