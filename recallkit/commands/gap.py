@@ -65,7 +65,7 @@ def gap(
         int | Sequence[int] | None,
         Option(
             "Also score with the last N ids alone, and split the gap by what is gained from context further back: several N joined with "
-            "commas, such as 8,32,128 (docs/causal-context.md). Each costs about five times as much as scoring.",
+            "commas, such as 8,32,128 (docs/context.md). Each costs about five times as much as scoring.",
             metavar="NUMBERS",
             least=1,
             most=config.LONGEST,

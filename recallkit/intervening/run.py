@@ -11,6 +11,7 @@ from recallkit.intervening.changed_text import InterventionOptions, make_changed
 from recallkit.intervening.tables import InterveneTables, measure
 from recallkit.models.spec import list_models
 from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
+from recallkit.slicing.words import make_words, needed_columns
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
@@ -58,6 +59,8 @@ def intervene(
     artifacts.check_replaceable(result.path, artifacts.PARQUET_MAGIC)
     result.finished()  # a result of another question is not replaced; one of the same question takes seconds, and is made again
     tokens = open_tokens(slices / "tokens.parquet")
+    if needed_columns(options.asked):
+        make_words(slices)
     scoring = replace(scoring, force=False)
     plans = plan_scores(specs, slices, scoring)
     timings = Timings()

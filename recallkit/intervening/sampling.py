@@ -16,6 +16,7 @@ from recallkit.attribution.aligned import RowReader, batch_ranges
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.ragged import run_starts
 from recallkit.slicing.definitions import NEW_TOKEN, members
+from recallkit.slicing.words import needed_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,29 +60,39 @@ def draw_samples(tokens: LabelledTokens, slices: Sequence[Slice], sizes: Sequenc
 
     One pass over the labels, in memory that grows with `sizes` alone. Raises UserError if the labels are damaged.
     """
-    reader = RowReader(tokens.path, columns_of(slices, *_COLUMNS), remedy=_SLICE_AGAIN)
+    reader = SliceReader(tokens, slices, *_COLUMNS)
     pools = [Pool(size) for size in sizes]
     rng = np.random.default_rng(seed)
     for start, stop in batch_ranges(tokens.path):
-        rows = reader.read(start, stop)
+        rows, masks = reader.read(start, stop)
         keys = rng.random(stop - start)
-        for pool, is_asked in zip(pools, members_asked(slices, rows, tokens.max_count), strict=True):
+        for pool, is_asked in zip(pools, masks, strict=True):
             pool.add(rows, start, keys, np.flatnonzero(is_asked))
     return [pool.sample() for pool in pools]
 
 
-def columns_of(slices: Sequence[Slice], *more: str) -> tuple[str, ...]:
-    """The columns of `tokens.parquet` that `members_asked` needs, and `more`."""
-    needed = [column for slice_ in slices for column in slice_.columns if column != NEW_TOKEN]
-    return tuple(dict.fromkeys([*more, "repeated", *needed]))
+class SliceReader:
+    """Reads rows of labels, and which of them each slice has that can be asked about: those that repeat a bigram; of FIRST_RARE all."""
 
+    def __init__(self, tokens: LabelledTokens, slices: Sequence[Slice], *more: str) -> None:
+        """`more`: further columns to read. Raises UserError if slices need a table of words that is missing."""
+        of_words = needed_columns(slices)
+        needed = [column for slice_ in slices for column in slice_.columns if column not in (NEW_TOKEN, *of_words)]
+        self._slices, self._max_count = slices, tokens.max_count
+        self._labels = RowReader(tokens.path, tuple(dict.fromkeys([*more, "repeated", *needed])), remedy=_SLICE_AGAIN)
+        self._words = tokens.words(of_words)
 
-def members_asked(slices: Sequence[Slice], rows: pa.Table, max_count: int) -> list[np.ndarray]:
-    """For each slice, which of n rows of `tokens.parquet` can be asked about, bool (n,): those that repeat a bigram; of FIRST_RARE all."""
-    repeated = rows["repeated"].to_numpy()
-    rows = rows.append_column(NEW_TOKEN, pa.array(np.zeros(len(rows), bool)))  # what repeats a bigram is not new
-    found = members(slices, rows, max_count)
-    return [mask if slice_.name == FIRST_RARE else mask & repeated for slice_, mask in zip(slices, found, strict=True)]
+    def read(self, start: int, stop: int) -> tuple[pa.Table, list[np.ndarray]]:
+        """Rows [start, stop), and for each slice a mask of them, bool (n,). Raises UserError if they are damaged."""
+        rows = self._labels.read(start, stop)
+        repeated = rows["repeated"].to_numpy()
+        every = rows.append_column(NEW_TOKEN, pa.array(np.zeros(len(rows), bool)))  # what repeats a bigram is not new
+        if self._words is not None:
+            words = self._words.read(start, stop)
+            for name in words.column_names:
+                every = every.append_column(name, words[name])
+        found = members(self._slices, every, self._max_count)
+        return rows, [mask if slice_.name == FIRST_RARE else mask & repeated for slice_, mask in zip(self._slices, found, strict=True)]
 
 
 class Pool:

@@ -21,7 +21,7 @@ from recallkit.attribution.buckets import log2_bucket
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.intervening.estimates import Documents, WeightedMeans
 from recallkit.intervening.places import CHANGES
-from recallkit.intervening.sampling import FIRST_RARE, columns_of, members_asked
+from recallkit.intervening.sampling import FIRST_RARE, SliceReader
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
@@ -123,17 +123,17 @@ class TextSums:
 
 def read_text(tokens: LabelledTokens, scores: Sequence[Path], rows: np.ndarray, slices: Sequence[Slice]) -> TextSums:
     """One pass over the labels and scores of the text."""
-    labels = RowReader(tokens.path, columns_of(slices, "document"), remedy="slice again with --force")
+    labels = SliceReader(tokens, slices, "document")
     readers = [RowReader(open_scores(path, tokens).path, ["nll"], remedy=_AGAIN) for path in scores]
-    last = labels.read(tokens.num_rows - 1, tokens.num_rows)["document"][0].as_py()
+    last = labels.read(tokens.num_rows - 1, tokens.num_rows)[0]["document"][0].as_py()
     counted = np.zeros((last + 1, 1 + len(slices)))
     nlls, sampled = np.zeros((len(scores), *counted.shape)), np.empty((len(scores), len(rows)))
     for start, stop in batch_ranges(tokens.path):
-        table = labels.read(start, stop)
+        table, found = labels.read(start, stop)
         document = table["document"].to_numpy()
         low, high = int(document.min()), int(document.max()) + 1
         inside = np.flatnonzero((rows >= start) & (rows < stop))
-        masks = [np.ones(stop - start, bool), *members_asked(slices, table, tokens.max_count)]
+        masks = [np.ones(stop - start, bool), *found]
         for place, mask in enumerate(masks):
             counted[low:high, place] += np.bincount(document - low, mask, high - low)
         for model, reader in enumerate(readers):

@@ -207,6 +207,13 @@ def test_a_slice_of_ones_own(slices):
     assert len(tables.recall_share) == 0
 
 
+def test_slices_of_words_too(slices):
+    tables = intervene(CONTROLS, slices, options=InterventionOptions(samples=10, slices=parse_slices(["rare_word", "identifier"])))
+    assert tables.intervene["slice"].unique(maintain_order=True).to_list() == ["rare_word", "identifier"]
+    assert (tables.intervene.filter(model="control:recall")["recall"] > 0).all()
+    assert tables.recall_share["slice"].to_list() == ["rare_word", "identifier"]
+
+
 def test_what_cannot_be_asked_is_an_error(slices, tmp_path, small_slices):
     with pytest.raises(UserError, match="none of the sampled tokens"):
         intervene(["control:recall"], slices, options=InterventionOptions(slices=parse_slices(["none=distance > 100000"], without=())))
