@@ -12,8 +12,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from polars.testing import assert_frame_equal
 
 import recallkit
+from recallkit.attribution import aligned
 from recallkit.attribution.context_gain import CLASSES, KEY_TOKENS, context_gains, is_key
 from recallkit.attribution.shares import MODEL_BETTER, NO_GAP
 from recallkit.errors import UsageError, UserError
@@ -260,6 +262,35 @@ def test_intervals_are_of_the_same_resamples_as_those_of_the_gap(small_slices, t
     for name in ("far_gap", "far_share", "gain_reference", "local_gap"):
         assert (rows[name] >= rows[f"{name}_ci_low"]).all()
         assert (rows[name] <= rows[f"{name}_ci_high"]).all()
+
+
+@pytest.mark.parametrize("cluster", ["document", "source"])
+def test_text_is_read_in_batches_to_the_same_table(small_slices, monkeypatch, cluster):
+    models, lasts = [CACHE, UNIGRAM], [LASTS[2]]
+    whole = table_of(small_slices, models, lasts, cluster=cluster)
+    monkeypatch.setattr(aligned, "_BATCH_ROWS", 100)
+    assert len(aligned.batch_ranges(small_slices / "tokens.parquet")) > 10
+    assert_frame_equal(table_of(small_slices, models, lasts, cluster=cluster), whole, rel_tol=1e-9)
+
+
+def test_copies_of_training_text_are_left_out(small_slices, tmp_path):
+    slices = shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    path = slices / "tokens.parquet"
+    labels, manifest = pq.read_table(path), artifacts.read_manifest(path)
+    marks = pa.array([13 * (row % 5 == 0) for row in range(len(labels))], pa.int8())
+    known = {
+        "tokens": int(np.count_nonzero(marks)),
+        "ar_hits": 0,
+        "of_ar_hits": 1,
+        "ngrams": {"13": {"fraction": 1.0, "sampled": 1, "found": 1}},
+    }
+    labels = labels.set_column(labels.schema.get_field_index("in_training"), "in_training", marks)
+    artifacts.write_parquet(path, [labels], labels.schema, {**manifest, "in_training": known})
+    tables = recallkit.gap(CACHE, BIGRAM, slices=slices, context_gain=4, clean=True)
+    row, gap = tables.by_context.row(0, named=True), tables.gap.row(0, named=True)
+    assert row["tokens"] == gap["tokens"] == np.count_nonzero(np.asarray(marks) == 0)
+    assert row["delta_nll"] == pytest.approx(gap["delta_nll"], abs=1e-12)
+    assert (row["delta_ci_low"], row["ci_high"]) == pytest.approx((gap["delta_ci_low"], gap["ci_high"]), abs=1e-9)
 
 
 def test_the_command_keeps_both_scores_and_shows_the_tables(small_slices, tmp_path):
