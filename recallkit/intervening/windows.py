@@ -83,20 +83,18 @@ class _Group:
 
     last: int
     readings: list[Reading] = field(default_factory=list)
-    numbers: set[int] = field(default_factory=set)
     changed: set[int] = field(default_factory=set)
     kept: set[int] = field(default_factory=set)
 
     def takes(self, reading: Reading, positions: set[int]) -> bool:
         """Whether a reading, whose target is not after the last, leaves all others alone, and they it."""
-        if reading.number in self.numbers or not (self.changed.isdisjoint(reading.kept) and self.kept.isdisjoint(positions)):
-            return False
+        if not (self.changed.isdisjoint(reading.kept) and self.kept.isdisjoint(positions)):
+            return False  # so are two readings of one token
         return len(self.changed | positions) * MOST_CHANGED <= self.last
 
     def add(self, reading: Reading, positions: set[int]) -> None:
         """Adds a reading that it takes."""
         self.readings.append(reading)
-        self.numbers.add(reading.number)
         self.changed |= positions
         self.kept |= reading.kept
 

@@ -46,6 +46,12 @@ def test_a_placebo_keeps_its_distance_where_there_is_room():
     assert places.placebo == ((30 - MARGIN - 2, 30 - MARGIN),)
 
 
+def test_placebos_are_apart():
+    places = found([1, 2, 50, 1, 2, 60, 61, 62, 63, 1, 2], 10)
+    assert places.spans == ((0, 2), (3, 5))
+    assert places.placebo == ((5, 7), (7, 9))
+
+
 @pytest.mark.parametrize(
     ("ids", "reason"),
     [
@@ -101,7 +107,10 @@ def test_changes_remove_every_occurrence_and_a_placebo_none(ids):
     sizes = {change: len(places.of(change)) for change in CHANGES}
     assert sizes["completion"] == sizes["key"] == len(places.spans)
     assert sizes["placebo"] == sizes["span"] == len(set(places.of("span").tolist()))
-    assert set(places.of("placebo").tolist()).isdisjoint([*places.of("span").tolist(), *range(places.query, len(ids))])
+    placebo = set(places.of("placebo").tolist())
+    assert len(placebo) == sizes["placebo"]
+    assert placebo.isdisjoint([*places.of("span").tolist(), *range(places.query, len(ids))])
+    assert not {END, ids[-2], ids[-1]} & {ids[place] for place in placebo}
     for change in CHANGES:
         changed = sequence.copy()
         changed[places.of(change)] = 99

@@ -163,6 +163,42 @@ def test_a_constructed_induction_head_loses_all_it_recalls(slices, tmp_path):
     assert means["control:unigram"]["recall"] == 0
 
 
+BAG = """
+    import torch
+
+    def model(request):
+        def logits(ids):
+            '''How often each id is in the context: any change of it is felt.'''
+            return torch.nn.functional.one_hot(ids, request.vocab_size).float().cumsum(1)
+        return logits
+"""
+
+
+def test_a_placebo_is_subtracted_and_text_is_read_as_it_was(slices, tmp_path):
+    """A bag of words feels every change. It was scored in windows, and the changed text is read in the same ones."""
+    (tmp_path / "bag.py").write_text(textwrap.dedent(BAG))
+    bag = f"bag={tmp_path / 'bag.py'}:model"
+    recallkit.score(bag, slices=slices, context=64, stride=32, batch_tokens=1024)
+    options = InterventionOptions(samples=20, design="exact")
+    tables = intervene(["control:recall", bag], slices, options=options, scoring=ScoringOptions(batch_tokens=1024))
+    changed = changed_folder(slices, options)
+    made = artifacts.read_manifest(changed / "scores" / f"{artifacts.file_slug('bag')}.parquet")["options"]
+    assert (made["context"], made["stride"]) == (64, 32)
+    means = {(row["model"], row["slice"]): row for row in tables.intervene.iter_rows(named=True)}
+    for row in means.values():
+        assert row["recall"] == pytest.approx(row["span"] - row["placebo"])
+    mine = means["bag", "ar_hit"]
+    assert abs(mine["placebo"]) > 1e-4
+    assert mine["recall"] > 0.1
+    hits = next(row for row in tables.recall_share.iter_rows(named=True) if row["slice"] == "ar_hit")
+    labels = pl.read_parquet(slices / "tokens.parquet")
+    scores = [
+        pl.read_parquet(slices / "scores" / f"{artifacts.file_slug(m)}.parquet")["nll"].cast(pl.Float64) for m in ("control:recall", "bag")
+    ]
+    lead = means["control:recall", "ar_hit"]["recall"] - mine["recall"]
+    assert hits["recall_share"] == pytest.approx(labels["ar_hit"].sum() * lead / (scores[1] - scores[0]).sum())
+
+
 def test_both_designs_say_the_same(control, slices):
     joint = intervene(CONTROLS, slices, options=FEW)
     for one, other in zip(control.intervene.iter_rows(named=True), joint.intervene.iter_rows(named=True), strict=True):

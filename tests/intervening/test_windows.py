@@ -56,6 +56,8 @@ def readings(asked, sequences, design):
 @pytest.mark.parametrize("design", ["joint", "exact"])
 def test_each_token_is_read_once_under_each_change(asked, sequences, design):
     found = [(reading.number, reading.change) for _, reading in readings(asked, sequences, design)]
+    for group in changed_sequences(asked, sequences, design, seed=1):
+        assert len({reading.number for reading in group.readings}) == len(group.readings)
     expected = {(number, change) for number, token in enumerate(asked) if not token.excluded for change in CHANGES}
     assert len(found) == len(expected) > 400
     assert set(found) == expected
@@ -119,6 +121,8 @@ def test_partners_have_the_places_and_weights_of_their_lenders(asked, sequences)
     found = asker.partners(1, lenders, pool)
     partners = [token for token in found if not token.excluded]
     assert len(found) == sum(not token.excluded for token in lenders)
+    assert 0 < len(partners) < len(found)
+    assert all((token.changes is None) == bool(token.excluded) for token in found)
     assert len({(token.sequence, token.position) for token in partners}) == len(partners) <= 4
     for token, lender in zip(found, [lender for lender in lenders if not lender.excluded], strict=True):
         assert (token.slice, token.weight, token.distance) == (1, 1.0, lender.distance)
