@@ -168,9 +168,8 @@ def _notes(tables: InterveneTables) -> list[str]:
 def _curves_table(tables: InterveneTables) -> Table | None:
     """Recall by distance (AR hits) and by training count (all slices) as curves on one scale; None if there are too few buckets."""
     hits = tables.by_distance.filter(slice="ar_hit")
-    rows = [row for frame in (hits, tables.by_count) for row in frame.to_dicts()]
-    known = [row["recall"] for row in rows if row["recall"] is not None and row["samples"] >= FEW]
-    if len(hits["high"].unique()) < 2 or not known:
+    known = [row["recall"] for frame in (hits, tables.by_count) for row in frame.to_dicts() if row["samples"] >= FEW]
+    if len(hits.filter(hits["samples"] >= FEW)["high"].unique()) < 2:
         return None
     low, high = min(0.0, *known), max(known)
     models = tables.intervene["model"].unique(maintain_order=True).to_list()
