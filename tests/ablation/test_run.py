@@ -182,13 +182,13 @@ def test_an_ablated_model_is_not_ablated_again(slices):
 
 
 def test_the_selective_layers_of_the_zoo_are_those_that_recall(home, tmp_path):
-    text = slicing.run.TextOptions(("demo:sample",), "validation", limit_tokens=1500)
+    text = slicing.run.TextOptions(("demo:sample",), "validation", limit_tokens=4000)
     slicing.slice_text(text, tmp_path / "slices", counts=builtin.counts(), seq_len=256)
     found = ablate("zoo:base-conv-selective", tmp_path / "slices", options=CPU, asked=["0", "1", "2", "3"])
     hits, first, whole = (losses(found, name) for name in ("ar_hit", "first_rare", "all"))
     for name in ("1", "3"):
         assert hits[name] > 0.3
         assert hits[name] - first[name] > 0.3
-        assert hits[name] > 5 * whole[name], "hardly anything else is lost"
-    assert hits["2"] < 0.1
+        assert hits[name] > 3 * whole[name], "little else is lost"
+    assert hits["2"] - first["2"] < 0.1, "what it does is of use where nothing is recalled"
     assert hits["0"] < 2 * whole["0"], "without the first layer nothing is predicted"

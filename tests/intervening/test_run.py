@@ -116,7 +116,7 @@ def test_the_recall_share_is_that_of_its_definition(control, slices):
     assert shares["first_rare"]["gap_share"] is None
     # The cache is all that the two models differ in: rare first occurrences have nothing to recall, and say so.
     assert abs(shares["first_rare"]["recall_share"]) < 0.01
-    assert 0.8 < shares["repeated"]["recall_share_ci_low"] < shares["repeated"]["recall_share"] < shares["repeated"]["recall_share_ci_high"]
+    assert 0.5 < shares["repeated"]["recall_share_ci_low"] < shares["repeated"]["recall_share"] < shares["repeated"]["recall_share_ci_high"]
 
 
 INDUCTION = """
