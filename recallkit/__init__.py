@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from recallkit.commands.ablate import ablate
     from recallkit.commands.count import bigrams, count, zoo_counts
     from recallkit.commands.eval_recall import eval_recall, eval_stock
-    from recallkit.commands.gap import gap, gap_of_table, read_comparison
+    from recallkit.commands.gap import gap, gap_of_table, paper_table, read_comparison
     from recallkit.commands.intervene import intervene
     from recallkit.commands.mqar import eval_mqar
     from recallkit.commands.profile import profile
@@ -70,6 +70,7 @@ __all__ = [
     "gap",
     "gap_of_table",
     "intervene",
+    "paper_table",
     "profile",
     "read_comparison",
     "score",
@@ -88,7 +89,7 @@ _PLACES = {
     "recallkit.commands.ablate": ("ablate",),
     "recallkit.commands.count": ("bigrams", "count", "zoo_counts"),
     "recallkit.commands.eval_recall": ("eval_recall", "eval_stock"),
-    "recallkit.commands.gap": ("gap", "gap_of_table", "read_comparison"),
+    "recallkit.commands.gap": ("gap", "gap_of_table", "paper_table", "read_comparison"),
     "recallkit.commands.intervene": ("intervene",),
     "recallkit.commands.mqar": ("eval_mqar",),
     "recallkit.commands.profile": ("profile",),

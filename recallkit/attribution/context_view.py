@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.context_gain import ALL, ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS
 from recallkit.attribution.in_context import LATE
-from recallkit.display.console import or_dash, percent
+from recallkit.display.console import or_dash, percent, percent_range
 from recallkit.display.tables import Struck, Table
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ def _struck(row: Mapping[str, Any], shown: str) -> str:
 
 
 def _interval(row: Mapping[str, Any]) -> str:
-    low, high = row["far_share_ci_low"], row["far_share_ci_high"]
-    return "–" if low is None or high is None or row["void"] else f"{100 * low:.1f} to {100 * high:.1f} %"
+    return "–" if row["void"] else percent_range(row["far_share_ci_low"], row["far_share_ci_high"])
 
 
 def _far(row: Mapping[str, Any]) -> str:

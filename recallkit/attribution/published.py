@@ -1,10 +1,12 @@
 """A published table of perplexities, attributed without the models: each row is `model, all, ar, other`.
 
-The share of AR hits, which papers state rarely and not always correctly, follows from the reference's own three perplexities.
+The share of AR hits, which papers state rarely and not always correctly, follows from the reference's own three perplexities. These
+are rounded in print, so each share has a range: all the values that the unrounded perplexities could give.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,57 +15,86 @@ from recallkit.attribution.shares import clipped_share, describe_gap, enrichment
 from recallkit.errors import UserError, lacks_resources
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import polars as pl
 
 REFERENCE = "reference"
 NO_AR_PERPLEXITY = "no perplexity on AR hits"
+ROUNDED_AWAY = "rounding hides which of the two is better"
+MISSTATED = "the stated share is not what these perplexities give, however they were rounded"
+MISFIT = "its own perplexities imply {:.1f} % of AR hits, whatever the rounding: one is wrong, or of other tokens"
+
+Range = tuple[float | None, float | None]
+
+_COLUMNS = "the columns are model, all, ar, other"
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedGap:
-    """The attribution of a published table, and the share of AR hits among tokens on which it is based.
+class PublishedGroup:
+    """Rows that are compared with one reference; `ar_share` is the fraction of AR hits among tokens on which their shares are based."""
 
-    frame: one row per model, in the table's order: model; all, ar, other (perplexities, as given); implied_ar_share (fraction
-    of tokens, from the row's own three perplexities); gap_share and gap_share_clipped (fractions of the gap to the
-    reference, null on its own row); enrichment (gap_share over `ar_share`); note.
-    """
-
-    frame: pl.DataFrame
+    name: str
     reference: str
     ar_share: float
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedGap:
+    """The attribution of a published table, group by group: a table without a column `group` is one group, whose name is "".
+
+    frame: one row per model, in the table's order: group; model; all, ar, other (perplexities, as given); implied_ar_share (fraction
+    of tokens, from the row's own three perplexities); gap_share and gap_share_clipped (fractions of the gap to the
+    reference, null on its own row); gap_share_low, gap_share_high (what the perplexities before rounding can give; null where the table's
+    type does not tell their digits, or where rounding hides which model is better); printed (the share that the table itself states, a
+    fraction); enrichment (gap_share over the group's ar_share); note.
+    """
+
+    frame: pl.DataFrame
+    groups: tuple[PublishedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """A perplexity, and half a unit of its last printed digit: 0 where the digits are not known."""
+
+    value: float
+    half: float
+
+    def ends(self) -> tuple[float, float]:
+        return self.value - self.half, self.value + self.half
+
+
+@dataclass(frozen=True, slots=True)
 class _Row:
+    group: str
     model: str
-    all: float
-    ar: float | None
-    other: float | None
+    all: _Printed
+    ar: _Printed | None
+    other: _Printed | None
+    printed: float | None
 
 
 def attribute_published(table: Path, *, reference: str | None = None, ar_share: float | None = None) -> PublishedGap:
-    """Attributes the gaps in `table` (CSV, TSV or Parquet; `other` may be empty) to the row `reference`, or to the first.
+    """Attributes the gaps in `table` (CSV, TSV or Parquet; `other` may be empty) to the row `reference`, or to the first, of each group.
 
     With p the share of AR hits among tokens, log all = p log ar + (1 - p) log other. p is solved on the reference's row
     unless `ar_share` (a fraction) gives it; a model's share of the gap in AR hits is then
-    p (log ar - log ar_ref) / (log all - log all_ref) (Zoology section 3.1 and appendix C.1).
+    p (log ar - log ar_ref) / (log all - log all_ref) (Zoology section 3.1 and appendix C.1). Two more columns are optional: `group`,
+    by which rows are compared, and `printed`, the share in percent that the table states.
 
     Raises UserError for a table without the necessary columns or rows, perplexities that are not positive numbers, a
     reference that is not in the table or lacks what p needs, and a p outside (0, 1).
     """
     rows = _read_rows(table)
-    chosen = _find_reference(table, rows, reference)
-    if chosen.ar is None:
-        raise UserError(f"row {chosen.model}: no perplexity in column ar", where=table, remedy="the reference needs all and ar")
-    share = _share_of_tokens(table, chosen) if ar_share is None else ar_share
-    if not 0 < share < 1:
-        derived = f"check the perplexities of {chosen.model} (all lies between ar and other), or give the share with --ar-share"
-        remedy = derived if ar_share is None else "give it as a fraction: 0.07 for 7 %"
-        raise UserError(f"the share of AR hits is {share:.4g}, not between 0 and 1", where=table, remedy=remedy)
-    return PublishedGap(_frame([_attribute(row, chosen, share) for row in rows]), chosen.model, share)
+    groups, attributed = [], []
+    for name in dict.fromkeys(row.group for row in rows):
+        members = [row for row in rows if row.group == name]
+        chosen = _find_reference(table, members, reference)
+        groups.append(PublishedGroup(name, chosen.model, _share_of_tokens(table, chosen) if ar_share is None else _given(table, ar_share)))
+        attributed += [_attribute(row, chosen, groups[-1].ar_share, given=ar_share is not None) for row in members]
+    return PublishedGap(_frame(attributed), tuple(groups))
 
 
 def implied_ar_share(ppl_all: float, ppl_ar: float, ppl_other: float) -> float | None:
@@ -74,32 +105,93 @@ def implied_ar_share(ppl_all: float, ppl_ar: float, ppl_other: float) -> float |
 
 def _share_of_tokens(table: Path, row: _Row) -> float:
     """p as implied by the reference's row."""
-    implied = None if row.other is None or row.ar is None else implied_ar_share(row.all, row.ar, row.other)
+    if row.ar is None:
+        raise UserError(f"row {row.model}: no perplexity in column ar", where=table, remedy="the reference needs all and ar")
+    implied = None if row.other is None else implied_ar_share(row.all.value, row.ar.value, row.other.value)
     if implied is None:
         problem = "no perplexity in column other" if row.other is None else "ar and other are equal"
         remedy = "fill it in, or give the share of AR hits with --ar-share"
         raise UserError(f"row {row.model}: {problem}, so the share of AR hits cannot be derived", where=table, remedy=remedy)
-    return implied
+    remedy = f"check the perplexities of {row.model} (all lies between ar and other), or give the share with --ar-share"
+    return _checked(table, implied, remedy)
 
 
-def _attribute(row: _Row, reference: _Row, ar_share: float) -> dict[str, Any]:
-    implied = None if row.ar is None or row.other is None else implied_ar_share(row.all, row.ar, row.other)
-    result = {"model": row.model, "all": row.all, "ar": row.ar, "other": row.other, "implied_ar_share": implied}
-    none = dict.fromkeys(("gap_share", "gap_share_clipped", "enrichment"))
+def _given(table: Path, ar_share: float) -> float:
+    return _checked(table, ar_share, "give it as a fraction: 0.07 for 7 %")
+
+
+def _checked(table: Path, ar_share: float, remedy: str) -> float:
+    if not 0 < ar_share < 1:
+        raise UserError(f"the share of AR hits is {ar_share:.4g}, not between 0 and 1", where=table, remedy=remedy)
+    return ar_share
+
+
+def _attribute(row: _Row, reference: _Row, ar_share: float, *, given: bool) -> dict[str, Any]:
+    """The row of the frame. `given`: whether `ar_share` is not derived from the reference's rounded perplexities."""
+    implied = None if row.ar is None or row.other is None else implied_ar_share(row.all.value, row.ar.value, row.other.value)
+    result: dict[str, Any] = {"group": row.group, "model": row.model, "all": row.all.value}
+    result |= {"ar": row.ar and row.ar.value, "other": row.other and row.other.value, "implied_ar_share": implied, "printed": row.printed}
     if row is reference:
-        return {**result, **none, "note": REFERENCE}
+        return result | {"note": REFERENCE}
     if row.ar is None or reference.ar is None:
-        return {**result, **none, "note": NO_AR_PERPLEXITY}
-    gap = math.log(row.all) - math.log(reference.all)
-    share = None if gap == 0 else ar_share * (math.log(row.ar) - math.log(reference.ar)) / gap
-    shares = {"gap_share": share, "gap_share_clipped": clipped_share(gap, share), "enrichment": enrichment(share, ar_share)}
-    return {**result, **shares, "note": "; ".join(describe_gap(gap, share))}
+        return result | {"note": NO_AR_PERPLEXITY}
+    gap = math.log(row.all.value) - math.log(reference.all.value)
+    share = _share(ar_share, row.all.value, row.ar.value, reference.all.value, reference.ar.value)
+    low, high = _range_of_share(row, reference, ar_share if given else None)
+    result |= {"gap_share": share, "gap_share_low": low, "gap_share_high": high}
+    result |= {"gap_share_clipped": clipped_share(gap, share), "enrichment": enrichment(share, ar_share)}
+    notes = describe_gap(gap, share)
+    notes += [ROUNDED_AWAY] if gap and low is None and row.all.half else []
+    notes += [MISFIT.format(100 * implied)] if implied is not None and _contradict(row, reference) else []
+    if row.printed is not None and low is not None and high is not None:
+        ends = [clipped_share(gap, end) or 0.0 for end in (low, high)]
+        notes += [] if min(ends) <= row.printed <= max(ends) else [MISSTATED]
+    return result | {"note": "; ".join(notes)}
+
+
+def _share(ar_share: float | None, ppl: float, ar: float, reference_ppl: float, reference_ar: float) -> float | None:
+    """The fraction of the gap in AR hits; None without a gap, or without a share of AR hits among tokens."""
+    gap = math.log(ppl) - math.log(reference_ppl)
+    return None if gap == 0 or ar_share is None else ar_share * (math.log(ar) - math.log(reference_ar)) / gap
+
+
+def _range_of_share(row: _Row, reference: _Row, ar_share: float | None) -> Range:
+    """Of the share before rounding; with `ar_share` None that is derived from the reference's perplexities before rounding, too."""
+    (low, high), (reference_low, reference_high) = row.all.ends(), reference.all.ends()
+    if low <= reference_high and reference_low <= high:
+        return None, None  # rounding hides which is better
+    four = [row.all, row.ar, reference.all, reference.ar]
+    if ar_share is not None:
+        return _range(lambda *values: _share(ar_share, *values), four)
+    return _range(lambda *values: _share(implied_ar_share(*values[2:]), *values[:4]), [*four, reference.other])
+
+
+def _contradict(*rows: _Row) -> bool:
+    """Whether the perplexities of two rows imply different shares of AR hits, however they were rounded."""
+    (low, high), (other_low, other_high) = (_range(implied_ar_share, [row.all, row.ar, row.other]) for row in rows)
+    if low is None or high is None or other_low is None or other_high is None:
+        return False
+    return low > other_high or high < other_low
+
+
+def _range(function: Callable[..., float | None], printed: Sequence[_Printed | None]) -> Range:
+    """The least and the greatest value of a function of perplexities within their rounding, taken at its corners.
+
+    Null where a perplexity or its digits are not known.
+    """
+    known = [each for each in printed if each is not None and each.half > 0]
+    if len(known) < len(printed):
+        return None, None
+    found = [value for corner in itertools.product(*(each.ends() for each in known)) if (value := function(*corner)) is not None]
+    return min(found), max(found)
 
 
 def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
     import polars as pl
 
-    schema = {name: pl.String if name in ("model", "note") else pl.Float64 for name in rows[0]}
+    names = ("group", "model", "all", "ar", "other", "implied_ar_share", "gap_share", "gap_share_low", "gap_share_high")
+    texts = ("group", "model", "note")
+    schema = {name: pl.String if name in texts else pl.Float64 for name in (*names, "gap_share_clipped", "printed", "enrichment", "note")}
     return pl.DataFrame(rows, schema=schema)
 
 
@@ -109,7 +201,8 @@ def _find_reference(table: Path, rows: Sequence[_Row], name: str | None) -> _Row
     for row in rows:
         if row.model == name:
             return row
-    raise UserError(f"no row of model {name}", where=table, remedy=f"name one of {', '.join(row.model for row in rows)}")
+    of = f" of group {rows[0].group}" if rows[0].group else ""
+    raise UserError(f"no row of model {name}{of}", where=table, remedy=f"name one of {', '.join(row.model for row in rows)}")
 
 
 def _read_rows(table: Path) -> list[_Row]:
@@ -118,34 +211,38 @@ def _read_rows(table: Path) -> list[_Row]:
     for column in ("model", "all", "ar"):
         if column not in frame.columns:
             found = ", ".join(frame.columns)
-            raise UserError(f"no column {column} (found: {found})", where=table, remedy="the columns are model, all, ar, other")
+            raise UserError(f"no column {column} (found: {found})", where=table, remedy=_COLUMNS)
     if frame.is_empty():
         raise UserError("no rows", where=table, remedy="give a row a model: model, all, ar, other")
     rows: list[_Row] = []
     for line in frame.iter_rows(named=True):
-        model = str(line["model"] or "").strip()
+        group, model = (str(line.get(column) or "").strip() for column in ("group", "model"))
         if not model:
             raise UserError(f"row {len(rows) + 1} has no model", where=table, remedy="name the model of each row")
-        if any(row.model == model for row in rows):
+        if any((row.group, row.model) == (group, model) for row in rows):
             raise UserError(f"two rows of model {model}", where=table, remedy="keep one, or rename one")
-        everything, hits, other = (_perplexity(table, model, column, line.get(column)) for column in ("all", "ar", "other"))
+        everything, hits, other, printed = (
+            _positive(table, model, column, line.get(column)) for column in ("all", "ar", "other", "printed")
+        )
         if everything is None:
             raise UserError(f"row {model}: no perplexity in column all", where=table, remedy="fill it in, or leave the row out")
-        rows.append(_Row(model, everything, hits, other))
+        rows.append(_Row(group, model, everything, hits, other, None if printed is None else printed.value / 100))
     return rows
 
 
-def _perplexity(table: Path, model: str, column: str, value: object) -> float | None:
-    """The perplexity in a field; None if it is empty."""
-    if value is None or not str(value).strip():
+def _positive(table: Path, model: str, column: str, value: object) -> _Printed | None:
+    """The number in a field; None if it is empty."""
+    if value is None or not (text := str(value).strip()):
         return None
     try:
-        number = float(str(value))
+        number = float(text)
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and number > 0):
-        raise UserError(f"row {model}: {column} is {value!r}, not a positive number", where=table, remedy="perplexities are > 0")
-    return number
+        remedy = "shares are in percent" if column == "printed" else "perplexities are > 0"
+        raise UserError(f"row {model}: {column} is {value!r}, not a positive number", where=table, remedy=remedy)
+    is_plain = isinstance(value, str) and text.replace(".", "", 1).isdigit()
+    return _Printed(number, 0.5 / 10 ** len(text.partition(".")[2]) if is_plain else 0.0)
 
 
 def _read_frame(table: Path) -> pl.DataFrame:
@@ -160,12 +257,12 @@ def _read_frame(table: Path) -> pl.DataFrame:
     except FileNotFoundError:
         raise UserError("no such file", where=table, remedy="give a CSV, TSV or Parquet file") from None
     except pl.exceptions.NoDataError:
-        raise UserError("an empty file", where=table, remedy="the columns are model, all, ar, other") from None
+        raise UserError("an empty file", where=table, remedy=_COLUMNS) from None
     except (pl.exceptions.PolarsError, OSError) as error:
         if lacks_resources(error):
             raise
         raise UserError(f"not a readable table ({error})", where=table, remedy="give a CSV, TSV or Parquet file") from error
     names = {name: name.strip().lower() for name in frame.columns}
     if len(set(names.values())) < len(names):
-        raise UserError("two columns of one name", where=table, remedy="the columns are model, all, ar, other")
+        raise UserError("two columns of one name", where=table, remedy=_COLUMNS)
     return frame.rename(names)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
+from recallkit.attribution.published import REFERENCE
 from recallkit.attribution.shares import is_void
 from recallkit.display import console
-from recallkit.display.console import counted, or_dash, percent, sparkline
+from recallkit.display.console import counted, or_dash, percent, percent_range, sparkline
 from recallkit.display.tables import Struck, Table
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.attribution.published import PublishedGap
+    from recallkit.attribution.published import PublishedGap, PublishedGroup
     from recallkit.attribution.tables import GapTables
 
 
@@ -371,8 +372,7 @@ def gap_share(row: Mapping[str, Any]) -> str:
 
 def interval(row: Mapping[str, Any], name: str = "ci") -> str:
     """The 95 % interval of a share, in percent; a dash if there is none, or if the share is void."""
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    return "–" if low is None or high is None or is_void(row) else f"{100 * low:.1f} to {100 * high:.1f} %"
+    return "–" if is_void(row) else percent_range(row[f"{name}_low"], row[f"{name}_high"])
 
 
 def times(ratio: float | None) -> str:
@@ -382,31 +382,51 @@ def times(ratio: float | None) -> str:
 
 def published_json(published: PublishedGap) -> dict[str, Any]:
     """The arithmetic on printed perplexities, row by row."""
-    return {"reference": published.reference, "ar_share": published.ar_share, "rows": published.frame.to_dicts()}
+    return {"groups": [asdict(group) for group in published.groups], "rows": published.frame.to_dicts()}
 
 
 def print_published(published: PublishedGap) -> None:
-    """Printed perplexities with the share of the gap that they imply."""
-    console.print_table(published_table(published))
-    for row in published.frame.iter_rows(named=True):
-        if row["note"]:
-            console.print_line(f"{row['model']}: {row['note']}")
+    """Printed perplexities with the share of the gap that they imply, group by group, and what is remarkable about a row."""
+    for group in published.groups:
+        console.print_table(_group_table(published, group))
+        for row in published.frame.filter(group=group.name).iter_rows(named=True):
+            if row["note"] not in ("", REFERENCE):
+                console.print_line(f"{row['model']}: {row['note']}")
 
 
-def published_table(published: PublishedGap) -> Table:
-    """One row per model, as in the given table."""
+def _rounded_share(row: Mapping[str, Any]) -> str:
+    """12.3 ± 0.4 %, the greater distance to what the unrounded perplexities can give; the share alone where that is not known."""
+    share, low, high = row["gap_share"], row["gap_share_low"], row["gap_share_high"]
+    if share is None or low is None or high is None:
+        return percent(share)
+    return f"{100 * share:z.1f} ± {100 * max(high - share, share - low):.1f} %"
+
+
+def published_tables(published: PublishedGap) -> dict[str, Table]:
+    """For export: a table for each group, named by its number where there are several."""
+    if len(published.groups) == 1:
+        return {"published": _group_table(published, published.groups[0])}
+    return {f"published_{number}": _group_table(published, group) for number, group in enumerate(published.groups, 1)}
+
+
+def _group_table(published: PublishedGap, group: PublishedGroup) -> Table:
+    """One row per model, as in the given table; the share that it states itself, if it states any."""
+    frame = published.frame.filter(group=group.name)
+    stated = ["stated"] * (frame["printed"].null_count() < len(frame))
     rows = [
         [
             *(row["model"], ppl(row["all"]), ppl(row["ar"]), ppl(row["other"])),
-            *(percent(row["gap_share"]), percent(row["gap_share_clipped"]), times(row["enrichment"])),
+            *(_rounded_share(row), percent(row["gap_share_clipped"])),
+            *([percent(row["printed"])] if stated else []),
+            times(row["enrichment"]),
         ]
-        for row in published.frame.iter_rows(named=True)
+        for row in frame.iter_rows(named=True)
     ]
     return Table(
-        "Share of the gap that lies in AR hits, from printed perplexities",
-        ["model", "all", "AR hits", "other", "raw share", "clipped", "enrichment"],
+        "Share of the gap that lies in AR hits, from printed perplexities" + (f": {group.name}" if group.name else ""),
+        ["model", "all", "AR hits", "other", "raw share", "clipped", *stated, "enrich-\nment"],
         rows,
-        caption=f"AR hits are {percent(published.ar_share, 2)} of tokens, by the row of {published.reference}. Enrichment: raw share over "
-        "share of tokens.",
-        groups=[("", 1), ("perplexity", 3), ("gap in AR hits", 3)],
+        caption=f"AR hits are {percent(group.ar_share, 2)} of tokens, by the row of {group.reference}. After ±: how far "
+        "the perplexities before rounding can move a share. Enrichment: raw share over share of tokens.",
+        groups=[("", 1), ("perplexity", 3), ("gap in AR hits", 3 + len(stated))],
     )

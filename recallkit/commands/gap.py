@@ -12,6 +12,8 @@ from recallkit.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import polars
+
     from recallkit.attribution.comparison import Comparison
     from recallkit.attribution.published import PublishedGap
     from recallkit.attribution.tables import GapTables
@@ -29,7 +31,11 @@ class GapWords:
 
     table: Annotated[
         File | None,
-        Option("Do the arithmetic on printed perplexities instead: a CSV with columns model, all, ar, other.", metavar="FILE"),
+        Option(
+            "Do the arithmetic on printed perplexities instead: a CSV with columns model, all, ar, other, or a paper's table, such as "
+            "zoology:4 or based:1 (docs/papers.md).",
+            metavar="FILE",
+        ),
     ] = None
     ar_share: ArShare = None
     causal: Annotated[
@@ -156,26 +162,37 @@ def _causal(models: Sequence["ModelSpec"], slices: "Path", scoring: "ScoringOpti
 
 def _published(table: File, reference: str | None, ar_share: float | None, out: File | None) -> Outcome[Any]:
     """`gap --table`: the arithmetic on printed perplexities."""
-    from recallkit.attribution.view import print_published, published_json, published_table
+    from recallkit.attribution.view import print_published, published_json, published_tables
 
     published = gap_of_table(table, reference=reference, ar_share=ar_share)
     return Outcome(
         value=lambda: published,
         show=lambda: print_published(published),
         json=lambda: published_json(published),
-        exports=lambda: [({"published": published.frame}, {"published": published_table(published)}, opt.path(out))],
+        exports=lambda: [({"published": published.frame}, published_tables(published), opt.path(out))],
     )
 
 
 @checked
 def gap_of_table(table: File, *, reference: str | None = None, ar_share: ArShare = None) -> "PublishedGap":
-    """The same arithmetic on printed perplexities, `recallkit gap --table`: a CSV with columns model, all, ar, other.
+    """The same arithmetic on printed perplexities, `recallkit gap --table`: a CSV with columns model, all, ar, other, or `paper_table`'s name.
 
-    By default `reference` is the first row, and `ar_share`, the share of AR hits, follows from its three perplexities.
+    By default `reference` is the first row (of each group, if there is a column `group`), and `ar_share`, the share of AR hits, follows
+    from its three perplexities. A column `printed` with the share that the table states, in percent, is compared.
     """
+    from recallkit.attribution import papers
     from recallkit.attribution.published import attribute_published
 
-    return attribute_published(opt.path(table), reference=reference, ar_share=ar_share)
+    path = papers.table_path(str(table)) if papers.is_name(str(table)) else opt.path(table)
+    return attribute_published(path, reference=reference, ar_share=ar_share)
+
+
+@checked
+def paper_table(name: str) -> "polars.DataFrame":
+    """A table that a paper prints, as numbers: `zoology:1` to `:5`, `based:1` to `:6`, `yun:1` and `:2` (docs/papers.md)."""
+    from recallkit.attribution import papers
+
+    return papers.read_table(name)
 
 
 def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison":

@@ -70,7 +70,12 @@ def abbreviate(number: float) -> str:
 
 def percent(share: float | None, digits: int = 1) -> str:
     """0.0703 -> 7.0 %; a dash for None."""
-    return "–" if share is None else f"{100 * share:.{digits}f} %"
+    return "–" if share is None else f"{100 * share:z.{digits}f} %"
+
+
+def percent_range(low: float | None, high: float | None) -> str:
+    """0.0703, 0.08 -> 7.0 to 8.0 %; a dash if an end is None."""
+    return "–" if low is None or high is None else f"{100 * low:z.1f} to {100 * high:z.1f} %"
 
 
 def or_dash(value: float | None, form: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.bootstrap import MIN_CLUSTERS
 from recallkit.display import console
-from recallkit.display.console import counted, percent, sparkline
+from recallkit.display.console import counted, percent, percent_range, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Struck, Table
 from recallkit.intervening.charts import FEW
@@ -152,8 +152,7 @@ def _share(row: Row) -> str:
 
 
 def _interval(row: Row) -> str:
-    low, high = row["recall_share_ci_low"], row["recall_share_ci_high"]
-    return "–" if low is None or high is None or row["void"] else f"{100 * low:.1f} to {100 * high:.1f} %"
+    return "–" if row["void"] else percent_range(row["recall_share_ci_low"], row["recall_share_ci_high"])
 
 
 def _notes(tables: InterveneTables) -> list[str]:

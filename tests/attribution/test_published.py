@@ -1,30 +1,20 @@
-"""The attribution of published tables: Zoology's own figures, and every mistake that a table can hold."""
+"""The attribution of printed perplexities: the formula, what rounding hides, and every mistake that a table can hold."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
-from recallkit.attribution.published import attribute_published
+from recallkit.attribution.published import MISFIT, MISSTATED, ROUNDED_AWAY, attribute_published
 from recallkit.attribution.shares import BETTER_ON_HITS, BETTER_ON_OTHER, MODEL_BETTER, NO_GAP, WORSE_ON_HITS, WORSE_ON_OTHER
 from recallkit.errors import UserError
 from tests.conftest import ROOT
 
-# Zoology Table 4: perplexity of all tokens, AR hits, other tokens; the printed share of the gap in percent.
-ZOOLOGY = {
-    "70M": {
-        "Attention": (12.99, 2.41, 14.76, None),
-        "Long Conv": (20.28, 40.25, None, 44.4),
-        "H3": (15.78, 13.86, None, 63.2),
-        "Hyena": (15.13, 9.00, None, 60.7),
-        "RWKV": (16.10, 14.11, None, 57.9),
-    },
-    "125M": {"Attention": (11.01, 2.16, 12.45, None), "Long Conv": (16.98, 25.62, None, 40.1), "H3": (12.06, 6.75, None, 87.9)},
-    "360M": {"Attention": (9.44, 1.98, 10.62, None), "Long Conv": (13.13, 13.27, None, 40.5), "H3": (10.38, 4.81, None, 65.7)},
-}
-IMPLIED = {"70M": 7.05, "125M": 7.02, "360M": 7.01}
+TABLE = "model,all,ar,other\nattention,12.99,2.41,14.76\nconvolution,20.28,40.25,\nhyena,15.13,9.00,\n"
 
 
 def write_csv(folder: Path, text: str, name: str = "table.csv") -> Path:
@@ -33,30 +23,76 @@ def write_csv(folder: Path, text: str, name: str = "table.csv") -> Path:
     return path
 
 
-def zoology_csv(folder: Path, scale: str) -> Path:
-    lines = [f"{model},{everything},{ar},{other or ''}" for model, (everything, ar, other, _) in ZOOLOGY[scale].items()]
-    return write_csv(folder, "\n".join(["model,all,ar,other", *lines]) + "\n")
+def test_the_share_of_ar_hits_follows_from_the_reference_row(tmp_path):
+    result = attribute_published(write_csv(tmp_path, TABLE))
+    (group,) = result.groups
+    assert (group.name, group.reference) == ("", "attention")
+    assert group.ar_share == result.frame["implied_ar_share"][0] == pytest.approx(math.log(12.99 / 14.76) / math.log(2.41 / 14.76))
+    given = attribute_published(write_csv(tmp_path, TABLE), ar_share=0.0703)
+    assert given.groups[0].ar_share == 0.0703
+    hyena = given.frame.row(2, named=True)
+    assert hyena["gap_share"] == pytest.approx(0.0703 * math.log(9.00 / 2.41) / math.log(15.13 / 12.99))
+    assert hyena["gap_share_clipped"] == hyena["gap_share"]
 
 
-@pytest.mark.parametrize("scale", ZOOLOGY)
-def test_the_share_of_ar_hits_follows_from_the_attention_row(tmp_path, scale):
-    result = attribute_published(zoology_csv(tmp_path, scale))
-    assert result.reference == "Attention"
-    assert 100 * result.ar_share == pytest.approx(IMPLIED[scale], abs=0.005)
-    assert result.frame["implied_ar_share"][0] == result.ar_share
+@pytest.mark.parametrize("ar_share", [None, 0.0703])
+def test_every_way_of_rounding_is_in_the_range(tmp_path, ar_share):
+    """Perplexities drawn within half a unit of what is printed give shares in the range, and come close to both of its ends."""
+    row = attribute_published(write_csv(tmp_path, TABLE), ar_share=ar_share).frame.row(2, named=True)
+    rng = np.random.default_rng(0)
+    every, ar, ref_every, ref_ar, ref_other = (x + rng.uniform(-0.005, 0.005, 100_000) for x in (15.13, 9.00, 12.99, 2.41, 14.76))
+    p = ar_share or np.log(ref_every / ref_other) / np.log(ref_ar / ref_other)
+    shares = p * np.log(ar / ref_ar) / np.log(every / ref_every)
+    low, high = row["gap_share_low"], row["gap_share_high"]
+    assert low <= shares.min() < low + 0.15 * (high - low)
+    assert high >= shares.max() > high - 0.15 * (high - low)
 
 
-@pytest.mark.parametrize("scale", ZOOLOGY)
-def test_zoology_table_4_is_reproduced_to_a_tenth_of_a_point(tmp_path, scale):
-    result = attribute_published(zoology_csv(tmp_path, scale), ar_share=0.0703)
-    for row in result.frame.iter_rows(named=True):
-        expected = ZOOLOGY[scale][row["model"]][3]
-        if expected is None:
-            assert (row["gap_share"], row["note"]) == (None, "reference")
-        else:
-            assert 100 * row["gap_share"] == pytest.approx(expected, abs=0.1)
-            assert row["gap_share_clipped"] == row["gap_share"]
-            assert row["note"] == ""
+def test_digits_of_a_parquet_table_are_not_known(tmp_path):
+    pl.read_csv(write_csv(tmp_path, TABLE)).write_parquet(tmp_path / "table.parquet")
+    row = attribute_published(tmp_path / "table.parquet").frame.row(2, named=True)
+    assert (row["gap_share_low"], row["gap_share_high"]) == (None, None)
+
+
+def test_rounding_may_hide_which_is_better(tmp_path):
+    row = attribute_published(write_csv(tmp_path, TABLE + "near,13.00,2.5,\nsame,12.99,2.5,\n")).frame
+    assert row["note"].to_list()[3:] == [ROUNDED_AWAY, NO_GAP]
+    assert row["gap_share_low"].to_list()[3:] == [None, None]
+
+
+def test_groups_have_references_of_their_own(tmp_path):
+    text = "group,model,all,ar,other\nsmall,attention,20,10,25\nlarge,attention,10,3,12\nsmall,m,21,12,26\nlarge,m,11,4,13\n"
+    result = attribute_published(write_csv(tmp_path, text))
+    assert [(group.name, group.reference) for group in result.groups] == [("small", "attention"), ("large", "attention")]
+    for group in result.groups:
+        alone = "model,all,ar,other\n" + "".join(line.partition(",")[2] + "\n" for line in text.splitlines() if line.startswith(group.name))
+        expected = attribute_published(write_csv(tmp_path, alone, "alone.csv"))
+        assert expected.groups[0].ar_share == group.ar_share
+        assert result.frame.filter(group=group.name).drop("group").equals(expected.frame.drop("group"))
+    with pytest.raises(UserError, match="no row of model b of group small"):
+        attribute_published(write_csv(tmp_path, text + "large,b,12,4,14\n"), reference="b")
+
+
+@pytest.mark.parametrize(("stated", "noted"), [("60.9", False), ("60.6", False), ("60.4", True), ("61.4", True), ("", False)])
+def test_a_stated_share_is_compared(tmp_path, stated, noted):
+    """60.5 to 61.3 % is what these perplexities can give."""
+    table = write_csv(tmp_path, f"model,all,ar,other,printed\nattention,12.99,2.41,14.76,\nhyena,15.13,9.00,,{stated}\n")
+    row = attribute_published(table).frame.row(1, named=True)
+    assert row["printed"] == (None if not stated else pytest.approx(float(stated) / 100))
+    assert (MISSTATED in row["note"]) is noted
+
+
+def test_a_clipped_share_is_compared_as_clipped(tmp_path):
+    text = "model,all,ar,other,printed\nattention,11.01,2.16,12.45,\nabove,11.64,5.70,,100\nahead,10.65,3.42,,100\nwrong,11.64,5.70,,99\n"
+    notes = attribute_published(write_csv(tmp_path, text)).frame["note"].to_list()
+    assert [MISSTATED in note for note in notes] == [False, False, False, True]
+
+
+def test_rows_that_contradict_the_reference_are_named(tmp_path):
+    """Of the second model's tokens 7.0 % are AR hits, as of the reference's; of the third's 2.4 %."""
+    text = "model,all,ar,other\nattention,9.44,1.98,10.62\nh3,10.38,4.81,11.00\nfull,8.59,1.95,8.91\n"
+    notes = attribute_published(write_csv(tmp_path, text)).frame["note"].to_list()
+    assert [MISFIT.format(2.4) in note for note in notes] == [False, False, True]
 
 
 def test_the_example_is_zoologys_first_table():
@@ -69,7 +105,7 @@ def test_the_example_is_zoologys_first_table():
 def test_another_row_can_be_the_reference(tmp_path):
     path = write_csv(tmp_path, "model,all,ar,other\nslow,20,10,25\nfast,16,4,20\n")
     result = attribute_published(path, reference="fast")
-    assert result.reference == "fast"
+    assert result.groups[0].reference == "fast"
     assert result.frame["note"].to_list() == ["", "reference"]
     assert result.frame["implied_ar_share"][0] == pytest.approx(0.2435, abs=1e-4)
 
@@ -93,13 +129,14 @@ def test_a_share_that_misleads_is_named(tmp_path, row, clipped, note):
 
 
 def test_tables_come_as_tsv_and_parquet_too(tmp_path):
-    csv = zoology_csv(tmp_path, "70M")
+    csv = write_csv(tmp_path, TABLE)
     expected = attribute_published(csv)
     tsv = write_csv(tmp_path, csv.read_text(encoding="utf-8").replace(",", "\t"), "table.tsv")
     parquet = tmp_path / "table.parquet"
     pl.read_csv(csv).write_parquet(parquet)
-    for path in (tsv, parquet):
-        assert attribute_published(path).frame.equals(expected.frame)
+    assert attribute_published(tsv).frame.equals(expected.frame)
+    digits = ("gap_share_low", "gap_share_high")
+    assert attribute_published(parquet).frame.drop(digits).equals(expected.frame.drop(digits))
 
 
 def test_column_names_may_be_in_capitals_and_a_row_may_lack_its_ar_perplexity(tmp_path):

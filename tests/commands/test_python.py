@@ -141,6 +141,8 @@ def test_an_editor_sees_the_signatures(tmp_path):
         ("gap", {"models": ["control:recall"]}),
         ("gap", {"reference": "control:recall", "models": ["control:recall"], "slices": "s"}),
         ("gap_of_table", {"table": "missing.csv"}),
+        ("gap_of_table", {"table": "zoology:9"}),
+        ("paper_table", {"name": "../zoo"}),
         ("eval_recall", {"task_version": 2}),
         ("eval_recall", {"prompt": "thrice"}),
         ("eval_recall", {"cut": "right"}),
@@ -373,8 +375,10 @@ def test_printed_perplexities(tmp_path):
     table.write_text("model,all,ar,other\nattention,12.99,2.41,14.91\nhyena,15.13,9.0,\n")
     published = recallkit.gap_of_table(str(table), ar_share=0.068)
     assert isinstance(published, recallkit.PublishedGap)
-    assert published.ar_share == 0.068
-    assert recallkit.gap_of_table(table, reference="attention").reference == "attention"
+    assert published.groups[0].ar_share == 0.068
+    assert recallkit.gap_of_table(table, reference="attention").groups[0].reference == "attention"
+    assert recallkit.gap_of_table("zoology:4").frame["model"].to_list().count("Attention") == 3
+    assert recallkit.paper_table("yun:2").filter(depth=2)["strided_union"].item() == 12.4
 
 
 def test_scores_are_checked_against_float64(corpus, home, tmp_path):
