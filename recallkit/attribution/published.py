@@ -140,8 +140,7 @@ def _attribute(row: _Row, reference: _Row, ar_share: float, *, given: bool) -> d
     low, high = _range_of_share(row, reference, ar_share if given else None)
     result |= {"gap_share": share, "gap_share_low": low, "gap_share_high": high}
     result |= {"gap_share_clipped": clipped_share(gap, share), "enrichment": enrichment(share, ar_share)}
-    notes = describe_gap(gap, share)
-    notes += [ROUNDED_AWAY] if gap and low is None and row.all.half else []
+    notes = [ROUNDED_AWAY] if gap and low is None and row.all.half else describe_gap(gap, share)
     notes += [MISFIT.format(100 * implied)] if implied is not None and _contradict(row, reference) else []
     if row.printed is not None and low is not None and high is not None:
         ends = [clipped_share(gap, end) or 0.0 for end in (low, high)]

@@ -12,7 +12,7 @@ from recallkit.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import polars
+    import polars as pl
 
     from recallkit.attribution.comparison import Comparison
     from recallkit.attribution.published import PublishedGap
@@ -175,7 +175,7 @@ def _published(table: File, reference: str | None, ar_share: float | None, out: 
 
 @checked
 def gap_of_table(table: File, *, reference: str | None = None, ar_share: ArShare = None) -> "PublishedGap":
-    """The same arithmetic on printed perplexities, `recallkit gap --table`: a CSV with columns model, all, ar, other, or `paper_table`'s name.
+    """The same arithmetic on printed perplexities, `recallkit gap --table`: a CSV (model, all, ar, other), or a paper's table.
 
     By default `reference` is the first row (of each group, if there is a column `group`), and `ar_share`, the share of AR hits, follows
     from its three perplexities. A column `printed` with the share that the table states, in percent, is compared.
@@ -188,7 +188,7 @@ def gap_of_table(table: File, *, reference: str | None = None, ar_share: ArShare
 
 
 @checked
-def paper_table(name: str) -> "polars.DataFrame":
+def paper_table(name: str) -> "pl.DataFrame":
     """A table that a paper prints, as numbers: `zoology:1` to `:5`, `based:1` to `:6`, `yun:1` and `:2` (docs/papers.md)."""
     from recallkit.attribution import papers
 

@@ -47,7 +47,9 @@ def test_the_share_of_ar_hits_is_nearly_that_of_every_row(name):
     expected = {"zoology:5": {11.3}, "based:1": {7.1, 5.8, 7.2}, "based:6": {7.0, 7.1}}.get(name, {7.0, 7.1})
     assert {round(100 * group.ar_share, 1) for group in result.groups} <= expected
     odd = result.frame.filter(pl.col("note").str.contains("its own"))
-    assert {(group, model): round(100 * share, 1) for group, model, share in odd.select("group", "model", "implied_ar_share").rows()} == ODD.get(name, {})
+    assert {
+        (group, model): round(100 * share, 1) for group, model, share in odd.select("group", "model", "implied_ar_share").rows()
+    } == ODD.get(name, {})
 
 
 ODD = {

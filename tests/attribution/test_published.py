@@ -106,23 +106,23 @@ def test_another_row_can_be_the_reference(tmp_path):
     path = write_csv(tmp_path, "model,all,ar,other\nslow,20,10,25\nfast,16,4,20\n")
     result = attribute_published(path, reference="fast")
     assert result.groups[0].reference == "fast"
-    assert result.frame["note"].to_list() == ["", "reference"]
+    assert result.frame["note"].to_list() == [MISFIT.format(24.4), "reference"]
     assert result.frame["implied_ar_share"][0] == pytest.approx(0.2435, abs=1e-4)
 
 
 @pytest.mark.parametrize(
     ("row", "clipped", "note"),
     [
-        ("10,3", None, NO_GAP),
-        ("9,2", "raw", MODEL_BETTER),
-        ("9.9,4", 1.0, WORSE_ON_HITS),
-        ("9.9,1", 1.0, WORSE_ON_OTHER),
-        ("11,2.9", "raw", BETTER_ON_HITS),
-        ("10.1,4", 1.0, BETTER_ON_OTHER),
+        ("10.00,3.00", None, NO_GAP),
+        ("9.00,2.00", "raw", MODEL_BETTER),
+        ("9.90,4.00", 1.0, WORSE_ON_HITS),
+        ("9.90,1.00", 1.0, WORSE_ON_OTHER),
+        ("11.00,2.90", "raw", BETTER_ON_HITS),
+        ("10.10,4.00", 1.0, BETTER_ON_OTHER),
     ],
 )
 def test_a_share_that_misleads_is_named(tmp_path, row, clipped, note):
-    path = write_csv(tmp_path, f"model,all,ar,other\nattention,10,3,12\nmodel,{row},\n")
+    path = write_csv(tmp_path, f"model,all,ar,other\nattention,10.00,3.00,12.00\nmodel,{row},\n")
     found = attribute_published(path, ar_share=0.13).frame.row(1, named=True)
     assert found["note"] == note
     assert found["gap_share_clipped"] == (found["gap_share"] if clipped == "raw" else clipped)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from recallkit.models.mixers.api import widened
+from recallkit.models.mixers.api import State, applied, widened
 
 WORD = 2**32
 
@@ -77,30 +79,53 @@ def follower_lists(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Selector(nn.Module):
-    """A learned choice of positions: s[i] = sigmoid(w . u[i] + b), and position i is chosen where s[i] >= 1/2.
+    """A learned choice of positions: those with w . u[i] + b >= 0, and at most k of t, or at most a share of them.
 
-    Zoology's learned selection (arXiv 2312.04927, section 5; `SigmoidLookups` of its code) weights the lookup of every position
-    by s, adds  penalty * max(0, mean s - share)  to the loss, and after training keeps the positions of the highest s of
-    the whole text, which is not causal: whether one is kept depends on what follows. Here a position is decided by its own
-    score, both in training and after it; the gradient passes through the threshold as if the
-    weight were s (straight-through), so that positions that are not chosen also learn; and the mean in the loss is that of the choices.
+    Zoology's learned selection (arXiv 2312.04927, section 5) weights the lookup of every position by s[i] = sigmoid(w . u[i] + b), keeps
+    the k highest of a text, adds Gaussian noise before it looks for these in training, and adds  max(0, sum s - k) / t  to the loss. So
+    does this in training; the weight is 1, with the gradient of s (straight-through), so that positions that are not chosen also learn.
+    The k highest of a whole text look ahead: whether a position is one depends on what follows. Elsewhere a position is therefore
+    chosen where it may be (w . u[i] + b >= 0) and the budget so far, share * (i + 1) rounded up, or k, is not used up.
     """
 
-    def __init__(self, d_model: int, share: float, penalty: float) -> None:
+    def __init__(self, d_model: int, share: float, *, k: int = 0, noise: float = 0.1, penalty: float = 0.1) -> None:
+        """`k` > 0 is a number of positions of each text in place of `share`; `noise` is a standard deviation, in logits."""
         super().__init__()
         self.score = nn.Linear(d_model, 1)
-        self.share = share
-        self.penalty = penalty
+        self.share, self.k, self.noise, self.penalty = share, k, noise, penalty
 
-    def forward(self, u: Tensor) -> Tensor:
-        """u: (b, t, d) -> (b, t), 1 where a position is chosen and 0 elsewhere, with the gradient of its score."""
-        logit: Tensor = self.score(u)[..., 0]
-        score = widened(logit).sigmoid()
-        return (score >= 0.5).to(score.dtype) + (score - score.detach())
+    def forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """u: (b, t, d) -> in training: 1 where a position is chosen and 0 elsewhere, with the gradient of s; and s; both (b, t)."""
+        logit: Tensor = widened(self.score(u)[..., 0])
+        noisy = logit.detach() + self.noise * torch.randn_like(logit)
+        best = noisy.topk(self.most(logit.shape[1]), dim=1).indices
+        chosen = torch.zeros_like(logit).scatter_(1, best, 1.0) * (noisy >= 0)
+        score = logit.sigmoid()
+        return chosen + (score - score.detach()), score
 
-    def excess(self, chosen: Tensor) -> Tensor:
-        """The auxiliary loss of a choice (b, t): the penalty on the share of chosen positions above the allowed share."""
-        return self.penalty * torch.relu(chosen.mean() - self.share)
+    def choose(self, u: Tensor, places: Tensor, state: State) -> tuple[Tensor, State]:
+        """u: (b, t, d) at positions (t,) or (b, t), after a state -> which are chosen, (b, t) bool, and the state after them."""
+        asking = applied(self.score, u)[..., 0] >= 0
+        asked = state["asked"][:, None] + asking.cumsum(1)
+        budget = self.k if self.k else ((places + 1).double() * self.share).ceil().long()
+        # Granted is the greatest count that rises with `asked` and stays within the budget: what is asked, less the worst excess so far.
+        refused = torch.maximum((asked - budget).cummax(1).values, state["refused"][:, None])
+        granted = torch.cat([(state["asked"] - state["refused"])[:, None], asked - refused], dim=1).diff(dim=1) > 0
+        return granted, {"asked": asked[:, -1], "refused": refused[:, -1]}
+
+    def initial_state(self, batch: int) -> State:
+        """How many positions of each row asked to be chosen, and how many of these were not: (b,) each."""
+        none = torch.zeros(batch, dtype=torch.int64, device=self.score.weight.device)
+        return {"asked": none, "refused": none}
+
+    def most(self, t: int) -> int:
+        """The most positions of t that are chosen."""
+        return min(t, self.k or math.ceil(t * self.share))
+
+    def excess(self, score: Tensor) -> Tensor:
+        """The auxiliary loss of scores s (b, t), a mean over rows: the penalty on  max(0, sum s - k) / t."""
+        t = score.shape[1]
+        return self.penalty * torch.relu(score.sum(dim=1) - (self.k or t * self.share)).mean() / t
 
 
 def _mix(x: Tensor | int) -> Tensor | int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F  # noqa: N812
 
 from recallkit.kernels.lookup_attention.api import lookup_attention
-from recallkit.models.mixers.api import State, applied, linear_flops
+from recallkit.models.mixers.api import State, linear_flops
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.selection import Selector, follower_lists, followers, hash_share, hash_share_reference, repeated
 
@@ -29,8 +30,8 @@ class SelectiveAttention(Attention):
     full          1: softmax attention
     random        1 at a share of the positions, the same in every text: where hash(seed, i) < share
     programmatic  1 where the token occurred earlier in the row, so that associative recall is possible; needs the ids
-    learned       1 where a learned score of u[i] is at least a half, see `Selector`; `share` limits the
-                  selected positions in training, by `auxiliary_loss`, with weight `penalty` in nats per position
+    learned       1 where a learned score of u[i] is at least a half, at no more than `share` of the positions, or at `k` of each text,
+                  see `Selector`; training adds `noise` to scores, and `auxiliary_loss` with weight `penalty` in nats per position
 
     With `keys="matches"` a programmatic query sees only the positions right after the earlier occurrences of its token, which
     contain what followed: as many pairs as there are repetitions, not t^2. The default, "all", is the paper's: a query that is
@@ -45,6 +46,8 @@ class SelectiveAttention(Attention):
         share: float = 0.25,
         keys: str = "all",
         seed: int = 0,
+        k: int = 0,
+        noise: float = 0.1,
         penalty: float = 0.1,
         **options: Any,
     ) -> None:
@@ -55,19 +58,26 @@ class SelectiveAttention(Attention):
             raise ValueError(f"keys {keys} with selection {selection}: all, or with programmatic matches")
         if not 0 < share <= 1:
             raise ValueError(f"share is {share}, not a fraction of the positions")
+        if k and selection != "learned":
+            raise ValueError(f"k = {k} positions are chosen where a selection is learned, not where it is {selection}")
         self.selection, self.share, self.keys, self.seed = selection, share, keys, seed
         # Whether ids are needed depends on the selection, so this is an attribute of the instance.
         self.needs_ids = selection == "programmatic"  # type: ignore[misc]
-        self.selector = Selector(d_model, share, penalty) if selection == "learned" else None
+        self.selector = Selector(d_model, share, k=k, noise=noise, penalty=penalty) if selection == "learned" else None
         self._excess: Tensor | None = None
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
-        places = torch.arange(u.shape[1], device=u.device)
+        places, self._excess = torch.arange(u.shape[1], device=u.device), None
         q, k, v = self.project(u, places)
         if self.keys == "matches":
             return self.merge(lookup_attention(q, k, v, *follower_lists(self._needed(ids))))
-        chosen = repeated(self._needed(ids)) if self.selection == "programmatic" else self._choose(u, places)
-        self._excess = self.selector.excess(chosen) if self.selector is not None and self.training else None
+        if self.selection == "programmatic":
+            chosen = repeated(self._needed(ids))
+        elif self.selector is not None and self.training:
+            chosen, score = self.selector(u)
+            self._excess = self.selector.excess(score)
+        else:
+            chosen, _ = self._choose(u, places, self._nothing_chosen(len(u)))
         return self.merge(_where_chosen(self.attend(q, k, v), chosen))
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
@@ -86,18 +96,22 @@ class SelectiveAttention(Attention):
             if self.keys == "matches":
                 mask = _or_itself(matched)
         else:
-            chosen = self._choose(u, self.places(new, t))
+            chosen, asked = self._choose(u, self.places(new, t), state)
+            new |= asked
         return self.merge(_where_chosen(F.scaled_dot_product_attention(q, new["keys"], new["values"], attn_mask=mask), chosen)), new
 
     def chosen_reference(self, u: Tensor, ids: list[int] | None) -> list[list[list[int]]]:
         stood: dict[int, list[int]] = {}
-        seen = []
+        seen, num_chosen = [], 0
         for i in range(u.shape[0]):
             before = list(range(i + 1))
             if self.selection == "random" and hash_share_reference(self.seed, i) >= self.share:
                 before = []
-            if self.selector is not None and float(self.selector.score(u[i])) < 0:
-                before = []
+            if self.selector is not None:
+                budget = self.selector.k or math.ceil((i + 1) * self.share)
+                asks = float(self.selector.score(u[i])) >= 0
+                before = before if asks and num_chosen < budget else []
+                num_chosen += bool(before)
             if self.selection == "programmatic":
                 assert ids is not None
                 after = [place + 1 for place in stood.setdefault(ids[i], [])]
@@ -109,7 +123,7 @@ class SelectiveAttention(Attention):
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`: with the ids read so far (b, T) where they are needed."""
         state = super().initial_state(batch)
-        return state | {"ids": state["seen"].new_zeros(batch, 0)} if self.needs_ids else state
+        return state | ({"ids": state["seen"].new_zeros(batch, 0)} if self.needs_ids else self._nothing_chosen(batch))
 
     def auxiliary_loss(self) -> Tensor | None:
         """See `Mixer.auxiliary_loss`: for a learned selection in training, the penalty on too many selected positions."""
@@ -126,16 +140,20 @@ class SelectiveAttention(Attention):
         as if it saw all.
         """
         pairs = 4 * self.head_width * self.num_pairs(t)
-        unselected = 0 if self.selection == "full" else round(pairs * (1 - self.share))
+        share = self.share if self.selector is None else self.selector.most(t) / t
+        unselected = 0 if self.selection == "full" else round(pairs * (1 - share))
         selector = 0 if self.selector is None else linear_flops(t, self.selector.score)
         return super().flops(t) - unselected + selector
 
-    def _choose(self, u: Tensor, places: Tensor) -> Tensor:
-        """u: (b, t, d), places: (t,) or (b, t) -> which positions are selected, (b or 1, t); with a gradient where it is learned."""
+    def _choose(self, u: Tensor, places: Tensor, state: State) -> tuple[Tensor, State]:
+        """u: (b, t, d), places: (t,) or (b, t) -> which positions are selected, (b or 1, t), and what a learned selection keeps of them."""
         if self.selector is not None:
-            return applied(self.selector, u)
+            return self.selector.choose(u, places, state)
         places = places if places.dim() == 2 else places[None]
-        return hash_share(self.seed, places) < self.share if self.selection == "random" else torch.ones_like(places)
+        return hash_share(self.seed, places) < self.share if self.selection == "random" else torch.ones_like(places), {}
+
+    def _nothing_chosen(self, batch: int) -> State:
+        return {} if self.selector is None else self.selector.initial_state(batch)
 
     def _needed(self, ids: Tensor | None) -> Tensor:
         if ids is None:

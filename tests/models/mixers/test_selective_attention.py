@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -34,6 +36,7 @@ def as_attention(mixer):
         {"selection": "full"},
         {"selection": "random", "share": 0.6, "seed": 1},
         {"selection": "learned", "rope_fraction": 0.0},
+        {"selection": "learned", "k": 12},
         {"num_heads": 2, "rope_fraction": 0.5},
         {"keys": "matches", "qk_norm": True, "short_conv": 3},
     ],
@@ -159,42 +162,84 @@ def test_hashes_are_uniform_and_depend_on_every_integer():
     assert len(both.unique()) == both.numel()
 
 
-def test_a_learned_selection_is_decided_by_the_sign_of_its_own_score():
-    mixer = make(selection="learned")
-    u, _ = inputs(mixer, 30)
-    selected = u @ mixer.selector.score.weight[0] + mixer.selector.score.bias >= 0
+def asking(mixer, u):
+    return u @ mixer.selector.score.weight[0] + mixer.selector.score.bias >= 0
+
+
+def within(asks, budget):
+    """One by one: what asks is chosen while fewer than `budget(i)` are."""
+    chosen = []
+    for i, asks_too in enumerate(asks):
+        chosen.append(asks_too and sum(chosen) < budget(i))
+    return chosen
+
+
+@pytest.mark.parametrize("limit", [{"share": 1.0}, {"share": 0.4}, {"share": 0.125}, {"k": 6}, {"k": 100}])
+def test_a_learned_selection_is_what_asks_within_the_budget(limit):
+    mixer = make(selection="learned", **limit)
+    u, _ = inputs(mixer, 40)
+    budget = (lambda i: limit["k"]) if "k" in limit else (lambda i: math.ceil((i + 1) * limit["share"]))
+    selected = torch.tensor([within(row, budget) for row in asking(mixer, u).tolist()])
     made, whole = mixer(u), as_attention(mixer)(u)
     assert 0 < selected.sum() < selected.numel()
     assert difference(made[selected], whole[selected]) < 1e-12
     assert made[~selected].abs().max() == 0
     assert mixer.auxiliary_loss() is None
-    assert torch.equal(mixer.train()(u), made)
 
 
-@pytest.mark.parametrize("share", [0.25, 0.6])
-def test_the_auxiliary_loss_is_what_is_selected_beyond_the_share(share):
-    mixer = make(selection="learned", share=share, penalty=0.3).train().requires_grad_(True)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("limit", "most"), [({"share": 0.125}, 25), ({"k": 7}, 7)])
+def test_untrained_no_more_are_chosen_than_the_cap(limit, most, training):
+    for seed in range(5):
+        torch.manual_seed(seed)
+        mixer = SelectiveAttention(D, selection="learned", **limit).requires_grad_(False).train(training)
+        mixer.selector.score.bias += seed  # the last four ask nearly everywhere
+        u = torch.randn(3, 200, D)
+        chosen = (mixer(u).abs().amax(-1) > 0).sum(1)
+        assert chosen.max() <= most
+        assert seed == 0 or chosen.min() == most
+
+
+def test_in_training_the_highest_of_the_noisy_scores_are_chosen():
+    mixer = make(selection="learned", k=5, noise=0.0).train()
+    u, _ = inputs(mixer, 40)
+    logits = u @ mixer.selector.score.weight[0] + mixer.selector.score.bias
+    highest = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, logits.topk(5).indices, value=True)
+    assert (logits[highest] > 0).all()
+    assert torch.equal(mixer.selector(u)[0] > 0.5, highest)
+    noisy = make(selection="learned", k=5, noise=1.0).train()
+    torch.manual_seed(1)
+    often = torch.stack([noisy.selector(u)[0] > 0.5 for _ in range(400)]).double().mean(0)
+    assert often.sum(1).allclose(torch.full((2,), 5.0, dtype=torch.float64), atol=0.3)
+    assert 0.2 < often[highest].mean() < 0.95
+    assert (often[~highest] > 0).any(), "noise lets others in"
+
+
+@pytest.mark.parametrize("limit", [{"share": 0.25}, {"share": 0.6}, {"k": 10}])
+def test_the_auxiliary_loss_is_of_the_soft_scores_beyond_the_cap(limit):
+    """max(0, sum s - k) / t: in rows of 40 positions, k is 10, 24 and 10."""
+    mixer = make(selection="learned", penalty=0.3, **limit).train().requires_grad_(True)
     u, _ = inputs(mixer, 40)
     with torch.no_grad():
         mixer.selector.score.bias += 5.0
-    selected = float((u @ mixer.selector.score.weight[0] + mixer.selector.score.bias >= 0).double().mean())
+        soft = (u @ mixer.selector.score.weight[0] + mixer.selector.score.bias).sigmoid().sum(1)
     mixer(u)
     loss = mixer.auxiliary_loss()
-    assert loss.item() == pytest.approx(0.3 * (selected - share))
+    assert loss.item() == pytest.approx(0.3 * float((soft - (24 if limit == {"share": 0.6} else 10)).mean()) / 40)
     loss.backward()
     assert mixer.selector.score.bias.grad > 0
     with torch.no_grad():
-        mixer.selector.score.bias -= 10.0
+        mixer.selector.score.bias -= 20.0
     mixer(u)
     assert mixer.auxiliary_loss().item() == 0
 
 
 def test_the_gradient_reaches_what_is_not_selected():
     """Straight through: each position's gradient is that of a weight of sigmoid(score), selected or not."""
-    selector = Selector(D, 0.25, 0.1).double()
+    selector = Selector(D, 0.25).double()
     u = torch.randn(2, 9, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     weights = torch.randn(2, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    chosen = selector(u)
+    chosen, _ = selector(u)
     assert set(chosen.flatten().tolist()) == {0.0, 1.0}
     made = torch.autograd.grad((chosen * weights).sum(), selector.parameters())
     wanted = torch.autograd.grad((selector.score(u)[..., 0].sigmoid() * weights).sum(), selector.parameters())
@@ -203,7 +248,7 @@ def test_the_gradient_reaches_what_is_not_selected():
 
 
 def test_training_holds_a_learned_selection_to_its_share_and_to_what_helps():
-    """Only tokens marked in their first entry profit from attention: they end up selected, the others do not."""
+    """Only tokens marked in their first entry profit from attention: they end up selected, the others do not, in training and after it."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     mixer = SelectiveAttention(D, selection="learned", share=0.25).train()
@@ -217,8 +262,9 @@ def test_training_holds_a_learned_selection_to_its_share_and_to_what_helps():
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    selected = mixer.selector(u) > 0.5
-    assert (selected == marked).float().mean() > 0.95
+    assert ((mixer.selector.score(u)[..., 0] >= 0) == marked).float().mean() > 0.95
+    selected = mixer.eval()(u).abs().amax(-1) > 0
+    assert (selected == marked).float().mean() > 0.9
 
 
 @pytest.mark.parametrize(
@@ -228,6 +274,7 @@ def test_training_holds_a_learned_selection_to_its_share_and_to_what_helps():
         ({"keys": "matches", "selection": "learned"}, "matches"),
         ({"keys": "few"}, "keys few"),
         ({"share": 0.0}, "share"),
+        ({"k": 4}, "where a selection is learned"),
     ],
 )
 def test_options_that_do_not_fit(options, message):
