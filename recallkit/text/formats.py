@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from recallkit.errors import UserError
+from recallkit.text.fasta import FastaShard
 from recallkit.text.fields import FieldFinder
 from recallkit.text.readers import COMPRESSION, JsonLinesShard, JsonShard, TextShard, compressed, suffix_of
 from recallkit.text.tables import ArrowShard, CsvShard, ParquetShard
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 
 _JSON, _COMMAS, _TABS, _TEXT = compressed(".json"), compressed(".csv"), compressed(".tsv"), compressed(".txt")
 
+_DNA = compressed(".fa", ".fasta", ".fna")
+
 _COMMON = (*COMPRESSION, ".parquet", ".arrow", *_TEXT)
 _RARER = (*_JSON, *_COMMAS, *_TABS)
 _IDS = (".npy", ".bin")
-SUFFIXES = (*_COMMON, *_RARER, *_IDS)
-KINDS_OF_FILES = ".jsonl, .json, .csv, .tsv, .txt (also .gz, .zst), .parquet, .arrow, and of token ids .npy, .bin"
+SUFFIXES = (*_COMMON, *_RARER, *_DNA, *_IDS)
+KINDS_OF_FILES = ".jsonl, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow, and of token ids .npy, .bin"
 """The suffixes in words."""
 
 
@@ -37,12 +40,14 @@ class Reading(NamedTuple):
 
 
 def shards_among(names: list[str]) -> list[str]:
-    """Those of the files in a folder that are its text: where there are `.jsonl`, `.parquet`, `.arrow` or `.txt` files, these alone.
+    """Those of the files in a folder that are its text: FASTA files alone, or else `.jsonl`, `.parquet`, `.arrow` and `.txt` alone.
 
     `.json` and `.csv` files beside them mostly describe them. Where there is no text at all, files of ids. Hidden files are left out.
     """
     seen = [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
-    return next((found for kinds in (_COMMON, _RARER, _IDS) if (found := sorted(name for name in seen if suffix_of(name, kinds)))), [])
+    return next(
+        (found for kinds in (_DNA, _COMMON, _RARER, _IDS) if (found := sorted(name for name in seen if suffix_of(name, kinds)))), []
+    )
 
 
 def file_shard(name: str, path: AnyPath, how: Reading, folder: str | None) -> Shard:
@@ -68,6 +73,8 @@ def file_shard(name: str, path: AnyPath, how: Reading, folder: str | None) -> Sh
         return CsvShard(name, path, source, finder, _COMMAS[suffix])
     if suffix in _TABS:
         return CsvShard(name, path, source, finder, _TABS[suffix], "\t")
+    if suffix in _DNA:
+        return FastaShard(name, path, source, FieldFinder(), _DNA[suffix])
     if suffix == ".parquet":
         return ParquetShard(name, path, source, finder)
     if suffix == ".arrow":

@@ -1,0 +1,120 @@
+"""Reads FASTA files of DNA, plain or compressed, in constant memory: a chromosome becomes documents of about a million bases."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from recallkit import config
+from recallkit.errors import UserError
+from recallkit.text.fields import too_long
+from recallkit.text.readers import FileShard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from recallkit.text.readers import OnBad
+
+STRETCH = 1 << 20
+"""Bases of a document: chromosomes are longer than a record may be."""
+
+_GAP = re.compile(rb"N{1000,}")
+"""Bases that an assembly does not know. They are left out: a model predicts them for nothing, and no text is in them to recall."""
+
+_SPACE = b" \t\r\n"
+_LETTERS = bytes(range(ord("A"), ord("Z") + 1)) + b"*-"
+
+
+@dataclass(frozen=True, slots=True)
+class FastaShard(FileShard):
+    """A file of sequences under lines `>NAME ...`. A record is a stretch of one, with an id as genome browsers write it: chr1:1-1048576.
+
+    Bases are upper-cased: lower case marks repeats that a program found, and is no part of the sequence.
+    """
+
+    def place(self, record: int) -> str:
+        """File and record, from 1."""
+        return f"{self.name}, record {record + 1}"
+
+    def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Stretches from number `first` on, without gaps; see `Shard.records`."""
+        number = -1
+        try:
+            for number, (name, start, bases) in enumerate(_without_gaps(self._stretches())):
+                if number < first:
+                    continue
+                where = f"{name}:{start + 1}-{start + len(bases)}"
+                if odd := bases.translate(None, _LETTERS):
+                    on_bad(number, f"{chr(odd[0])!r} in {where} is not a base", "check that the file is FASTA, or copy it again")
+                else:
+                    yield number, {"text": bases.decode("ascii"), "id": where}
+        except OSError as error:
+            raise self._damaged(error, number + 1) from error
+        if number < 0:
+            raise self._empty()
+
+    def _stretches(self) -> Iterator[tuple[str, int, bytes]]:
+        """Sequence, number of bases before, and bases of each stretch. Raises UserError where there is no name, or one without an end."""
+        name, start, bases = None, 0, bytearray()
+        for is_name, part in _parts(self._blocks()):
+            if is_name:
+                if len(part) > config.MAX_RECORD_BYTES:
+                    problem, remedy = too_long()
+                    raise UserError(problem, where=self.name, remedy=remedy)
+                if name is not None and bases:
+                    yield name, start, bytes(bases)
+                words = part.decode("utf-8", "replace").split(maxsplit=1)
+                name, start, bases = words[0] if words else "unnamed", 0, bytearray()
+                continue
+            bases += part.translate(None, _SPACE).upper()
+            if name is None and bases:
+                raise UserError("does not begin with a line >NAME", where=self.name, remedy="give a FASTA file, or text as .txt")
+            while name is not None and len(bases) >= STRETCH:
+                yield name, start, bytes(bases[:STRETCH])
+                start += STRETCH
+                del bases[:STRETCH]
+        if name is not None and bases:
+            yield name, start, bytes(bases)
+
+
+def _without_gaps(stretches: Iterable[tuple[str, int, bytes]]) -> Iterator[tuple[str, int, bytes]]:
+    """What is between the gaps of each stretch."""
+    for name, start, bases in stretches:
+        begin = 0
+        for gap in _GAP.finditer(bases):
+            if begin < gap.start():
+                yield name, start + begin, bases[begin : gap.start()]
+            begin = gap.end()
+        if begin < len(bases):
+            yield name, start + begin, bases[begin:]
+
+
+def _parts(blocks: Iterable[bytes]) -> Iterator[tuple[bool, bytes]]:
+    """What follows `>` in each line of a name (True), and pieces of the lines between (False), in order.
+
+    >a x / ACGT / >b: (True, a x), (False, ACGT and a newline), (True, b). A `>` within a line is a part of it.
+    """
+    header: bytearray | None = None
+    at_start = True
+    for block in blocks:
+        place = 0
+        while place < len(block):
+            if header is None and at_start and block[place : place + 1] == b">":
+                header, place = bytearray(), place + 1
+            if header is not None:
+                end = block.find(b"\n", place)
+                header += block[place:] if end < 0 else block[place:end]
+                place = len(block) if end < 0 else end + 1
+                at_start = end >= 0
+                if at_start or len(header) > config.MAX_RECORD_BYTES:
+                    yield True, bytes(header)
+                    header = None
+                continue
+            end = block.find(b"\n>", place)
+            piece = block[place:] if end < 0 else block[place : end + 1]
+            yield False, piece
+            place += len(piece)
+            at_start = piece.endswith(b"\n")
+    if header is not None:
+        yield True, bytes(header)

@@ -1,0 +1,126 @@
+"""FASTA: what is read is what a line-by-line reader finds, however blocks fall; gaps, bad input, re-entry; the commands on DNA."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import re
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import recallkit
+from recallkit import config
+from recallkit.text import fasta, readers
+from recallkit.text.corpus import open_corpus
+from tests.text.test_corpus import SKIPPING, assert_reenters, fails
+
+NAMES = st.text(alphabet="ab>; x|1", max_size=8)
+LINES = st.lists(st.text(alphabet="ACGTacgtNn", max_size=9), max_size=6)
+
+
+def write(folder: Path, text: str, name: str = "hg.fa") -> Path:
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+def documents(path: Path) -> list[tuple[str, str]]:
+    return [(document.id, document.text) for document in open_corpus([str(path)]).documents()]
+
+
+def by_line(text: str, stretch: int) -> list[tuple[str, str]]:
+    """The same, line by line."""
+    found: list[tuple[str, str]] = []
+    for line in text.split("\n"):
+        if line.startswith(">"):
+            words = line[1:].split()
+            found.append((words[0] if words else "unnamed", ""))
+        else:
+            found[-1] = (found[-1][0], found[-1][1] + line.strip().upper())
+    cut = [(name, at, bases[at : at + stretch]) for name, bases in found for at in range(0, len(bases), stretch)]
+    return [(f"{name}:{at + 1}-{at + len(part)}", part) for name, at, part in cut]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(NAMES, LINES), min_size=1, max_size=4), st.integers(1, 7), st.integers(1, 30), st.sampled_from(["\n", "\r\n"]))
+def test_it_reads_what_a_reader_of_lines_reads(sequences, block, stretch, end) -> None:
+    text = "".join(f">{name}\n" + "".join(line + end for line in lines) for name, lines in sequences).removesuffix("\n")
+    wanted = by_line(text, stretch)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(readers, "BLOCK_BYTES", block),
+        mock.patch.object(fasta, "STRETCH", stretch),
+    ):
+        path = write(Path(folder), text)
+        if not wanted:
+            assert "contains no record" in fails(path)[1]
+            return
+        assert documents(path) == wanted
+        assert_reenters(path)
+
+
+@pytest.mark.parametrize("name", ["hg.fa", "hg.FASTA", "hg.fna", "hg.fa.gz"])
+def test_names_of_files(tmp_path, name):
+    path = write(tmp_path, ">chr1 assembled\nACGT\nacgt\n>chr2\nNNAC\n", name)
+    assert documents(path) == [("chr1:1-8", "ACGTACGT"), ("chr2:1-4", "NNAC")]
+    (tmp_path / "README.txt").write_text("The assembly.")
+    assert documents(tmp_path) == documents(path)
+    assert {document.source for document in open_corpus([str(path)]).documents()} == {"hg"}
+
+
+def test_a_chromosome_is_cut_and_its_gaps_are_left_out(tmp_path):
+    rng = random.Random(0)
+    bases = ["".join(rng.choices("ACGT", k=size)) for size in (fasta.STRETCH - 500, 2000, 700)]
+    whole = "N" * 10_000 + bases[0] + "N" * 1000 + bases[1] + "N" * 999 + bases[2] + "n" * 5000
+    lines = "\n".join(whole[at : at + 50] for at in range(0, len(whole), 50))
+    found = documents(write(tmp_path, f">chr1\n{lines}\n"))
+    for name, text in found:
+        start, end = map(int, re.fullmatch(r"chr1:(\d+)-(\d+)", name).groups())
+        assert text == whole[start - 1 : end].upper()
+        assert len(text) <= fasta.STRETCH
+    assert "".join(text for _, text in found) == bases[0] + bases[1] + "N" * 999 + bases[2]
+    assert found[0][0] == f"chr1:10001-{fasta.STRETCH}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ACGT\n>chr1\nAC\n", "does not begin with a line >NAME"),
+        (">chr1\nAC GT\n>chr2\nAC1T\n", "hg.fa, record 2: '1' in chr2:1-4 is not a base"),
+        (">chr1\nAC\xffT\n", "is not a base"),
+        (">chr1\n>chr2\n", "contains no record"),
+        ("\n\n", "contains no record"),
+    ],
+)
+def test_what_is_no_dna_is_named(tmp_path, text, message):
+    assert message in fails(write(tmp_path, text))[1]
+
+
+def test_bad_stretches_can_be_skipped(tmp_path):
+    path = write(tmp_path, ">a\nACGT\n>b\nAC{T\n>c\nGG\n")
+    assert [document.text for document in open_corpus([str(path)], options=SKIPPING).documents()] == ["ACGT", "GG"]
+
+
+def test_a_name_without_an_end_is_not_kept(tmp_path):
+    with mock.patch.object(config, "MAX_RECORD_BYTES", 100):
+        assert "a record of more than 100 bytes" in fails(write(tmp_path, ">" + "x" * 500 + "\nACGT"))[1]
+
+
+def test_dna_is_counted_sliced_and_scored(tmp_path):
+    """Each base after a marker is repeated from far: a bigram model has the entropy of its bigrams, and no more."""
+    rng = random.Random(0)
+    for name in ("train.fa", "valid.fa"):
+        write(tmp_path, "".join(f">chr{n}\n{''.join(rng.choices('ACGT', weights=(4, 2, 1, 1), k=3000))}\n" for n in range(4)), name)
+    counts = tmp_path / "counts.duckdb"
+    recallkit.count(tmp_path / "train.fa", out=counts, tokenizer="bytes")
+    recallkit.slice(tmp_path / "valid.fa", tmp_path / "slices", counts=counts, tokenizer="bytes", seq_len=512)
+    tables = recallkit.gap("control:bigram", "control:unigram", slices=tmp_path / "slices")
+    row = tables.gap.filter(pl.col("slice") == "all", pl.col("source") == "ALL").row(0, named=True)
+    assert 3.0 < row["ppl_reference"] < 3.6  # 2 ** 1.75 = 3.36 for these weights
+    assert row["tokens"] >= 11_900
