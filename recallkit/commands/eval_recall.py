@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, checked, command
+from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,6 +25,11 @@ Out = Annotated[
     Option("The directory to write.", ("-o", "--out"), metavar="DIR", default="evals; a folder in the cache without MODEL and --data"),
 ]
 
+Shots = Annotated[
+    int | None,
+    Option("Examples before each question of lm-eval's tasks.", metavar="NUMBER", least=0, most=1000, default="as each task says"),
+]
+
 
 @dataclass(frozen=True)
 class StockTasks:
@@ -33,6 +39,7 @@ class StockTasks:
         str | Sequence[str] | None,
         Option("Run this task of lm-eval, unchanged: its name, or the path of a YAML file; may be repeated.", metavar="NAME"),
     ] = None
+    shots: Shots = None
 
 
 @command(
@@ -97,15 +104,15 @@ def eval_recall(
     The first model is the reference. Columns: see `RecallTables`, and docs/recall.md.
     """
     from recallkit import builtin, recall
-    from recallkit.recall.stock_tasks import lm_eval_names, plan_stock, task_names
+    from recallkit.recall.stock_tasks import SETS, lm_eval_names, plan_stock, task_names
     from recallkit.recall.tasks import tasks_of
     from recallkit.recall.view import metrics_table, print_metrics, print_recall, recall_json, recall_tables
 
     is_stock_alone = own is not None and own.lm_eval_task is not None and tasks is None
     rows = opt.path(data)
     named = [] if is_stock_alone else tasks_of(rows) if tasks is None else task_names(tasks)
-    stock = [] if own is None else lm_eval_names([*opt.names(own.lm_eval_task), *(name for name in named if name == "commonsense")])
-    asked = named if own is None else [name for name in named if name != "commonsense"]
+    stock = [] if own is None else lm_eval_names([*opt.names(own.lm_eval_task), *(name for name in named if name in SETS)])
+    asked = named if own is None else [name for name in named if name not in SETS]
     compared = opt.models(models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
     folder = builtin.results_folder("evals", opt.path(out), is_builtin=models is None and rows is None)
     options = recall.RecallOptions(
@@ -124,7 +131,10 @@ def eval_recall(
         data=rows,
     )
     own_plan = recall.plan_recall(compared, asked, folder, options) if asked else None
-    stock_plan = plan_stock(compared, stock, folder, options) if stock else None
+    shots = None if own is None else own.shots
+    if shots is not None and not stock:
+        raise UsageError("is for tasks of lm-eval", where="--shots", remedy="name some with --lm-eval-task, or --tasks superglue")
+    stock_plan = plan_stock(compared, stock, folder, options, shots=shots) if stock else None
     recalled = own_plan.run() if own_plan else None
     metrics = stock_plan.run() if stock_plan else None
 
@@ -154,6 +164,7 @@ def eval_stock(
     tasks: str | Sequence[str],
     models: Models = None,
     *,
+    shots: Shots = None,
     out: Out = None,
     limit: opt.Limit = None,
     context: opt.Context = None,
@@ -165,9 +176,10 @@ def eval_stock(
     trust_remote_code: opt.TrustRemoteCode = False,
     force: opt.Force = False,
 ) -> "pl.DataFrame":
-    """Tasks of lm-eval, unchanged: names, paths of YAML files, `commonsense` for the six of Based; `eval-recall --lm-eval-task`.
+    """Tasks of lm-eval, unchanged: names, paths of YAML files, `commonsense`, `superglue` for those of Based; `eval-recall --lm-eval-task`.
 
-    Returns one row per model, task and metric: model, task, version, metric, filter, value, standard_error, num_documents.
+    Returns one row per model, task and metric: model, task, version, metric, filter, value, standard_error, shots, num_documents; and for
+    each whole set of tasks its average, by task and then across tasks.
     """
     from recallkit import builtin, recall
     from recallkit.recall.stock_tasks import lm_eval_names, plan_stock, task_names
@@ -175,4 +187,4 @@ def eval_stock(
     options = recall.RecallOptions(limit, context, batch_size, opt.path(counts), device, dtype, model_tokenizer, trust_remote_code, force)
     named = lm_eval_names(task_names(tasks))
     folder = builtin.results_folder("evals", opt.path(out), is_builtin=models is None)
-    return plan_stock(opt.models(models, builtin.LIKELIHOOD_MODELS), named, folder, options).run()
+    return plan_stock(opt.models(models, builtin.LIKELIHOOD_MODELS), named, folder, options, shots=shots).run()

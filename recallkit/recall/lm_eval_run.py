@@ -62,11 +62,11 @@ def _is_yaml(name: str) -> bool:
     return True
 
 
-def run_tasks(lm: LM, loaded: dict[str, Any], *, model: str, limit: int | None = None) -> dict[str, Any]:
-    """lm-eval's results of `load_tasks`' tasks, their samples under `samples`."""
+def run_tasks(lm: LM, loaded: dict[str, Any], *, model: str, limit: int | None = None, shots: int | None = None) -> dict[str, Any]:
+    """lm-eval's results of `load_tasks`' tasks, their samples under `samples`; `shots` examples precede each question, if it is given."""
     from lm_eval.evaluator import evaluate
 
-    _prepare(loaded)
+    _prepare(loaded, shots)
     begun = time.time()
     with _quiet():
         results: dict[str, Any] = evaluate(lm, loaded, limit=limit, bootstrap_iters=_BOOTSTRAP)
@@ -74,12 +74,12 @@ def run_tasks(lm: LM, loaded: dict[str, Any], *, model: str, limit: int | None =
     return {**results, "config": config, "date": begun, **_environment()}
 
 
-def digest_requests(loaded: dict[str, Any], limit: int | None) -> str:
+def digest_requests(loaded: dict[str, Any], limit: int | None, shots: int | None = None) -> str:
     """Digest of all requests of `load_tasks`' tasks, which covers their data, templates and code."""
     from lm_eval.evaluator_utils import get_sample_size
     from lm_eval.utils import handle_non_serializable
 
-    _prepare(loaded)
+    _prepare(loaded, shots)
     state = hashlib.blake2b(digest_size=16)
     with _quiet():
         for name, task in loaded["tasks"].items():
@@ -89,11 +89,11 @@ def digest_requests(loaded: dict[str, Any], limit: int | None) -> str:
     return state.hexdigest()
 
 
-def _prepare(loaded: dict[str, Any]) -> None:
-    """Prepares tasks as lm-eval's own command does before it runs them."""
+def _prepare(loaded: dict[str, Any], shots: int | None) -> None:
+    """Prepares tasks as lm-eval's own command does before it runs them; `shots` as its `--num_fewshot`."""
     for task in loaded["tasks"].values():
-        if task.get_config("num_fewshot") is None:
-            task.set_config(key="num_fewshot", value=0)
+        if task.get_config("num_fewshot") is None or shots is not None:
+            task.set_config(key="num_fewshot", value=shots or 0)
         task.set_fewshot_seed(seed=_SEED)
     _seed()
 

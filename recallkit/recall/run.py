@@ -136,10 +136,11 @@ def evaluate_recall(
 
 
 def describe_tasks() -> list[tuple[str, str]]:
-    """Name and description of every recall task, and of the set of lm-eval's own."""
-    from recallkit.recall.stock_tasks import COMMONSENSE
+    """Name and description of every recall task, and of the sets of lm-eval's own."""
+    from recallkit.recall.stock_tasks import SETS
 
-    return [*((task.name, task.description) for task in TASKS.values()), ("commonsense", f"lm-eval's {', '.join(COMMONSENSE)}, unchanged")]
+    sets = [(name, f"lm-eval's {', '.join(tasks)}, unchanged") for name, tasks in SETS.items()]
+    return [*((task.name, task.description) for task in TASKS.values()), *sets]
 
 
 # ---------------------------------------------------------------------------------------------------------- recall tasks

@@ -28,8 +28,27 @@ if TYPE_CHECKING:
 
     from recallkit.models.spec import ModelSpec
 
-COMMONSENSE = ("lambada_openai", "hellaswag", "piqa", "arc_easy", "arc_challenge", "winogrande")
-"""lm-eval's names of the tasks of Based, table 1."""
+SETS: dict[str, dict[str, tuple[str, ...]]] = {
+    "commonsense": {
+        "lambada_openai": ("acc",),
+        "hellaswag": ("acc_norm",),
+        "piqa": ("acc",),
+        "arc_easy": ("acc",),
+        "arc_challenge": ("acc_norm",),
+        "winogrande": ("acc",),
+    },
+    "superglue": {
+        "boolq": ("acc",),
+        "cb": ("acc", "f1"),
+        "copa": ("acc",),
+        "multirc": ("acc",),
+        "record": ("f1", "em"),
+        "sglue_rte": ("acc",),
+        "wic": ("acc",),
+        "wsc": ("acc",),
+    },
+}
+"""Tasks of lm-eval that have a name together, and those of their metrics that an average is of (Based, tables 2 and 3)."""
 
 
 def task_names(given: str | Sequence[str]) -> list[str]:
@@ -41,13 +60,27 @@ def task_names(given: str | Sequence[str]) -> list[str]:
 
 
 def lm_eval_names(names: Sequence[str]) -> list[str]:
-    """lm-eval's names of the tasks: `commonsense` is six of them."""
-    return [each for name in names for each in (COMMONSENSE if name == "commonsense" else (name,))]
+    """lm-eval's names of the tasks: `commonsense` is six of them, `superglue` eight."""
+    return [each for name in names for each in SETS.get(name, (name,))]
 
 
-def metrics_path(out: Path, model: str, task: str) -> Path:
-    """The metrics table of a model and one of lm-eval's tasks."""
-    return out / "metrics" / artifacts.file_slug(model) / f"{artifacts.file_slug(task)}.parquet"
+def metrics_path(out: Path, model: str, task: str, shots: int | None = None) -> Path:
+    """The metrics table of a model and one of lm-eval's tasks, with a number of examples of one's own or the task's."""
+    own = "" if shots is None else f"-{shots}-shot"
+    return out / "metrics" / artifacts.file_slug(model) / f"{artifacts.file_slug(task)}{own}.parquet"
+
+
+def averages(metrics: pl.DataFrame) -> pl.DataFrame:
+    """A row (metric `average`) for each model and each of `SETS` whose tasks are all there: metrics averaged by task, then across tasks."""
+    import polars as pl
+
+    found = []
+    for name, tasks in SETS.items():
+        wanted = pl.DataFrame([(task, metric) for task, of in tasks.items() for metric in of], schema=["task", "metric"], orient="row")
+        by_task = metrics.join(wanted, on=["task", "metric"]).group_by("model", "task", maintain_order=True).agg(pl.mean("value"))
+        of_models = by_task.group_by("model", maintain_order=True).agg(pl.mean("value"), num_tasks=pl.len()).filter(num_tasks=len(tasks))
+        found.append(of_models.select("model", "value", task=pl.lit(name), metric=pl.lit("average"), filter=pl.lit("none")))
+    return pl.concat([metrics.clear(), *found], how="diagonal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +95,8 @@ class StockPlan:
     """The metrics table of each model and task."""
     out: Path
     options: EvaluationOptions
+    shots: int | None = None
+    """Examples before each question; None: as the task says, else none."""
 
     def run(self) -> pl.DataFrame:
         """Makes the missing metrics tables and lm-eval's files: one row per model, task and metric."""
@@ -74,7 +109,8 @@ class StockPlan:
                         if not self.metrics[model, task].is_complete():
                             self._evaluate(model, task, self.metrics[model, task])
         frames = [pl.read_parquet(result.path, glob=False).with_columns(model=pl.lit(model)) for (model, _), result in self.metrics.items()]
-        return pl.concat(frames)
+        metrics = pl.concat(frames)
+        return pl.concat([metrics, averages(metrics)])
 
     def _evaluate(self, model: str, task: str, result: Result) -> None:
         import polars as pl
@@ -83,7 +119,7 @@ class StockPlan:
 
         with result.parts(batch_size=self.options.batch_size) as journal, progress(f"{task}: {model}", unit="requests") as show:
             lm = self.models[model].as_lm_eval_model(journal.parts, show)
-            results = run_tasks(lm, self.tasks[task], model=model, limit=self.options.limit)
+            results = run_tasks(lm, self.tasks[task], model=model, limit=self.options.limit, shots=self.shots)
             write_results(results, self.out / "lm-eval", self.models[model].key, model)
             table = pl.DataFrame(list(_metrics(model, results)), infer_schema_length=None).to_arrow()
             artifacts.write_parquet(result.path, [table], table.schema, {**result.stamp(), "model": model})
@@ -91,9 +127,16 @@ class StockPlan:
 
 
 def plan_stock(
-    models: Sequence[str | ModelSpec], tasks: Sequence[str], out: Path, options: EvaluationOptions = EvaluationOptions()
+    models: Sequence[str | ModelSpec],
+    tasks: Sequence[str],
+    out: Path,
+    options: EvaluationOptions = EvaluationOptions(),
+    *,
+    shots: int | None = None,
 ) -> StockPlan:
     """Loads tasks of lm-eval (names, or paths of YAML files) and finds models and finished results, before any work.
+
+    `shots`: examples before each question, in place of the number that a task says.
 
     Raises UserError for everything a user can correct.
     """
@@ -107,17 +150,18 @@ def plan_stock(
             raise UserError("it copies text and has no likelihoods", where=each.spec, remedy="leave it out of lm-eval's own tasks")
     loaded = {task: load_tasks([task]) for task in tasks}
     asked = {
-        task: {"task": task, "requests": digest_requests(of, options.limit), "lm_eval": version("lm_eval")} for task, of in loaded.items()
+        task: {"task": task, "requests": digest_requests(of, options.limit, shots), "lm_eval": version("lm_eval")}
+        for task, of in loaded.items()
     }
     metrics = {
         (model, task): Result(
-            metrics_path(out, each.key, task), "metrics", {**each.identity, **asked[task]}, force=options.force, remedy=each.remedy
+            metrics_path(out, each.key, task, shots), "metrics", {**each.identity, **asked[task]}, force=options.force, remedy=each.remedy
         )
         for model, each in evaluated.items()
         for task in tasks
     }
     check_first(evaluated, metrics)
-    return StockPlan(evaluated, loaded, metrics, out, options)
+    return StockPlan(evaluated, loaded, metrics, out, options, shots)
 
 
 def _metrics(model: str, results: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -136,5 +180,6 @@ def _metrics(model: str, results: Mapping[str, Any]) -> Iterator[dict[str, Any]]
                 "filter": kind,
                 "value": float(value),
                 "standard_error": float(error) if isinstance(error, int | float) else None,
+                "shots": results["n-shot"].get(task),
                 "num_documents": results["n-samples"].get(task, {}).get("effective"),
             }

@@ -172,7 +172,8 @@ def metrics_table(metrics: pl.DataFrame) -> Table:
             row["metric"] if row["filter"] == "none" else f"{row['metric']},{row['filter']}",
             f"{row['value']:.4f}",
             or_dash(row["standard_error"], ".4f"),
+            or_dash(row["shots"], ","),
         ]
         for row in metrics.iter_rows(named=True)
     ]
-    return Table("Tasks of lm-eval, unchanged", ["model", "task", "metric", "value", "std. error"], rows)
+    return Table("Tasks of lm-eval, unchanged", ["model", "task", "metric", "value", "std. error", "shots"], rows)

@@ -94,12 +94,31 @@ def test_a_task_in_a_yaml_file(tmp_path, monkeypatch):
     assert results["results"]["parity"]["acc,none"] == 0.5
 
 
-def test_what_lm_eval_does_not_know_is_one_line(tmp_path, monkeypatch):
-    # It reads the thousands of files beside its manager, in ten seconds; here beside it are those of one task.
+def without_other_tasks(folder, monkeypatch):
+    """lm-eval reads the thousands of files beside its manager, in six to ten seconds; here beside it are those of one task."""
     from lm_eval.tasks import manager
 
-    shutil.copytree(Path(manager.__file__).parent / "lambada", tmp_path / "beside")
-    monkeypatch.setattr(manager, "__file__", str(tmp_path / "beside" / "manager.py"))
+    shutil.copytree(Path(manager.__file__).parent / "lambada", folder / "beside" / "lambada")
+    monkeypatch.setattr(manager, "__file__", str(folder / "beside" / "manager.py"))
+
+
+def test_examples_are_those_of_lm_evals_own_command(tmp_path, monkeypatch):
+    from lm_eval import simple_evaluate
+
+    without_other_tasks(tmp_path, monkeypatch)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    path = yaml_task(tmp_path, [{"question": f"{number}?", "answer": number % 2} for number in range(8)])
+    for shots in (0, 1, 3):
+        ours = lm_eval_run.run_tasks(Recorder(), lm_eval_run.load_tasks([str(path)]), model="m", shots=shots)
+        theirs = simple_evaluate(Recorder(), tasks=[str(path)], num_fewshot=shots, bootstrap_iters=0)
+        prompts, expected = ([sample["arguments"] for sample in results["samples"]["parity"]] for results in (ours, theirs))
+        assert prompts == expected
+        assert all(prompt.count("?") == shots + 1 for (prompt, _), *_ in prompts)
+        assert ours["n-shot"]["parity"] == shots
+
+
+def test_what_lm_eval_does_not_know_is_one_line(tmp_path, monkeypatch):
+    without_other_tasks(tmp_path, monkeypatch)
     with pytest.raises(UserError, match="lm-eval has no such task; see `lm-eval ls tasks`"):
         lm_eval_run.load_tasks(["no_such_task_at_all"])
     with pytest.raises(UserError, match=r"lm-eval has no such task; did you mean lambada_openai\?"):

@@ -336,6 +336,10 @@ def test_tasks_of_lm_eval_run_unchanged(run, home, tmp_path):
     assert len(list((tmp_path / "out" / "lm-eval" / "control__bigram").glob("results_*.json"))) == 1, "found again"
     (tmp_path / "rows.jsonl").write_text(json.dumps(data[0]) + "\n")
     assert "differs in requests" in run(*command).stderr, "other data, other metrics"
+    [with_example] = json.loads(run(*command, "--shots", 1, "--json").stdout)["metrics"]
+    assert (with_example["shots"], row["shots"]) == (1, 0)
+    assert len(list((tmp_path / "out" / "metrics").rglob("*.parquet"))) == 2
+    assert "--shots: is for tasks of lm-eval" in run("eval-recall", "control:bigram", "--shots", 1, "-o", tmp_path / "out").stderr
     refused = run("eval-recall", "control:copy", "--lm-eval-task", tmp_path / "task.yaml", "-o", tmp_path / "out")
     assert "it copies text and has no likelihoods" in refused.stderr
 

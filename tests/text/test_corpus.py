@@ -206,7 +206,7 @@ def test_a_name_with_glob_characters_is_a_file_where_it_exists(tmp_path: Path) -
         ("*.parquet", "matches no file"),
         (
             "notes.md",
-            "not a supported kind of file; give .jsonl, .json, .csv, .tsv, .txt (also .gz, .zst), .parquet, .arrow",
+            "not a supported kind of file; give .jsonl, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow",
         ),
         ("*.md", "not a supported kind of file"),
         ("empty", "no file of text in this folder; name the folder that contains the shards: .jsonl,"),
