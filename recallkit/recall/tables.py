@@ -9,6 +9,7 @@ from recallkit.attribution.bootstrap import number_or_none
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.errors import UserError
 from recallkit.recall.accuracy import accuracy_intervals
+from recallkit.recall.word_f1 import word_f1
 from recallkit.storage import db, schemas
 from recallkit.storage.artifacts import read_manifest, write_parquet
 
@@ -35,8 +36,8 @@ class RecallTables:
     """Models compared on recall evaluations, the first as the reference. Accuracies are fractions.
 
     recall: model x task, with standard errors and 95 % intervals, of which documents are the units (recall.accuracy), and the paired
-    difference to the reference; `dropped` rows had an empty value; `comparable`: whether figures on
-    these rows are published; further columns count reasons why an answer is wrong (see
+    difference to the reference; `f1` is the mean word overlap of generation and value (`word_f1`); `dropped` rows had an empty value;
+    `comparable`: whether figures on these rows are published; further columns count reasons why an answer is wrong (see
     queries/recall/summarise_documents.sql). by_*: model x task x bucket (`low`..`high`, both included) of the
     tokens between the answer and the prompt's end, of its occurrences in the prompt, of the prompt's length in tokens.
     """
@@ -102,6 +103,7 @@ def _intervals(
     contains = np.column_stack([documents[model, task]["contains"].to_numpy() for model in models])
     found = accuracy_intervals(contains, asked["doc_id"].to_list())
     means = contains.mean(axis=0)
+    overlaps = [np.mean([word_f1(*pair) for pair in documents[model, task]["generation", "value"].iter_rows()]) for model in models]
     return [
         {
             "reference": models[0],
@@ -111,6 +113,7 @@ def _intervals(
             "tokenizer": manifests[model, task]["tokenizer"]["name"],
             "dropped": manifests[model, task]["num_dropped"],
             "comparable": manifests[model, task]["comparable"],
+            "f1": float(overlaps[place]),
             "standard_error": number_or_none(found.standard_error[place]),
             "ci_low": number_or_none(found.bounds[0, place]),
             "ci_high": number_or_none(found.bounds[1, place]),

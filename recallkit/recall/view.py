@@ -50,6 +50,7 @@ def look(folder: Path) -> Look:
 def recall_tables(tables: RecallTables) -> dict[str, Table]:
     """The printed tables, by the names of their files in an export."""
     found = {"recall": accuracy_table(tables), "differences": differences_table(tables), "answer_nll": answers_table(tables)}
+    found["f1"] = overlap_table(tables)
     return {name: table for name, table in found.items() if table is not None}
 
 
@@ -87,6 +88,14 @@ def answers_table(tables: RecallTables) -> Table:
         ["model", *tasks],
         [[model, *(or_dash(cells[model, task]["answer_nll"], ".3f") for task in tasks)] for model in models],
     )
+
+
+def overlap_table(tables: RecallTables) -> Table | None:
+    """Mean F1 of the words of generation and value, in tasks that ask questions; None where none does."""
+    cells, models, tasks = _cells(tables)
+    asking = [task for task in tasks if task.startswith("squad")]
+    rows = [[model, *(f"{100 * cells[model, task]['f1']:.1f}" for task in asking)] for model in models]
+    return Table("Words that generation and answer have in common (SQuAD's F1), in %", ["model", *asking], rows) if asking else None
 
 
 def curves_table(tables: RecallTables) -> Table | None:

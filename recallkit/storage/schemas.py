@@ -164,7 +164,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "recall/recall": _columns(
         f"{_PAIR} task prompt cut tokenizer text, comparable flag, accuracy difference real, "
         "version num_rows num_documents truncated answer_cut absent multiline empty dropped whole, "
-        f"accuracy_any answer_nll answer_nats {_ERRORS} real?"
+        f"f1 accuracy_any answer_nll answer_nats {_ERRORS} real?"
     ),
     "recall/by_distance": _RECALL_BUCKETS,
     "recall/by_occurrences": _RECALL_BUCKETS,
