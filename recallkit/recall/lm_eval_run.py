@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
+from recallkit.recall.squad_metrics import provide_to_lm_eval
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def load_tasks(names: Sequence[str | Task]) -> dict[str, Any]:
     """Tasks of lm-eval by name, by the path of a YAML file, or as objects. Raises UserError for a task that does not exist."""
     from lm_eval.tasks import TaskManager
 
+    provide_to_lm_eval()
     stock = [name for name in names if isinstance(name, str) and not _is_yaml(name)]
     with _quiet():
         manager = TaskManager(include_defaults=bool(stock))

@@ -9,7 +9,7 @@ from recallkit.attribution.bootstrap import number_or_none
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.errors import UserError
 from recallkit.recall.accuracy import accuracy_intervals
-from recallkit.recall.word_f1 import word_f1
+from recallkit.recall.squad_metrics import word_f1
 from recallkit.storage import db, schemas
 from recallkit.storage.artifacts import read_manifest, write_parquet
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -115,6 +116,24 @@ def test_examples_are_those_of_lm_evals_own_command(tmp_path, monkeypatch):
         assert prompts == expected
         assert all(prompt.count("?") == shots + 1 for (prompt, _), *_ in prompts)
         assert ours["n-shot"]["parity"] == shots
+
+
+def test_record_runs_without_a_module_that_transformers_no_longer_has(tmp_path, monkeypatch):
+    from lm_eval.tasks import manager
+
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = shutil.copytree(Path(manager.__file__).parent / "super_glue" / "record", tmp_path / "record")
+    passage = {"passage": "Ann met Bob.\n@highlight\nA walk", "query": "@placeholder walked.", "entities": ["Ann Lee", "Bo"]}
+    rows = [passage | {"answers": ["Bo"]}, passage | {"answers": ["The Lee"]}]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = (folder / "default.yaml").read_text()
+    data = f"dataset_path: json\ndataset_kwargs:\n  data_files:\n    validation: {folder / 'rows.jsonl'}"
+    (folder / "default.yaml").write_text(
+        re.sub(r"dataset_path: \S+\ndataset_name: \S+|(training_split: \S+)", lambda m: "" if m[1] else data, config)
+    )
+    results = lm_eval_run.run_tasks(Recorder(), lm_eval_run.load_tasks([str(folder / "default.yaml")]), model="m")
+    # The shorter choice is the likelier: Bo, which is right once, and has no word of the other answer.
+    assert (results["results"]["record"]["f1,none"], results["results"]["record"]["em,none"]) == (0.5, 0.5)
 
 
 def test_what_lm_eval_does_not_know_is_one_line(tmp_path, monkeypatch):

@@ -1,10 +1,13 @@
-"""SQuAD's F1: how many words a generation and a value have in common."""
+"""SQuAD's metrics: how many words a generation and a value have in common, and whether they are the same."""
 
 from __future__ import annotations
 
 import re
 import string
+import sys
 from collections import Counter
+from importlib.util import find_spec
+from types import ModuleType
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -21,6 +24,21 @@ def word_f1(generation: str, value: str) -> float:
         return float(ours == theirs)
     common = (Counter(ours) & Counter(theirs)).total()
     return 2 * common / (len(ours) + len(theirs))
+
+
+def provide_to_lm_eval() -> None:
+    """Makes `transformers.data.metrics.squad_metrics`, which transformers 5 no longer has and tasks of lm-eval import (ReCoRD, CoQA)."""
+    name = "transformers.data.metrics"
+    if name in sys.modules or find_spec(name) is not None:
+        return
+    package, module = ModuleType(name), ModuleType(f"{name}.squad_metrics")
+    functions = {
+        "compute_f1": lambda value, generation: word_f1(generation, value),
+        "compute_exact": lambda value, generation: int(_words(generation) == _words(value)),
+    }
+    vars(module).update(functions)
+    vars(package).update(squad_metrics=module, __path__=[])
+    sys.modules |= {name: package, module.__name__: module}
 
 
 def _words(text: str) -> list[str]:
