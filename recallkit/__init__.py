@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from recallkit.attribution.published import PublishedGap
     from recallkit.attribution.tables import GapTables
     from recallkit.commands.ablate import ablate
+    from recallkit.commands.build_rows import build_rows
     from recallkit.commands.count import bigrams, count, zoo_counts
     from recallkit.commands.eval_recall import eval_recall, eval_stock
     from recallkit.commands.gap import gap, gap_of_table, paper_table, read_comparison
@@ -61,6 +62,7 @@ __all__ = [
     "__version__",
     "ablate",
     "bigrams",
+    "build_rows",
     "check_scores",
     "count",
     "eval_mqar",
@@ -89,6 +91,7 @@ _PLACES = {
     "recallkit.commands.ablate": ("ablate",),
     "recallkit.commands.count": ("bigrams", "count", "zoo_counts"),
     "recallkit.commands.eval_recall": ("eval_recall", "eval_stock"),
+    "recallkit.commands.build_rows": ("build_rows",),
     "recallkit.commands.gap": ("gap", "gap_of_table", "paper_table", "read_comparison"),
     "recallkit.commands.intervene": ("intervene",),
     "recallkit.commands.mqar": ("eval_mqar",),

@@ -14,6 +14,9 @@ SCHEMA_VERSION = 1
 SEQ_LEN = 2048
 """Predictions per sequence (Zoology 3.1); a sequence has one id more."""
 
+CHUNK_TOKENS = 1920
+"""Tokens of a chunk of a recall evaluation (Based, arXiv 2402.18668, appendix E.3): with query and answer it fits a context of 2,048."""
+
 BUILTIN_SEQ_LEN = 256
 """The same for the built-in text: the sequence length that the models of the zoo were trained on."""
 

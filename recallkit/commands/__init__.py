@@ -11,6 +11,7 @@ COMMANDS = {
     "ablate": "recallkit.commands.ablate",
     "tokens": "recallkit.commands.tokens",
     "eval-recall": "recallkit.commands.eval_recall",
+    "build-rows": "recallkit.commands.build_rows",
     "mqar": "recallkit.commands.mqar",
     "report": "recallkit.commands.report",
     "models": "recallkit.commands.lists",

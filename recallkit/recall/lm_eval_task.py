@@ -7,7 +7,6 @@ prompts that were truncated; generation and matching are the same.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +15,14 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.task import ConfigurableTask
 
+from recallkit.recall.prompts import contains
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 GENERATED_TOKENS = 48
 STOP = "\n"
 GENERATION: dict[str, Any] = {"until": [STOP], "max_gen_toks": GENERATED_TOKENS, "do_sample": False}
-
-
-def contains(generation: str, value: str) -> bool:
-    """Whether a generation contains a value, regardless of case: the metric of the tasks."""
-    return re.search(re.escape(value), generation, re.IGNORECASE) is not None
 
 
 def answer_after(prompt: str, value: str) -> str:

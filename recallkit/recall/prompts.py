@@ -36,6 +36,11 @@ class RecallPrompt:
     value: str
 
 
+def contains(generation: str, value: str) -> bool:
+    """Whether a generation contains a value, regardless of case: the metric of the tasks."""
+    return re.search(re.escape(value), generation, re.IGNORECASE) is not None
+
+
 def split_query(row: RecallRow) -> tuple[str, str]:
     """Document and query of a row's text; the document has no white space at its end.
 
@@ -93,13 +98,13 @@ def cut_around_answer(document: str, value: str, stops: np.ndarray, num_tokens: 
     middle = len(stops) if begun is None else begun
     before = num_tokens if begun is None else num_tokens // 2
     places = np.concatenate([np.zeros(1, np.int64), stops])
-    cuts = _clean_cuts(encoded, places)
+    cuts = clean_cuts(encoded, places)
     first = cuts[np.searchsorted(cuts, max(0, middle - before), "left")]
     last = cuts[np.searchsorted(cuts, min(len(stops), middle + num_tokens - before), "right") - 1]
     return encoded[places[first] : places[last]].decode()
 
 
-def _clean_cuts(encoded: bytes, places: np.ndarray) -> np.ndarray:
+def clean_cuts(encoded: bytes, places: np.ndarray) -> np.ndarray:
     """Numbers of tokens, from 0 to all, after which a text can be cut without dividing a character."""
     import numpy as np
 

@@ -228,7 +228,7 @@ def _write(
 
 def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
     """A row of the documents table, without the fields that are the same for all rows."""
-    from recallkit.recall.lm_eval_task import contains
+    from recallkit.recall.prompts import contains
 
     nlls, answers = recall.answer_nll, document["answers"]
     is_right = contains(recall.generation, document["value"])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from recallkit.recall.building import BuiltRows
     from recallkit.recall.tables import RecallTables
 
 
@@ -164,6 +165,19 @@ def _worth_knowing(row: Mapping[str, Any]) -> str:
     }
     found = ", ".join(f"{number:,} {fact}" for fact, number in facts.items() if number)
     return f"{row['model']}, {row['task']}: of {counted(row['num_rows'], 'prompt')} {found}" if found else ""
+
+
+def print_built(built: BuiltRows) -> None:
+    """How many rows were made of what, and how to ask them."""
+    made_of = f"{counted(built.chunks, 'chunk')} of {counted(built.documents, 'document')}"
+    absent = f"; {counted(built.absent, 'value')} not in the document" if built.absent else ""
+    console.print_line(f"{counted(built.rows, 'row')} from {made_of}{absent}")
+    console.print_line(f"recallkit eval-recall MODEL --data {built.path}", is_path=True)
+
+
+def built_json(built: BuiltRows) -> dict[str, Any]:
+    """The same numbers."""
+    return {**dataclasses.asdict(built), "path": str(built.path)}
 
 
 def print_metrics(metrics: pl.DataFrame, out: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.recall import lm_eval_run
 from recallkit.recall.copying import copy_answer
-from recallkit.recall.lm_eval_task import RecallTask, answer_after, contains
+from recallkit.recall.lm_eval_task import RecallTask, answer_after
+from recallkit.recall.prompts import contains
 
 
 def test_matching_is_containment_without_regard_to_case():
