@@ -450,10 +450,14 @@ def test_printed_perplexities_are_attributed(invoke, tmp_path):
     status, out, _ = invoke("gap", "--table", table, "--json")
     assert status == 0
     result = json.loads(out)
-    assert 100 * result["ar_share"] == pytest.approx(7.05, abs=0.01)
-    share = result["ar_share"] * math.log(9.00 / 2.41) / math.log(15.13 / 12.99)
+    [group] = result["groups"]
+    assert 100 * group["ar_share"] == pytest.approx(7.05, abs=0.01)
+    share = group["ar_share"] * math.log(9.00 / 2.41) / math.log(15.13 / 12.99)
     assert result["rows"][1]["gap_share"] == pytest.approx(share)
-    assert f"{100 * share:.1f} %" in invoke("gap", "--table", table)[1]
+    assert f"{100 * share:.1f} ± 0.4 %" in invoke("gap", "--table", table)[1]
+    status, out, _ = invoke("gap", "--table", "zoology:4")
+    assert status == 0
+    assert out.count("AR hits are 7.0") == 3, "one table for each size"
 
 
 # ----------------------------------------------------------------------------------------------------- built-in default

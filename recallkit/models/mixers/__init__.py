@@ -35,6 +35,7 @@ MIXERS: dict[str, str] = {
     "mamba2": "recallkit.models.mixers.mamba2:Mamba2",
     "mamba3": "recallkit.models.mixers.mamba3:Mamba3",
     "h3": "recallkit.models.mixers.h3:H3",
+    "s4": "recallkit.models.mixers.s4:S4",
     "s4d": "recallkit.models.mixers.s4d:S4D",
     "gss": "recallkit.models.mixers.gss:GSS",
 }

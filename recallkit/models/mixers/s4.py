@@ -1,0 +1,201 @@
+"""S4: state spaces whose transition is diagonal and of low rank, as HiPPO's is in a basis of its own."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from recallkit.kernels.long_conv.api import long_conv
+from recallkit.models.mixers.api import conv_flops, linear_flops, widened
+from recallkit.models.mixers.s4d import READ_CHUNK, StateSpaceMixer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def hippo_matrices(measure: str, size: int) -> tuple[Tensor, Tensor]:
+    """HiPPO's A (size, size) and B (size,) in float64: coefficients of the inputs so far by orthonormal polynomials (arXiv 2008.07669).
+
+    legs: Legendre over all of the past, dx/dt = (A x + B u) / t.   legt: Legendre over the last unit of time, dx/dt = A x + B u.
+    lagt: Laguerre, past inputs weighted by exp(-age), dx/dt = A x + B u   (theorems 1 to 3; appendix D).
+    """
+    n = torch.arange(size, dtype=torch.float64)
+    root = torch.sqrt(2 * n + 1)
+    both = torch.outer(root, root)
+    if measure == "legs":
+        return -both.tril(-1) - torch.diag(n + 1), root
+    if measure == "legt":
+        signs = (-1.0) ** (n[:, None] - n)
+        return -both * torch.where(n[:, None] >= n, 1.0, signs), root
+    if measure == "lagt":
+        ones = torch.ones(size, size, dtype=torch.float64)
+        return -ones.tril(), ones[0]
+    raise ValueError(f"a measure is legs, legt or lagt, not {measure}")
+
+
+def normal_plus_low_rank(size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """HiPPO-LegS as V (diag(poles) - p p^*) V^* with V unitary: poles, p and V^* B, complex (size,), those of positive frequency first.
+
+    With p_n = sqrt(n + 1/2), A + p p^T is -1/2 I plus a skew-symmetric matrix (S4, arXiv 2111.00396, theorem 1, appendix C.1).
+    """
+    a, b = hippo_matrices("legs", size)
+    p = torch.sqrt(torch.arange(size, dtype=torch.float64) + 0.5)
+    frequencies, v = torch.linalg.eigh(-1j * (a + torch.outer(p, p) + 0.5 * torch.eye(size)))
+    frequencies, v = frequencies.flip(0), v.flip(1)
+    return torch.complex(torch.full_like(frequencies, -0.5), frequencies), v.mH @ p.to(v.dtype), v.mH @ b.to(v.dtype)
+
+
+class LowRankSSM(nn.Module):
+    """A building block of mixers: `channels` linear recurrences, each of `state` / 2 complex poles with their conjugates.
+
+        dx/dt = (diag(poles) - p p^*) x + b u,   y = 2 Re(c x),   discretised with the bilinear rule and a step dt
+        as a convolution: y_i = sum_s k_s u_{i-s},   k_s = C A^s B
+
+    poles, p, b, c and dt are learned for each channel, and begin as HiPPO-LegS (arXiv 2111.00396). Real and imaginary parts are the
+    coordinates in which A, B and C are real matrices: a normal one less one of rank 1 (`dense`).
+    """
+
+    def __init__(self, channels: int, state: int, *, steps: tuple[float, float] = (0.001, 0.1)) -> None:
+        super().__init__()
+        if state < 2 or state % 2:
+            raise ValueError(f"S4's state consists of pairs: an even number, not {state}")
+        self.channels, self.state = channels, state
+        poles, p, b = (part[: state // 2].to(torch.complex64) for part in normal_plus_low_rank(state))
+        self.log_decay = nn.Parameter((-poles.real).log().repeat(channels, 1))
+        self.frequency = nn.Parameter(poles.imag.repeat(channels, 1))
+        self.p = nn.Parameter(torch.view_as_real(p).repeat(channels, 1, 1))
+        self.b = nn.Parameter(torch.view_as_real(b).repeat(channels, 1, 1))
+        self.c = nn.Parameter(torch.randn(channels, state // 2, 2) / math.sqrt(2))
+        least, most = (math.log(step) for step in steps)
+        self.log_dt = nn.Parameter(least + (most - least) * torch.rand(channels))
+
+    def dense(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A (channels, state, state), B and C (channels, state) of the continuous system, for x's real parts, then its imaginary ones."""
+        decay, frequency = widened(self.log_decay).exp(), widened(self.frequency)
+        p, b, c = (widened(part).mT.flatten(1) for part in (self.p, self.b, self.c))
+        rotation = torch.cat(
+            [
+                torch.cat([-decay.diag_embed(), -frequency.diag_embed()], dim=2),
+                torch.cat([frequency.diag_embed(), -decay.diag_embed()], dim=2),
+            ],
+            dim=1,
+        )
+        signs = torch.ones(self.state, device=c.device).to(c.dtype)
+        signs[self.state // 2 :] = -1
+        return rotation - 2 * p.unsqueeze(2) * p.unsqueeze(1), b, 2 * signs * c
+
+    def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A, B and C of the recurrence x_i = A x_{i-1} + B u_i, y_i = C x_i."""
+        with torch.autocast(self.c.device.type, enabled=False):
+            a, b, c = self.dense()
+            half = widened(self.log_dt).exp().view(-1, 1, 1) / 2
+            eye = torch.eye(self.state, dtype=a.dtype, device=a.device)
+            solved = torch.linalg.solve(eye - half * a, torch.cat([eye + half * a, 2 * half * b.unsqueeze(2)], dim=2))
+            return solved[..., :-1], solved[..., -1], c
+
+    def forward(self, u: Tensor) -> Tensor:
+        """u: (b, t, channels) -> (b, t, channels), by a convolution with the kernel, in float32 at least."""
+        return long_conv(u, self.kernel(u.shape[1]))
+
+    def kernel(self, t: int) -> Tensor:
+        """k (channels, t). With s = r i + j, k_s is (C A^(r i)) (A^j B): about 2 sqrt(t) vectors per channel, and a matrix product."""
+        r = math.isqrt(t - 1) + 1
+        with torch.autocast(self.c.device.type, enabled=False):
+            a, b, c = self.discrete()
+            rows = powers_times(torch.linalg.matrix_power(a, r).mT, c, r)
+            return (rows.mT @ powers_times(a, b, r)).flatten(1)[:, :t]
+
+    def reference(self, u: Tensor) -> Tensor:
+        """The same, written like the recurrence."""
+        a, b, c = self.discrete()
+        x, outputs = self.initial_state(len(u)), []
+        for i in range(u.shape[1]):
+            x = (a @ x.unsqueeze(-1)).squeeze(-1) + b * u[:, i].unsqueeze(-1)
+            outputs.append((c * x).sum(-1))
+        return torch.stack(outputs, dim=1)
+
+    def initial_state(self, *batch: int) -> Tensor:
+        """Zeros (*batch, channels, state)."""
+        return widened(self.c).new_zeros(*batch, self.channels, self.state)
+
+    def step(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """u: (*batch, channels), the next input of each row -> its output and a new state; `state` is unchanged."""
+        a, b, c = self.discrete()
+        x = (a @ state.unsqueeze(-1)).squeeze(-1) + b * widened(u).unsqueeze(-1)
+        return (c * x).sum(-1), x
+
+    def read(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """u: (b, t, channels), the next t inputs of each row -> their outputs and a new state; `state` is unchanged."""
+        outputs = []
+        for start in range(0, u.shape[1], READ_CHUNK):
+            part = u[:, start : start + READ_CHUNK]
+            with torch.autocast(self.c.device.type, enabled=False):
+                carried, state = self._carried(widened(part), state)
+            outputs.append(self.forward(part) + carried)
+        return torch.cat(outputs, dim=1), state
+
+    def _carried(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What the state x (b, channels, state) before t inputs adds to their outputs (b, t, channels), and the state after.
+
+        outputs: C A^(i + 1) x, after: A^t x + sum_s A^s B u_{t-1-s}; powers are taken as in `kernel`.
+        """
+        t = u.shape[1]
+        r = math.isqrt(t - 1) + 1
+        a, b, c = self.discrete()
+        far = torch.linalg.matrix_power(a, r)
+        rows = powers_times(a.mT, (c.unsqueeze(1) @ a).squeeze(1), r)
+        carried = (powers_times(far, x, r).mT @ rows).flatten(2)[..., :t]
+        backwards = functional.pad(u.flip(1).mT, (0, r * r - t)).unflatten(2, (r, r))
+        added = powers_times(a, b, r) @ backwards.mT  # column i: sum_j A^j B u of r i + j places before the end
+        after = added[..., -1]
+        for i in range(r - 2, -1, -1):
+            after = (far @ after.unsqueeze(-1)).squeeze(-1) + added[..., i]
+        return carried.mT, after + (torch.linalg.matrix_power(a, t) @ x.unsqueeze(-1)).squeeze(-1)
+
+    def flops(self, t: int) -> int:
+        """Operations on one sequence of t inputs: A and B solved (8/3 n^3, n = `state`), powers, their products, the convolution."""
+        n, r = self.state, math.isqrt(t - 1) + 1
+        doublings = max(r - 1, 0).bit_length()
+        powers = 2 * n**3 * (r.bit_length() + 2 * doublings) + 2 * 2 * n * n * r
+        return self.channels * (8 * n**3 // 3 + powers + 2 * n * r * r) + conv_flops(t, t, self.channels)
+
+
+def powers_times(a: Tensor, x: Tensor, k: int) -> Tensor:
+    """a: (c, n, n), x: (..., c, n) -> x, a x, ..., a^(k - 1) x (..., c, n, k), in log k steps of twice as many."""
+    found = x.unsqueeze(-1)
+    while found.shape[-1] < k:
+        found = torch.cat([found, a @ found], dim=-1)
+        a = a @ a
+    return found[..., :k]
+
+
+class S4(StateSpaceMixer):
+    """y = glu(out_proj(gelu(k conv u + D u))), k the kernel of a state space of HiPPO-LegS for each channel, glu([a, b]) = a sigmoid(b).
+
+    S4 (arXiv 2111.00396): what `S4D` leaves out is the term of rank 1 beside the diagonal, see `LowRankSSM`. `state` numbers per channel.
+    """
+
+    ssm: LowRankSSM  # type: ignore[assignment]  # of the same methods as a diagonal one
+
+    def __init__(self, d_model: int, *, state: int = 64, glu: bool = True) -> None:
+        super().__init__(d_model)
+        self.ssm = LowRankSSM(d_model, state)
+        self.glu = glu
+        self.skip = nn.Parameter(torch.randn(d_model))
+        self.out_proj = nn.Linear(d_model, (1 + glu) * d_model)
+
+    def state_size(self, t: int) -> int:
+        """See `Mixer.state_size`: d `state`."""
+        return self.d_model * self.ssm.state
+
+    def flops(self, t: int) -> int:
+        """Of our forward: kernel, convolution, skip, eight for each gelu, projection, five for each gate of the glu."""
+        return self.ssm.flops(t) + linear_flops(t, self.out_proj) + t * self.d_model * (2 + 8 + 5 * self.glu)
+
+    def outputs(self, mixed: Tensor, w: Tensor, u: Tensor) -> Tensor:
+        y: Tensor = self.out_proj(functional.gelu(mixed + self.skip * u).to(u.dtype))
+        return functional.glu(y, dim=-1) if self.glu else y

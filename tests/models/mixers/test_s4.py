@@ -1,0 +1,145 @@
+"""S4: HiPPO's matrices reconstruct what they read, NPLR is HiPPO in another basis, kernel and recurrence are one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.polynomial import laguerre, legendre
+
+from recallkit.models.mixers.s4 import S4, LowRankSSM, hippo_matrices, normal_plus_low_rank, powers_times
+from recallkit.models.mixers.s4d import DiagonalSSM
+from tests.models.mixers.battery import check_mixer, difference
+
+
+@pytest.mark.parametrize("options", [{"state": 8}, {"state": 4, "glu": False}])
+def test_s4(options):
+    check_mixer(lambda: S4(6, **options))
+
+
+def test_hippos_matrices_by_hand():
+    a, b = hippo_matrices("legs", 3)
+    r3, r5, r15 = math.sqrt(3), math.sqrt(5), math.sqrt(15)
+    assert a.flatten().tolist() == pytest.approx([-1, 0, 0, -r3, -2, 0, -r5, -r15, -3])
+    assert b.tolist() == pytest.approx([1, r3, r5])
+    a, _ = hippo_matrices("legt", 3)
+    assert a.flatten().tolist() == pytest.approx([-1, r3, -r5, -r3, -3, r15, -r5, -r15, -5])
+    assert hippo_matrices("lagt", 2)[0].tolist() == [[-1, 0], [-1, -1]]
+    with pytest.raises(ValueError, match="legs, legt or lagt"):
+        hippo_matrices("fourier", 3)
+
+
+def integrated(a, b, signal, start, end, steps, *, by_time):
+    """The state at the end, by the midpoint rule: dx/dt = A x + B u, or that over t."""
+    x, step = torch.zeros(len(b), dtype=torch.float64), (end - start) / steps
+
+    def slope(x, t):
+        return (a @ x + b * signal(t)) / (t if by_time else 1.0)
+
+    for i in range(steps):
+        t = start + i * step
+        x = x + step * slope(x + step / 2 * slope(x, t), t + step / 2)
+    return x.numpy()
+
+
+def signal(t):
+    """A cubic: what eight coefficients hold exactly."""
+    return 1 + t - 0.5 * t**2 + 0.1 * t**3
+
+
+def test_legs_keeps_all_of_the_past():
+    x = integrated(*hippo_matrices("legs", 8), signal, 1e-4, 3.0, 60_000, by_time=True)
+    times = np.linspace(0.1, 3, 20)
+    polynomials = legendre.legvander(2 * times / 3 - 1, 7) * np.sqrt(2 * np.arange(8) + 1)
+    assert np.abs(polynomials @ x - signal(times)).max() < 2e-3
+
+
+def test_legt_keeps_the_last_unit_of_time():
+    x = integrated(*hippo_matrices("legt", 8), signal, 0.0, 3.0, 6_000, by_time=False)
+    ages = np.linspace(0, 1, 20)
+    polynomials = legendre.legvander(2 * (1 - ages) - 1, 7) * np.sqrt(2 * np.arange(8) + 1)
+    assert np.abs(polynomials @ x - signal(3.0 - ages)).max() < 2e-3
+
+
+def test_lagt_weights_the_past_by_its_age():
+    """Coefficients of a polynomial by Laguerre's, under exp(-age), of a past that is long enough."""
+    x = integrated(*hippo_matrices("lagt", 8), lambda t: signal(t - 60), 0.0, 60.0, 60_000, by_time=False)
+    ages, weights = laguerre.laggauss(30)
+    wanted = (laguerre.lagvander(ages, 7) * (weights * signal(-ages))[:, None]).sum(0)
+    assert x == pytest.approx(wanted, abs=2e-3)
+
+
+@pytest.mark.parametrize("size", [2, 8, 64])
+def test_nplr_is_hippo_in_another_basis(size):
+    """The same moments B^* A^s B, which no change of basis alters, and real parts of -1/2 (S4, theorem 1)."""
+    a, b = hippo_matrices("legs", size)
+    poles, p, other_b = normal_plus_low_rank(size)
+    assert torch.equal(poles.real, torch.full((size,), -0.5, dtype=torch.float64))
+    assert (poles.imag[: size // 2] > 0).all()
+    assert difference(poles.imag[: size // 2], -poles.imag.flip(0)[: size // 2]) < 1e-12
+    dense = torch.diag(poles) - torch.outer(p, p.conj())
+    scaled, other_scaled = a / size, dense / size
+    for _ in range(4):
+        assert torch.vdot(other_b, other_b).real.item() == pytest.approx(b.square().sum().item())
+        moment, other = b @ scaled @ b, torch.vdot(other_b, other_scaled @ other_b)
+        assert other.real.item() == pytest.approx(moment.item(), rel=1e-9)
+        assert abs(other.imag.item()) < 1e-8 * abs(moment.item())
+        scaled, other_scaled = scaled @ a / size, other_scaled @ dense / size
+
+
+def test_a_new_layer_is_hippo():
+    """Its real matrices have HiPPO's eigenvalues, -1 to -8: the diagonal alone, S4D-LegS, has not."""
+    a, _, _ = LowRankSSM(1, 8).double().dense()
+    found = torch.linalg.eigvals(a[0].detach())
+    assert sorted(found.real.tolist()) == pytest.approx(list(range(-8, 0)), abs=0.02)  # parameters are of 32 bits
+    assert found.imag.abs().max() < 0.02
+
+
+def test_without_the_term_of_rank_one_it_is_s4d():
+    low_rank, diagonal = LowRankSSM(3, 8).double(), DiagonalSSM(3, 4, discretization="bilinear").double()
+    with torch.no_grad():
+        low_rank.p.zero_()
+        low_rank.b.copy_(torch.tensor([1.0, 0.0]).expand_as(low_rank.b))
+        for name in ("log_decay", "frequency", "c", "log_dt"):
+            getattr(diagonal, name).copy_(getattr(low_rank, name))
+        assert difference(low_rank.kernel(50), diagonal.kernel(50)) < 1e-10
+
+
+@pytest.mark.parametrize("t", [1, 2, 3, 4, 5, 16, 17, 63])
+def test_a_kernel_is_the_response_to_an_impulse(t):
+    ssm = LowRankSSM(3, 4).double()
+    impulse = torch.zeros(1, t, 3, dtype=torch.float64)
+    impulse[:, 0] = 1
+    with torch.no_grad():
+        assert difference(ssm.kernel(t).T.unsqueeze(0), ssm.reference(impulse)) < 1e-10
+
+
+def test_reading_more_than_a_chunk(monkeypatch):
+    monkeypatch.setattr("recallkit.models.mixers.s4.READ_CHUNK", 64)
+    ssm = LowRankSSM(2, 6).double()
+    u = torch.randn(2, 300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with torch.no_grad():
+        first, state = ssm.read(u[:, :100], ssm.initial_state(2))
+        second, state = ssm.read(u[:, 100:], state)
+        assert difference(torch.cat([first, second], dim=1), ssm.reference(u)) < 1e-9
+        last, _ = ssm.step(u[:, 0], state)
+        assert difference(last, ssm.reference(torch.cat([u, u[:, :1]], dim=1))[:, -1]) < 1e-9
+
+
+def test_powers():
+    a, x = (torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) for shape in ((2, 3, 3), (5, 2, 3)))
+    found = powers_times(a, x, 7)
+    for s in range(7):
+        assert difference(found[..., s], (torch.linalg.matrix_power(a, s) @ x.unsqueeze(-1)).squeeze(-1)) < 1e-12
+
+
+@pytest.mark.parametrize("state", [0, 1, 7])
+def test_a_state_of_no_pairs_is_refused(state):
+    with pytest.raises(ValueError, match="an even number"):
+        S4(4, state=state)
+
+
+def test_costs():
+    assert S4(16, state=8).state_size(100) == 16 * 8
