@@ -149,7 +149,7 @@ class LowRankSSM(nn.Module):
         far = torch.linalg.matrix_power(a, r)
         rows = powers_times(a.mT, (c.unsqueeze(1) @ a).squeeze(1), r)
         carried = (powers_times(far, x, r).mT @ rows).flatten(2)[..., :t]
-        backwards = functional.pad(u.flip(1).mT, (0, r * r - t)).unflatten(2, (r, r))
+        backwards = functional.pad(u.flip(1).mT, (0, r * r - t)).view(len(u), self.channels, r, r)
         added = powers_times(a, b, r) @ backwards.mT  # column i: sum_j A^j B u of r i + j places before the end
         after = added[..., -1]
         for i in range(r - 2, -1, -1):
