@@ -16,6 +16,7 @@ MIXERS: dict[str, str] = {
     "blocked_window": "recallkit.models.mixers.blocked_window:BlockedWindow",
     "sparse_attention": "recallkit.models.mixers.sparse_attention:SparseAttention",
     "selective_attention": "recallkit.models.mixers.selective_attention:SelectiveAttention",
+    "gau": "recallkit.models.mixers.gau:GAU",
     "long_conv": "recallkit.models.mixers.long_conv:LongConv",
     "base_conv": "recallkit.models.mixers.base_conv:BaseConv",
     "gated_short_conv": "recallkit.models.mixers.base_conv:GatedShortConv",

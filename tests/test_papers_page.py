@@ -1,0 +1,38 @@
+"""docs/papers.md: what its command prints, word for word, and that every numbered table of the papers has a line."""
+
+from __future__ import annotations
+
+import re
+
+from tests.conftest import ROOT
+
+PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+
+
+def test_the_table_is_what_the_command_prints(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = run("gap", "--table", "zoology:1").stdout
+    block = PAGE.split("```\n")[1]
+    assert [line.rstrip() for line in block.splitlines()] == [line.rstrip() for line in printed.splitlines()]
+
+
+def test_every_numbered_item_has_a_line():
+    """Tables, figures, and the numbered equations of the sections that a toolkit holds."""
+    sections = {part.split("\n")[0]: part for part in PAGE.split("\n### ")[1:]}
+    wanted = {
+        "Zoology": [f"Table {n}" for n in range(1, 17)] + [f"Figure {n}" for n in range(1, 11)],
+        "Based": [f"Table {n}" for n in range(1, 14)] + [f"Figure {n}" for n in range(1, 9)] + [f"Algorithm {n}" for n in range(1, 4)],
+        "Yun et al.": ["Table 1", "Table 2"] + [f"Figure {n}" for n in range(1, 5)],
+    }
+    for paper, items in wanted.items():
+        named = _names(next(text for title, text in sections.items() if title.startswith(paper)))
+        assert [item for item in items if item not in named] == [], paper
+
+
+def _names(text: str) -> set[str]:
+    """`Tables 6 to 8, 10 and 15` as Table 6, Table 7 ...; likewise figures and algorithms."""
+    found = set()
+    for kind, numbers in re.findall(r"(Table|Figure|Algorithm)s? (\d+(?:(?:, | and | to )\d+)*)", text):
+        for first, last in re.findall(r"(\d+)(?: to (\d+))?", numbers):
+            found |= {f"{kind} {number}" for number in range(int(first), int(last or first) + 1)}
+    return found
