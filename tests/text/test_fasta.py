@@ -102,6 +102,12 @@ def test_what_is_no_dna_is_named(tmp_path, text, message):
     assert message in fails(write(tmp_path, text))[1]
 
 
+@pytest.mark.parametrize("block", range(1, 8))
+def test_a_name_begins_a_line(tmp_path, block):
+    with mock.patch.object(readers, "BLOCK_BYTES", block):
+        assert "'>' in a:1-5 is not a base" in fails(write(tmp_path, ">a >b\nAC>GT\n"))[1]
+
+
 def test_bad_stretches_can_be_skipped(tmp_path):
     path = write(tmp_path, ">a\nACGT\n>b\nAC{T\n>c\nGG\n")
     assert [document.text for document in open_corpus([str(path)], options=SKIPPING).documents()] == ["ACGT", "GG"]

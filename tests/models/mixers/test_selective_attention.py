@@ -207,6 +207,9 @@ def test_in_training_the_highest_of_the_noisy_scores_are_chosen():
     highest = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, logits.topk(5).indices, value=True)
     assert (logits[highest] > 0).all()
     assert torch.equal(mixer.selector(u)[0] > 0.5, highest)
+    with torch.no_grad():
+        mixer.selector.score.bias.fill_(-float(logits.topk(3).values[:, 2].min()) - 1e-9 + float(mixer.selector.score.bias))
+    assert 0 < (mixer.selector(u)[0] > 0.5).sum() < 10, "what does not ask is not chosen, though fewer than k do"
     noisy = make(selection="learned", k=5, noise=1.0).train()
     torch.manual_seed(1)
     often = torch.stack([noisy.selector(u)[0] > 0.5 for _ in range(400)]).double().mean(0)
