@@ -30,6 +30,7 @@ from recallkit.models.mixers.sparse_attention import SparseAttention
 
 if TYPE_CHECKING:
     import argparse
+
     import altair as alt
     from torch import Tensor
 
@@ -248,7 +249,9 @@ def show(runs: list[dict[str, Any]]) -> None:
             cells = [f"{100 * run['accuracy']:.1f} / {100 * run['reachable']:.0f}" if run else "" for run in row]
             rows.append((pattern, f"{100 * sparsity_shown(row):.0f} %", *cells))
         headers = ("pattern", "sparsity", *(f"{depth} layer{'s' if depth > 1 else ''}" for depth in depths))
-        print_table(f"Copying {runs[0]['length'] // 2 - 1} ids, {WRITTEN[direction]}: accuracy / answers within reach, %", headers, rows)
+        print_table(
+            f"Copying {runs[0]['length'] // 2 - 1} ids, {WRITTEN[direction]}: accuracy / answers within reach, in percent", headers, rows
+        )
 
 
 WRITTEN = {"causal": "causal attention", "both": "attention in both directions"}
@@ -268,9 +271,9 @@ def figures_of(runs: list[dict[str, Any]]) -> list[Figure]:
 
     kept = best(runs, "pattern", "direction", "layers")
     caption = (
-        "Share of the second sequence that is copied correctly, by pattern of attention, direction and number of layers, at the best learning "
-        "rate; framed where the layers connect every id with the place where it is asked for. On the right the share of pairs that "
-        "the pattern leaves out."
+        "Share of the second sequence that is copied correctly, by pattern of attention, direction and number of layers, at the best "
+        "learning rate; framed where the layers connect every id with the place where it is asked for. On the right the share of "
+        "pairs that the pattern leaves out."
     )
     return [Figure("copying", "Accuracy on the copying task", caption, functools.partial(_draw, kept))]
 
@@ -291,7 +294,9 @@ def _draw(runs: list[dict[str, Any]], palette: Palette) -> alt.HConcatChart:
             if run["direction"] == direction
         ]
         base = alt.Chart(alt.Data(values=rows)).encode(
-            x=alt.X("layers:O", axis=alt.Axis(title=f"layers, {WRITTEN[direction]}", labelAngle=0, orient="top", ticks=False, domain=False)),
+            x=alt.X(
+                "layers:O", axis=alt.Axis(title=f"layers, {WRITTEN[direction]}", labelAngle=0, orient="top", ticks=False, domain=False)
+            ),
             y=alt.Y("pattern:N", sort=patterns, axis=None if charts else names),
         )
         cells = base.mark_rect(stroke=palette.page, strokeWidth=2, fill=palette.models[0]).encode(

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 def rule_of(**options):
     """A sparse pattern as the mixer hands it over, and whether it differs by head."""
     mixer = SparseAttention(8, num_heads=4, **options)
-    return functools.partial(mixer._rule(), stride=mixer.stride), options.get("configuration") == "multihead"
+    return functools.partial(mixer._rule(), **mixer._numbers()), options.get("configuration") == "multihead"
 
 
 RULES = {
@@ -32,8 +32,11 @@ RULES = {
     "strided, by head": rule_of(stride=7, configuration="multihead"),
     "fixed": rule_of(pattern="fixed", stride=6),
     "fixed, by head": rule_of(pattern="fixed", stride=6, configuration="multihead"),
-    "star": rule_of(pattern="star", stride=9),
+    "star": rule_of(pattern="star", stride=9, length=400),
     "random": rule_of(pattern="random", sparsity=0.9, seed=3),
+    "random, by head": rule_of(pattern="random", sparsity=0.9, configuration="multihead"),
+    "longformer": rule_of(pattern="longformer", stride=20, num_global=3),
+    "bigbird": rule_of(pattern="bigbird", stride=8, num_random=2, length=400),
     "fixed, long blocks": rule_of(pattern="fixed", stride=150, configuration="multihead"),
     "window": (lambda queries, keys: (keys <= queries) & (keys > queries - 5), False),
     "all": (lambda queries, keys: keys >= 0, False),

@@ -38,7 +38,7 @@ class SparseAttention(Attention):
     """
 
     causal: ClassVar[bool] = True
-    """Whether only the past is seen. A subclass with False is an encoder's: its `forward` is defined, its `read` is not."""
+    """Whether only the past is seen. A subclass with False is an encoder's, for texts of just `length` tokens, without a state."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class SparseAttention(Attention):
         return self._rule()(queries, keys, *by_head, **self._numbers())
 
     def keys_of(self, query: int, head: int) -> list[int]:
-        options = self._numbers() | self._drawing() | {"causal": self.causal}
+        options = self._numbers() | self._drawing() | {"causal": self.causal, "length": self.length}
         if self.configuration == "multihead" and self.pattern == "random":
             return keys_in_pattern(self.pattern, query, head=head, **options)
         part = {"sequential": self.layer % 2, "union": None, "multihead": int(head >= self.num_heads // 2)}[self.configuration]
@@ -85,7 +85,7 @@ class SparseAttention(Attention):
 
     def num_pairs(self, t: int) -> int:
         """See `Attention.num_pairs`: the expected number for `random`, exact for the others. No mask is made."""
-        self._refuse_longer(t)
+        self._refuse_other_lengths(t)
         if self.pattern == "random":
             return self.num_heads * (t + round((1 - self.sparsity) * (t * (t - 1) // 2)))
         options = self._numbers() | self._drawing()
@@ -93,7 +93,7 @@ class SparseAttention(Attention):
         return self.num_heads // len(parts) * sum(int(num_causal_keys(self.pattern, t, part=part, **options).sum()) for part in parts)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self._refuse_longer(q.shape[2])
+        self._refuse_other_lengths(q.shape[2])
         rule = self._rule()
         key = (rule.func, *rule.args, *sorted(rule.keywords.items()))
         return masked_attention(q, k, v, rule, by_head=self.configuration == "multihead", key=key, numbers=self._numbers())
@@ -101,10 +101,12 @@ class SparseAttention(Attention):
     def extend(self, u: Tensor, state: State) -> tuple[Tensor, State]:
         if not self.causal:
             raise ValueError("attention in both directions has no state: it reads a text as a whole")
-        self._refuse_longer(state["keys"].shape[2] + u.shape[1])
+        self._refuse_other_lengths(state["keys"].shape[2] + u.shape[1])
         return super().extend(u, state)
 
-    def _refuse_longer(self, t: int) -> None:
+    def _refuse_other_lengths(self, t: int) -> None:
+        if not self.causal and t != self.length:
+            raise ValueError(f"attention in both directions is made for texts of {self.length:,} tokens, not {t:,}")
         if "length" in PATTERNS[self.pattern] and t > self.length:
             raise ValueError(f"{self.pattern} is defined for texts of at most {self.length:,} tokens, not {t:,}")
 

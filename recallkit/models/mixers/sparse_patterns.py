@@ -1,4 +1,4 @@
-"""Sparse patterns of attention as sets of positions: strided, fixed, star, random, Longformer's and BigBird's, in one or both directions."""
+"""Sparse patterns of attention as rules of positions: strided, fixed, star, random, Longformer's and BigBird's, causal or not."""
 
 from __future__ import annotations
 
