@@ -219,7 +219,7 @@ FULL: dict[str, Any] = {
     "depths": [1, 2, 3, 4],
     "length": 256,
     "width": 256,
-    "learning_rates": [3e-4, 1e-3, 3e-3],
+    "learning_rates": [1e-4, 3e-4, 1e-3],
     "examples": 100_000,
     "test_examples": 1_000,
     "steps": 20_000,
@@ -254,7 +254,7 @@ def show(runs: list[dict[str, Any]]) -> None:
         )
 
 
-WRITTEN = {"causal": "causal attention", "both": "attention in both directions"}
+WRITTEN = {"causal": "causal, by layers", "both": "both directions, by layers"}
 
 
 def sparsity_shown(found: list[dict[str, Any] | None]) -> float:
@@ -271,7 +271,7 @@ def figures_of(runs: list[dict[str, Any]]) -> list[Figure]:
 
     kept = best(runs, "pattern", "direction", "layers")
     caption = (
-        "Share of the second sequence that is copied correctly, by pattern of attention, direction and number of layers, at the best "
+        "Percent of the second sequence that is copied correctly, by pattern of attention, direction and number of layers, at the best "
         "learning rate; framed where the layers connect every id with the place where it is asked for. On the right the share of "
         "pairs that the pattern leaves out."
     )
@@ -289,22 +289,20 @@ def _draw(runs: list[dict[str, Any]], palette: Palette) -> alt.HConcatChart:
     charts: list[Any] = []
     for direction in directions:
         rows = [
-            {name: run[name] for name in ("pattern", "layers", "accuracy")} | {"whole": run["reachable"] == 1}
+            {"pattern": run["pattern"], "layers": run["layers"], "percent": 100 * run["accuracy"], "whole": run["reachable"] == 1}
             for run in runs
             if run["direction"] == direction
         ]
         base = alt.Chart(alt.Data(values=rows)).encode(
-            x=alt.X(
-                "layers:O", axis=alt.Axis(title=f"layers, {WRITTEN[direction]}", labelAngle=0, orient="top", ticks=False, domain=False)
-            ),
+            x=alt.X("layers:O", axis=alt.Axis(title=WRITTEN[direction], labelAngle=0, orient="top", ticks=False, domain=False)),
             y=alt.Y("pattern:N", sort=patterns, axis=None if charts else names),
         )
         cells = base.mark_rect(stroke=palette.page, strokeWidth=2, fill=palette.models[0]).encode(
-            fillOpacity=alt.FillOpacity("accuracy:Q", scale=alt.Scale(domain=[0, 1], range=[0.06, 0.5]), legend=None)
+            fillOpacity=alt.FillOpacity("percent:Q", scale=alt.Scale(domain=[0, 100], range=[0.06, 0.5]), legend=None)
         )
         framed = base.mark_rect(filled=False, stroke=palette.models[0], strokeWidth=1).transform_filter("datum.whole")
-        figures = base.mark_text().encode(text=alt.Text("accuracy:Q", format=".0%"))
-        charts.append(alt.layer(cells, framed, figures).properties(width=(WIDTH - 130) / len(directions), height=height))
+        figures = base.mark_text().encode(text=alt.Text("percent:Q", format=".0f"))
+        charts.append(alt.layer(cells, framed, figures).properties(width=(WIDTH - 90) / len(directions), height=height))
     found = {pattern: sparsity_shown([run for run in runs if run["pattern"] == pattern]) for pattern in patterns}
     bars = alt.Chart(alt.Data(values=[{"pattern": pattern, "sparsity": value} for pattern, value in found.items()])).encode(
         y=alt.Y("pattern:N", sort=patterns, axis=None)
@@ -313,7 +311,7 @@ def _draw(runs: list[dict[str, Any]], palette: Palette) -> alt.HConcatChart:
     axis = alt.Axis(title="sparsity", format="%", orient="top", values=[0, 0.5, 1], grid=False, domain=False)
     pairs = bars.mark_bar(height=12, color=palette.rest).encode(x=alt.X("sparsity:Q", scale=scale, axis=axis))
     written = bars.mark_text(align="left", dx=4).encode(x=alt.X("sparsity:Q", scale=scale), text=alt.Text("sparsity:Q", format=".0%"))
-    charts.append(alt.layer(pairs, written).properties(width=110, height=height))
+    charts.append(alt.layer(pairs, written).properties(width=90, height=height))
     return alt.hconcat(*charts, spacing=14)
 
 

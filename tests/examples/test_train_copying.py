@@ -206,7 +206,7 @@ def test_a_table_and_a_picture_of_every_pattern(copying, call, tmp_path, capsys)
     assert table["strided sequential"] == ["12", "%", "31.2", "/", "50", "37.5", "/", "100"]
     drawn = ET.fromstring((tmp_path / "drawn" / "copying.svg").read_bytes())
     texts = ["".join(element.itertext()) for element in drawn.iter() if element.tag.endswith("}text")]
-    assert {*patterns, "31%", "38%", "12%", "layers, causal attention", "layers, attention in both directions", "sparsity"} <= set(texts)
+    assert {*patterns, "31", "38", "12%", "causal, by layers", "both directions, by layers", "sparsity"} <= set(texts)
     assert [text for text in texts if text in patterns][:3] == list(patterns), "in the order of the runs"
 
 
