@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from recallkit.models.mixers.api import State
 
 
+MOST_RANDOM = 64
+"""Most keys that a query of BigBird draws: each is a comparison for all pairs."""
+
+
 class SparseAttention(Attention):
     """Softmax attention over the keys of a sparse pattern, S(i) as in `sees_in_pattern`, intersected with j <= i.
 
@@ -66,11 +70,14 @@ class SparseAttention(Attention):
             raise ValueError(f"multihead gives each half of the heads a part, and {self.num_heads} heads cannot be halved")
         if stride < 1 or not 0 <= sparsity <= 1:
             raise ValueError(f"a stride of {stride} and a sparsity of {sparsity}: at least 1, and from 0 to 1")
+        if not 0 <= num_random <= MOST_RANDOM:
+            raise ValueError(f"num_random is {num_random}: choose 0 to {MOST_RANDOM}")
         if "length" in PATTERNS[pattern] and length < 2:
             raise ValueError(f"{pattern} is defined for texts of a length, at least 2: set length, not {length}")
         self.pattern, self.configuration, self.layer = pattern, configuration, layer
         self.stride, self.length, self.num_global, self.num_random = stride, length, num_global, num_random
         self.sparsity, self.seed = sparsity, seed
+        self.max_length = length if "length" in PATTERNS[pattern] else None
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
         by_head = [torch.arange(self.num_heads, device=queries.device).view(-1, 1, 1)] if self.configuration == "multihead" else []
@@ -107,8 +114,8 @@ class SparseAttention(Attention):
     def _refuse_other_lengths(self, t: int) -> None:
         if not self.causal and t != self.length:
             raise ValueError(f"attention in both directions is made for texts of {self.length:,} tokens, not {t:,}")
-        if "length" in PATTERNS[self.pattern] and t > self.length:
-            raise ValueError(f"{self.pattern} is defined for texts of at most {self.length:,} tokens, not {t:,}")
+        if self.max_length is not None and t > self.max_length:
+            raise ValueError(f"{self.pattern} is defined for texts of at most {self.max_length:,} tokens, not {t:,}")
 
     def _rule(self) -> functools.partial[Tensor]:
         """`sees` without the mixer and its numbers, so that caching it does not keep parameters in memory."""

@@ -147,7 +147,7 @@ def num_causal_keys(
         return torch.where(places == length - 1, places + 1, torch.minimum(seen, places + 1))
     first_near = (places - stride // 2).clamp(min=0)
     seen = torch.where(places < num_global, places + 1, torch.minimum(places - first_near + 1 + num_global, places + 1))
-    if pattern == "bigbird":
+    if pattern == "bigbird" and num_random:
         drawn = torch.stack([drawn_key(seed, places, draw, length) for draw in range(num_random)], dim=1).sort(dim=1).values
         is_new = torch.ones_like(drawn, dtype=torch.bool)
         is_new[:, 1:] = drawn[:, 1:] != drawn[:, :-1]

@@ -139,6 +139,7 @@ def test_a_text_as_long_as_the_pattern_can_be_read_in_pieces(pattern):
 @pytest.mark.parametrize("pattern", ["star", "bigbird"])
 def test_a_text_longer_than_the_pattern_is_refused(pattern):
     mixer = make(pattern=pattern, length=20)
+    assert mixer.max_length == 20
     u, _ = inputs(mixer, 21)
     with pytest.raises(ValueError, match="at most 20 tokens, not 21"):
         mixer(u)
@@ -194,6 +195,7 @@ def test_a_long_text_is_counted_without_a_mask(pattern, monkeypatch):
         ({"pattern": "random", "configuration": "sequential"}, "one part"),
         ({"pattern": "star"}, "set length"),
         ({"pattern": "bigbird", "length": 1}, "set length"),
+        ({"pattern": "bigbird", "length": 9, "num_random": 65}, "num_random"),
         ({"num_heads": 1, "configuration": "multihead"}, "half of the heads"),
         ({"stride": 0}, "stride"),
         ({"sparsity": 1.5}, "sparsity"),

@@ -61,10 +61,19 @@ def test_bigbird_is_longformer_and_a_few_random_keys():
     st.integers(0, 4),
     st.sampled_from([0, 1, None]),
     st.integers(0, 9),
+    st.integers(0, 3),
 )
-def test_masks_sets_and_counts_agree(pattern, n, stride, num_global, part, seed):
+def test_masks_sets_and_counts_agree(pattern, n, stride, num_global, part, seed, num_random):
     part = part if pattern in TWO_PARTS else None
-    options = {"part": part, "stride": stride, "length": n, "num_global": num_global, "seed": seed, "sparsity": 0.7}
+    options = {
+        "part": part,
+        "stride": stride,
+        "length": n,
+        "num_global": num_global,
+        "seed": seed,
+        "num_random": num_random,
+        "sparsity": 0.7,
+    }
     places = torch.arange(n)
     for causal in (True, False):
         mask = sees_in_pattern(pattern, places[:, None], places, causal=causal, **options)
