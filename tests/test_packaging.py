@@ -41,7 +41,7 @@ UNDECLARED = {
 }
 """Modules that are imported and are no dependency of ours, and why they need be none."""
 ELSEWHERE = {"gigatoken": "gigatoken", "fla": "fla-core", "ray": "ray", "triton": "triton", "selenium": "selenium"}
-ELSEWHERE |= {"tokengrams": "tokengrams", "infini_gram": "infini-gram"}
+ELSEWHERE |= {"tokengrams": "tokengrams", "infini_gram": "infini-gram", "entmax": "entmax"}
 """Modules of optional dependencies, which need not be installed where the tests run, with their distributions."""
 
 

@@ -24,7 +24,7 @@ def copying(load):
 
 
 def tiny_job(copying, **changes):
-    chosen = dict(pattern="dense", layers=1, length=16, width=32, learning_rate=1e-2, vocab=16)  # noqa: C408
+    chosen = dict(pattern="dense", direction="causal", layers=1, length=16, width=32, learning_rate=1e-2, vocab=16)  # noqa: C408
     recipe = dict(examples=2000, test_examples=100, steps=400, batch=32, seed=0, stop_above=0.99, measured_every=20)  # noqa: C408
     return copying.Job(**chosen | recipe | changes)
 
@@ -40,7 +40,7 @@ def test_sequences_obey_the_definition(load, half, vocab, seed):
         first, second = ids[:half], ids[half:]
         assert first == second
         assert first[0] == 0
-        assert all(1 <= id_ < vocab for id_ in first[1:])
+        assert all(0 <= id_ < vocab for id_ in first[1:])
         assert answers == first[1:], "every id of s is asked, once, in order"
         assert answers == [ids[place + 1] for place in places]
         assert min(places) == half, "what is asked follows from what stood before"
@@ -48,10 +48,19 @@ def test_sequences_obey_the_definition(load, half, vocab, seed):
 
 def test_ids_are_as_frequent_as_each_other_and_the_seed_decides(copying):
     training, test = copying.examples_of(4000, 4000, 22, 9, 5)
-    share = torch.bincount(training.ids[:, 1:11].flatten(), minlength=9)[1:] / 40_000
-    assert share.tolist() == pytest.approx([1 / 8] * 8, abs=5 * math.sqrt(1 / 8 / 40_000))
+    share = torch.bincount(training.ids[:, 1:11].flatten(), minlength=9) / 40_000
+    assert share.tolist() == pytest.approx([1 / 9] * 9, abs=5 * math.sqrt(1 / 9 / 40_000))
     assert torch.equal(training.ids, copying.copying_examples(4000, 22, 9, 5).ids)
     assert not torch.equal(training.ids, test.ids)
+
+
+def test_both_directions_do_not_see_what_they_predict(copying):
+    made = copying.copying_examples(5, 12, 128, 0)
+    hidden = copying.hidden_from(made, 128)
+    assert torch.equal(hidden.ids[:, :7], made.ids[:, :7]), "0 s 0"
+    assert (hidden.ids[:, 7:] == 128).all()
+    assert torch.equal(hidden.answers, made.answers)
+    assert made.ids.max() < 128
 
 
 @pytest.mark.parametrize("length", [2, 15, 0, -4])
@@ -63,27 +72,28 @@ def test_lengths_without_halves_are_refused(copying, length):
 # --------------------------------------------------------------------------------------------------------------- models
 
 
-def pairs_seen(mixer, t):
-    """Pairs of a query and a key by the plain list of keys that each mixer has for its slow reference."""
-    return sum(len(mixer.keys_of(i, head)) for i in range(t) for head in range(mixer.num_heads))
-
-
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_sparsity_is_the_share_of_pairs_that_are_left_out(copying, layers):
+@pytest.mark.parametrize("direction", ["causal", "both"])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_masks_are_those_of_the_models_layers(copying, layers, direction):
+    """By the plain sets of keys that each mixer has for its slow reference; sparsity is that of the square, in both directions."""
     for pattern in copying.PATTERNS:
-        job = tiny_job(copying, pattern=pattern, layers=layers, length=36, steps=1, examples=32, test_examples=4)
-        seen = [pairs_seen(block.mixer, 36) for block in copying.model_of(job).blocks]
-        wanted = 1 - sum(seen) / (layers * 4 * 36 * 37 / 2)
-        assert copying.work(job, CPU)["sparsity"] == pytest.approx(wanted, abs=1e-4), pattern
+        job = tiny_job(copying, pattern=pattern, direction=direction, layers=layers, length=36)
+        mixers = [block.mixer for block in copying.model_of(job).blocks]
+        masks = copying.masks_of(pattern, layers, 36, direction)
+        pairs = []
+        for mixer, mask in zip(mixers, masks, strict=True):
+            seen = [[mixer.keys_of(i, head) for i in range(36)] for head in range(4)]
+            heads = mask.expand(4, 36, 36) if len(mask) != 2 else mask.repeat_interleave(2, 0)
+            assert seen == [[row.nonzero()[:, 0].tolist() for row in head] for head in heads], pattern
+            pairs += [len(keys) for head in seen for keys in head]
+        if direction == "both":
+            assert copying.sparsity_of(masks) == pytest.approx(1 - sum(pairs) / (layers * 4 * 36 * 36)), pattern
 
 
-def test_random_is_as_sparse_as_strided_and_every_layer_of_it_another(copying):
-    sparsities = {}
-    for pattern in ("strided union", "random"):
-        mixers = [block.mixer for block in copying.model_of(tiny_job(copying, pattern=pattern, layers=3, length=144)).blocks]
-        sparsities[pattern] = sum(copying.sparsity_of(mixer, 144) for mixer in mixers) / 3
-    assert sparsities["random"] == pytest.approx(sparsities["strided union"], abs=0.01)
-    assert len({tuple(mixer.keys_of(143, 0)) for mixer in mixers}) == 3
+def test_every_layer_of_random_is_another(copying):
+    masks = copying.masks_of("random", 3, 144, "causal")
+    assert len({mask.numpy().tobytes() for mask in masks}) == 3
+    assert copying.sparsity_of(copying.masks_of("random", 3, 144, "both")) == pytest.approx(0.9, abs=0.01)
 
 
 def reaches(model, length):
@@ -97,32 +107,36 @@ def reaches(model, length):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "layers", "wanted"),
+    ("pattern", "direction", "layers", "wanted"),
     [
-        ("dense", 1, 31),
-        ("strided union", 1, 0),
-        ("strided union", 2, 31),
-        ("strided sequential", 1, 0),
-        ("strided sequential", 2, 31),
-        ("strided multihead", 2, 31),
-        ("fixed union", 1, 4),
-        ("fixed sequential", 2, 31),
-        ("star", 1, 3),
-        ("star", 2, 31),
-        ("random", 1, 14),
-        ("random", 2, 31),
-        ("sliding window", 2, 0),
-        ("sliding window", 3, 31),
-        ("blocked window", 4, 0),
+        ("dense", "causal", 1, 31),
+        ("strided union", "causal", 2, 0),
+        ("strided union", "causal", 3, 31),
+        ("strided union", "both", 1, 0),
+        ("strided union", "both", 2, 31),
+        ("strided multihead", "both", 2, 31),
+        ("strided sequential", "causal", 2, 0),
+        ("strided sequential", "causal", 3, 31),
+        ("fixed union", "causal", 1, 4),
+        ("fixed sequential", "causal", 1, 0),
+        ("fixed sequential", "causal", 2, 31),
+        ("star", "causal", 3, 0),
+        ("star", "causal", 4, 31),
+        ("star", "both", 1, 0),
+        ("star", "both", 2, 31),
+        ("random", "causal", 2, 31),
+        ("longformer", "causal", 4, 0),
+        ("longformer", "both", 2, 31),
     ],
 )
-def test_layers_reach_as_far_as_their_pattern_leads(copying, pattern, layers, wanted):
-    """Of 31 answers, each 31 places back, so many: a window of 16 leads there in three layers, a stride of 8 with a step in two.
+def test_layers_reach_as_far_as_their_pattern_leads(copying, pattern, direction, layers, wanted):
+    """Of 31 answers, each 31 places back, so many, as gradients tell: 31 = 3 x 8 + 4 + 3, strides of 8 and steps of at most 4.
 
-    One layer of `fixed` sees those that are the last of their block, one of `star` those that its relays ask for.
+    One layer of `fixed` sees those that are the last of their segment; causal `star` is a window of 8.
     """
-    found = reaches(copying.model_of(tiny_job(copying, pattern=pattern, layers=layers, length=64)), 64)
+    found = reaches(copying.model_of(tiny_job(copying, pattern=pattern, direction=direction, layers=layers, length=64)), 64)
     assert sum(found) == wanted
+    assert copying.reachable(pattern, layers, 64, direction) == pytest.approx(wanted / 31)
 
 
 def test_positions_are_known_from_the_embedding_alone(copying):
@@ -145,12 +159,15 @@ def test_dense_attention_learns_to_copy_in_one_layer_and_a_short_window_does_not
     assert outcome["curve"][0][2] > 1.0
     assert outcome["accuracy"] > 0.99
     assert outcome["steps"] < 400
-    blind = copying.work(tiny_job(copying, pattern="blocked window", steps=100), CPU)
-    assert blind["accuracy"] < 0.2, "15 ids, and no way back to them"
+    both = copying.work(tiny_job(copying, direction="both"), CPU)
+    assert both["accuracy"] > 0.99
+    blind = copying.work(tiny_job(copying, pattern="strided union", steps=100), CPU)
+    assert blind["reachable"] == 0
+    assert blind["accuracy"] < 0.2, "16 ids, and no way back to them"
 
 
 def test_a_stopped_sweep_goes_on_and_ends_the_same(copying, call, interrupted, tmp_path):
-    grid = (*TINY, "--patterns", "dense", "star", "--depths", 1, 2)
+    grid = (*TINY, "--patterns", "dense", "star", "--directions", "both", "--depths", 1, 2)
     call(copying, *grid, "--out", tmp_path / "whole")
     interrupted(20)  # in the fourth run of six steps each
     with pytest.raises(SystemExit) as stopped:
@@ -167,7 +184,8 @@ def test_full_trains_every_pattern_on_256_ids(copying, monkeypatch):
     monkeypatch.setattr(copying, "run_example", lambda parser, task: made.extend(task.jobs_of(parser.parse_args(["--full"]))))
     copying.main()
     assert {(job.length, job.vocab) for job in made} == {(256, 128)}
-    assert {(job.pattern, job.layers) for job in made} == {(pattern, n) for pattern in copying.PATTERNS for n in (1, 2, 3, 4)}
+    wanted = {(pattern, way, n) for pattern in copying.PATTERNS for way in ("causal", "both") for n in (1, 2, 3, 4)}
+    assert {(job.pattern, job.direction, job.layers) for job in made} == wanted
 
 
 # ------------------------------------------------------------------------------------------------- results and pictures
@@ -176,17 +194,19 @@ def test_full_trains_every_pattern_on_256_ids(copying, monkeypatch):
 def test_a_table_and_a_picture_of_every_pattern(copying, call, tmp_path, capsys):
     patterns = ("dense", "strided sequential", "random")
     runs = [
-        {"pattern": pattern, "layers": n, "length": 64, "sparsity": 0.1 * i + 0.01 * n, "accuracy": 0.25 * i + 0.0625 * n, "loss_nats": 1.0}
+        {"pattern": pattern, "direction": way, "layers": n, "length": 64, "sparsity": 0.1 * i + 0.01 * n, "loss_nats": 1.0}
+        | {"accuracy": 0.25 * i + 0.0625 * n, "reachable": 0.5 * n}
+        for way in ("causal", "both")
         for i, pattern in enumerate(patterns)
         for n in (1, 2)
     ]
     (tmp_path / "results.json").write_text(json.dumps({"task": "copying", "runs": runs}))
     call(copying, "--draw", tmp_path / "results.json", "--out", tmp_path / "drawn")
     table = {line.split("  ")[0]: line.split("  ", 1)[1].split() for line in capsys.readouterr().out.splitlines() if "%" in line}
-    assert table["strided sequential"] == ["12", "%", "31.2", "%", "37.5", "%"]
+    assert table["strided sequential"] == ["12", "%", "31.2", "/", "50", "37.5", "/", "100"]
     drawn = ET.fromstring((tmp_path / "drawn" / "copying.svg").read_bytes())
     texts = ["".join(element.itertext()) for element in drawn.iter() if element.tag.endswith("}text")]
-    assert {*patterns, "31%", "38%", "12%", "layers", "sparsity"} <= set(texts)
+    assert {*patterns, "31", "38", "12%", "causal, by layers", "both directions, by layers", "sparsity"} <= set(texts)
     assert [text for text in texts if text in patterns][:3] == list(patterns), "in the order of the runs"
 
 

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 def rule_of(**options):
     """A sparse pattern as the mixer hands it over, and whether it differs by head."""
     mixer = SparseAttention(8, num_heads=4, **options)
-    return functools.partial(mixer._rule(), stride=mixer.stride), options.get("configuration") == "multihead"
+    return functools.partial(mixer._rule(), **mixer._numbers()), options.get("configuration") == "multihead"
 
 
 RULES = {
@@ -32,8 +32,11 @@ RULES = {
     "strided, by head": rule_of(stride=7, configuration="multihead"),
     "fixed": rule_of(pattern="fixed", stride=6),
     "fixed, by head": rule_of(pattern="fixed", stride=6, configuration="multihead"),
-    "star": rule_of(pattern="star", stride=9),
+    "star": rule_of(pattern="star", stride=9, length=400),
     "random": rule_of(pattern="random", sparsity=0.9, seed=3),
+    "random, by head": rule_of(pattern="random", sparsity=0.9, configuration="multihead"),
+    "longformer": rule_of(pattern="longformer", stride=20, num_global=3),
+    "bigbird": rule_of(pattern="bigbird", stride=8, num_random=2, length=400),
     "fixed, long blocks": rule_of(pattern="fixed", stride=150, configuration="multihead"),
     "window": (lambda queries, keys: (keys <= queries) & (keys > queries - 5), False),
     "all": (lambda queries, keys: keys >= 0, False),
@@ -211,7 +214,7 @@ def test_what_does_not_fit_is_named(shapes, dtypes, message):
 # What PyTorch's compiler warns of is its own.
 @of_the_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["strided, by head", "star", "random"])
+@pytest.mark.parametrize("name", ["strided, by head", "star", "random, by head", "bigbird"])
 def test_compiled_the_rule_is_the_same(name):
     """Inductor's own way to compile a rule, here for CPU: an axis of heads inside a rule came out wrong."""
     rule, by_head = RULES[name]
@@ -265,7 +268,8 @@ def test_on_a_gpu_flex_attention_equals_the_dense_mask(name, t, dtype):
 @of_the_compiler
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "options", [{"stride": 64}, {"pattern": "fixed", "stride": 64}, {"pattern": "star", "stride": 64}, {"configuration": "multihead"}]
+    "options",
+    [{"stride": 64}, {"pattern": "fixed", "stride": 64}, {"pattern": "star", "stride": 64, "length": 4096}, {"configuration": "multihead"}],
 )
 def test_on_a_gpu_a_long_text_equals_the_dense_mask(options):
     rule, by_head = rule_of(**options)
@@ -280,7 +284,13 @@ def test_on_a_gpu_a_long_text_equals_the_dense_mask(options):
 @pytest.mark.gpu
 def test_on_a_gpu_mixers_take_kernels_and_keep_their_patterns_apart():
     u = draw(2, 300, 64, dtype=torch.bfloat16)
-    for options in ({}, {"stride": 5}, {"pattern": "star"}, {"pattern": "fixed", "configuration": "multihead"}, {"pattern": "random"}):
+    for options in (
+        {},
+        {"stride": 5},
+        {"pattern": "star", "length": 300},
+        {"pattern": "fixed", "configuration": "multihead"},
+        {"pattern": "random"},
+    ):
         torch.manual_seed(0)
         mixer = SparseAttention(64, **options).eval().to("cuda", torch.bfloat16)
         with torch.inference_mode():

@@ -15,6 +15,7 @@ MIXERS: dict[str, str] = {
     "sliding_window": "recallkit.models.mixers.sliding_window:SlidingWindow",
     "blocked_window": "recallkit.models.mixers.blocked_window:BlockedWindow",
     "sparse_attention": "recallkit.models.mixers.sparse_attention:SparseAttention",
+    "entmax_attention": "recallkit.models.mixers.entmax_attention:EntmaxAttention",
     "selective_attention": "recallkit.models.mixers.selective_attention:SelectiveAttention",
     "gau": "recallkit.models.mixers.gau:GAU",
     "long_conv": "recallkit.models.mixers.long_conv:LongConv",

@@ -97,9 +97,13 @@ class Attention(Mixer):
             for head in range(self.num_heads):
                 for i, keys in enumerate(chosen[head]):
                     if keys:
-                        weights = torch.softmax(k[row, head, keys] @ q[row, head, i] / math.sqrt(self.head_width), dim=0)
+                        weights = self.weights_reference(k[row, head, keys] @ q[row, head, i] / math.sqrt(self.head_width))
                         context[row, head, i] = weights @ parts[2][row, head, keys]
         return self.merge(context)
+
+    def weights_reference(self, scores: Tensor) -> Tensor:
+        """The scores of one query (n,) -> the weights of its keys (n,), for `reference`."""
+        return torch.softmax(scores, dim=0)
 
     def chosen_reference(self, u: Tensor, ids: list[int] | None) -> list[list[list[int]]]:
         """u: (t, d) and the ids of one row -> the positions that each query sees in each head; where there are none it gets zero."""

@@ -12,8 +12,8 @@ from recallkit.models.mixers.api import State, applied, widened
 WORD = 2**32
 
 
-def hash_share(seed: int, *places: Tensor) -> Tensor:
-    """A number in [0, 1) for each place, from int64 tensors that broadcast; it depends on nothing else.
+def hash_share(seed: int, *places: Tensor | int) -> Tensor:
+    """A number in [0, 1) for each place, from int64 tensors that broadcast, at least one, and integers; it depends on nothing else.
 
     Each integer goes through a 32-bit mixer of multiplications and shifts (Wellons' lowbias32), its hash into the next one's.
     """

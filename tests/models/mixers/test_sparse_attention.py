@@ -1,4 +1,4 @@
-"""Sparse patterns: small masks by hand, the papers' sparsity levels, and attention over just what a mask lets through."""
+"""Attention by sparse patterns: over just what a mask lets through, pairs counted without one, random ones spread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from recallkit.models.mixers.attention import Attention
-from recallkit.models.mixers.sparse_attention import PATTERNS, SparseAttention, sees_in_pattern
+from recallkit.models.mixers.sparse_attention import SparseAttention
+from recallkit.models.mixers.sparse_patterns import PATTERNS, TWO_PARTS, sees_in_pattern
 from tests.models.mixers.battery import check_mixer, difference, inputs
 
 D = 16
@@ -23,10 +24,6 @@ def pattern_mask(pattern, t, **options):
     return sees_in_pattern(pattern, places[:, None], places[None, :], **options)
 
 
-def drawn(mask):
-    return ["".join("#" if seen else "." for seen in row) for row in mask.tolist()]
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -38,35 +35,23 @@ def drawn(mask):
         {"pattern": "fixed", "stride": 4},
         {"pattern": "fixed", "stride": 5, "configuration": "multihead"},
         {"pattern": "fixed", "stride": 4, "configuration": "sequential", "layer": 1},
-        {"pattern": "star", "stride": 5},
+        {"pattern": "star", "stride": 5, "length": 256},
         {"pattern": "random", "sparsity": 0.7, "seed": 3},
+        {"pattern": "random", "sparsity": 0.7, "configuration": "multihead"},
+        {"pattern": "longformer", "stride": 4, "num_global": 2},
+        {"pattern": "bigbird", "stride": 3, "length": 256},
     ],
 )
 def test_battery(options):
     check_mixer(lambda: SparseAttention(D, **options))
 
 
-@pytest.mark.parametrize(
-    ("pattern", "part", "wanted"),
-    [
-        ("strided", 0, "#...... ##..... ###.... ####... .####.. ..####. ...####"),
-        ("strided", 1, "#...... .#..... ..#.... #..#... .#..#.. ..#..#. #..#..#"),
-        ("strided", None, "#...... ##..... ###.... ####... .####.. ..####. #..####"),
-        ("fixed", 0, "#...... ##..... ###.... ...#... ...##.. ...###. ......#"),
-        ("fixed", 1, "#...... .#..... ..#.... ..##... ..#.#.. ..#..#. ..#..##"),
-        ("fixed", None, "#...... ##..... ###.... ..##... ..###.. ..####. ..#..##"),
-        ("star", None, "#...... ##..... ###.... ..##... ..###.. ######. .....##"),
-    ],
-)
-def test_patterns_of_stride_three(pattern, part, wanted):
-    assert drawn(pattern_mask(pattern, 7, part=part, stride=3)) == wanted.split()
-
-
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("part", [0, 1, None])
 def test_a_longer_text_has_the_same_pairs(pattern, part):
-    long = pattern_mask(pattern, 50, part=part, stride=6, seed=2)
-    assert torch.equal(long[:37, :37], pattern_mask(pattern, 37, part=part, stride=6, seed=2))
+    options = {"part": part, "stride": 6, "seed": 2, "length": 50}
+    long = pattern_mask(pattern, 50, **options)
+    assert torch.equal(long[:37, :37], pattern_mask(pattern, 37, **options))
     assert long.diagonal().all()
     assert not long.triu(1).any()
 
@@ -91,8 +76,9 @@ def test_random_pairs_are_as_many_as_asked_and_spread(sparsity):
     [
         {"pattern": "strided", "stride": 1},
         {"pattern": "fixed", "stride": 1},
-        {"pattern": "star", "stride": 1},
+        {"pattern": "star", "stride": 15, "length": 31},
         {"pattern": "random", "sparsity": 0.0},
+        {"pattern": "longformer", "num_global": 30},
     ],
 )
 def test_a_pattern_of_all_pairs_is_attention(options):
@@ -117,25 +103,69 @@ def test_configurations_share_out_the_same_parts(pattern):
     assert torch.equal(union.sees(places[:, None], places[None]), masks[0] | masks[1])
 
 
-def test_every_token_reaches_every_later_one_in_two_layers():
-    """What the parts are for: two layers of sparse attention connect all pairs (Child et al. 2019, section 4.2)."""
-    for pattern in ("strided", "fixed", "star"):
-        mask = pattern_mask(pattern, 64, stride=8).long()
-        # A star hands on what a relay gathered at a relay, so the last tokens before one wait for it.
-        reached = mask @ mask if pattern != "star" else (mask @ mask)[8:, :8]
-        assert (reached > 0).sum() == (64 * 65 // 2 if pattern != "star" else 56 * 8), pattern
-
-
-@pytest.mark.parametrize("stride", [1, 2, 3, 16])
-@pytest.mark.parametrize("pattern", ["strided", "fixed", "star"])
+@pytest.mark.parametrize("stride", [1, 2, 3, 16, 60])
+@pytest.mark.parametrize("pattern", [pattern for pattern in PATTERNS if pattern != "random"])
 def test_pairs_are_counted_in_all_heads(pattern, stride):
-    uses = (
-        [{}] if pattern == "star" else [{}, {"configuration": "multihead"}, *({"configuration": "sequential", "layer": i} for i in (0, 1))]
-    )
-    for options in uses:
-        mixer = make(pattern=pattern, stride=stride, **options)
-        for t in (1, 2, 3, 17, 50):
+    two = [{"configuration": "multihead"}, *({"configuration": "sequential", "layer": i} for i in (0, 1))]
+    for options in ({}, *(two if pattern in TWO_PARTS else [])):
+        mixer = make(pattern=pattern, stride=stride, length=50, num_global=2, **options)
+        for t in (1, 2, 3, 17, 49, 50):
             assert mixer.num_pairs(t) == sum(len(mixer.keys_of(i, head)) for head in range(4) for i in range(t)), (options, t)
+
+
+def test_heads_of_random_draw_their_own_pairs():
+    mixer = make(pattern="random", configuration="multihead", sparsity=0.9)
+    places = torch.arange(200)
+    seen = mixer.sees(places[:, None], places)
+    assert seen.shape == (4, 200, 200)
+    below = seen.tril(-1).double().sum((1, 2)) / (200 * 199 / 2)
+    assert (below - 0.1).abs().max() < 0.01
+    either = float(seen.any(0).tril(-1).double().sum()) / (200 * 199 / 2)
+    assert either == pytest.approx(1 - 0.9**4, abs=0.01), "independent of each other"
+
+
+@pytest.mark.parametrize("pattern", ["star", "bigbird"])
+def test_a_text_as_long_as_the_pattern_can_be_read_in_pieces(pattern):
+    mixer = make(pattern=pattern, stride=3, length=20)
+    u, _ = inputs(mixer, 20)
+    state, made = mixer.initial_state(2), []
+    for piece in u.split([1, 12, 6, 1], dim=1):
+        out, state = mixer.read(piece, state)
+        made.append(out)
+    assert difference(torch.cat(made, 1), mixer(u)) < 1e-12
+    assert difference(mixer(u), mixer.reference(u)) < 1e-12
+
+
+@pytest.mark.parametrize("pattern", ["star", "bigbird"])
+def test_a_text_longer_than_the_pattern_is_refused(pattern):
+    mixer = make(pattern=pattern, length=20)
+    assert mixer.max_length == 20
+    u, _ = inputs(mixer, 21)
+    with pytest.raises(ValueError, match="at most 20 tokens, not 21"):
+        mixer(u)
+    _, state = mixer.read(u[:, :20], mixer.initial_state(2))
+    with pytest.raises(ValueError, match="at most 20 tokens, not 21"):
+        mixer.read(u[:, 20:], state)
+    with pytest.raises(ValueError, match="at most 20 tokens, not 21"):
+        mixer.num_pairs(21)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_both_directions_are_the_reference_of_both_and_have_no_state(pattern):
+    class Both(SparseAttention):
+        causal = False
+
+    torch.manual_seed(0)
+    mixer = Both(D, pattern=pattern, stride=4, length=30, sparsity=0.8).double().eval().requires_grad_(False)
+    u, _ = inputs(mixer, 30)
+    assert difference(mixer(u), mixer.reference(u)) < 1e-12
+    changed = u.clone()
+    changed[:, 20:] += 1
+    assert (mixer(changed)[:, :20] - mixer(u)[:, :20]).abs().max() > 1e-3, "what follows acts on what was"
+    with pytest.raises(ValueError, match="of 30 tokens, not 29"):
+        mixer(u[:, :29])
+    with pytest.raises(ValueError, match="has no state"):
+        mixer.read(u, mixer.initial_state(2))
 
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.875, 1.0])
@@ -148,10 +178,10 @@ def test_random_pairs_are_counted_as_expected(sparsity):
     assert mixer.num_pairs(1) == 4
 
 
-@pytest.mark.parametrize("options", [{}, {"pattern": "random"}, {"pattern": "star"}])
-def test_a_long_text_is_counted_without_a_mask(options, monkeypatch):
+@pytest.mark.parametrize("pattern", ["strided", "random", "star", "bigbird"])
+def test_a_long_text_is_counted_without_a_mask(pattern, monkeypatch):
     monkeypatch.setattr(SparseAttention, "sees", None)
-    mixer = make(**options)
+    mixer = make(pattern=pattern, length=100_000)
     assert mixer.flops(600) < Attention(D).flops(600)
     assert mixer.flops(100_000) < Attention(D).flops(100_000)
 
@@ -161,7 +191,11 @@ def test_a_long_text_is_counted_without_a_mask(options, monkeypatch):
     [
         ({"pattern": "zigzag"}, "no sparse pattern"),
         ({"configuration": "both"}, "no configuration"),
-        ({"pattern": "star", "configuration": "multihead"}, "one part"),
+        ({"pattern": "star", "configuration": "multihead", "length": 9}, "one part"),
+        ({"pattern": "random", "configuration": "sequential"}, "one part"),
+        ({"pattern": "star"}, "set length"),
+        ({"pattern": "bigbird", "length": 1}, "set length"),
+        ({"pattern": "bigbird", "length": 9, "num_random": 65}, "num_random"),
         ({"num_heads": 1, "configuration": "multihead"}, "half of the heads"),
         ({"stride": 0}, "stride"),
         ({"sparsity": 1.5}, "sparsity"),

@@ -1,0 +1,73 @@
+"""Maps from scores to probabilities: softmax, sparsemax and all alpha-entmax, and how sharp a score must be for each to choose one key."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BISECTIONS = 60
+"""Halvings of the interval of the threshold, which begins at most 1 wide: float64's precision."""
+
+
+def entmax(scores: Tensor, alpha: float) -> Tensor:
+    """alpha-entmax over the last axis, whatever its shape: probabilities of the scores' type, exact zeros among them where alpha > 1.
+
+    p[j] = max(0, (alpha - 1) v[j] - tau)^(1 / (alpha - 1)) with tau such that they add up to 1 (Peters et al. 2019, arXiv 1905.05702;
+    Correia et al. 2019, arXiv 1909.00015, for attention; Yun et al. 2020, arXiv 2006.04862, appendix B.3). 1 is softmax, 2 sparsemax
+    (Martins and Astudillo 2016, arXiv 1602.02068). sparselin-gen of lambda (appendix B.2) is `entmax(v / (1 - lambda), 2)`. Scores
+    of -inf get 0; each row needs one that is finite. tau is found by bisection, in float32 or wider. Raises ValueError for alpha < 1.
+    """
+    if alpha < 1:
+        raise ValueError(f"alpha-entmax is defined for alpha of at least 1, not {alpha}")
+    if alpha == 1:
+        return torch.softmax(scores, dim=-1)
+    made: Tensor = _Entmax.apply(scores, alpha)  # type: ignore[no-untyped-call]
+    return made
+
+
+def hardmax_scale(alpha: float, num_keys: int, margin: float, rest: float) -> float:
+    """t such that entmax(t v) gives the largest of the scores at least 1 - rest, if it exceeds the others by a margin (Assumption 2).
+
+    Of Yun et al. 2020, appendices B.1 and B.3: softmax needs ln((n - 1)(1 - rest) / rest) / margin, which grows with the number n
+    of keys; alpha > 1 needs 1 / (margin (alpha - 1)), whatever n and rest. Raises ValueError for a margin of at most 0 or rest
+    outside (0, 1].
+    """
+    if margin <= 0 or not 0 < rest <= 1 or alpha < 1 or num_keys < 1:
+        raise ValueError(f"alpha {alpha}, {num_keys} keys, margin {margin}, rest {rest}: at least 1, 1, more than 0, in (0, 1]")
+    if alpha > 1:
+        return 1 / (margin * (alpha - 1))
+    odds = (num_keys - 1) * (1 - rest) / rest
+    return max(math.log(odds), 0.0) / margin if odds > 0 else 0.0
+
+
+class _Entmax(torch.autograd.Function):
+    """The derivative is that of a Jacobian diag(s) - s s^T / sum(s) with s = p^(2 - alpha) where p > 0."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, alpha: float) -> Tensor:
+        wide = scores.double() if scores.dtype == torch.float64 else scores.float()
+        # The largest is made 0. Then tau is between -1, where the largest alone has 1, and -n^(1 - alpha), where none has more than 1 / n.
+        shifted = (alpha - 1) * (wide - wide.amax(-1, keepdim=True))
+        low = torch.full_like(shifted[..., :1], -1.0)
+        high = torch.full_like(low, -(wide.shape[-1] ** (1.0 - alpha)))
+        for _ in range(BISECTIONS if wide.dtype == torch.float64 else BISECTIONS // 2):
+            middle = (low + high) / 2
+            is_low = (shifted - middle).clamp(min=0).pow(1 / (alpha - 1)).sum(-1, keepdim=True) >= 1
+            low, high = torch.where(is_low, middle, low), torch.where(is_low, high, middle)
+        weights = (shifted - low).clamp(min=0).pow(1 / (alpha - 1))
+        weights = (weights / weights.sum(-1, keepdim=True)).to(scores.dtype)
+        ctx.save_for_backward(weights)
+        ctx.alpha = alpha
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (weights,) = ctx.saved_tensors
+        slopes = torch.where(weights > 0, weights, 1.0).pow(2 - ctx.alpha) * (weights > 0)
+        mean = (slopes * grads[0]).sum(-1, keepdim=True) / slopes.sum(-1, keepdim=True)
+        return slopes * (grads[0] - mean), None

@@ -1,0 +1,165 @@
+"""Sparse patterns of attention as rules of positions: strided, fixed, star, random, Longformer's and BigBird's, causal or not."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from recallkit.models.mixers.selection import hash_share, hash_share_reference
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PATTERNS: dict[str, tuple[str, ...]] = {
+    "strided": ("stride",),
+    "fixed": ("stride",),
+    "star": ("stride", "length"),
+    "random": (),
+    "longformer": ("stride", "num_global"),
+    "bigbird": ("stride", "num_global", "length"),
+}
+"""Pattern -> those of its numbers that compiled kernels take as arguments."""
+
+TWO_PARTS = ("strided", "fixed")
+CONFIGURATIONS = ("sequential", "union", "multihead")
+
+
+def sees_in_pattern(
+    pattern: str,
+    queries: Tensor,
+    keys: Tensor,
+    *,
+    part: int | None = None,
+    heads: Tensor | None = None,
+    causal: bool = True,
+    stride: int | Tensor = 16,
+    length: int | Tensor = 0,
+    num_global: int | Tensor = 1,
+    num_random: int = 3,
+    sparsity: float = 0.9,
+    seed: int = 0,
+) -> Tensor:
+    """Which keys a query sees, by int64 positions from 0 that broadcast -> bool; i a query, j a key, w the stride, n the length:
+
+    strided     part 0: -floor(w / 2) <= i - j <= ceil(w / 2);  part 1: (i - j) mod w = 0
+    fixed       part 0: floor(j / w) = floor(i / w);  part 1: j mod w = w - 1, or j = i
+    star        i or j the relay, which is n - 1; or i and j at most w apart on the ring of the other n - 1 positions
+    random      j = i, or hash(seed, i, j) >= sparsity; with `heads` (broadcasting, too) a draw for each head
+    longformer  |i - j| <= floor(w / 2), or i or j among the first `num_global`
+    bigbird     as longformer, or j one of `num_random` draws of i from all n positions
+
+    Strided, fixed and star are equations 4, 5 and 6 of Yun et al. 2020 (arXiv 2006.04862), longformer is section 3.1 of Beltagy et al.
+    2020 (arXiv 2004.05150) without dilation, bigbird section 2 of Zaheer et al. 2020 (arXiv 2007.14062) with the first tokens as the
+    global ones, draws with replacement, and pairs of positions instead of blocks. `causal` keeps only pairs of j <= i, as
+    the paper masks patterns for language models (G.2, H.1). `part` None is the union of a pattern's parts; others than strided and
+    fixed have one. Star and bigbird depend on the length n, at most which a text may be long; no other does.
+    """
+    apart = queries - keys
+    if pattern == "strided":
+        near = (apart <= (stride + 1) // 2) & (-apart <= stride // 2)
+        seen = _either(part, near, apart % stride == 0)
+    elif pattern == "fixed":
+        summary = (keys + 1) % stride == 0
+        seen = _either(part, queries // stride == keys // stride, summary | (apart == 0))
+    elif pattern == "star":
+        ring = length - 1
+        seen = (apart % ring <= stride) | (-apart % ring <= stride) | (keys == ring) | (queries == ring)
+    elif pattern == "random":
+        head = () if heads is None else (heads,)
+        seen = (hash_share(seed, *head, queries, keys) >= sparsity) | (apart == 0)
+    else:
+        seen = (abs(apart) <= stride // 2) | (queries < num_global) | (keys < num_global)
+        for draw in range(num_random if pattern == "bigbird" else 0):
+            seen = seen | (keys == drawn_key(seed, queries, draw, length))
+    return seen & (apart >= 0) if causal else seen
+
+
+def keys_in_pattern(
+    pattern: str,
+    query: int,
+    *,
+    part: int | None = None,
+    head: int | None = None,
+    causal: bool = True,
+    stride: int = 16,
+    length: int = 0,
+    num_global: int = 1,
+    num_random: int = 3,
+    sparsity: float = 0.9,
+    seed: int = 0,
+) -> list[int]:
+    """The same in plain Python, as the sets are printed: positions k and j from 1 to n there, from 0 here.
+
+    In the causal direction a length of 0 is that of the text up to the query.
+    """
+    if part is None and pattern in TWO_PARTS:
+        both = (keys_in_pattern(pattern, query, part=one, causal=causal, stride=stride, length=length) for one in (0, 1))
+        return sorted(set().union(*both))
+    k, w, n = query + 1, stride, length or query + 1
+    found: set[int]
+    if pattern == "strided":
+        found = set(range(k - math.ceil(w / 2), k + w // 2 + 1) if part == 0 else range((k - 1) % w + 1, n + 1, w))
+    elif pattern == "fixed":
+        last = math.ceil(k / w) * w
+        found = set(range(last - w + 1, last + 1)) if part == 0 else {k, *range(w, n + 1, w)}
+    elif pattern == "star":
+        found = {n} | {(i - 1) % (n - 1) + 1 for i in range(k - w, k + w + 1)} if k < n else set(range(1, n + 1))
+    elif pattern == "random":
+        places = () if head is None else (head,)
+        found = {k} | {j + 1 for j in range(n) if hash_share_reference(seed, *places, query, j) >= sparsity}
+    else:
+        found = {*range(1, num_global + 1), *range(k - w // 2, k + w // 2 + 1)} if k > num_global else set(range(1, n + 1))
+        if pattern == "bigbird":
+            found |= {1 + int(hash_share_reference(seed, query, draw) * n) for draw in range(num_random)}
+    return sorted(j - 1 for j in found if 1 <= j <= (k if causal else n))
+
+
+def num_causal_keys(
+    pattern: str,
+    t: int,
+    *,
+    part: int | None = None,
+    stride: int = 16,
+    length: int = 0,
+    num_global: int = 1,
+    num_random: int = 3,
+    seed: int = 0,
+    **_: Any,
+) -> Tensor:
+    """How many keys each of t queries sees in the causal direction, (t,) int64, without a mask; not for random, whose pairs are drawn."""
+    places = torch.arange(t)
+    block, offset = places // stride, places % stride
+    if pattern == "strided":
+        near, far = places.clamp(max=(stride + 1) // 2) + 1, block + 1
+        # Only a stride of 1 has a neighbour that is also a stride away.
+        both = 1 + (places >= 1).long() * (stride == 1)
+        return near + far - both if part is None else (near, far)[part]
+    if pattern == "fixed":
+        is_last = offset == stride - 1
+        own, summaries = offset + 1, (places + 1) // stride + (~is_last).long()
+        return own + block if part is None else (own, summaries)[part]
+    if pattern == "star":
+        # The first positions are neighbours of the last on the ring: of position n - 2 the first w, of the one before w - 1 ...
+        around = (places + stride - length + 2).clamp(min=0)
+        seen = places.clamp(max=stride) + 1 + around
+        return torch.where(places == length - 1, places + 1, torch.minimum(seen, places + 1))
+    first_near = (places - stride // 2).clamp(min=0)
+    seen = torch.where(places < num_global, places + 1, torch.minimum(places - first_near + 1 + num_global, places + 1))
+    if pattern == "bigbird" and num_random:
+        drawn = torch.stack([drawn_key(seed, places, draw, length) for draw in range(num_random)], dim=1).sort(dim=1).values
+        is_new = torch.ones_like(drawn, dtype=torch.bool)
+        is_new[:, 1:] = drawn[:, 1:] != drawn[:, :-1]
+        is_new &= (drawn >= num_global) & (drawn < first_near[:, None]) & (places >= num_global)[:, None]
+        seen = seen + is_new.sum(1)
+    return seen
+
+
+def drawn_key(seed: int, queries: Tensor, draw: int, length: int | Tensor) -> Tensor:
+    """A position below the length for each query, int64: one of BigBird's random keys."""
+    return (hash_share(seed, queries, draw) * length).long()
+
+
+def _either(part: int | None, first: Tensor, second: Tensor) -> Tensor:
+    return first | second if part is None else (first, second)[part]
