@@ -25,7 +25,7 @@ from recallkit.text import token_files
 from recallkit.text.corpus import Corpus, CorpusOptions, open_corpus, open_texts
 from recallkit.text.records import Position, Vocabulary
 from recallkit.text.tokenizers import TextTokenizer, load_tokenizer
-from tests.conftest import made_up_texts
+from tests.conftest import ROOT, made_up_texts
 from tests.text.test_corpus import lines
 
 END = 0
@@ -250,7 +250,8 @@ def without_sources(found: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
 def test_ids_give_what_their_text_gives(test_data: Path, tmp_path: Path, boundary: str) -> None:
-    file = test_data / "tokenizers" / "gpt2.json"
+    every = boundary == "pack"  # of the other, a form of each kind, with the larger vocabulary
+    file = ROOT / "recallkit/data/tokenizer.json" if every else test_data / "tokenizers" / "gpt2.json"
     texts, sources = real_texts(test_data, 12)
     tokenizer = load_tokenizer(str(file))
     flat_ids, offsets = tokenizer.encode(texts)
@@ -259,7 +260,6 @@ def test_ids_give_what_their_text_gives(test_data: Path, tmp_path: Path, boundar
     (tmp_path / "text.jsonl").write_bytes(lines(*({"text": text, "source": s} for text, s in zip(texts, sources, strict=True))))
     expected = results(tmp_path / "text", options, boundary, sources=tmp_path / "text.jsonl")
     assert expected["tokens"].height > 4_000
-    every = boundary == "pack"  # of the other, a form of each kind
     for write in (write_jsonl_ids, write_parquet_ids, write_saved_ids) if every else (write_parquet_ids,):
         found = results(tmp_path / write.__name__, options, boundary, sources=tmp_path / write(tmp_path, ids, sources))
         assert {name: found[name].equals(expected[name]) for name in expected} == dict.fromkeys(expected, True), write.__name__
