@@ -44,6 +44,7 @@ profiling
 builtin
 recall
 mqar
+tradeoff
 report
 bench
 doctor

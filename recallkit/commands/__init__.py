@@ -12,6 +12,7 @@ COMMANDS = {
     "tokens": "recallkit.commands.tokens",
     "eval-recall": "recallkit.commands.eval_recall",
     "mqar": "recallkit.commands.mqar",
+    "train-mqar": "recallkit.commands.train_mqar",
     "report": "recallkit.commands.report",
     "models": "recallkit.commands.lists",
     "sources": "recallkit.commands.lists",
