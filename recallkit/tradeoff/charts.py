@@ -26,11 +26,13 @@ def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
     """The pictures that the sweep has something to show in, first that of Based's Figure 2."""
     rows, rates, pairs = (frame.to_dicts() for frame in (tables.tradeoff, tables.by_rate, tables.by_pairs))
     best = "at the best of its learning rates"
+    tasks = tables.tradeoff["task"].unique().to_list()
+    where = f" ({tasks[0]})" if len(tasks) == 1 else ""
     figures = [
         Figure(
             "tradeoff",
             "Recall by bytes of state",
-            f"Accuracy on MQAR by bytes of state in float32, each model {best}; grey: the Pareto front.",
+            f"Accuracy on MQAR{where} by bytes of state in float32, each model {best}; grey: the Pareto front.",
             partial(_draw, rows, "state_bytes", "bytes of state", rows, front=True),
         )
     ]
@@ -41,7 +43,7 @@ def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
     ):
         if len({row[name] for row in shown}) > 1:
             what = f"each model {best}" if name == "width" else "of the most accurate of each line"
-            caption = f"Accuracy on MQAR by {axis}, {what}."
+            caption = f"Accuracy on MQAR{where} by {axis}, {what}."
             figures.append(Figure(f"tradeoff_by_{name}", wanted, caption, partial(_draw, _highest(shown, name), name, axis, rows)))
     return figures
 
@@ -74,11 +76,12 @@ def _draw(rows: Sequence[Row], x: str, title: str, models: Sequence[Row], palett
     places = sorted({row[x] for row in rows})
     axis, y = _log_axis(places, title), _share_axis()
     panels = []
-    for task in dict.fromkeys(row["task"] for row in rows):
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    for task in tasks:
         mine = [row for row in rows if row["task"] == task]
         below = [_front(mine, axis, y, palette)] if front else []
         points = {name: _points(mine, name, x) for name in names}
-        above = head(palette, task, "accuracy")
+        above = head(palette, task if len(tasks) > 1 else "accuracy")
         panels.append(line_panel(looks, points, {"x": axis("x"), "y": y("y")}, palette, below=below, above=above, size=(WIDTH, HEIGHT)))
     return stacked(*panels, legend(keys(looks), palette))
 

@@ -19,7 +19,7 @@ from recallkit.models.architecture import LayerConfig
 from recallkit.models.mixers import MIXERS, options_of
 from recallkit.storage.artifacts import replacing
 from recallkit.tradeoff.sequences import Task, examples_of
-from recallkit.tradeoff.training import BYTES_PER_ELEMENT, Recipe, machine, made_model, mean_of, train
+from recallkit.tradeoff.training import BYTES_PER_ELEMENT, Measured, Recipe, machine, made_model, mean_of, train
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,7 +145,9 @@ def train_run(job: Job, folder: Path, device: torch.device) -> Iterator[int]:
     model = model_of(job).to(device)
     training, test = ([some.to(device) for some in examples] for examples in examples_of(job.task))
     recipe = Recipe(job.learning_rate, job.steps, job.batch, job.seed, job.stop_above, job.measured_every, WARM_UP, None)
-    begun, done, curve, measured = time.monotonic(), 0, [], []
+    begun, done = time.monotonic(), 0
+    curve: list[list[float]] = []
+    measured: list[Measured] = []
     for step, measured in train(model, training, test, recipe):
         curve.append([step, *(round(number, 4) for number in mean_of(measured))])
         yield step - done

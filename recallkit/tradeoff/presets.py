@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.errors import UsageError
-from recallkit.tradeoff.jobs import Architecture, Job, known_options
+from recallkit.tradeoff.jobs import CONVOLUTIONS, Architecture, Job, known_options
 from recallkit.tradeoff.sequences import POWER, Part, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 AS_WIDE = "width"
 """In place of a number: the model's width."""
@@ -177,7 +179,7 @@ class Choices:
     power: float = POWER
     seed: int = 0
     stop_above: float = 0.99
-    measured_every: int | None = field(default=None)
+    measured_every: int | None = None
 
 
 _ADDED = {"none": " alone", "mixer": " + conv", "layer": " + layer"}
@@ -190,6 +192,9 @@ def jobs_of(name: str, choices: Choices) -> list[Job]:
     """
     if name not in PRESETS:
         raise UsageError(f"no preset {name}", where="--preset", remedy=f"give one of {', '.join(PRESETS)}")
+    for kind in choices.convolutions:
+        if kind not in CONVOLUTIONS:
+            raise UsageError(f"{kind!r} is none of {', '.join(CONVOLUTIONS)}", where="--convolutions", remedy="give some of them")
     preset = PRESETS[name]
     tasks = [_task(preset, choices, training, test) for training, test in _shapes(preset, choices)]
     models = [made for line in _lines(preset, choices) for made in _architectures(preset, choices, *line)]
@@ -276,9 +281,3 @@ def paper_batch(length: int, width: int) -> int:
     """Sequences a step: 8 where the length or the width is 512 or more, 16 from 256 on, else 64 (Zoology, E.2)."""
     largest = max(length, width)
     return 8 if largest >= 512 else 16 if largest >= 256 else 64
-
-
-def choices_of(given: Mapping[str, Any]) -> Choices:
-    """The choices among named values; the others are ignored."""
-    names = {each.name for each in fields(Choices)}
-    return Choices(**{name: value for name, value in given.items() if name in names and value is not None})

@@ -47,7 +47,7 @@ class Task(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def examples_of(task: Task) -> tuple[list[Examples], list[Examples]]:
-    """Training and test examples, made once for the runs of a task; each set has draws of its own. Raises UserError for what does not fit."""
+    """Training and test examples, made once for a task, each set with draws of its own. Raises UserError for what does not fit."""
     both = []
     for parts, seed in ((task.training, task.seed), (task.test, task.seed + TEST_SEED)):
         both.append([mqar_examples(part, task.vocab, task.power, _mixed(seed, part)) for part in parts])

@@ -105,7 +105,7 @@ def train(
             group["lr"] = recipe.rate(step)
         loss = answer_loss(model, training[part].rows(rows.to(training[part].ids.device)))
         extra = model.auxiliary_loss()
-        (loss if extra is None else loss + extra).backward()
+        (loss if extra is None else loss + extra).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
@@ -151,7 +151,7 @@ def batches(sizes: Sequence[int], batch: int, seed: int) -> Iterator[tuple[int, 
     generator = torch.Generator().manual_seed(seed)
     while True:
         orders = [torch.randperm(size, generator=generator) for size in sizes]
-        epoch = [(part, rows) for part, order in enumerate(orders) for rows in order[: len(order) - len(order) % batch].split(batch)]
+        epoch = [(part, rows) for part, order in enumerate(orders) for rows in torch.split(order[: len(order) - len(order) % batch], batch)]
         turns = range(len(epoch)) if len(sizes) == 1 else torch.randperm(len(epoch), generator=generator).tolist()
         yield from (epoch[turn] for turn in turns)
 
@@ -175,7 +175,7 @@ def measure(model: LanguageModel, test: Examples) -> Measured:
     model.eval()
     right, nll = 0.0, 0.0
     size = max(1, MEASURED_TOKENS // test.ids.shape[1])
-    for rows in torch.arange(len(test.ids), device=test.ids.device).split(size):
+    for rows in torch.split(torch.arange(len(test.ids), device=test.ids.device), size):
         some = test.rows(rows)
         logits = answer_logits(model, some)
         right += float((logits.argmax(-1) == some.answers).sum())
