@@ -41,7 +41,7 @@ class Architecture(NamedTuple):
     model: str
     mixer: str
     convolution: str
-    """One of `CONVOLUTIONS`; "own" where it is the mixer's own affair."""
+    """One of `CONVOLUTIONS`; "own" where a mixer has no such option."""
     options: tuple[tuple[str, Any], ...]
     width: int
     layers: int
@@ -119,7 +119,7 @@ def _layer(made: Architecture, place: int, length: int) -> LayerConfig:
         "num_layers": made.layers,
         "head_size": min(64, made.width),
     }
-    if made.convolution != "none":
+    if made.convolution in ("mixer", "layer"):
         usual["rope_fraction"] = 0.0
     if known.get("max_length") == "int" or dict(made.options).get("feature_map") == "cosformer":
         usual["max_length"] = length

@@ -14,7 +14,19 @@ from tests.examples.conftest import EXAMPLES
 
 SMALL = {"mixers": ["attention", "mamba"], "widths": [8], "steps": 2, "examples": 300, "test_examples": 10, "learning_rates": [0.01]}
 ARGUMENTS = [
-    word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value]))
+    "--mixers",
+    "attention",
+    "mamba",
+    "--widths",
+    8,
+    "--steps",
+    2,
+    "--examples",
+    300,
+    "--test-examples",
+    10,
+    "--learning-rates",
+    0.01,
 ]
 BARE = """
 import sys

@@ -42,10 +42,11 @@ def test_the_seed_decides_and_every_set_has_draws_of_its_own():
     parts = (Part(32, 4, 50), Part(64, 4, 50))
     training, test = examples_of(Task(parts, parts, 8192, POWER, 3))
     again, _ = examples_of(Task(parts, parts[:1], 8192, POWER, 3))
-    for one, other in zip(training, again, strict=True):
-        assert all(torch.equal(*both) for both in zip(one, other, strict=True))
-    keys = [{tuple(row) for row in made.ids[:, :8].tolist()} for made in (*training, *test)]
-    assert not any(one & other for one, other in itertools.combinations(keys, 2))
+    other, _ = examples_of(Task(parts, parts[:1], 8192, POWER, 4))
+    for pair in zip(training, again, strict=True):
+        assert all(torch.equal(*both) for both in zip(*pair, strict=True))
+    keys = [{tuple(row) for row in made.ids[:, :8].tolist()} for made in (*training, *test, *other)]
+    assert not any(one & more for one, more in itertools.combinations(keys, 2))
 
 
 def test_the_power_is_the_papers():
