@@ -106,7 +106,7 @@ def _log_axis(places: Sequence[float], title: str) -> Callable[[str], alt.X]:
     import altair as alt
 
     marked = list(places[:: -(-len(places) // _MOST_MARKED)]) if title != "bytes of state" else _powers(places)
-    labels = " : ".join(f"datum.value == {place!r} ? '{rounded(place)}'" for place in marked)
+    labels = " : ".join(f"datum.value == {place!r} ? '{rounded(place) if place >= 1 else f'{place:.2g}'}'" for place in marked)
     scale = alt.Scale(type="log", base=2, domain=[places[0] / 1.15, places[-1] * 1.15], nice=False)
     axis = alt.Axis(values=marked, labelExpr=f"{labels} : ''", grid=False, labelFlush=False, labelOverlap=True, title=title)
     return lambda field: alt.X(f"{field}:Q", scale=scale, axis=axis)

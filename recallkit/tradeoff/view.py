@@ -98,5 +98,6 @@ def _pairs(models: Sequence[Row], rows: Sequence[Row]) -> Table:
     cells = [[*_key(row), *(percent(found.get((_key(row), *test))) for test in tests)] for row in models]
     lengths = sorted({length for length, _ in tests})
     headers = [f"{pairs:,}" if len(lengths) == 1 else f"{pairs:,} in {length:,}" for length, pairs in tests]
-    guess = f"Guessing one of a sequence's values is right once in as many, {percent(1 / tests[-1][1])} of {tests[-1][1]}."
+    few, many = min(tests, key=lambda test: test[1])[1], max(tests, key=lambda test: test[1])[1]
+    guess = f"Guessing among a sequence's values: {percent(1 / few)} at {few:,} pairs, {percent(1 / many)} at {many:,}."
     return Table("Accuracy by number of pairs, at the best rate", [*_NAMED, *headers], cells, caption=guess)
