@@ -88,7 +88,11 @@ def _draw(rows: Sequence[Row], x: str, title: str, models: Sequence[Row], palett
 
 def _points(rows: Sequence[Row], model: str, x: str) -> list[Point]:
     mine = sorted((row for row in rows if row["model"] == model), key=lambda row: (row[x], row["accuracy"]))
-    return [Point(row[x], row["accuracy"], f"{model}, width {row['width']}, {row['size']}: {percent(row['accuracy'])}") for row in mine]
+    return [Point(row[x], row["accuracy"], f"{_shown(row)}: {percent(row['accuracy'])}") for row in mine]
+
+
+def _shown(row: Row) -> str:
+    return f"{row['model']}, width {row['width']}, {row['size']}".removesuffix(", ")
 
 
 def _front(rows: Sequence[Row], axis: Callable[[str], alt.X], y: Callable[[str], alt.Y], palette: Palette) -> alt.Chart:
