@@ -8,8 +8,10 @@ import pytest
 
 import recallkit
 from recallkit import cli
+from recallkit.commands.adapter import DECLARED
 from recallkit.storage.result import read_tables
 from recallkit.tradeoff import training
+from recallkit.tradeoff.presets import PRESETS
 from recallkit.tradeoff.tables import TradeoffTables
 
 TINY = {"length": 16, "pairs": [2, 3], "test_length": 32, "vocab": 64, "widths": 16, "examples": 64, "test_examples": 32, "batch": 8}
@@ -80,6 +82,10 @@ def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(tmp_path,
     left[0] = 24
     assert call(capsys, *words(TINY), "-o", tmp_path / "parts", "--force")[0] == 0
     assert left[0] == 0
+
+
+def test_the_presets_are_those_that_there_are():
+    assert DECLARED["train-mqar"].parameters["preset"].choices == tuple(PRESETS)
 
 
 @pytest.mark.slow
