@@ -44,7 +44,8 @@ def train_mqar(
         _names("Short convolutions: none; mixer, over queries, keys and values; layer, a BaseConv in place of every other mixer."),
     ] = None,
     learning_rates: Annotated[
-        float | Sequence[float] | None, Option("All are tried, and the best counts.", metavar="NUMBERS", default=_AS_PRESET, joined=True)
+        float | Sequence[float] | None,
+        Option("All are tried, and the best counts.", metavar="NUMBERS", default=_AS_PRESET, least=1e-9, most=10, joined=True),
     ] = None,
     length: Annotated[int | None, _number("Ids of a training sequence.", config.LONGEST)] = None,
     pairs: Annotated[Whole, _sizes("Numbers of pairs in training, of each equally many sequences.")] = None,
@@ -53,7 +54,9 @@ def train_mqar(
     examples: Annotated[int | None, _number("Training sequences.")] = None,
     test_examples: Annotated[int | None, _number("Test sequences.")] = None,
     vocab: Annotated[int | None, _number("Ids of the vocabulary, half of them values.", 1 << 20)] = None,
-    power: Annotated[float, Option("Exponent of the law of places: 0.1 in Zoology's F.1, 0.01 in its code, 1 for anywhere.")] = 0.1,
+    power: Annotated[
+        float, Option("Exponent of the law of places: 0.1 in Zoology's F.1, 0.01 in its code, 1 for anywhere.", least=0, most=10)
+    ] = 0.1,
     steps: Annotated[int | None, _number("Steps of a run that does not end early.")] = None,
     batch: Annotated[int | None, _number("Sequences a step.")] = None,
     layers: Annotated[int | None, _number("Layers of a model.", 64)] = None,
@@ -62,7 +65,10 @@ def train_mqar(
     seed: Annotated[int, Option("Decides examples, weights and their order.", least=0, most=1 << 19)] = 0,
     out: Annotated[File, Option("The directory to write.", ("-o", "--out"), metavar="DIR")] = "train-mqar",
     device: opt.Device = "auto",
-    workers: opt.Workers = 1,
+    workers: Annotated[
+        int,
+        Option("Processes that share the runs, one per GPU in turn. The bytes are the same.", least=1, most=1024, panel=opt.MANY_DEVICES),
+    ] = 1,
     force: opt.Force = False,
 ) -> Outcome["TradeoffTables"]:
     """Train small models on multi-query associative recall, at several learning rates: accuracy against bytes of state; resumes run by run.
