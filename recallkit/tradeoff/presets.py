@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.errors import UsageError
 from recallkit.tradeoff.jobs import CONVOLUTIONS, Architecture, Job, known_options
-from recallkit.tradeoff.sequences import POWER, Part, Task
+from recallkit.tradeoff.sequences import POWER, Part, Task, check_room
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -188,7 +188,7 @@ _ADDED = {"none": " alone", "mixer": " + conv", "layer": " + layer"}
 def jobs_of(name: str, choices: Choices) -> list[Job]:
     """The runs of a preset, changed by the choices: grouped by task, the learning rates of a model next to each other.
 
-    Raises UsageError for names and sizes that there are not.
+    Raises UserError for names that there are not, and for sizes that do not fit together.
     """
     if name not in PRESETS:
         raise UsageError(f"no preset {name}", where="--preset", remedy=f"give one of {', '.join(PRESETS)}")
@@ -230,7 +230,10 @@ def _task(preset: Preset, choices: Choices, training: Shape, test: Shape) -> Tas
         if each < 1:
             raise UsageError(f"fewer than {len(pairs)} numbers of pairs", where=f"--{named.replace('_', '-')}", remedy="give more")
         made.append(tuple(Part(length, number, each) for number in pairs))
-    return Task(made[0], made[1], _or(preset, choices, "vocab"), choices.power, choices.seed)
+    task = Task(made[0], made[1], _or(preset, choices, "vocab"), choices.power, choices.seed)
+    for part in (*task.training, *task.test):
+        check_room(part, task.vocab)
+    return task
 
 
 def _lines(preset: Preset, choices: Choices) -> list[tuple[str, Family]]:
@@ -271,7 +274,10 @@ def _architectures(preset: Preset, choices: Choices, line: str, family: Family) 
 
 def _job(preset: Preset, choices: Choices, task: Task, made: Architecture, rate: float) -> Job:
     batch = _or(preset, choices, "batch") or paper_batch(max(part.length for part in task.training), made.width)
-    epoch = max(1, sum(part.examples // batch for part in task.training))
+    fewest = min(part.examples for part in task.training)
+    if batch > fewest:
+        raise UsageError(f"{batch:,} is more than the {fewest:,} examples of a number of pairs", where="--batch", remedy="give fewer")
+    epoch = sum(part.examples // batch for part in task.training)
     steps = choices.steps or preset.steps or (preset.epochs or 1) * epoch
     every = choices.measured_every or min(epoch, max(1, steps // 8))
     return Job(made, task, rate, steps, batch, choices.seed, choices.stop_above, every)

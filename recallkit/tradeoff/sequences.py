@@ -59,6 +59,13 @@ def _seed(seed: int, part: Part, again: int) -> int:
     return ((part.length << 16) + part.pairs + 0x9E3779B1 * (2 * seed + again)) % (1 << 32)
 
 
+def check_room(part: Part, vocab: int) -> None:
+    """Raises UserError where pairs and queries do not fit into the length, or their ids into the vocabulary."""
+    if 4 * part.pairs > part.length or part.pairs >= vocab // 2 - 1 or part.pairs < 1:
+        needed = f"they need a length of {4 * part.pairs} and a vocabulary of {2 * part.pairs + 4} at least"
+        raise UserError(f"{part.pairs} pairs in {part.length} ids, of {vocab}", remedy=needed)
+
+
 def mqar_examples(part: Part, vocab: int, power: float, seed: int) -> Examples:
     """Examples, the same for a seed on every machine.
 
@@ -66,10 +73,8 @@ def mqar_examples(part: Part, vocab: int, power: float, seed: int) -> Examples:
     occurs once more, and the other ids are `FILLER`; the gaps are even numbers, drawn by the power law without replacement, as
     Zoology's code draws them. Raises UserError where they do not fit.
     """
+    check_room(part, vocab)
     num, length, pairs = part.examples, part.length, part.pairs
-    if 4 * pairs > length or pairs >= vocab // 2 - 1 or pairs < 1:
-        needed = f"they need a length of {4 * pairs} and a vocabulary of {2 * pairs + 4} at least"
-        raise UserError(f"{pairs} pairs in {length} ids, of {vocab}", remedy=needed)
     generator = torch.Generator().manual_seed(seed)
     first_value = vocab // 2
     keys = 1 + distinct(num, pairs, first_value - 1, generator)

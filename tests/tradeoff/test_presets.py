@@ -116,6 +116,9 @@ def test_a_figure_of_one_shape_is_tested_on_what_it_trains_unless_asked():
         (Choices(mixers=["attention"], feature_dims=[2]), "--feature-dims"),
         (Choices(test_examples=2), "--test-examples"),
         (Choices(convolutions=["wide"]), "--convolutions"),
+        (Choices(test_pairs=[65]), "65 pairs in 256 ids"),
+        (Choices(vocab=64), "32 pairs in 256 ids, of 64"),
+        (Choices(examples=90, batch=31), "--batch"),
     ],
 )
 def test_mistakes_are_one_line(choices, said):
