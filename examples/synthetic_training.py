@@ -1,4 +1,4 @@
-"""The common part of the examples that train on synthetic tasks: training, sweeps of runs, tables and figures.
+"""What examples that train on synthetic tasks need beside `recallkit.tradeoff.training`: sweeps of runs, tables and figures.
 
 A run is determined by its job, a dataclass of all choices including the seed. A finished run is a file of its own, named by
 a digest of its job, so that an interrupted sweep resumes where it was, and results of other choices are not reused.
@@ -12,38 +12,24 @@ import dataclasses
 import hashlib
 import importlib
 import json
-import math
-import platform
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import nn
-from torch.nn import functional
 
 from recallkit.errors import UserError
-from recallkit.models.architecture import ArchitectureConfig
-from recallkit.models.language_model import LanguageModel
 from recallkit.storage.artifacts import replacing
+from recallkit.tradeoff.training import Examples, Recipe, machine, made_model, train
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from torch import Tensor
+    from recallkit.models.language_model import LanguageModel
 
-    from recallkit.models.architecture import LayerConfig
+__all__ = ["Examples", "Recipe", "Task", "best", "chosen", "made_model", "parser_of", "perform", "print_table", "run_example"]
 
-EMBEDDING_STD = 0.02
-WEIGHT_DECAY = 0.1
-WARM_UP_SHARE = 0.05
-LONGEST_WARM_UP = 200
-MEASURED_TOKENS = 1 << 16
-"""Ids per batch when accuracy is measured."""
-BYTES_PER_ELEMENT = 4
-"""States are counted in float32, in which recurrences keep them even where products are in half precision."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, by convention of shells."""
 
@@ -51,143 +37,12 @@ INTERRUPTED = 130
 # ------------------------------------------------------------------------------------------------------------- one run
 
 
-class Examples(NamedTuple):
-    """Sequences and questions about them: after a model has read up to and including a position, the answer is the next id."""
-
-    ids: Tensor
-    """(n, t) int64"""
-    places: Tensor
-    """(n, q) int64"""
-    answers: Tensor
-    """(n, q) int64"""
-
-    def to(self, device: torch.device) -> Examples:
-        """The same on a device."""
-        return Examples(*(part.to(device) for part in self))
-
-    def rows(self, chosen: Tensor | slice) -> Examples:
-        """Some of the sequences."""
-        return Examples(*(part[chosen] for part in self))
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a model is trained: AdamW, with linear warm-up and cosine decay to zero."""
-
-    learning_rate: float
-    num_steps: int
-    batch: int
-    seed: int
-    stop_above: float
-    """Accuracy on the test examples at which training ends early."""
-    measured_every: int
-    """Steps between two measurements of accuracy."""
-
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        warm_up = min(LONGEST_WARM_UP, max(1, round(WARM_UP_SHARE * self.num_steps)))
-        return self.learning_rate * min((step + 1) / warm_up, 0.5 + 0.5 * math.cos(math.pi * step / self.num_steps))
-
-
-class Measured(NamedTuple):
-    """A model's results on examples: accuracy of its most likely answer, and mean NLL of the answers in nats."""
-
-    accuracy: float
-    loss_nats: float
-
-
-def train(model: LanguageModel, training: Examples, test: Examples, recipe: Recipe) -> Iterator[tuple[int, Measured]]:
-    """Trains to the end or to `stop_above`; returns the measurements with their steps, the last of them at the end.
-
-    Examples are on the model's device. Each epoch reads them in another order, determined by the seed.
-    """
-    start(model)
-    model.train()
-    optimiser = torch.optim.AdamW(parameter_groups(model), lr=recipe.learning_rate, betas=(0.9, 0.98))
-    for step, rows in zip(range(recipe.num_steps), batches(len(training.ids), recipe.batch, recipe.seed), strict=False):
-        for group in optimiser.param_groups:
-            group["lr"] = recipe.rate(step)
-        loss = answer_loss(model, training.rows(rows.to(training.ids.device)))
-        extra = model.auxiliary_loss()
-        (loss if extra is None else loss + extra).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        is_last = step + 1 == recipe.num_steps
-        if is_last or (step + 1) % recipe.measured_every == 0:
-            measured = measure(model, test)
-            yield step + 1, measured
-            if measured.accuracy > recipe.stop_above:
-                return
-
-
-def made_model(seed: int, vocab: int, width: int, layers: tuple[LayerConfig, ...], **options: Any) -> LanguageModel:
-    """A model with random weights, the same for a seed. Raises UserError where its sizes are incompatible."""
-    torch.manual_seed(seed)
-    try:
-        return LanguageModel(ArchitectureConfig(vocab, width, layers, **options))
-    except ValueError as error:
-        raise UserError(str(error), where=f"width {width}, layers of {layers[0].mixer}", remedy="choose other sizes") from error
-
-
-@torch.no_grad()
-def start(model: LanguageModel) -> None:
-    """Small embeddings, since the head is tied to them."""
-    nn.init.normal_(model.embedding.weight, std=EMBEDDING_STD)
-
-
-def parameter_groups(model: LanguageModel) -> list[dict[str, Any]]:
-    """Parameters with weight decay (matrices of linear layers) and without (everything else)."""
-    matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
-    chosen = {id(matrix) for matrix in matrices}
-    rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-    return [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": rest, "weight_decay": 0.0}]
-
-
-def batches(num_examples: int, batch: int, seed: int) -> Iterator[Tensor]:
-    """Row indices of batches, endlessly: every example once per epoch, except those that do not fill a batch."""
-    if batch > num_examples:
-        raise UserError(f"{batch:,} is more than {num_examples:,} examples", where="--batch", remedy="choose a smaller one")
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        order = torch.randperm(num_examples, generator=generator)
-        yield from order[: num_examples - num_examples % batch].split(batch)
-
-
-def answer_loss(model: LanguageModel, some: Examples) -> Tensor:
-    """Mean NLL of the answers in nats, a scalar."""
-    return functional.cross_entropy(answer_logits(model, some).flatten(0, 1), some.answers.flatten())
-
-
-def answer_logits(model: LanguageModel, some: Examples) -> Tensor:
-    """(n, q, vocab) float32, at the questions' positions only: the head is most of a small model's work."""
-    with torch.autocast("cuda", torch.bfloat16, enabled=some.ids.is_cuda):
-        hidden = model.hidden(some.ids)
-        asked = hidden.gather(1, some.places[..., None].expand(-1, -1, hidden.shape[-1]))
-        return functional.linear(asked, model.head_weight).float()
-
-
-@torch.no_grad()
-def measure(model: LanguageModel, test: Examples) -> Measured:
-    """Accuracy and loss on all of the test examples."""
-    model.eval()
-    right, nll = 0.0, 0.0
-    size = max(1, MEASURED_TOKENS // test.ids.shape[1])
-    for rows in torch.arange(len(test.ids), device=test.ids.device).split(size):
-        some = test.rows(rows)
-        logits = answer_logits(model, some)
-        right += float((logits.argmax(-1) == some.answers).sum())
-        nll += float(functional.cross_entropy(logits.flatten(0, 1), some.answers.flatten(), reduction="sum"))
-    model.train()
-    return Measured(right / test.answers.numel(), nll / test.answers.numel())
-
-
 def perform(model: LanguageModel, training: Examples, test: Examples, recipe: Recipe, device: torch.device) -> dict[str, Any]:
     """Trains a new model, and returns the outcome: parameters, accuracy, loss, steps, seconds, curve, machine."""
     model.to(device)
     begun, curve = time.monotonic(), []
     try:
-        for step, measured in train(model, training.to(device), test.to(device), recipe):
+        for step, (measured,) in train(model, [training.to(device)], [test.to(device)], recipe):
             curve.append([step, round(measured.accuracy, 4), round(measured.loss_nats, 4)])
             show_progress(f"{step:,} of {recipe.num_steps:,} steps, accuracy {measured.accuracy:.3f}, loss {measured.loss_nats:.3f}")
     finally:
@@ -208,16 +63,6 @@ def show_progress(line: str) -> None:
     """Shows the progress of a run on the last line of a terminal; nothing where stderr is a file."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-
-
-def machine(device: torch.device) -> str:
-    """The GPU, or the processor and the number of threads."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor() or "CPU")
-    return f"{name}, threads: {torch.get_num_threads()}"
 
 
 # -------------------------------------------------------------------------------------------------------------- a sweep
@@ -321,7 +166,7 @@ def draw(make: Callable[[list[dict[str, Any]]], list[Any]], runs: list[dict[str,
 
 
 class Task(NamedTuple):
-    """What distinguishes one example script from the other."""
+    """What distinguishes one example script from another."""
 
     name: str
     jobs_of: Callable[[argparse.Namespace], list[Any]]
@@ -331,7 +176,7 @@ class Task(NamedTuple):
 
 
 def parser_of(doc: str | None, out: str) -> argparse.ArgumentParser:
-    """The options of both examples. Defaults follow from --full, or are small."""
+    """The options that such an example has. Defaults follow from --full, or are small."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="the paper's sizes, for a machine with a GPU")
     parser.add_argument("--device", help="cuda where there is a GPU, else cpu")

@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     from recallkit.commands.score import check_scores, score
     from recallkit.commands.slice import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
     from recallkit.commands.tokens import token_texts, tokens
+    from recallkit.commands.train_mqar import train_mqar
     from recallkit.intervening.tables import InterveneTables
     from recallkit.models.spec import ModelSpec
     from recallkit.mqar.tables import MqarTables
     from recallkit.profiling.tables import ProfileTables
     from recallkit.recall.tables import RecallTables
+    from recallkit.tradeoff.tables import TradeoffTables
 
 __all__ = [
     "AblationTables",
@@ -58,6 +60,7 @@ __all__ = [
     "ProfileTables",
     "PublishedGap",
     "RecallTables",
+    "TradeoffTables",
     "UserError",
     "__version__",
     "ablate",
@@ -79,6 +82,7 @@ __all__ = [
     "slice",
     "token_texts",
     "tokens",
+    "train_mqar",
     "write_report",
     "zoo_counts",
 ]
@@ -100,11 +104,13 @@ _PLACES = {
     "recallkit.commands.score": ("check_scores", "score"),
     "recallkit.commands.slice": ("slice",),
     "recallkit.commands.tokens": ("token_texts", "tokens"),
+    "recallkit.commands.train_mqar": ("train_mqar",),
     "recallkit.intervening.tables": ("InterveneTables",),
     "recallkit.models.spec": ("ModelSpec",),
     "recallkit.mqar.tables": ("MqarTables",),
     "recallkit.profiling.tables": ("ProfileTables",),
     "recallkit.recall.tables": ("RecallTables",),
+    "recallkit.tradeoff.tables": ("TradeoffTables",),
 }
 """Where each public name is defined."""
 

@@ -44,6 +44,7 @@ profiling
 builtin
 recall
 mqar
+tradeoff
 report
 bench
 doctor
@@ -218,7 +219,7 @@ SUFFIXES = "py|sql|md|css|js|json|svg|png|csv|jsonl|txt|toml|sh|c"
 PATH_NAMED = re.compile(rf"(?<![\w./$-])((?:[\w.-]+/)+[\w.-]+\.(?:{SUFFIXES}))(?![\w/])")
 MODULE_NAMED = re.compile(r"\brecallkit(?:\.\w+)+")
 LINKED = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#([^)]*))?\)")
-MADE = ("path/to/", "mqar-training/", "copying/", "shards/", "train/", "DIR/", "OUT/")
+MADE = ("path/to/", "train-mqar/", "copying/", "shards/", "train/", "DIR/", "OUT/")
 """Beginnings of paths in documents that are a user's own files, or what a command writes."""
 PLACEHOLDER = re.compile(r"(?:^|[/_])(?:NAME|MODULE|PACKAGE|FEATURE|MODEL|TASK|VERB_NOUN)(?:[/_.]|$)")
 
@@ -292,7 +293,7 @@ def default_outputs() -> set[str]:
     named = {match[1] for text in helps if (match := re.search(r"\[default: ([\w./-]+?)(?:[;\]]| beside)", text))}
     assert {"counts.duckdb", "slices", "profile", "evals", "mqar", "report.html"} <= named
     shown = {match for path in documents() for match in re.findall(r"--figures (\w+)", path.read_text(encoding="utf-8"))} - {"DIR", "dir"}
-    return named | shown | {"mqar-training", "copying", "text-to-figure"}
+    return named | shown | {"train-mqar", "copying", "text-to-figure"}
 
 
 def test_no_output_is_tracked():

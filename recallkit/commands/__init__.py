@@ -13,6 +13,7 @@ COMMANDS = {
     "eval-recall": "recallkit.commands.eval_recall",
     "build-rows": "recallkit.commands.build_rows",
     "mqar": "recallkit.commands.mqar",
+    "train-mqar": "recallkit.commands.train_mqar",
     "report": "recallkit.commands.report",
     "models": "recallkit.commands.lists",
     "sources": "recallkit.commands.lists",

@@ -36,7 +36,10 @@ def eval_mqar(
     samples: Annotated[
         int | None, Option("Sequences for each number of pairs.", least=1, most=config.LONGEST, default="1000; 50 for the zoo")
     ] = None,
-    power: Annotated[float, Option("Of the law by which queries are placed: near the pairs at 0.01, anywhere at 1.")] = 0.01,
+    power: Annotated[
+        float,
+        Option("Of the law by which queries are placed: near the pairs at 0.01 (Zoology's code; F.1 trains with 0.1), anywhere at 1."),
+    ] = 0.01,
     seed: Annotated[int, Option("Decides keys, values and places.", least=0, most=config.MOST)] = 0,
     out: Annotated[
         File | None,

@@ -7,7 +7,8 @@ Zoology (arXiv 2312.04927), Algorithm 1, for models that were not trained on it 
 the pairs, then every key once more followed by its value, and one filler id (.) everywhere else. Keys are from the first half of
 the vocabulary, values from the second, all different within a sequence. The tail is divided into slots of two ids. The pairs
 in turn take a free slot each, slot s with a probability proportional to (s + 1)^(power - 1). So the queries of early pairs are
-nearer, and nothing overlaps. (The paper says a power law; slots and distinct values are as in its authors' code.)
+nearer, and nothing overlaps. (The paper says a power law, with an exponent of 0.1 where it trains, F.1, and none in Appendix G;
+slots, distinct values and the 0.01 of `mqar` are those of its authors' code.)
 
 Sampling slots without replacement is an exponential race: each slot gets an exponential time with its probability as the rate, and
 the pairs take the slots in ascending order of these times. `place_queries` sorts the times of many sequences at once,
@@ -113,7 +114,7 @@ class MqarTask:
             problem = f"{self.pairs:,} pairs and their queries take {4 * self.pairs:,} ids, but a sequence has {self.length:,}"
             raise UserError(problem, where=f"--pairs {self.pairs}", remedy=f"give 1 to {self.length // 4:,} pairs, or a longer --length")
         if not 0 < self.power <= 10:
-            raise UserError("not above 0 and at most 10", where=f"--power {self.power}", remedy="give 0.01 (the paper's) to 1 (uniform)")
+            raise UserError("not above 0 and at most 10", where=f"--power {self.power}", remedy="give 0.01 (near the pairs) to 1 (uniform)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,7 @@ KINDS: Mapping[str, Kind] = {
     "ablation": Kind("ablations", "What each mixer is worth", "recallkit.ablation.view:look"),
     "recall": Kind("recall evaluations", "Recall in real documents", "recallkit.recall.view:look"),
     "mqar": Kind("MQAR evaluations", "Recall of made-up pairs (MQAR)", "recallkit.mqar.view:look"),
+    "tradeoff": Kind("sweeps of MQAR training", "Recall against bytes of state", "recallkit.tradeoff.view:look"),
     "profile": Kind("profiles", "What the text repeats", "recallkit.profiling.view:look"),
 }
 """The name of a result's main file, which is the kind in its manifest -> its description."""

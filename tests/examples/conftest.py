@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import recallkit.tradeoff.training
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -48,10 +50,9 @@ def zoo_measures(train_zoo):
 
 
 @pytest.fixture
-def shared(load):
-    """What both examples share."""
-    load("05_train_mqar")
-    return sys.modules["synthetic_training"]
+def shared():
+    """What trainings on synthetic tasks share."""
+    return recallkit.tradeoff.training
 
 
 @pytest.fixture

@@ -1,0 +1,114 @@
+"""Models trained on multi-query associative recall: `train-mqar`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from recallkit import config
+from recallkit.commands import options as opt
+from recallkit.commands.adapter import File, Option, Outcome, command
+
+if TYPE_CHECKING:
+    from recallkit.tradeoff.tables import TradeoffTables
+
+_AS_PRESET = "as in the preset"
+Whole = int | Sequence[int] | None
+
+
+def _sizes(what: str) -> Option:
+    return Option(what, metavar="NUMBERS", default=_AS_PRESET, least=1, most=1 << 16, joined=True)
+
+
+def _names(what: str) -> Option:
+    return Option(what, metavar="NAMES", default=_AS_PRESET, joined=True)
+
+
+def _number(what: str, most: int = config.MOST) -> Option:
+    return Option(what, least=1, most=most, default=_AS_PRESET)
+
+
+@command("train-mqar", example="recallkit train-mqar --figures figures", exports=True, draws=True)
+def train_mqar(
+    *,
+    preset: Annotated[
+        Literal["cpu", "zoology:2", "zoology:6", "based:2", "based:3"],
+        Option("The sweep: a small one for a CPU, or that of a paper's figure, for a GPU (docs/train-mqar.md)."),
+    ] = "cpu",
+    mixers: Annotated[str | Sequence[str] | None, _names("Lines of the preset, or any mixers (see `recallkit models --describe`).")] = None,
+    widths: Annotated[Whole, _sizes("Widths of the models.")] = None,
+    feature_dims: Annotated[Whole, _sizes("Dimensions of linear attention's queries and keys.")] = None,
+    feature_maps: Annotated[str | Sequence[str] | None, _names("Feature maps of linear attention: taylor, elu, relu ...")] = None,
+    windows: Annotated[Whole, _sizes("Windows of sliding and blocked attention, ids.")] = None,
+    state_sizes: Annotated[Whole, _sizes("Sizes of the state per channel: Mamba, H3, S4D ...")] = None,
+    convolutions: Annotated[
+        str | Sequence[str] | None,
+        _names("Short convolutions: none; mixer, over queries, keys and values; layer, a BaseConv in place of every other mixer."),
+    ] = None,
+    learning_rates: Annotated[
+        float | Sequence[float] | None,
+        Option("All are tried, and the best counts.", metavar="NUMBERS", default=_AS_PRESET, least=1e-9, most=10, joined=True),
+    ] = None,
+    length: Annotated[int | None, _number("Ids of a training sequence.", config.LONGEST)] = None,
+    pairs: Annotated[Whole, _sizes("Numbers of pairs in training, of each equally many sequences.")] = None,
+    test_length: Annotated[int | None, _number("Ids of a test sequence.", config.LONGEST)] = None,
+    test_pairs: Annotated[Whole, _sizes("Numbers of pairs in the tests.")] = None,
+    examples: Annotated[int | None, _number("Training sequences.")] = None,
+    test_examples: Annotated[int | None, _number("Test sequences.")] = None,
+    vocab: Annotated[int | None, _number("Ids of the vocabulary, half of them values.", 1 << 20)] = None,
+    power: Annotated[
+        float, Option("Exponent of the law of places: 0.1 in Zoology's F.1, 0.01 in its code, 1 for anywhere.", least=0, most=10)
+    ] = 0.1,
+    steps: Annotated[int | None, _number("Steps of a run that does not end early.")] = None,
+    batch: Annotated[int | None, _number("Sequences a step.")] = None,
+    layers: Annotated[int | None, _number("Layers of a model.", 64)] = None,
+    no_mlp: Annotated[bool, Option("Mixers alone, as in Zoology's code; else each layer has an MLP, as in its E.2.")] = False,
+    stop_above: Annotated[float, Option("Accuracy above which a run ends early.", least=0, most=1)] = 0.99,
+    seed: Annotated[int, Option("Decides examples, weights and their order.", least=0, most=1 << 19)] = 0,
+    out: Annotated[File, Option("The directory to write.", ("-o", "--out"), metavar="DIR")] = "train-mqar",
+    device: opt.Device = "auto",
+    workers: Annotated[
+        int,
+        Option("Processes that share the runs, one per GPU in turn. The bytes are the same.", least=1, most=1024, panel=opt.MANY_DEVICES),
+    ] = 1,
+    force: opt.Force = False,
+) -> Outcome["TradeoffTables"]:
+    """Train small models on multi-query associative recall, at several learning rates: accuracy against bytes of state; resumes run by run.
+
+    Columns: see `TradeoffTables`.
+    """
+    from recallkit.tradeoff.charts import tradeoff_figures
+    from recallkit.tradeoff.presets import Choices
+    from recallkit.tradeoff.run import plan_sweep
+    from recallkit.tradeoff.view import print_tradeoff, shown_tradeoff, tradeoff_json
+
+    choices = Choices(
+        mixers=opt.names(mixers),
+        widths=opt.numbers(widths),
+        feature_dims=opt.numbers(feature_dims),
+        feature_maps=opt.names(feature_maps),
+        windows=opt.numbers(windows),
+        state_sizes=opt.numbers(state_sizes),
+        convolutions=opt.names(convolutions),
+        learning_rates=[] if learning_rates is None else [learning_rates] if isinstance(learning_rates, int | float) else learning_rates,
+        length=length,
+        pairs=opt.numbers(pairs),
+        test_length=test_length,
+        test_pairs=opt.numbers(test_pairs),
+        examples=examples,
+        test_examples=test_examples,
+        vocab=vocab,
+        steps=steps,
+        batch=batch,
+        layers=layers,
+        mlp=not no_mlp,
+        power=power,
+        seed=seed,
+        stop_above=stop_above,
+    )
+    tables, folder = plan_sweep(preset, choices, opt.path(out)).run(device=device, workers=workers, force=force)
+    return Outcome(
+        value=lambda: tables,
+        show=lambda: print_tradeoff(tables, folder),
+        json=lambda: tradeoff_json(tables, folder),
+        exports=lambda: [(tables, shown_tradeoff(tables), folder)],
+        figures=lambda: tradeoff_figures(tables),
+    )

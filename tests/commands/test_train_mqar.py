@@ -1,0 +1,134 @@
+"""`recallkit train-mqar` and `recallkit.train_mqar`: tables, pictures, the page; stopped runs end in the same bytes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import recallkit
+from recallkit import cli
+from recallkit.commands.adapter import DECLARED
+from recallkit.storage.result import read_tables
+from recallkit.tradeoff import training
+from recallkit.tradeoff.presets import PRESETS
+from recallkit.tradeoff.tables import TradeoffTables
+from tests.conftest import ROOT
+
+TINY = {"length": 16, "pairs": [2, 3], "test_length": 32, "vocab": 64, "widths": 16, "examples": 64, "test_examples": 32, "batch": 8}
+TINY |= {"steps": 6, "mixers": ["attention", "linear_attention"], "feature_dims": 4, "test_pairs": [2, 8], "learning_rates": [1e-3, 1e-2]}
+
+
+def words(options):
+    for name, value in options.items():
+        yield f"--{name.replace('_', '-')}"
+        yield ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def call(capsys, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        cli.run(["train-mqar", "--device", "cpu", *map(str, arguments)])
+    return caught.value.code, capsys.readouterr()
+
+
+def files_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.parquet"))}
+
+
+def test_one_command_makes_tables_pictures_and_a_part_of_the_page(tmp_path, capsys):
+    out, figures = tmp_path / "out", tmp_path / "figures"
+    status, shown = call(capsys, *words(TINY), "-o", out, "--figures", figures, "--export", "md")
+    assert status == 0
+    assert "accuracy at the best learning rate" in shown.out
+    assert {path.stem for path in figures.iterdir()} == {"tradeoff", "tradeoff_by_learning_rate", "tradeoff_by_pairs"}
+    (folder,) = (out / "sweeps").iterdir()
+    assert (folder / "pairs.md").exists()
+    status, shown = call(capsys, *words(TINY), "-o", out, "--json")
+    found = json.loads(shown.out)
+    assert [row["model"] for row in found["tradeoff"]] == ["attention", "linear_attention"]
+    assert len(found["by_rate"]) == 4
+    assert [row["num_queries"] for row in found["by_pairs"]] == [32, 128, 32, 128]
+    assert [row["state_bytes"] for row in found["tradeoff"]] == [4 * 2 * 2 * 16 * 32, 4 * 2 * 17 * (1 + 6 + 8)]
+    tables = recallkit.train_mqar(**TINY, out=out, device="cpu")
+    read = read_tables(TradeoffTables, folder)
+    for name in ("tradeoff", "by_rate", "by_pairs"):
+        assert getattr(tables, name).equals(getattr(read, name))
+    page = tmp_path / "page.html"
+    with pytest.raises(SystemExit):
+        cli.run(["report", str(folder), "-o", str(page)])
+    assert "Recall against bytes of state" in page.read_text(encoding="utf-8")
+
+
+def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(tmp_path, capsys, monkeypatch):
+    assert call(capsys, *words(TINY), "-o", tmp_path / "whole")[0] == 0
+    real, left = training.answer_loss, [15]
+
+    def answer_loss(model, some):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return real(model, some)
+
+    monkeypatch.setattr(training, "answer_loss", answer_loss)
+    assert call(capsys, *words(TINY), "-o", tmp_path / "parts")[0] == 130
+    assert len(list((tmp_path / "parts" / "runs").iterdir())) == 2, "no half a file"
+    assert not (tmp_path / "parts" / "sweeps").exists()
+    left[0] = 12
+    assert call(capsys, *words(TINY), "-o", tmp_path / "parts")[0] == 0, "no step more than those that were left"
+    assert left[0] == 0
+    assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
+    status, shown = call(capsys, *words(TINY), "-o", tmp_path / "parts")
+    assert status == 0
+    assert "reused" in shown.err
+    left[0] = 24
+    assert call(capsys, *words(TINY), "-o", tmp_path / "parts", "--force")[0] == 0
+    assert left[0] == 0
+
+
+def test_the_presets_are_those_that_there_are():
+    assert DECLARED["train-mqar"].parameters["preset"].choices == tuple(PRESETS)
+
+
+@pytest.mark.slow
+def test_several_processes_make_the_same_bytes(tmp_path, capsys):
+    assert call(capsys, *words(TINY), "-o", tmp_path / "one")[0] == 0
+    assert call(capsys, *words(TINY), "-o", tmp_path / "two", "--workers", 2)[0] == 0
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_what_is_killed_resumes_and_ends_in_the_same_bytes(tmp_path, capsys):
+    options = TINY | {"steps": 60}
+    command = [sys.executable, "-m", "recallkit", "train-mqar", "--device", "cpu", *words(options), "-o", str(tmp_path / "cut")]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not list((tmp_path / "cut").glob("runs/*.json")):
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL, "it had ended before it was killed"
+    assert 1 <= len(list((tmp_path / "cut").glob("runs/*.json"))) < 4
+    for out in ("cut", "whole"):
+        assert call(capsys, *words(options), "-o", tmp_path / out)[0] == 0
+    assert files_of(tmp_path / "cut") == files_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mixers": "attentoin"}, "attention"),
+        ({"pairs": 5}, "pairs in 16 ids"),
+        ({"batch": 1000}, "--batch"),
+        ({"windows": 4}, "--windows"),
+        ({"learning_rates": 0}, "--learning-rates"),
+        ({"convolutions": "wide"}, "--convolutions"),
+        ({"feature_maps": "tailor"}, "taylor"),
+    ],
+)
+def test_mistakes_are_one_line(options, said, tmp_path, capsys):
+    status, shown = call(capsys, *words(TINY | options), "-o", tmp_path)
+    assert status != 0
+    assert said in shown.err
+    assert "Traceback" not in shown.err

@@ -1,0 +1,105 @@
+"""Tables of a sweep, counted by hand: the best rate, the Pareto front, what is said of rates at an edge; pictures show every point."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from recallkit.display.chart_theme import PAGE, PAPER, svg
+from recallkit.storage import schemas
+from recallkit.tradeoff.charts import tradeoff_figures
+from recallkit.tradeoff.presets import Choices, jobs_of
+from recallkit.tradeoff.tables import make_tables
+from recallkit.tradeoff.view import shown_tradeoff
+
+
+def made(outcomes, rates=(1e-3, 1e-2, 1e-1), **choices):
+    """Tables of models of width 16, 32 ..., whose accuracies and bytes of state are given: [(bytes, accuracy at each rate)]."""
+    widths = [16 * (place + 1) for place in range(len(outcomes))]
+    chosen = {"mixers": ["attention"], "widths": widths, "learning_rates": rates, "test_pairs": [2, 4], **choices}
+    runs = []
+    for job in jobs_of("cpu", Choices(**chosen)):
+        state_bytes, accuracies = outcomes[widths.index(job.architecture.width)]
+        accuracy, loss = accuracies[rates.index(job.learning_rate)]
+        by_pairs = [[accuracy, loss]] * len(job.task.test)
+        found = {
+            "parameters": 10,
+            "state_bytes": state_bytes,
+            "accuracy": accuracy,
+            "loss_nats": loss,
+            "num_steps": 5,
+            "by_pairs": by_pairs,
+        }
+        runs.append((job, found))
+    return make_tables(runs)
+
+
+def test_the_best_rate_counts_and_an_edge_is_said():
+    tables = made([(8, [(0.5, 1.0), (0.7, 2.0), (0.7, 1.5)]), (16, [(0.1, 4.0), (0.9, 0.1), (0.2, math.nan)])])
+    rows = tables.tradeoff.to_dicts()
+    assert [(row["learning_rate"], row["loss_nats"], row["lowest_accuracy"], row["at_edge"]) for row in rows] == [
+        (0.1, 1.5, 0.5, True),
+        (0.01, 0.1, 0.1, False),
+    ]
+    assert tables.by_rate["best"].to_list() == [False, False, True, False, True, False]
+    assert [(row["pairs"], row["num_queries"], row["accuracy"]) for row in tables.by_pairs.to_dicts()] == [
+        (2, 500, 0.7),
+        (4, 1000, 0.7),
+        (2, 500, 0.9),
+        (4, 1000, 0.9),
+    ]
+    shown = shown_tradeoff(tables)
+    assert [row[-2] for row in shown["tradeoff"].rows] == ["0.1*", "0.01"]
+    assert shown["rates"].rows[1][2:] == ["10.0 %", "90.0 %", "20.0 %"]
+
+
+def test_a_diverged_run_is_never_the_best():
+    (row,) = made([(8, [(0.0, math.nan), (0.0, 9.0)])], rates=(1e-3, 1e-2)).tradeoff.to_dicts()
+    assert row["learning_rate"] == 1e-2
+
+
+def test_the_pareto_front():
+    outcomes = [(8, 0.2), (16, 0.1), (16, 0.5), (32, 0.5), (64, 0.4), (64, 0.9)]
+    tables = made([(size, [(accuracy, 1.0)]) for size, accuracy in outcomes], rates=(1e-2,))
+    assert tables.tradeoff["pareto"].to_list() == [True, False, True, False, False, True]
+
+
+def test_columns_are_those_that_are_declared():
+    tables = made([(8, [(0.5, 1.0)])], rates=(1e-2,))
+    for name in ("tradeoff", "by_rate", "by_pairs"):
+        table = getattr(tables, name).to_arrow()
+        schemas.check_schema(table.schema, f"tradeoff/{name}", name)
+        assert set(table.column_names) == set(schemas.LAYOUTS[f"tradeoff/{name}"])
+
+
+def texts(drawing):
+    return [element.get("aria-label") or element.text or "" for element in ET.fromstring(drawing).iter()]
+
+
+@pytest.mark.parametrize("palette", [PAGE, PAPER])
+def test_every_point_is_drawn_and_says_what_it_is(palette):
+    tables = made([(8, [(0.25, 1.0), (0.5, 1.0)]), (1024, [(0.75, 1.0), (0.7, 1.0)])], rates=(1e-3, 1e-2))
+    drawings = {figure.name: texts(svg(figure, palette)) for figure in tradeoff_figures(tables)}
+    assert list(drawings) == ["tradeoff", "tradeoff_by_width", "tradeoff_by_learning_rate", "tradeoff_by_pairs"]
+    named = {name: sorted(text for text in found if re.match("attention, width", text)) for name, found in drawings.items()}
+    assert named["tradeoff"] == ["attention, width 16: 50.0 %", "attention, width 32: 75.0 %"]
+    assert len(named["tradeoff_by_learning_rate"]) == 2, "of the most accurate model"
+    assert {"0.001", "0.01"} <= set(drawings["tradeoff_by_learning_rate"])
+
+
+def test_one_figure_alone_where_nothing_else_differs():
+    tables = made([(8, [(0.5, 1.0)])], rates=(1e-2,), test_pairs=[4])
+    assert [figure.name for figure in tradeoff_figures(tables)] == ["tradeoff"]
+    assert list(shown_tradeoff(tables)) == ["tradeoff", "rates"]
+
+
+def test_several_tasks_have_a_table_and_a_plot_each():
+    jobs = jobs_of("zoology:6", Choices(mixers=["attention"], widths=[16], learning_rates=[1e-2], vocab=1024))
+    found = {"parameters": 1, "state_bytes": 2, "accuracy": 0.5, "loss_nats": 1.0, "num_steps": 5, "by_pairs": [[0.5, 1.0]]}
+    tables = make_tables([(job, found) for job in jobs])
+    assert list(shown_tradeoff(tables)) == [f"{name}-{task}" for task in (1, 2, 3, 4) for name in ("tradeoff", "rates")]
+    figure = tradeoff_figures(tables)[0]
+    assert {f"256 ids with {pairs} pairs" for pairs in (8, 16, 32, 64)} <= set(texts(svg(figure, PAPER)))
