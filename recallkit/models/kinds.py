@@ -63,7 +63,7 @@ class ModelKind:
     is_control: bool = field(default=False, kw_only=True)
     """Whether it is computed from training counts: exactly, from the slices' own tokens, without a precision or a state."""
     reads_builtin_tokenizer: bool = field(default=False, kw_only=True)
-    """Whether it was trained on ids of the built-in tokenizer."""
+    """Whether it reads ids of the built-in tokenizer where no other is named: it was trained on them, or is made for any."""
 
 
 def _is_user_model(spec: str) -> bool:
@@ -96,6 +96,17 @@ KINDS: tuple[ModelKind, ...] = (
         *_lazy("control", "identify_control", "load_control"),
         facts=_lazy("facts", "control_facts")[0],
         is_control=True,
+    ),
+    ModelKind(
+        "construction",
+        {
+            "construct:attention": "MQAR solved by attention with set weights (Zoology, proposition H.27), for any vocabulary",
+            "construct:base-conv": "MQAR solved by BaseConv with filters of the input and set weights (Zoology, theorem H.38)",
+        },
+        lambda spec: spec.startswith("construct:"),
+        *_lazy("constructions.mqar", "identify_construction", "load_construction"),
+        facts=_lazy("constructions.mqar", "construction_facts")[0],
+        reads_builtin_tokenizer=True,
     ),
     ModelKind(
         "copy",

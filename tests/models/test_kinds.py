@@ -19,6 +19,8 @@ NAMES = {
     "control:bigram": "control",
     "control:nothing": "control",
     "control:copy": "copy",
+    "construct:attention": "construction",
+    "construct:nothing": "construction",
     "hazyresearch/based-360m": "Based's checkpoints",
     "state-spaces/mamba-130m": "Mamba's checkpoints",
     "state-spaces/mamba2-130m": "Mamba's checkpoints",
@@ -64,7 +66,7 @@ def test_every_function_that_the_table_names_exists():
     import importlib
 
     text = Path(importlib.import_module("recallkit.models.kinds").__file__ or "").read_text()
-    named = [re.findall(r'"(\w+)"', arguments) for arguments in re.findall(r'_lazy\(("[^)]*)\)', text)]
+    named = [re.findall(r'"([\w.]+)"', arguments) for arguments in re.findall(r'_lazy\(("[^)]*)\)', text)]
     assert sum(len(names) - 1 for _, *names in named) + len(named) >= 2 * len(KINDS)
     assert all(callable(getattr(importlib.import_module(f"recallkit.models.{module}"), name)) for module, *names in named for name in names)
 

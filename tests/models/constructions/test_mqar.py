@@ -1,0 +1,101 @@
+"""Models with set weights answer every query of MQAR, in any form of the model, and are models like any other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallkit.errors import UserError
+from recallkit.models.constructions.mqar import CONSTRUCTIONS, token_words
+from recallkit.models.loading import check_model, identify_model, load_model
+from recallkit.models.protocol import ModelRequest
+from recallkit.mqar.run import MqarOptions, evaluate_mqar
+from recallkit.mqar.sequences import MqarTask, MqarVocabulary, ask, make_sequences
+
+each_construction = pytest.mark.parametrize("name", CONSTRUCTIONS)
+
+
+@st.composite
+def tasks(draw) -> tuple[MqarTask, MqarVocabulary]:
+    """A task with a vocabulary of 2 P + 1 ids or more, of which any one is the filler."""
+    pairs = draw(st.integers(1, 12))
+    length = draw(st.integers(4 * pairs, 4 * pairs + 40))
+    power = draw(st.sampled_from([0.01, 0.1, 1.0, 10.0]))
+    ids = np.random.default_rng(draw(st.integers(0, 9))).permutation(draw(st.integers(2 * pairs + 1, 300)))
+    half = (len(ids) - 1) // 2
+    vocabulary = MqarVocabulary(np.sort(ids[:half]), np.sort(ids[half:-1]), int(ids[-1]), ())
+    return MqarTask(length, pairs, power, draw(st.integers(0, 99))), vocabulary
+
+
+@each_construction
+@given(given=tasks(), dtype=st.sampled_from(["float32", "bfloat16", "float16"]))
+@settings(max_examples=25, deadline=None)
+def test_every_query_is_answered_whatever_the_task(name, given, dtype):
+    task, vocabulary = given
+    vocab_size = len(vocabulary.keys) + len(vocabulary.values) + 1
+    model = load_model(ModelRequest(f"construct:{name}", vocab_size, dtype=dtype, device="cpu"))
+    answers = ask(model, vocabulary, task, make_sequences(task, vocabulary, range(3)), 4096)
+    assert answers.right.all()
+    assert (answers.rank == 0).all()
+    assert answers.nll.max() < 1e-5
+
+
+@each_construction
+def test_keys_that_were_not_shown_are_not_answered(name):
+    """The answer is looked up in the context: with another value beside the key it is that one, without the key none is sure."""
+    model = CONSTRUCTIONS[name](64)
+    shown, other = torch.tensor([[7, 40, 9, 41, 0, 9]]), torch.tensor([[7, 41, 9, 40, 0, 9]])
+    for ids in (shown, other):
+        assert int(model(ids)[0, -1].argmax()) == int(ids[0, 3])
+    unknown = torch.log_softmax(model(torch.tensor([[7, 40, 9, 41, 0, 12]]))[0, -1], dim=-1)
+    assert unknown[[40, 41]].max() < -1e-3
+
+
+@each_construction
+@torch.no_grad()
+def test_the_forms_of_the_model_agree(name):
+    """What is checked by a construction is checked of every form: all at once, as the equations are written, and step by step."""
+    model = CONSTRUCTIONS[name](50).double()
+    ids = torch.tensor([[3, 30, 5, 31, 0, 0, 5, 31, 0, 3, 30], [6, 30, 5, 40, 0, 5, 40, 6, 30, 0, 0]])
+    expected = model.hidden(ids)
+    torch.testing.assert_close(model.reference(ids), expected, rtol=0, atol=1e-9)
+    state, parts = model.initial_state(2), []
+    for start, end in ((0, 1), (1, 4), (4, 5), (5, 11)):
+        part, state = model.read(ids[:, start:end], state)
+        parts.append(part)
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected, rtol=0, atol=1e-9)
+
+
+@given(vocab_size=st.integers(1, 5000))
+@settings(max_examples=30, deadline=None)
+def test_every_token_has_a_word_of_its_own(vocab_size):
+    words = token_words(vocab_size)
+    assert words.abs().eq(1).all()
+    assert len(words.unique(dim=0)) == vocab_size
+    assert words.shape[1] % 8 == 0
+    assert words.shape[1] - 8 < max(1, (vocab_size - 1).bit_length()) <= words.shape[1]
+
+
+def test_attention_is_of_logarithmic_width():
+    """Proposition 4.3 needs O(c^2) parameters with one-hot tokens; words need O(log(c)^2), beside embedding and head."""
+    model = CONSTRUCTIONS["attention"](1 << 12)
+    assert model.config.d_model == 2 * 16
+    assert model.num_parameters(embeddings=False) == 4 * 32**2 + 2 * 3 * 32 + 2 * 32
+
+
+def test_it_is_asked_by_the_command_as_any_model(home, tmp_path):
+    names = [f"construct:{name}" for name in CONSTRUCTIONS]
+    tables, _ = evaluate_mqar(names, [4, 16], tmp_path, MqarOptions(length=64, samples=8, device="cpu", batch_tokens=1024))
+    assert tables.mqar["accuracy"].to_list() == [1.0] * 4
+    assert tables.mqar["ar_ppl"].max() < 1.0001
+    assert set(tables.mqar["model"]) == set(names)
+
+
+def test_an_unknown_construction_is_refused():
+    for act in (identify_model, load_model, check_model):
+        with pytest.raises(UserError, match="nothing") as caught:
+            act(ModelRequest("construct:nothing", 16))
+        assert "\n" not in str(caught.value)
