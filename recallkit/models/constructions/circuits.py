@@ -8,9 +8,9 @@ to their places, all first operands and then all second ones, and values that la
     sums       z[i] = first[i] + second[i]                 one layer, h = 1 + X^(-half)
     products   z[i] = first[i] * (second[i] + b2[i])       one layer, W = 1, h = X^(-half); b2 = 1 for a value that is only kept
 
-The theorem routes by Kaleidoscope matrices (H.14 to H.20). Here a route is a permutation, a copying of runs and a permutation: a permutation of 2^m rows
-is 2 m - 1 factors (a Benes network), copying m, and a factor, which adds to each row those 2^k before and after it with weights of
-their own, two layers: copies side by side, masked, then added up. So a route is 2 (5 m - 2) layers.
+The theorem routes by Kaleidoscope matrices (H.14 to H.20). Here a route is a permutation, a copying of runs and a permutation. A
+permutation of 2^m rows is 2 m - 1 factors (a Benes network), copying is m. A factor adds to each row those 2^k before and after it,
+with weights of their own, in two layers: copies side by side, masked, then added up. So a route is 2 (5 m - 2) layers.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class _Router:
         for slot in range(1, len(targets)):
             if sources[targets[slot]] == sources[targets[slot - 1]]:
                 offsets[slot] = offsets[slot - 1] + 1
-        gather = {slot: sources[target] for slot, target in enumerate(targets) if not offsets[slot]}
+        gather = {slot: source for slot, target in enumerate(targets) if not offsets[slot] and (source := sources[target]) is not None}
         spread = {target: slot for slot, target in enumerate(targets)}
         return [
             *self.permute(_completed(gather, self.size)),
@@ -260,7 +260,7 @@ def benes(sources: Sequence[int]) -> list[tuple[int, set[int]]]:
         output = start
         while output not in lower:
             lower[output], lower[(output + half) % n] = True, False
-            output = target[(sources[(output + half) % n] + half) % n]  # shares its input pair with the output just put in the upper rows
+            output = target[(sources[(output + half) % n] + half) % n]  # its input is the other of the pair that the upper rows take from
     first = {i for i in range(half) if not lower[target[i]]}
     last = {i for i in range(half) if not lower[i]}
     halves = []
@@ -271,8 +271,8 @@ def benes(sources: Sequence[int]) -> list[tuple[int, set[int]]]:
     return [(half, first), *inner, (half, last)]
 
 
-def _completed(sources: dict[int, int | None], size: int) -> list[int]:
+def _completed(sources: dict[int, int], size: int) -> list[int]:
     """A permutation that maps these rows as given, and the others in order."""
     used = set(sources.values())
     spare = iter([source for source in range(size) if source not in used])
-    return [source if (source := sources.get(i)) is not None else next(spare) for i in range(size)]
+    return [sources[i] if i in sources else next(spare) for i in range(size)]

@@ -41,7 +41,10 @@ class Layer:
 
 
 def convolve(y: Tensor, taps: Tensor, *, cyclic: bool) -> Tensor:
-    """z[i] = sum_s taps[s] * y[i - s], each channel by itself; y, taps: (N, d) -> (N, d). Rows before the first are zeros, or the last if cyclic."""
+    """z[i] = sum_s taps[s] * y[i - s], each channel by itself; y, taps: (N, d) -> (N, d).
+
+    Rows before the first are zeros or, if cyclic, the last ones.
+    """
     result = torch.zeros_like(y)
     for s in taps.any(dim=1).nonzero().flatten().tolist():
         shifted = y.roll(s, dims=0)
@@ -77,7 +80,10 @@ def shift_up(n: int, d: int, s: int) -> list[Layer]:
 
 
 def running_sum(n: int, d: int, size: int) -> list[Layer]:
-    """[x; S; 0] to [1; S + x; 0], x and S of `size` rows, n rows in all: two layers (proposition H.9). Raises ValueError for 2 `size` > n."""
+    """[x; S; 0] to [1; S + x; 0], x and S of `size` rows, n rows in all: two layers (proposition H.9).
+
+    Raises ValueError unless two blocks fit into n rows.
+    """
     if not 1 <= size <= n // 2:
         raise ValueError(f"two blocks of {size} rows do not fit into {n}")
     add = masked_conv(one_hot(n, d, 0) + one_hot(n, d, size), rows(n, d, (size, 2 * size)))

@@ -8,18 +8,18 @@ least one bit. Both models are a `LanguageModel` of one block without MLP, the n
     q[i] = x[i],   k[j] = x[j - 1],   v[j] = [0, x[j]],   y = softmax(c q . k) v,   logits = HEAD [0, W] (u + y)
 
 with the words W of all tokens. At a query, k is equal at the place of its value alone, elsewhere at least one bit differs, which is worth
-`MARGIN` nats. What differs from the proposition: its first layer only brings a key and its value to one place by a bias that shifts up
-(from later places); here the short convolution of keys shifts down, so that the block is causal and one is enough. Its tokens are one-hot, in
-3 c channels which say whether one is key, value or query; ids do not say that, so every token is all three, in words of log c
-bits. It needs no softmax; ours has one, with a margin that makes it a choice. No positions are rotated.
+`MARGIN` nats. What differs from the proposition: its first layer only brings a value up to its key's place, by a bias; here
+the short convolution of keys brings keys down to their values, so that the block is causal and one is enough. Its tokens are
+one-hot, in 3 c channels which say whether one is key, value or query; ids do not say that, so every token is all three, in
+words of log c bits. It needs no softmax; ours has one, with a margin that makes it a choice. No positions are rotated.
 
 `construct:base-conv` is theorem H.38, with filters found by id (its "programmatic" selection, `ProgrammaticConv`). u = [x, x], gate [0, 1]:
 
     y[i] = [0, 1] * u[j + 1],   j the latest place before i with the token of i,   logits = HEAD [-W, W] (u + y)
 
-What differs: the autocorrelation of the theorem finds t distances for a whole sequence, all of its tokens included, so its second filter must be gated by
-whether the keys at a distance agree; a filter of each place has a tap only where they do, and needs no gate (`distances.py` has
-the theorem's own computation).
+What differs: the theorem's autocorrelation finds t distances for a whole sequence, so its second filter must be gated by whether
+query and key agree at a distance; a filter of each place has a tap only where they do, and needs no gate. `proofs.py` has the
+theorem's own computation, and the proposition's.
 
 Either answers every query of MQAR, whatever the length, number of pairs and vocabulary: at each, one earlier token is equal. In other text
 the first answers with a mixture of what followed all earlier occurrences, the second with what followed the latest.
@@ -71,7 +71,11 @@ def construct_attention(vocab_size: int) -> LanguageModel:
     model = _skeleton(words, LayerConfig("attention", mixer))
     word, empty = torch.eye(b), torch.zeros(b, b)
     scale = MARGIN / 2 * math.sqrt(2 * b)  # a bit that differs takes two from the product of words
-    query, key, value = scale * _blocks([[word, empty], [empty, empty]]), _blocks([[word, empty], [empty, empty]]), _blocks([[empty, empty], [word, empty]])
+    query, key, value = (
+        scale * _blocks([[word, empty], [empty, empty]]),
+        _blocks([[word, empty], [empty, empty]]),
+        _blocks([[empty, empty], [word, empty]]),
+    )
     now, before = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])
     taps = torch.stack([now, before, now]).repeat_interleave(2 * b, dim=0)
     return _with_weights(

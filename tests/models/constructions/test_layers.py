@@ -40,7 +40,14 @@ def test_a_running_sum_can_be_added_to_again(size, spare, d, seed):
     assert run(running_sum(n, d, size), z)[size : 2 * size].equal(total + x + 1)
 
 
-@given(size=st.integers(1, 4), k=st.integers(1, 4), slack=st.integers(0, 3), kept=st.integers(1, 4), d=st.integers(1, 2), seed=st.integers(0, 99))
+@given(
+    size=st.integers(1, 4),
+    k=st.integers(1, 4),
+    slack=st.integers(0, 3),
+    kept=st.integers(1, 4),
+    d=st.integers(1, 2),
+    seed=st.integers(0, 99),
+)
 @settings(max_examples=40, deadline=None)
 def test_rows_are_remembered_while_others_are_convolved(size, k, slack, kept, d, seed):
     room = size + k - 1 + slack
