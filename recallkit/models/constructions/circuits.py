@@ -66,8 +66,8 @@ class Circuit:
 
     @property
     def size(self) -> int:
-        """Number of gates, s in the theorem."""
-        return len(self.gates)
+        """Number of nodes, inputs and constants included; s in the theorem."""
+        return self._num_given + len(self.gates)
 
     @property
     def depth(self) -> int:
@@ -246,10 +246,10 @@ class _Router:
 
 
 def benes(sources: Sequence[int]) -> list[tuple[int, set[int]]]:
-    """A permutation of 2^m rows, row i from `sources[i]`, as 2 m - 1 columns of swaps of rows i and i + distance: (distance, the rows i).
+    """A permutation of 2^m rows as 2 m - 1 columns of swaps of rows i and i + distance: (distance, the rows i); row i is from `sources[i]`.
 
-    Benes 1965: the first and last columns swap rows half the length apart, such that what is between are two permutations of half the
-    length each; which rows swap follows from the loops of "its pair in the output" and "its pair in the input".
+    Benes 1965: the first and last columns swap rows half the length apart, such that two permutations of half the length each are
+    left between them. Which rows swap follows from the loops that outputs half the length apart and such inputs form.
     """
     n = len(sources)
     if n == 2:
@@ -260,7 +260,7 @@ def benes(sources: Sequence[int]) -> list[tuple[int, set[int]]]:
         output = start
         while output not in lower:
             lower[output], lower[(output + half) % n] = True, False
-            output = target[(sources[(output + half) % n] + half) % n]  # its input is the other of the pair that the upper rows take from
+            output = target[(sources[(output + half) % n] + half) % n]  # reads the other of a pair of inputs
     first = {i for i in range(half) if not lower[target[i]]}
     last = {i for i in range(half) if not lower[i]}
     halves = []

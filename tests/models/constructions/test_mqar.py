@@ -32,7 +32,7 @@ def tasks(draw) -> tuple[MqarTask, MqarVocabulary]:
 
 @each_construction
 @given(given=tasks(), dtype=st.sampled_from(["float32", "bfloat16", "float16"]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_query_is_answered_whatever_the_task(name, given, dtype):
     task, vocabulary = given
     vocab_size = len(vocabulary.keys) + len(vocabulary.values) + 1
