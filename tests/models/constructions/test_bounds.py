@@ -19,6 +19,10 @@ def test_bits_are_the_logarithm_of_the_number_of_assignments():
         assert bounds.state_bits(pairs, num_values, distinct=True) == pytest.approx(math.log2(len(differ)))
 
 
+def test_the_bits_that_the_docs_state():
+    assert [round(bounds.state_bits(pairs, 2047, distinct=True)) for pairs in (4, 16, 64)] == [44, 176, 703]
+
+
 def test_the_index_problem_needs_a_bit_a_pair():
     """Theorem F.12: x in {0, 1}^N."""
     assert [bounds.state_bits(n) for n in (1, 64, 1024)] == [1, 64, 1024]

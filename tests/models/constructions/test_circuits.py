@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
-from itertools import permutations, product
+from itertools import permutations
 
 import pytest
 import torch
