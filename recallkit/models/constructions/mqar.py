@@ -11,9 +11,10 @@ with the words W of all tokens. At a query, k is equal at the place of its value
 `MARGIN` nats. What differs from the proposition: its first layer only brings a value up to its key's place, by a bias; here
 the short convolution of keys brings keys down to their values, so that the block is causal and one is enough. Its tokens are
 one-hot, in 3 c channels which say whether one is key, value or query; ids do not say that, so every token is all three, in
-words of log c bits. It needs no softmax; ours has one, with a margin that makes it a choice. No positions are rotated.
+words of log c bits (as in Based's proposition F.16, arXiv 2402.18668, which sharpens the match by ReLU and MLPs). It needs no
+softmax; ours has one, with a margin that makes it a choice. No positions are rotated.
 
-`construct:base-conv` is theorem H.38, with filters found by id (its "programmatic" selection, `ProgrammaticConv`). u = [x, x], gate [0, 1]:
+`construct:base-conv` is theorem H.38, with filters found by id (`ProgrammaticConv`). u = [x, x], gate [0, 1]:
 
     y[i] = [0, 1] * u[j + 1],   j the latest place before i with the token of i,   logits = HEAD [-W, W] (u + y)
 
@@ -54,7 +55,7 @@ MARGIN = 64.0
 """Nats by which a bit that differs lowers a key's score: other places of a sequence of any length get less than float32 resolves."""
 
 HEAD = 16.0
-"""Logits of a bit: at a query, a token that differs in one bit is at least e^-20 as probable as the value."""
+"""Logits of a bit: at a query, a token that differs in a bit is at most e^-20 times as probable as the value."""
 
 _MULTIPLE = 8
 """Words are padded to a multiple of it, which fast attention wants of a head's width."""

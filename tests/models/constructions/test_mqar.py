@@ -20,13 +20,13 @@ each_construction = pytest.mark.parametrize("name", CONSTRUCTIONS)
 
 @st.composite
 def tasks(draw) -> tuple[MqarTask, MqarVocabulary]:
-    """A task with a vocabulary of 2 P + 1 ids or more, of which any one is the filler."""
+    """A task with a vocabulary of 2 P + 1 ids or more, of which any one is the filler, and may precede every sequence."""
     pairs = draw(st.integers(1, 12))
     length = draw(st.integers(4 * pairs, 4 * pairs + 40))
     power = draw(st.sampled_from([0.01, 0.1, 1.0, 10.0]))
     ids = np.random.default_rng(draw(st.integers(0, 9))).permutation(draw(st.integers(2 * pairs + 1, 300)))
     half = (len(ids) - 1) // 2
-    vocabulary = MqarVocabulary(np.sort(ids[:half]), np.sort(ids[half:-1]), int(ids[-1]), ())
+    vocabulary = MqarVocabulary(np.sort(ids[:half]), np.sort(ids[half:-1]), int(ids[-1]), (int(ids[-1]),) * draw(st.integers(0, 1)))
     return MqarTask(length, pairs, power, draw(st.integers(0, 99))), vocabulary
 
 
