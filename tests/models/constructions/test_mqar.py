@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.errors import UserError
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.constructions.mqar import CONSTRUCTIONS, token_words
+from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import check_model, identify_model, load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.mqar.run import MqarOptions, evaluate_mqar
@@ -52,6 +54,33 @@ def test_keys_that_were_not_shown_are_not_answered(name):
         assert int(model(ids)[0, -1].argmax()) == int(ids[0, 3])
     unknown = torch.log_softmax(model(torch.tensor([[7, 40, 9, 41, 0, 12]]))[0, -1], dim=-1)
     assert unknown[[40, 41]].max() < -1e-3
+
+
+@torch.no_grad()
+def test_one_interaction_distance_is_found_by_autocorrelation():
+    """Theorem H.38 with t = 1: queries in the order of their pairs, one-hot tokens, and a mixer that knows no ids.
+
+    The tap is at the distance where most tokens recur, which none does before the first query.
+    """
+    pairs, c = 5, 12
+    config = ArchitectureConfig(
+        c, 2 * c, (LayerConfig("autocorrelation_conv", {"top": 1, "key_width": c}),), mlp="none", norm_eps=0.0, tied_head=False
+    )
+    model, token, empty = LanguageModel(config), torch.eye(c), torch.zeros(c, c)
+    weights = {
+        "embedding.weight": torch.cat([token, token], dim=1),
+        "blocks.0.mixer.key.weight": torch.cat([token, empty], dim=1),
+        "blocks.0.mixer.gate.weight": torch.zeros(2 * c, 2 * c),
+        "blocks.0.mixer.gate.bias": torch.cat([torch.zeros(c), torch.ones(c)]),
+        "head.weight": torch.cat([-token, token], dim=1),
+    }
+    model.load_state_dict(model.state_dict() | weights)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        list_of_pairs = torch.randperm(c, generator=generator)[: 2 * pairs]
+        ids = list_of_pairs.repeat(2).unsqueeze(0)
+        answers = model(ids)[0, 2 * pairs : -1].argmax(-1)
+        assert answers.tolist() == list_of_pairs[1:].tolist()
 
 
 @each_construction
