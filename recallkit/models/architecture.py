@@ -49,7 +49,7 @@ class ArchitectureConfig:
     vocab_size: int
     d_model: int
     layers: tuple[LayerConfig, ...]
-    mlp: Literal["swiglu", "rwkv", "none"] = "swiglu"
+    mlp: Literal["swiglu", "gelu", "rwkv", "none"] = "swiglu"
     mlp_width: int = 0
     """Channels between the MLP's matrices; 0 gives 8/3 of `d_model`, rounded up to a multiple of 32."""
     norm: Literal["rms", "layer"] = "rms"
@@ -70,8 +70,8 @@ class ArchitectureConfig:
         for name in ("embedding_norm", "tied_head"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {getattr(self, name)!r}: choose true or false")  # noqa: TRY004
-        if self.mlp not in ("swiglu", "rwkv", "none"):
-            raise ValueError(f"mlp is {self.mlp!r}: choose swiglu, rwkv or none")
+        if self.mlp not in ("swiglu", "gelu", "rwkv", "none"):
+            raise ValueError(f"mlp is {self.mlp!r}: choose swiglu, gelu, rwkv or none")
         if self.norm not in ("rms", "layer"):
             raise ValueError(f"norm is {self.norm!r}: choose rms or layer")
         if not 0 < len(self.layers) <= MAX_LAYERS:

@@ -174,8 +174,33 @@ class SwiGLU(nn.Module):
         return linear_flops(t, self.up, self.down)
 
 
+class GeluMLP(nn.Module):
+    """down(gelu(up(x))) with biases: the feed-forward network of GPT-2, and of the released H3 and Hyena."""
+
+    def __init__(self, d_model: int, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(d_model, width)
+        self.down = nn.Linear(width, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, t, d) -> (b, t, d)."""
+        return applied(self.down, functional.gelu(applied(self.up, x)))
+
+    def initial_state(self, batch: int) -> State:
+        """Empty: it processes each token by itself."""
+        return {}
+
+    def read(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """See `Block.read`."""
+        return self(x), state
+
+    def flops(self, t: int) -> int:
+        """Operations on t tokens: matrices with their biases, and eight for each gelu."""
+        return linear_flops(t, self.up, self.down) + 8 * t * self.up.out_features
+
+
 def _mlp(config: ArchitectureConfig) -> Any:
-    make = {"none": None, "swiglu": SwiGLU, "rwkv": RWKVChannelMix}[config.mlp]
+    make = {"none": None, "swiglu": SwiGLU, "gelu": GeluMLP, "rwkv": RWKVChannelMix}[config.mlp]
     return None if make is None else make(config.d_model, config.width)
 
 

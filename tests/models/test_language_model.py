@@ -100,7 +100,7 @@ def test_a_model_of_every_mixer_learns():
     assert losses[-1] < losses[0] - 0.3, losses
 
 
-@pytest.mark.parametrize("mlp", ["swiglu", "rwkv", "none"])
+@pytest.mark.parametrize("mlp", ["swiglu", "gelu", "rwkv", "none"])
 def test_norms_heads_and_mlps_of_every_kind_are_read_on(mlp):
     config = ArchitectureConfig(
         VOCAB, 32, (LayerConfig("rwkv4"), LayerConfig("mamba")), mlp=mlp, norm="layer", embedding_norm=True, tied_head=False
@@ -139,6 +139,16 @@ def test_costs_are_those_of_the_parts():
     projections, mlp, head = 2 * 4 * 32 * 32, 2 * 3 * 32 * 48, 2 * 32 * VOCAB
     pairs = 20 * 21 // 2 + (8 * 9 // 2 + 12 * 8)
     assert model.flops(20) == 20 * (2 * projections + 2 * mlp + head) + 4 * 32 * pairs
+
+
+def test_an_mlp_with_gelu_is_two_matrices_with_biases():
+    model = made(ArchitectureConfig(VOCAB, 32, (LayerConfig("attention"),), mlp="gelu", mlp_width=64))
+    mlp = model.blocks[0].mlp
+    x = torch.randn(3, 32)
+    inner = x @ mlp.up.weight.T + mlp.up.bias
+    wanted = (inner * (1 + torch.erf(inner / 2**0.5)) / 2) @ mlp.down.weight.T + mlp.down.bias
+    torch.testing.assert_close(mlp(x), wanted)
+    assert mlp.flops(5) == 5 * (2 * 2 * 32 * 64 + 64 + 32 + 8 * 64)
 
 
 def test_the_limit_is_that_of_the_shortest_filter():

@@ -19,7 +19,8 @@ class BaseConv(Mixer):
     """y = (u W + b1) * (h conv u + b2), * element by element (Zoology, arXiv 2312.04927, section 4: the definition of BaseConv).
 
     The filter h is a network of its positions ("implicit"), parameters ("explicit") or a few taps ("short", `kernel` of
-    them; `max_length` is then ignored). Zoology's code differs by options: activation "silu" on both factors, and
+    them; `max_length` is then ignored). `frequency`, `fast_decay` and `slow_decay` are an implicit filter's (see
+    `ImplicitFilter`); Zoology's language models have 14, 0.3 and 1.2 (table 15). Its code differs by options: activation "silu" on both factors, and
     `residual`, which adds u to y within the mixer.
     """
 
@@ -30,6 +31,9 @@ class BaseConv(Mixer):
         filter: str = "implicit",  # noqa: A002
         kernel: int = 3,
         max_length: int = 2048,
+        frequency: float = 1.0,
+        fast_decay: float = 0.3,
+        slow_decay: float = 1.5,
         activation: str | None = None,
         residual: bool = False,
     ) -> None:
@@ -43,7 +47,8 @@ class BaseConv(Mixer):
         if filter == "short":
             self.conv = ShortConv(d_model, kernel)
         else:
-            self.conv = FilterConv(make_filter(filter, d_model, max_length), bias=True)
+            options = {"frequency": frequency, "fast_decay": fast_decay, "slow_decay": slow_decay} if filter == "implicit" else {}
+            self.conv = FilterConv(make_filter(filter, d_model, max_length, **options), bias=True)
             self.max_length = max_length
         self.activation, self.residual = activation, residual
 

@@ -85,10 +85,11 @@ class ImplicitFilter(Filter):
         for K bands: `features` = 2 K + 1 numbers.
     MLP: `layers` + 1 hidden layers of `width`, each followed by x -> sin(frequency * x) with one learned frequency for each
         unit, shared by the layers, and a linear layer without bias.
-    window_c(s) = exp(-a_c s / (L - 1)) + shift; a_c runs evenly from ln(100) / 1.5 (channel 0) to ln(100) / 0.3, so that the
-        window has fallen to 0.01 at 1.5 or 0.3 times the length.
+    window_c(s) = exp(-a_c s / (L - 1)) + shift; a_c runs evenly from ln(100) / `slow_decay` (channel 0) to ln(100) /
+        `fast_decay`, so that the window has fallen to 0.01 at that many times the length.
 
-    Defaults are those of Zoology's Hyena; language models of safari take features 33 and frequency 14. Positions and windows
+    Defaults are those of Zoology's Hyena on synthetic tasks; its language models have frequency 14 and decays of 0.3 and 1.2
+    (arXiv 2312.04927, tables 8 and 15), and those of safari have 33 features. Positions and windows
     are not trained. In evaluation, without gradients, taps are cached until a parameter changes: a step of generation
     needs those of the step before. Changes that autograd does not see (through `.data`) take effect after the next `train()`.
     """
@@ -105,8 +106,13 @@ class ImplicitFilter(Filter):
         layers: int = 2,
         frequency: float = 1.0,
         shift: float = 0.0,
+        fast_decay: float = 0.3,
+        slow_decay: float = 1.5,
     ) -> None:
         super().__init__(channels, max_length)
+        if fast_decay <= 0 or slow_decay <= 0:
+            raise ValueError(f"a window's decays are positive, not {fast_decay} and {slow_decay}")
+        self.fast_decay, self.slow_decay = fast_decay, slow_decay
         if features < 3 or features % 2 == 0:
             raise ValueError(f"features of a position are the time, sines and cosines: an odd number of at least 3, not {features}")
         self.features, self.shift = features, shift
@@ -175,7 +181,8 @@ class ImplicitFilter(Filter):
 
     def _windows(self, place: Tensor) -> Tensor:
         """place: (k,) -> (k, channels)."""
-        rates = torch.linspace(math.log(100) / 1.5, math.log(100) / 0.3, self.channels, device=place.device, dtype=place.dtype)
+        slow, fast = math.log(100) / self.slow_decay, math.log(100) / self.fast_decay
+        rates = torch.linspace(slow, fast, self.channels, device=place.device, dtype=place.dtype)
         return torch.exp(-self._time(place).unsqueeze(-1) * rates) + self.shift
 
     def _time(self, place: Tensor) -> Tensor:

@@ -22,8 +22,8 @@ class Hyena(Mixer):
     [x_N, ..., x_1, v] = short_conv(in_proj(u)): N + 1 projections, each channel smoothed by `short_kernel` taps. As in the
     authors' code, the first gate also precedes a convolution, so that N = `order` projections gate N - 1 long
     convolutions: z_n = h_n conv (x_n * z_{n-1}) + D_n (x_n * z_{n-1}) for n = 1..N-1, and y = out_proj(x_N * z_{N-1}). At
-    order 2 this is H3's form: y = out_proj(x_2 * (h conv (x_1 * v) + D (x_1 * v))). `features`, `width`, `layers` and
-    `frequency` are the filters' (see `ImplicitFilter`).
+    order 2 this is H3's form: y = out_proj(x_2 * (h conv (x_1 * v) + D (x_1 * v))). `features`, `width`, `layers`,
+    `frequency`, `fast_decay` and `slow_decay` are the filters' (see `ImplicitFilter`).
     """
 
     def __init__(
@@ -37,6 +37,8 @@ class Hyena(Mixer):
         width: int = 64,
         layers: int = 2,
         frequency: float = 1.0,
+        fast_decay: float = 0.3,
+        slow_decay: float = 1.5,
     ) -> None:
         super().__init__(d_model)
         if order < 2:
@@ -44,8 +46,16 @@ class Hyena(Mixer):
         self.order, self.max_length = order, max_length
         self.in_proj = nn.Linear(d_model, (order + 1) * d_model)
         self.short_conv = ShortConv((order + 1) * d_model, short_kernel)
-        options = {"features": features, "width": width, "layers": layers}
-        self.filters = ImplicitFilter((order - 1) * d_model, max_length, frequency=frequency, **options)
+        self.filters = ImplicitFilter(
+            (order - 1) * d_model,
+            max_length,
+            features=features,
+            width=width,
+            layers=layers,
+            frequency=frequency,
+            fast_decay=fast_decay,
+            slow_decay=slow_decay,
+        )
         self.skip = nn.Parameter(torch.randn(order - 1, d_model))
         self.out_proj = nn.Linear(d_model, d_model)
 

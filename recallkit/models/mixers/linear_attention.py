@@ -139,11 +139,12 @@ class LinearAttention(Mixer):
         return self._merge(y, u), new | recent
 
     def state_size(self, t: int) -> int:
-        """Elements of `kv` and `k` for any t: features (d + h), Taylor's packed, as Zoology's code counts them.
+        """(d + 1) features for any t, Taylor's packed (Based, arXiv 2402.18668, equations 8 and 9); d features without a normaliser.
 
-        The code of Based keeps both x_i x_j and x_j x_i: 1 + f + f^2 features.
+        The paper counts one normaliser, as of one head; `initial_state` has one for each of h heads, (d + h) features in all,
+        and the code of Based keeps both x_i x_j and x_j x_i: 1 + f + f^2 features.
         """
-        return self.feature_map.num_features * (self.d_model + self.num_heads * self.normalise)
+        return self.feature_map.num_features * (self.d_model + self.normalise)
 
     def flops(self, t: int) -> int:
         """Of `forward`: the pairs of each chunk, and between chunks the features and two products with the state.

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from recallkit.kernels.decayed_attention.api import decayed_attention
-from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, head_widths, linear_flops, widened
 from recallkit.models.mixers.linear_attention import log_decays
 from recallkit.models.mixers.rotary import rotate, rotate_reference
 from recallkit.models.mixers.short_conv import ShortConv, read_convolved
@@ -35,22 +35,21 @@ class RetNet(Mixer):
 
     chunk = 128
 
-    def __init__(self, d_model: int, *, num_heads: int = 4, value_factor: int = 2, eps: float = 1e-6, short_conv: int = 0) -> None:
+    def __init__(self, d_model: int, *, num_heads: int = 4, value_factor: float = 2.0, eps: float = 1e-6, short_conv: int = 0) -> None:
         super().__init__(d_model)
         if num_heads < 1 or d_model % (2 * num_heads):
             raise ValueError(f"d_model {d_model} is not a multiple of twice num_heads {num_heads}")
-        if value_factor < 1:
-            raise ValueError(f"value_factor {value_factor} is not positive")
+        _, values = head_widths(d_model, num_heads, 1.0, value_factor)
         self.num_heads, self.eps = num_heads, eps
-        self.key_dim, self.value_dim = d_model // num_heads, value_factor * d_model // num_heads
+        self.key_dim, self.value_dim = d_model // num_heads, values // num_heads
         half = self.key_dim // 2
         self.base = math.pow(10000, half / max(1, half - 1))
         self.q_proj = nn.Linear(d_model, d_model, bias=False)
         self.k_proj = nn.Linear(d_model, d_model, bias=False)
-        self.v_proj = nn.Linear(d_model, value_factor * d_model, bias=False)
-        self.g_proj = nn.Linear(d_model, value_factor * d_model, bias=False)
-        self.out_proj = nn.Linear(value_factor * d_model, d_model, bias=False)
-        self.short_conv = ShortConv((2 + value_factor) * d_model, short_conv, bias=False) if short_conv else None
+        self.v_proj = nn.Linear(d_model, values, bias=False)
+        self.g_proj = nn.Linear(d_model, values, bias=False)
+        self.out_proj = nn.Linear(values, d_model, bias=False)
+        self.short_conv = ShortConv(2 * d_model + values, short_conv, bias=False) if short_conv else None
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         z = self._project(u)

@@ -80,7 +80,16 @@ def test_features_multiply_to_the_kernel(name):
 
 def test_taylor_features_are_packed():
     assert make_feature_map("taylor", 16).num_features == 153
-    assert LinearAttention(128, num_heads=4, feature_dim=16).state_size(1000) == 153 * (128 + 4)
+
+
+def test_state_size_is_the_paper_s_equation_9():
+    for d in (48, 64, 128):  # the widths and feature dimensions of the paper's MQAR runs
+        for f in (8, 16, 24):
+            features = 1 + 3 * f // 2 + f * f // 2
+            one_head = LinearAttention(d, num_heads=1, feature_dim=f)
+            assert one_head.state_size(1000) == (d + 1) * features == sum(part.numel() for part in one_head.initial_state(1).values())
+            assert LinearAttention(d, num_heads=4, feature_dim=f).state_size(1000) == (d + 1) * features
+    assert LinearAttention(64, feature_map="identity").state_size(5) == 64 * 16
 
 
 def test_performer_estimates_softmax_without_bias():

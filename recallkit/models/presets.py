@@ -1,0 +1,256 @@
+"""The architectures that the papers trained on text, by name, with their training recipes: Zoology's tables 6 to 15, Based's 7 to 13.
+
+Zoology is arXiv 2312.04927, Based arXiv 2402.18668. What a table prints is taken as it is. What it leaves open is the same for all:
+GPT-2's vocabulary of 50,257 (both name its tokenizer), norms of Llama in Based and of GPT-2 in Zoology, no biases in MLPs with a gate, and tied
+heads except in RWKV and GLA. An MLP of width 4 with a gate has 8/3 of the channels, rounded up to a multiple of 256 (Llama's rule: it gives the printed
+73M, 360M and 1.33B of attention, where 8/3 alone gives 71M and 1.30B); one of width 2 has 2 in Based, where it has a gate, too, and in
+Zoology, where it has none (its table 9 counts 4 D^2). Where a preset differs from its table or misses its printed size, its `note` says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from recallkit import registry
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from recallkit.models.language_model import LanguageModel
+
+CONTEXT = 2048
+"""Tokens of a training sequence (the caption of Zoology's table 1)."""
+VOCAB_SIZE = 50_257
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a model was trained, as its table prints it; None for what it does not print. Adam throughout, in bfloat16."""
+
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float | None = 1e-8
+    schedule: Literal["cosine", "linear"] = "cosine"
+    learning_rate: tuple[float, float] = (8e-5, 8e-4)
+    """The least, at the end, and the highest, after the warm-up."""
+    batch: int = 256
+    """Sequences per step."""
+    iterations: int | None = None
+    warmup: float = 0.01
+    """The share of the steps in which the learning rate rises, linearly."""
+    weight_decay: float = 0.1
+    optimizer: str = "adam"
+    precision: str = "bfloat16"
+    others: Mapping[str, float] = field(default_factory=dict)
+    """Further rows of the table, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """An architecture of a paper."""
+
+    table: str
+    """Paper and table, "zoology:6"."""
+    printed: int
+    """Parameters, as printed: in the head of the table, or for Based in its table 1 where that has the model."""
+    config: ArchitectureConfig
+    recipe: Recipe
+    ffn: float | None = None
+    """The MLP's matrices in the paper's count of operations, in units of d^2; None where the paper does not count them."""
+    note: str = ""
+    """How the preset differs from its table, or misses `printed`."""
+
+
+def preset(name: str, context: int = CONTEXT) -> ArchitectureConfig:
+    """The config of a preset for sequences of at most `context` ids where it has long filters. Raises UserError for an unknown name."""
+    config = find_preset(name).config
+    layers = tuple(_with_context(layer, context) for layer in config.layers)
+    return dataclasses.replace(config, layers=layers)
+
+
+def build(name: str, context: int = CONTEXT) -> LanguageModel:
+    """A preset's model, its weights as initialised for training. Raises UserError for an unknown name."""
+    from recallkit.models.language_model import LanguageModel
+
+    return LanguageModel(preset(name, context))
+
+
+def find_preset(name: str) -> Preset:
+    """A preset by its name. Raises UserError for an unknown one."""
+    return registry.look_up(PRESETS, name, "preset")
+
+
+def _with_context(layer: LayerConfig, context: int) -> LayerConfig:
+    return LayerConfig(layer.mixer, {name: context if name == "max_length" else value for name, value in layer.options.items()})
+
+
+_FILTER = {"max_length": CONTEXT, "frequency": 14.0, "fast_decay": 0.3, "slow_decay": 1.2}
+"""Of Zoology's tables 8 and 15 and Based's table 10. The filters' order is 64 and their inner MLP 2, which are our defaults."""
+_LONG_FILTER = LayerConfig("base_conv", {**_FILTER, "filter": "implicit"})
+_SHORT_FILTER = LayerConfig("base_conv", {"filter": "short", "kernel": 3})
+
+
+def _gated_width(d_model: int) -> int:
+    """Channels of a gated MLP of width 4: 8/3 of d_model, rounded up to a multiple of 256."""
+    return math.ceil(d_model * 8 / 3 / 256) * 256
+
+
+def _config(d_model: int, layers: tuple[LayerConfig, ...], mlp: Literal["swiglu", "gelu", "rwkv", "none"], width: int, **others: Any) -> ArchitectureConfig:
+    return ArchitectureConfig(VOCAB_SIZE, d_model, layers, mlp=mlp, mlp_width=width, **others)
+
+
+def _rwkv_layers(mixer: str, num_layers: int) -> tuple[LayerConfig, ...]:
+    return tuple(LayerConfig(mixer, {"layer": i, "num_layers": num_layers}) for i in range(num_layers))
+
+
+# Zoology: one function per architecture, one line per size.
+
+_STEPS = Recipe(iterations=20_000)
+
+
+def _zoology_attention(printed: int, num_layers: int, d_model: int, num_heads: int, note: str = "") -> Preset:
+    layers = (LayerConfig("attention", {"num_heads": num_heads}),) * num_layers
+    config = _config(d_model, layers, "swiglu", _gated_width(d_model), norm="layer")
+    return Preset("zoology:6", printed, config, _STEPS, 8, note)
+
+
+def _zoology_hyena(printed: int, num_layers: int, d_model: int, note: str = "") -> Preset:
+    config = _config(d_model, (LayerConfig("hyena", {**_FILTER, "short_kernel": 3}),) * num_layers, "gelu", 2 * d_model, norm="layer")
+    others = {"filter_weight_decay": 0.0}
+    recipe = Recipe((0.9, 0.98), None, learning_rate=(1e-5, 8e-4), iterations=20_000, others=others)
+    return Preset("zoology:8", printed, config, recipe, 4, note)
+
+
+def _zoology_h3(printed: int, num_layers: int, d_model: int, note: str) -> Preset:
+    config = _config(d_model, (LayerConfig("h3", {"state": 64}),) * num_layers, "gelu", 2 * d_model, norm="layer")
+    return Preset("zoology:10", printed, config, Recipe(eps=None, iterations=20_000), 4, note)
+
+
+def _zoology_rwkv(printed: int, num_layers: int, d_model: int, note: str = "") -> Preset:
+    options: dict[str, Any] = {"norm": "layer", "embedding_norm": True, "tied_head": False}
+    config = _config(d_model, _rwkv_layers("rwkv4", num_layers), "rwkv", 4 * d_model, **options)
+    return Preset("zoology:11", printed, config, Recipe((0.9, 0.999), learning_rate=(1e-5, 8e-4), iterations=20_000), 9, note)
+
+
+def _zoology_long_conv(printed: int, num_layers: int, d_model: int, note: str = "") -> Preset:
+    options = {"max_length": CONTEXT, "squash": 0.001}
+    config = _config(d_model, (LayerConfig("long_conv", options),) * num_layers, "swiglu", _gated_width(d_model), norm="layer")
+    others = {"kernel_dropout": 0.1, "kernel_learning_rate": 5e-5}
+    return Preset("zoology:13", printed, config, Recipe(eps=None, schedule="linear", iterations=20_000, others=others), 8, note)
+
+
+def _zoology_base_conv(printed: int, num_layers: int, d_model: int, note: str) -> Preset:
+    """Long and short filters in turn (appendix B), as table 16 counts half of each."""
+    config = _config(d_model, (_LONG_FILTER, _SHORT_FILTER) * (num_layers // 2), "gelu", 2 * d_model, norm="layer")
+    recipe = Recipe(eps=None, iterations=20_000, others={"filter_weight_decay": 0.0})
+    return Preset("zoology:15", printed, config, recipe, 4, note)
+
+
+_RETNET = Preset(
+    "zoology:12",
+    152_000_000,
+    _config(768, (LayerConfig("retnet", {"value_factor": 1280 / 768}),) * 12, "swiglu", 3 * 768, norm="layer"),
+    Recipe((0.9, 0.98), schedule="linear", learning_rate=(1e-5, 8e-4), iterations=20_000, weight_decay=0.05),
+    note="the table prints no MLP: 3 times the width, with a gate, gives the printed size; its window of 128 is not built",
+)
+
+_PLAIN_MLP = "the table's entries give fewer parameters than printed; appendix C does not say what else there is"
+
+# Based: the same.
+
+_BASED_RECIPE = Recipe()
+_BASED_ADAM = Recipe((0.9, 0.99))
+
+
+def _based(printed: int, d_model: int, num_layers: int, num_each: int, window: int) -> Preset:
+    """Every fifth layer from the second on is linear attention, the one after it a window, the others convolutions.
+
+    The order is that of the released checkpoints; the paper prints the numbers of each kind.
+    """
+    layers = [LayerConfig("gated_short_conv", {"kernel": 3, "expand": 2})] * num_layers
+    for i in range(1, 5 * num_each, 5):
+        layers[i] = LayerConfig("linear_attention", {"num_heads": 16, "feature_dim": 16, "feature_map": "taylor"})
+        layers[i + 1] = LayerConfig("sliding_window", {"num_heads": 16, "window": window})
+    return Preset("based:7", printed, _config(d_model, tuple(layers), "swiglu", 2 * d_model), _BASED_RECIPE)
+
+
+def _based_attention(printed: int, num_layers: int, d_model: int, num_heads: int, fraction: float, note: str = "") -> Preset:
+    layers = (LayerConfig("attention", {"num_heads": num_heads, "rope_fraction": fraction}),) * num_layers
+    return Preset("based:8", printed, _config(d_model, layers, "swiglu", _gated_width(d_model)), _BASED_RECIPE, note=note)
+
+
+def _based_mamba(printed: int, d_model: int) -> Preset:
+    layers = (LayerConfig("mamba", {"state": 16, "expand": 2, "conv_kernel": 4}),) * 46
+    return Preset("based:9", printed, _config(d_model, layers, "none", 0), _BASED_RECIPE)
+
+
+_BASED_HYENA = Preset(
+    "based:10",
+    355_000_000,
+    _config(1024, (LayerConfig("hyena", {**_FILTER, "short_kernel": 3}),) * 29, "swiglu", 2 * 1024),
+    _BASED_RECIPE,
+)
+_BASED_H3 = Preset(
+    "based:11",
+    362_000_000,
+    _config(1024, (LayerConfig("h3", {"state": 64, "head_dim": 1024 // 16}),) * 24, "swiglu", _gated_width(1024)),
+    _BASED_ADAM,
+    note="the table's caption says Hyena; its place, heads and appendix E.1 say H3",
+)
+_BASED_RWKV = Preset(
+    "based:12",
+    362_000_000,
+    _config(1024, _rwkv_layers("rwkv5", 19), "rwkv", 7 * 1024 // 2, norm="layer", embedding_norm=True, tied_head=False),
+    _BASED_ADAM,
+    note="the table's caption says Hyena; its place, its MLP and appendix E.1 say RWKV-5",
+)
+_BASED_GLA = Preset(
+    "based:13",
+    362_000_000,
+    _config(1024, (LayerConfig("gla", {"num_heads": 4}),) * 24, "swiglu", 2 * 1024, tied_head=False),
+    _BASED_RECIPE,
+    note="355M, as in the table's head, with a head of its own, which the table does not print; table 1 says 362M",
+)
+
+PRESETS: dict[str, Preset] = {
+    "attention-73m": _zoology_attention(73_000_000, 6, 704, 8),
+    "attention-125m": _zoology_attention(
+        125_000_000, 12, 768, 12, "123.6M by the table's entries; learned positions, as in GPT-2, would add 1.6M, but it prints rotary ones"
+    ),
+    "attention-360m": _zoology_attention(360_000_000, 24, 1024, 16),
+    "hyena-72m": _zoology_hyena(72_000_000, 8, 768, "a width of 736 would give the printed size and operations; the table prints 768"),
+    "hyena-158m": _zoology_hyena(158_000_000, 18, 864, f"{_PLAIN_MLP}; Hyena's authors print 153M for this shape, and Zoology's table 4 160M"),
+    "hyena-358m": _zoology_hyena(
+        358_000_000, 36, 1024, "36 layers: the table prints 24, which misses the printed size and operations that 36 give, as with Hyena's authors"
+    ),
+    "h3-72m": _zoology_h3(72_000_000, 8, 720, _PLAIN_MLP),
+    "h3-168m": _zoology_h3(168_000_000, 19, 864, _PLAIN_MLP),
+    "h3-357m": _zoology_h3(357_000_000, 33, 1024, _PLAIN_MLP),
+    "rwkv-72m": _zoology_rwkv(72_000_000, 6, 624, "93M by the table's entries; a width of 512 would give the printed size"),
+    "rwkv-169m": _zoology_rwkv(169_000_000, 12, 768),
+    "rwkv-351m": _zoology_rwkv(351_000_000, 20, 984),
+    "retnet-152m": _RETNET,
+    "long-conv-76m": _zoology_long_conv(76_000_000, 6, 704),
+    "long-conv-128m": _zoology_long_conv(
+        128_000_000, 12, 768, "768 wide: the table prints 864, which misses the printed size and operations that 768 gives"
+    ),
+    "long-conv-360m": _zoology_long_conv(360_000_000, 24, 1024),
+    "base-conv-168m": _zoology_base_conv(168_000_000, 30, 852, _PLAIN_MLP),
+    "base-conv-354m": _zoology_base_conv(354_000_000, 48, 1080, _PLAIN_MLP),
+    "based-360m": _based(363_000_000, 1024, 27, 5, 64),
+    "based-1.3b": _based(1_350_000_000, 1792, 36, 7, 16),
+    "transformer++-360m": _based_attention(360_000_000, 24, 1024, 16, 0.5),
+    "transformer++-1.3b": _based_attention(
+        1_330_000_000, 36, 1680, 24, 36 / 70, "36 of a head's 70 entries are rotated: half of them, 35, could not be paired"
+    ),
+    "mamba-360m": _based_mamba(358_000_000, 1024),
+    "mamba-1.3b": _based_mamba(1_320_000_000, 2048),
+    "hyena-355m": _BASED_HYENA,
+    "h3-360m": _BASED_H3,
+    "rwkv5-360m": _BASED_RWKV,
+    "gla-360m": _BASED_GLA,
+}
+"""By architecture and printed size: Zoology's in the order of its tables, then Based's."""
