@@ -21,9 +21,13 @@ def models(
     describe: Annotated[bool, Option("What mixers and zoo models cost: parameters, state, operations.")] = False,
     width: Annotated[int, Option("With --describe: channels of the mixers, a multiple of 64.", least=64, most=1 << 16)] = 1024,
     length: Annotated[int, Option("With --describe: tokens of the sequence.", least=1, most=config.LONGEST)] = 2048,
+    presets: Annotated[bool, Option("The papers' architectures: printed and counted parameters, state, operations.")] = False,
 ) -> Outcome[Any]:
     """List the models that can be scored, a line each; with --describe what they and every mixer cost."""
     from recallkit.models.loading import describe_models
+
+    if presets:
+        return _presets()
 
     if not describe:
         return _listed(describe_models())
@@ -35,6 +39,14 @@ def models(
     mixers, zoo_models = describe_mixers(width, length), describe_zoo()
     described = {"width": width, "length": length, "mixers": mixers, "models": zoo_models}
     return Outcome(value=lambda: described, show=lambda: print_costs(mixers, zoo_models, width, length), json=lambda: described)
+
+
+def _presets() -> Outcome[Any]:
+    from recallkit.models.costs_view import print_presets
+    from recallkit.models.describe import describe_presets
+
+    rows = describe_presets()
+    return Outcome(value=lambda: rows, show=lambda: print_presets(rows), json=lambda: rows)
 
 
 @command("sources", example="recallkit sources")

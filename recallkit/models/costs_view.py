@@ -34,6 +34,34 @@ def print_costs(mixers: Sequence[Mapping[str, Any]], zoo_models: Sequence[Mappin
     )
 
 
+def print_presets(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The architectures of the papers, printed and counted parameters beside, and their costs."""
+    from recallkit.models.presets import CONTEXT
+
+    headers = ["preset", "table", "printed", "counted", "miss", "state", "FLOP per token", "paper's TFLOP"]
+    console.print_table(
+        Table(
+            f"Architectures of Zoology and Based, sequences of {CONTEXT:,} tokens",
+            headers,
+            [
+                [
+                    row["preset"],
+                    row["table"],
+                    *(console.abbreviate(row[name]) for name in ("printed", "parameters")),
+                    f"{100 * row['miss']:+z.1f} %",
+                    *(console.abbreviate(row[name]) for name in ("state_elements", "flops_per_token")),
+                    "–" if row["flops_paper"] is None else f"{row['flops_paper'] / 1e12:.2f}",
+                ]
+                for row in rows
+            ],
+            caption="Parameters with embeddings. FLOP per token: forward. Paper's: of a training step on one sequence, as Zoology counts.",
+        )
+    )
+    for row in rows:
+        if row["note"]:
+            console.print_line(f"{row['preset']}: {row['note']}")
+
+
 def _costs(row: Mapping[str, Any]) -> list[str]:
     return [console.abbreviate(row[name]) for name in ("parameters", "state_elements", "flops_per_token")]
 

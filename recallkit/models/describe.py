@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 from recallkit import registry
-from recallkit.models import zoo
+from recallkit.models import presets, zoo
 from recallkit.models.mixers import MIXERS, make_mixer
+from recallkit.models.paper_flops import paper_flops
 
 
 def describe_mixers(d_model: int, length: int) -> list[dict[str, Any]]:
@@ -55,6 +56,35 @@ def describe_zoo() -> list[dict[str, Any]]:
                 "state_elements": model.state_size(zoo.CONTEXT),
                 "flops_per_token": model.flops(zoo.CONTEXT) / zoo.CONTEXT,
                 "trained_tokens": _trained_tokens(name),
+            }
+        )
+    return rows
+
+
+def describe_presets(context: int = presets.CONTEXT) -> list[dict[str, Any]]:
+    """One row per preset: `preset`, `table`, `printed` and counted `parameters`, all with embeddings, `miss` between them, costs, `note`.
+
+    `state_elements` and `flops_per_token` as in `describe_mixers` at `context` tokens; `flops_paper` is a training step on one such
+    sequence as Zoology counts it (see `paper_flops`), None where it does not.
+    """
+    import torch
+
+    rows = []
+    for name, entry in presets.PRESETS.items():
+        with torch.device("meta"):
+            model = presets.build(name, context)
+        parameters = model.num_parameters()
+        rows.append(
+            {
+                "preset": name,
+                "table": entry.table,
+                "printed": entry.printed,
+                "parameters": parameters,
+                "miss": parameters / entry.printed - 1,
+                "state_elements": model.state_size(context),
+                "flops_per_token": model.flops(context) / context,
+                "flops_paper": paper_flops(entry, context),
+                "note": entry.note,
             }
         )
     return rows

@@ -1,8 +1,8 @@
 """Operations of a training step as Zoology counts them (arXiv 2312.04927, tables 7, 9, 14 and 16), beside `LanguageModel.flops`.
 
-A table gives the products of one forward pass, D channels, N tokens, V entries of the vocabulary, in which a multiplication and an addition are
-one. The printed TFLOPs are six times that (two operations for each, and backward is twice forward) for one sequence of 2,048 tokens, with logarithms
-to base 2. An embedding counts V N D like the head, although it is a lookup.
+A table gives the products of one forward pass, D channels, N tokens, V entries of the vocabulary, in which a multiplication and an
+addition are one. The printed TFLOPs are six times that (two operations for each, and the backward pass is twice the forward one) for one
+sequence of 2,048 tokens, with logarithms to base 2. An embedding counts V N D like the head, although it is a lookup.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The architectures that the papers trained on text, by name, with their training recipes: Zoology's tables 6 to 15, Based's 7 to 13.
 
 Zoology is arXiv 2312.04927, Based arXiv 2402.18668. What a table prints is taken as it is. What it leaves open is the same for all:
-GPT-2's vocabulary of 50,257 (both name its tokenizer), norms of Llama in Based and of GPT-2 in Zoology, no biases in MLPs with a gate, and tied
-heads except in RWKV and GLA. An MLP of width 4 with a gate has 8/3 of the channels, rounded up to a multiple of 256 (Llama's rule: it gives the printed
-73M, 360M and 1.33B of attention, where 8/3 alone gives 71M and 1.30B); one of width 2 has 2 in Based, where it has a gate, too, and in
-Zoology, where it has none (its table 9 counts 4 D^2). Where a preset differs from its table or misses its printed size, its `note` says so.
+GPT-2's vocabulary of 50,257 (both name its tokenizer), Llama's norms in Based and GPT-2's in Zoology, no biases in MLPs with a gate, and
+tied heads except in GLA. An MLP of width 4 with a gate has 8/3 of the channels, rounded up to a multiple of 256: Llama's rule, which gives
+the printed 73M, 360M and 1.33B of attention, where 8/3 alone gives 71M and 1.30B. One of width 2 has twice the channels: in Based with a
+gate, in Zoology without (its table 9 counts 4 D^2). Where a preset differs from its table or misses its printed size, its `note` says so.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def _gated_width(d_model: int) -> int:
     return math.ceil(d_model * 8 / 3 / 256) * 256
 
 
-def _config(d_model: int, layers: tuple[LayerConfig, ...], mlp: Literal["swiglu", "gelu", "rwkv", "none"], width: int, **others: Any) -> ArchitectureConfig:
+def _config(
+    d_model: int, layers: tuple[LayerConfig, ...], mlp: Literal["swiglu", "gelu", "rwkv", "none"], width: int, **others: Any
+) -> ArchitectureConfig:
     return ArchitectureConfig(VOCAB_SIZE, d_model, layers, mlp=mlp, mlp_width=width, **others)
 
 
@@ -222,9 +224,12 @@ PRESETS: dict[str, Preset] = {
     ),
     "attention-360m": _zoology_attention(360_000_000, 24, 1024, 16),
     "hyena-72m": _zoology_hyena(72_000_000, 8, 768, "a width of 736 would give the printed size and operations; the table prints 768"),
-    "hyena-158m": _zoology_hyena(158_000_000, 18, 864, f"{_PLAIN_MLP}; Hyena's authors print 153M for this shape, and Zoology's table 4 160M"),
+    "hyena-158m": _zoology_hyena(158_000_000, 18, 864, f"{_PLAIN_MLP}; table 4 says 160M"),
     "hyena-358m": _zoology_hyena(
-        358_000_000, 36, 1024, "36 layers: the table prints 24, which misses the printed size and operations that 36 give, as with Hyena's authors"
+        358_000_000,
+        36,
+        1024,
+        "36 layers: the table prints 24, which misses the printed size and operations that 36 give",
     ),
     "h3-72m": _zoology_h3(72_000_000, 8, 720, _PLAIN_MLP),
     "h3-168m": _zoology_h3(168_000_000, 19, 864, _PLAIN_MLP),

@@ -19,9 +19,9 @@ class BaseConv(Mixer):
     """y = (u W + b1) * (h conv u + b2), * element by element (Zoology, arXiv 2312.04927, section 4: the definition of BaseConv).
 
     The filter h is a network of its positions ("implicit"), parameters ("explicit") or a few taps ("short", `kernel` of
-    them; `max_length` is then ignored). `frequency`, `fast_decay` and `slow_decay` are an implicit filter's (see
-    `ImplicitFilter`); Zoology's language models have 14, 0.3 and 1.2 (table 15). Its code differs by options: activation "silu" on both factors, and
-    `residual`, which adds u to y within the mixer.
+    them; `max_length` is then ignored). `frequency`, `fast_decay` and `slow_decay` are those of an implicit filter (see
+    `ImplicitFilter`); Zoology's language models have 14, 0.3 and 1.2 (table 15). Zoology's code differs by options: activation
+    "silu" on both factors, and `residual`, which adds u to y within the mixer.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ def test_decay_battery(kind, decay_normaliser):
 
 
 @pytest.mark.parametrize("kind", [RetNet, RetNetInChunks])
-@pytest.mark.parametrize("value_factor", [1, 2])
+@pytest.mark.parametrize("value_factor", [1, 2, 1.25])
 def test_retnet_battery(kind, value_factor):
     check_mixer(lambda: kind(16, num_heads=2, value_factor=value_factor))
 
@@ -282,5 +282,5 @@ def test_options_that_do_not_fit(options, said):
 def test_retnet_options_that_do_not_fit():
     with pytest.raises(ValueError, match="num_heads"):
         RetNet(12, num_heads=4)
-    with pytest.raises(ValueError, match="value_factor"):
+    with pytest.raises(ValueError, match=r"16 \(keys\) and 0"):
         RetNet(16, value_factor=0)
