@@ -1,8 +1,11 @@
-"""Whole models with random weights, at a given size: scoring, reading a prompt, generating (the columns of Based's table 1)."""
+"""Whole models with random weights, of the zoo at a given size or the papers' presets: scoring, reading a prompt, generating.
+
+The columns of the last two are those of Based's table 1 (arXiv 2402.18668).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +13,7 @@ import torch
 
 from recallkit.bench.results import TOKENS, Row
 from recallkit.bench.timing import OUT_OF_MEMORY, Timing, compare, problem_of
-from recallkit.models import zoo
+from recallkit.models import presets, zoo
 from recallkit.models.generation import generate
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.native_model import NativeModel
@@ -24,7 +27,7 @@ class Workload:
     """The workload of a model."""
 
     size: str = zoo.SHIPPED_SIZE
-    """One of `zoo.SIZES`."""
+    """One of `zoo.SIZES`; presets have their own."""
     prompt: int = 1024
     """Ids of the prompt, read at once by one row."""
     batch: int = 8
@@ -38,13 +41,23 @@ PROMPT_OF_GENERATION = 16
 """Ids that are read before generating: few, so that the time is spent in the steps."""
 
 
+def paper_workload(name: str, work: Workload) -> Workload:
+    """The workload with the lengths of Based's table 1: a prompt of 4,096 ids (16,384 for models of 360M parameters), 2,048 new ones."""
+    return replace(work, prompt=16_384 if label_of(name, work).endswith("360m") else 4096, new=2048)
+
+
+def label_of(name: str, work: Workload) -> str:
+    """A model's name in the results: a preset's own, or an architecture of the zoo with its size."""
+    return name if name in presets.PRESETS else f"{name} {work.size}"
+
+
 def build(name: str, work: Workload, device: torch.device, dtype: torch.dtype) -> NativeModel:
-    """The zoo's architecture at this size, with weights as initialised for training. Raises UserError for unknown names."""
+    """The preset, or the zoo's architecture at this size, with weights as initialised for training. Raises UserError for unknown names."""
     context = max(work.prompt, PROMPT_OF_GENERATION + work.new)
-    config = zoo.architecture(name, work.size, context)
+    config = presets.preset(name, context) if name in presets.PRESETS else zoo.architecture(name, work.size, context)
     with torch.device(device):
         model = LanguageModel(config)
-    return NativeModel(model.to(dtype).eval().requires_grad_(False), f"{name} {work.size}", device)
+    return NativeModel(model.to(dtype).eval().requires_grad_(False), label_of(name, work), device)
 
 
 def measure_models(names: Sequence[str], work: Workload, device: torch.device, dtype: torch.dtype) -> Iterator[Row]:
@@ -53,7 +66,7 @@ def measure_models(names: Sequence[str], work: Workload, device: torch.device, d
     One model is in memory at a time.
     """
     for name in names:
-        shown, model = f"{name} {work.size}", None
+        shown, model = label_of(name, work), None
         try:
             model = build(name, work, device, dtype)
             for benchmark, size, num_tokens, call in _tasks(model, work):

@@ -11,12 +11,13 @@ import torch
 
 from recallkit import registry
 from recallkit.bench.cases import OPERATIONS
-from recallkit.bench.models import Workload, measure_models
+from recallkit.bench.models import Workload, measure_models, paper_workload
 from recallkit.bench.operations import Setting, measure_case
 from recallkit.bench.results import Results, describe_machine
 from recallkit.bench.timing import measure_ceilings
 from recallkit.display.chart_theme import SVG_HEAD
-from recallkit.models import zoo
+from recallkit.errors import UserError
+from recallkit.models import presets, zoo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,21 +33,27 @@ class BenchOptions:
     work: Workload = field(default_factory=Workload)
     repeats: int = 5
     quick: bool = False
+    paper: bool = False
+    """Whether models have the prompts and new ids of Based's table 1, see `paper_workload`."""
 
 
-def chosen_options(device: torch.device, names: Sequence[str] = (), *, quick: bool = False, **given: Any) -> BenchOptions:
+def chosen_options(
+    device: torch.device, names: Sequence[str] = (), *, quick: bool = False, paper: bool = False, **given: Any
+) -> BenchOptions:
     """The given options, with defaults for the device; `given` are `repeats` and fields of `Workload`, None where not given.
 
-    On a GPU that is Based's table 1 (360M parameters, prompts of 4,096 ids), on CPU about two minutes of work. `names` as in
-    `split_names`. Raises UserError for unknown names.
+    On a GPU those are models of 360M parameters and prompts of 4,096 ids, on CPU about two minutes of work; `paper` sets the lengths of
+    Based's table 1. `names` as in `split_names`. Raises UserError for unknown names, and where `paper` and a length are given.
     """
     usual = BenchOptions(work=Workload("360m", 4096, 128, 128), repeats=9) if device.type == "cuda" else BenchOptions()
     if quick:
         usual = replace(usual, work=Workload(prompt=256, new=8, repeats=1), repeats=1, quick=True)
     chosen = {name: value for name, value in given.items() if value is not None}
+    if paper and (quick or not chosen.keys().isdisjoint(("prompt", "new"))):
+        raise UserError("it sets the lengths of prompts and of new tokens", where="--paper", remedy="leave out --prompt, --new and --quick")
     repeats = chosen.pop("repeats", usual.repeats)
     operations, models = split_names(names)
-    return replace(usual, operations=operations, models=models, repeats=repeats, work=replace(usual.work, **chosen))
+    return replace(usual, operations=operations, models=models, repeats=repeats, paper=paper, work=replace(usual.work, **chosen))
 
 
 def usual_dtype(device: torch.device) -> torch.dtype:
@@ -55,14 +62,15 @@ def usual_dtype(device: torch.device) -> torch.dtype:
 
 
 def split_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of operations and of architectures (`operations` and `models` mean all), separately; all of both where none is given.
+    """Names of operations and of models, separately: architectures of the zoo and presets. Where none is given, all but presets.
 
-    Raises UserError for a name that is neither.
+    `operations`, `models` and `presets` mean all of a kind. Raises UserError for a name that is none of these.
     """
     groups = {"operations": tuple(OPERATIONS), "models": tuple(zoo.ARCHITECTURES)}
-    known = groups | {name: (name,) for name in (*OPERATIONS, *zoo.ARCHITECTURES)}
-    wanted = set(chain.from_iterable(registry.look_up(known, name, "operation or architecture") for name in names or groups))
-    return tuple(n for n in OPERATIONS if n in wanted), tuple(n for n in zoo.ARCHITECTURES if n in wanted)
+    models = (*zoo.ARCHITECTURES, *presets.PRESETS)
+    known = groups | {"presets": tuple(presets.PRESETS)} | {name: (name,) for name in (*OPERATIONS, *models)}
+    wanted = set(chain.from_iterable(registry.look_up(known, name, "operation or model") for name in names or groups))
+    return tuple(n for n in OPERATIONS if n in wanted), tuple(n for n in models if n in wanted)
 
 
 def bench(options: BenchOptions, device: torch.device, dtype: torch.dtype, tell: Callable[[int], Any] = lambda _: None) -> Results:
@@ -79,7 +87,8 @@ def bench(options: BenchOptions, device: torch.device, dtype: torch.dtype, tell:
         results.verdicts.extend(verdicts)
         tell(done := done + 1)
     for name in options.models:
-        results.rows.extend(measure_models([name], options.work, device, dtype))
+        work = paper_workload(name, options.work) if options.paper else options.work
+        results.rows.extend(measure_models([name], work, device, dtype))
         tell(done := done + 1)
     return results
 
@@ -96,7 +105,6 @@ _FILES = {"bench.json": b'{\n  "machine"', "bench.parquet": b"PAR1", "bench.svg"
 
 def make_folder(folder: Path) -> None:
     """Creates the folder of `write_results`, before anything is measured. Raises UserError where its files could not be written."""
-    from recallkit.errors import UserError
     from recallkit.storage import artifacts
 
     another = "give another folder with -o"

@@ -16,7 +16,8 @@ def bench(
     what: Annotated[
         str | Sequence[str] | None,
         Argument(
-            "Operations (token_nll ...) and architectures (based ...) by name, or `operations`, `models`; everything if none.",
+            "Operations (token_nll ...), architectures (based ...) and presets (based-360m ...) by name, or `operations`, `models`, "
+            "`presets`; operations and models if none.",
             metavar="WHAT",
         ),
     ] = None,
@@ -34,19 +35,23 @@ def bench(
         int | None, Option("Tokens that each row generates.", least=1, most=config.LONGEST, default="128 on a GPU, else 32")
     ] = None,
     repeats: Annotated[int | None, Option("Samples of each.", least=1, most=1000, default="9 on a GPU, else 5")] = None,
+    paper: Annotated[
+        bool, Option("Lengths of Based's table 1: prompts of 4,096 tokens, 16,384 for models of 360M parameters, and 2,048 new ones.")
+    ] = False,
     quick: Annotated[bool, Option("One small size of each operation, few samples.")] = False,
     out: Annotated[
         File | None, Option("Also write bench.parquet, bench.json and a figure (of several sizes).", ("-o", "--out"), metavar="DIR")
     ] = None,
 ) -> Outcome["Results"]:
-    """Time this machine: operations beside PyTorch's and public kernels, and scoring, prefill and generation of the zoo's models."""
+    """Time this machine: operations beside PyTorch's and public kernels, and scoring, prefill and generation of models."""
     from recallkit.bench import run
     from recallkit.bench.view import print_bench
     from recallkit.display.progress import progress
     from recallkit.models.torch_model import choose_device, choose_dtype
 
     chosen, folder = choose_device(device), opt.path(out)
-    options = run.chosen_options(chosen, opt.names(what), quick=quick, repeats=repeats, size=size, prompt=prompt, batch=batch, new=new)
+    given = {"repeats": repeats, "size": size, "prompt": prompt, "batch": batch, "new": new}
+    options = run.chosen_options(chosen, opt.names(what), quick=quick, paper=paper, **given)
     precision = run.usual_dtype(chosen) if dtype is None else choose_dtype(dtype)
     if folder is not None:
         run.make_folder(folder)

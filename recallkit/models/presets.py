@@ -253,7 +253,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "mamba-360m": _based_mamba(358_000_000, 1024),
     "mamba-1.3b": _based_mamba(1_320_000_000, 2048),
-    "hyena-355m": _BASED_HYENA,
+    "hyena-360m": _BASED_HYENA,
     "h3-360m": _BASED_H3,
     "rwkv5-360m": _BASED_RWKV,
     "gla-360m": _BASED_GLA,

@@ -12,13 +12,15 @@ import torch
 from recallkit.bench import models, plot
 from recallkit.bench import results as shown
 from recallkit.bench.cases import OPERATIONS
-from recallkit.bench.models import Workload, measure_models
+from recallkit.bench.models import Workload, measure_models, paper_workload
 from recallkit.bench.results import Results, Row
 from recallkit.bench.run import chosen_options, make_folder, split_names, write_results
 from recallkit.bench.timing import Timing
 from recallkit.display.chart_theme import SVG_HEAD
 from recallkit.errors import UserError
 from recallkit.models import zoo
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.models.presets import PRESETS, Preset, Recipe
 from tests.display.drawings import shapes
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -109,6 +111,38 @@ def test_defaults_suit_the_device_and_what_is_given_replaces_them():
     mine = chosen_options(CPU, ["based"], repeats=2, size="360m", prompt=None, batch=3, new=None)
     assert (mine.repeats, mine.work.size, mine.work.batch, mine.work.prompt) == (2, "360m", 3, Workload().prompt)
     assert (mine.operations, mine.models) == ((), ("based",))
+
+
+def test_presets_are_models_by_name_but_not_by_default():
+    assert split_names(["mamba-360m", "based-360m", "based"]) == ((), ("based", "based-360m", "mamba-360m"))
+    assert split_names(["presets"]) == ((), tuple(PRESETS))
+
+
+def test_the_lengths_of_the_paper_s_table_1_depend_on_the_model():
+    chosen = chosen_options(GPU, ["based-360m"], paper=True, batch=4)
+    assert (chosen.paper, chosen.work.batch) == (True, 4)
+    lengths = {name: paper_workload(name, Workload("360m")) for name in ("based-360m", "mamba-1.3b", "hyena-358m", "based")}
+    assert {name: (work.prompt, work.new) for name, work in lengths.items()} == {
+        "based-360m": (16_384, 2048),
+        "mamba-1.3b": (4096, 2048),
+        "hyena-358m": (4096, 2048),
+        "based": (16_384, 2048),
+    }
+    assert paper_workload("based", Workload("1.3b")).prompt == 4096
+    for given in ({"prompt": 5}, {"new": 5}, {"quick": True}):
+        with pytest.raises(UserError, match="lengths"):
+            chosen_options(GPU, ["based-360m"], paper=True, **given)
+
+
+def test_a_preset_is_built_and_measured_under_its_own_name(monkeypatch):
+    small = ArchitectureConfig(64, 32, (LayerConfig("hyena", {"max_length": 8}), LayerConfig("mamba")), mlp_width=32)
+    monkeypatch.setitem(PRESETS, "small-1m", Preset("zoology:8", 1, small, Recipe()))
+    work = Workload(prompt=40, batch=2, new=3, repeats=1)
+    rows = list(measure_models(["small-1m"], work, CPU, torch.float32))
+    assert [(found.benchmark, found.implementation) for found in rows] == [
+        (kind, "small-1m") for kind in ("scoring", "prefill", "generation")
+    ]
+    assert all(found.rate > 0 for found in rows)
 
 
 def test_a_model_is_measured_in_tokens_a_millisecond(monkeypatch):

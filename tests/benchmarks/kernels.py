@@ -45,6 +45,7 @@ def run() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--paper", action="store_true", help="prompts and new tokens as in Based's table 1")
     for name in ("repeats", "prompt", "batch", "new"):
         parser.add_argument(f"--{name}", type=_positive)
     parser.add_argument("--size")
@@ -72,7 +73,7 @@ def run() -> None:
     else:
         device = choose_device(given.device)
         names = {name: getattr(given, name) for name in ("repeats", "size", "prompt", "batch", "new")}
-        options = chosen_options(device, given.what, quick=given.quick, **names)
+        options = chosen_options(device, given.what, quick=given.quick, paper=given.paper, **names)
         results = bench(options, device, choose_dtype(given.dtype) if given.dtype else usual_dtype(device))
     print(json.dumps(results.machine))
     for columns, lines in (

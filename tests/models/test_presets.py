@@ -62,7 +62,7 @@ def test_parameters_are_the_printed_ones_within_a_percent_or_the_miss_is_stated(
         ("base-conv-354m", (48, 1080, "base_conv", {"frequency": 14.0, "slow_decay": 1.2})),
         ("transformer++-1.3b", (36, 1680, "attention", {"num_heads": 24})),
         ("mamba-1.3b", (46, 2048, "mamba", {"state": 16, "expand": 2, "conv_kernel": 4})),
-        ("hyena-355m", (29, 1024, "hyena", {"frequency": 14.0})),
+        ("hyena-360m", (29, 1024, "hyena", {"frequency": 14.0})),
         ("gla-360m", (24, 1024, "gla", {"num_heads": 4})),
     ],
 )
