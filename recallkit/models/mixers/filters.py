@@ -78,56 +78,30 @@ class _Kept:
     parameters: list[nn.Parameter]  # referenced, so that no other tensor gets the address by which they are recognised
 
 
-class ImplicitFilter(Filter):
-    """Hyena's filter: h[c, s] = window_c(s) * MLP(position(s))_c (arXiv 2302.10866, section 3.3, and its code).
+class PositionFilter(Filter):
+    """The base of filters that are a network of the tap's position (arXiv 2302.10866, section 3.3, and its code).
 
     position(s) = [s / (L - 1), cos(2 pi f s / L), -sin(2 pi f s / L)], L = max_length, frequencies f evenly from 1e-4 to K - 1
         for K bands: `features` = 2 K + 1 numbers.
-    MLP: `layers` + 1 hidden layers of `width`, each followed by x -> sin(frequency * x) with one learned frequency for each
-        unit, shared by the layers, and a linear layer without bias.
-    window_c(s) = exp(-a_c s / (L - 1)) + shift; a_c runs evenly from ln(100) / `slow_decay` (channel 0) to ln(100) /
-        `fast_decay`, so that the window has fallen to 0.01 at that many times the length.
 
-    Defaults are those of Zoology's Hyena on synthetic tasks; its language models have frequency 14 and decays of 0.3 and 1.2
-    (arXiv 2312.04927, tables 8 and 15), and those of safari have 33 features. Positions and windows
-    are not trained. In evaluation, without gradients, taps are cached until a parameter changes: a step of generation
-    needs those of the step before. Changes that autograd does not see (through `.data`) take effect after the next `train()`.
+    In evaluation, without gradients, taps are cached until a parameter changes: a step of generation needs those of the step
+    before. Changes that autograd does not see (through `.data`) take effect after the next `train()`.
     """
 
     _kept: _Kept | None = None
 
-    def __init__(
-        self,
-        channels: int,
-        max_length: int,
-        *,
-        features: int = 3,
-        width: int = 64,
-        layers: int = 2,
-        frequency: float = 1.0,
-        shift: float = 0.0,
-        fast_decay: float = 0.3,
-        slow_decay: float = 1.5,
-    ) -> None:
+    def __init__(self, channels: int, max_length: int, features: int) -> None:
         super().__init__(channels, max_length)
-        if fast_decay <= 0 or slow_decay <= 0:
-            raise ValueError(f"a window's decays are positive, not {fast_decay} and {slow_decay}")
-        self.fast_decay, self.slow_decay = fast_decay, slow_decay
         if features < 3 or features % 2 == 0:
             raise ValueError(f"features of a position are the time, sines and cosines: an odd number of at least 3, not {features}")
-        self.features, self.shift = features, shift
-        if layers > MOST_LAYERS:
-            raise ValueError(f"a filter's network has at most {MOST_LAYERS} hidden layers, not {layers}")
-        self.hidden = nn.ModuleList([nn.Linear(features, width), *(nn.Linear(width, width) for _ in range(layers))])
-        self.frequency = nn.Parameter(torch.full((width,), float(frequency)))
-        self.last = nn.Linear(width, channels, bias=False)
+        self.features = features
 
     def forward(self, k: int) -> Tensor:
         """The first k taps (channels, k). Raises ValueError where there are fewer."""
         self.check_length(k)
         return (self._kept_taps(k) if self._may_keep() else self._make(0, k)).T
 
-    def train(self, mode: bool = True) -> ImplicitFilter:
+    def train(self, mode: bool = True) -> PositionFilter:
         """See `nn.Module.train`; discards cached taps."""
         self._kept = None
         return super().train(mode)
@@ -136,22 +110,9 @@ class ImplicitFilter(Filter):
         """The state for pickling and copying: everything except cached taps."""
         return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
-    def flops(self, k: int) -> int:
-        """Operations that make the first k taps: the network and the window."""
-        width = self.frequency.numel()
-        network = 2 * (self.features * width + (len(self.hidden) - 1) * width**2 + width * self.channels)
-        return k * (network + 3 * width * len(self.hidden) + 3 * self.channels)
-
     def _make(self, start: int, end: int) -> Tensor:
         """Taps from `start` to `end` (end - start, channels)."""
-        # Under autocast the positions would be rounded to 8 bits, and neighbours among thousands would coincide.
-        with torch.autocast(self.last.weight.device.type, enabled=False):
-            frequency = widened(self.frequency)
-            place = torch.arange(start, end, device=frequency.device, dtype=frequency.dtype)
-            x = self._positions(place)
-            for layer in self.hidden:
-                x = torch.sin(frequency * _linear(x, layer))
-            return _linear(x, self.last) * self._windows(place)
+        raise NotImplementedError
 
     def _may_keep(self) -> bool:
         """Whether cached taps can be matched to the present parameters, and no gradient is needed."""
@@ -179,14 +140,92 @@ class ImplicitFilter(Filter):
         angles = 2 * math.pi / self.max_length * place.unsqueeze(-1) * bands
         return torch.cat([self._time(place).unsqueeze(-1), angles.cos(), -angles.sin()], dim=-1)
 
+    def _time(self, place: Tensor) -> Tensor:
+        return place / max(self.max_length - 1, 1)
+
+
+class ImplicitFilter(PositionFilter):
+    """Hyena's filter: h[c, s] = window_c(s) * MLP(position(s))_c (arXiv 2302.10866, section 3.3, and its code).
+
+    MLP: `layers` + 1 hidden layers of `width`, each followed by x -> sin(frequency * x) with one learned frequency for each
+        unit, shared by the layers, and a linear layer without bias.
+    window_c(s) = exp(-a_c s / (L - 1)) + shift; a_c runs evenly from ln(100) / `slow_decay` (channel 0) to ln(100) /
+        `fast_decay`, so that the window has fallen to 0.01 at that many times the length.
+
+    Defaults are those of Zoology's Hyena on synthetic tasks; its language models have frequency 14 and decays of 0.3 and 1.2
+    (arXiv 2312.04927, tables 8 and 15), and those of safari have 33 features. Positions and windows
+    are not trained.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        max_length: int,
+        *,
+        features: int = 3,
+        width: int = 64,
+        layers: int = 2,
+        frequency: float = 1.0,
+        shift: float = 0.0,
+        fast_decay: float = 0.3,
+        slow_decay: float = 1.5,
+    ) -> None:
+        super().__init__(channels, max_length, features)
+        if fast_decay <= 0 or slow_decay <= 0:
+            raise ValueError(f"a window's decays are positive, not {fast_decay} and {slow_decay}")
+        self.fast_decay, self.slow_decay = fast_decay, slow_decay
+        self.shift = shift
+        if layers > MOST_LAYERS:
+            raise ValueError(f"a filter's network has at most {MOST_LAYERS} hidden layers, not {layers}")
+        self.hidden = nn.ModuleList([nn.Linear(features, width), *(nn.Linear(width, width) for _ in range(layers))])
+        self.frequency = nn.Parameter(torch.full((width,), float(frequency)))
+        self.last = nn.Linear(width, channels, bias=False)
+
+    def flops(self, k: int) -> int:
+        """Operations that make the first k taps: the network and the window."""
+        width = self.frequency.numel()
+        network = 2 * (self.features * width + (len(self.hidden) - 1) * width**2 + width * self.channels)
+        return k * (network + 3 * width * len(self.hidden) + 3 * self.channels)
+
+    def _make(self, start: int, end: int) -> Tensor:
+        """Taps from `start` to `end` (end - start, channels)."""
+        # Under autocast the positions would be rounded to 8 bits, and neighbours among thousands would coincide.
+        with torch.autocast(self.last.weight.device.type, enabled=False):
+            frequency = widened(self.frequency)
+            place = torch.arange(start, end, device=frequency.device, dtype=frequency.dtype)
+            x = self._positions(place)
+            for layer in self.hidden:
+                x = torch.sin(frequency * _linear(x, layer))
+            return _linear(x, self.last) * self._windows(place)
+
     def _windows(self, place: Tensor) -> Tensor:
         """place: (k,) -> (k, channels)."""
         slow, fast = math.log(100) / self.slow_decay, math.log(100) / self.fast_decay
         rates = torch.linspace(slow, fast, self.channels, device=place.device, dtype=place.dtype)
         return torch.exp(-self._time(place).unsqueeze(-1) * rates) + self.shift
 
-    def _time(self, place: Tensor) -> Tensor:
-        return place / max(self.max_length - 1, 1)
+
+class ReluFilter(PositionFilter):
+    """The filter of Zoology's listing 2 (arXiv 2312.04927, appendix B): h[c, s] = (W2 max(W1 position(s) + b1, 0) + b2)_c, no window.
+
+    position(s) of `features` numbers, see `PositionFilter`; one hidden layer of `width`.
+    """
+
+    def __init__(self, channels: int, max_length: int, *, features: int = 3, width: int = 16) -> None:
+        super().__init__(channels, max_length, features)
+        self.hidden = nn.Linear(features, width)
+        self.last = nn.Linear(width, channels)
+
+    def flops(self, k: int) -> int:
+        """Operations that make the first k taps: two linear layers with biases, and a comparison for each hidden unit."""
+        width = self.last.in_features
+        return k * (2 * self.features * width + 2 * width + (2 * width + 1) * self.channels)
+
+    def _make(self, start: int, end: int) -> Tensor:
+        with torch.autocast(self.last.weight.device.type, enabled=False):
+            weight = widened(self.last.weight)
+            place = torch.arange(start, end, device=weight.device, dtype=weight.dtype)
+            return _linear(torch.relu(_linear(self._positions(place), self.hidden)), self.last)
 
 
 def _linear(x: Tensor, layer: nn.Module) -> Tensor:
@@ -195,13 +234,13 @@ def _linear(x: Tensor, layer: nn.Module) -> Tensor:
 
 
 def make_filter(kind: str, channels: int, max_length: int, **options: float) -> Filter:
-    """The filter of this kind, "implicit" or "explicit". Raises ValueError for another kind."""
+    """The filter of this kind, "implicit", "relu" or "explicit". Raises ValueError for another kind."""
     if kind not in FILTERS:
         raise ValueError(f"a filter is one of {', '.join(FILTERS)}, not {kind}")
     return FILTERS[kind](channels, max_length, **options)
 
 
-FILTERS: dict[str, type[Filter]] = {"implicit": ImplicitFilter, "explicit": ExplicitFilter}
+FILTERS: dict[str, type[Filter]] = {"implicit": ImplicitFilter, "relu": ReluFilter, "explicit": ExplicitFilter}
 """Name -> class."""
 
 

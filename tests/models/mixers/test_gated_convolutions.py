@@ -25,6 +25,9 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
         {"filter": "short"},
         {"filter": "short", "kernel": 5, "activation": "silu", "residual": True},
         {"filter": "implicit", "activation": "silu"},
+        {"filter": "relu", "residual": True},
+        {"filter": "explicit", "position_bias": True},
+        {"filter": "short", "position_bias": True, "activation": "silu"},
     ],
 )
 def test_base_conv(options):
@@ -50,6 +53,22 @@ def test_a_reference_takes_half_precision(kind):
         made, wanted = mixer.reference(u), mixer.double().reference(u.double())
     assert made.dtype == torch.bfloat16
     assert difference(made, wanted) < 0.1
+
+
+@pytest.mark.parametrize("kind", ["implicit", "short"])
+def test_biases_of_each_position_are_those_of_definition_4_1(kind):
+    """y = (u W + b1) * (h conv u + b2) with b1 and b2 of N x d: what it is without them, where they are zero, and two more terms."""
+    mixer = BaseConv(4, filter=kind, max_length=9, position_bias=True).double().requires_grad_(False)
+    u = random(2, 7, 4)
+    gate, mixed = u @ mixer.gate.weight.T, mixer.conv(u)
+    assert difference(mixer(u), gate * mixed) < 1e-12
+    mixer.gate_bias.copy_(random(9, 4, seed=1))
+    mixer.conv_bias.copy_(random(9, 4, seed=2))
+    assert difference(mixer(u), (gate + mixer.gate_bias[:7]) * (mixed + mixer.conv_bias[:7])) < 1e-12
+    with pytest.raises(ValueError, match="max_length 9"):
+        mixer(random(1, 10, 4))
+    with pytest.raises(ValueError, match="max_length 9"):
+        mixer.step(random(1, 4), mixer.read(random(1, 9, 4), mixer.initial_state(1))[1])
 
 
 def test_base_conv_with_a_filter_of_one_is_a_product_of_two_maps():
