@@ -2,9 +2,10 @@
 
 Zoology is arXiv 2312.04927, Based arXiv 2402.18668. What a table prints is taken as it is. What it leaves open is the same for all:
 GPT-2's vocabulary of 50,257 (both name its tokenizer), Llama's norms in Based and GPT-2's in Zoology, no biases in MLPs with a gate, and
-tied heads except in GLA. An MLP of width 4 with a gate has 8/3 of the channels, rounded up to a multiple of 256: Llama's rule, which gives
-the printed 73M, 360M and 1.33B of attention, where 8/3 alone gives 71M and 1.30B. One of width 2 has twice the channels: in Based with a
-gate, in Zoology without (its table 9 counts 4 D^2). Where a preset differs from its table or misses its printed size, its `note` says so.
+tied heads except in GLA and RWKV. An MLP of width 4 with a gate has 8/3 of the channels, rounded up to a multiple of 256: Llama's rule,
+which gives the printed 73M, 360M and 1.33B of attention, where 8/3 alone gives 71M and 1.30B. One of width 2 has twice the channels: in
+Based with a gate, in Zoology without (its table 9 counts 4 D^2). Where a preset differs from its table or misses its printed size, its
+`note` says so.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ def _rwkv_layers(mixer: str, num_layers: int) -> tuple[LayerConfig, ...]:
 
 # Zoology: one function per architecture, one line per size.
 
+_UNMODULATED = "without the table's exponential modulation of the filters; their dropout is in the recipe only"
+
 _STEPS = Recipe(iterations=20_000)
 
 
@@ -137,7 +140,7 @@ def _zoology_rwkv(printed: int, num_layers: int, d_model: int, note: str = "") -
     return Preset("zoology:11", printed, config, Recipe((0.9, 0.999), learning_rate=(1e-5, 8e-4), iterations=20_000), 9, note)
 
 
-def _zoology_long_conv(printed: int, num_layers: int, d_model: int, note: str = "") -> Preset:
+def _zoology_long_conv(printed: int, num_layers: int, d_model: int, note: str = _UNMODULATED) -> Preset:
     options = {"max_length": CONTEXT, "squash": 0.001}
     config = _config(d_model, (LayerConfig("long_conv", options),) * num_layers, "swiglu", _gated_width(d_model), norm="layer")
     others = {"kernel_dropout": 0.1, "kernel_learning_rate": 5e-5}
@@ -156,10 +159,11 @@ _RETNET = Preset(
     152_000_000,
     _config(768, (LayerConfig("retnet", {"value_factor": 1280 / 768}),) * 12, "swiglu", 3 * 768, norm="layer"),
     Recipe((0.9, 0.98), schedule="linear", learning_rate=(1e-5, 8e-4), iterations=20_000, weight_decay=0.05),
-    note="the table prints no MLP: 3 times the width, with a gate, gives the printed size; its window of 128 is not built",
+    note="the table prints no MLP: 3 times the width, with a gate, gives the printed size; its window of 128 is not built, nor its "
+    "initialisation",
 )
 
-_PLAIN_MLP = "the table's entries give fewer parameters than printed; appendix C does not say what else there is"
+_UNEXPLAINED = "the table's entries give fewer parameters than printed; appendix C does not say what else there is"
 
 # Based: the same.
 
@@ -224,27 +228,29 @@ PRESETS: dict[str, Preset] = {
     ),
     "attention-360m": _zoology_attention(360_000_000, 24, 1024, 16),
     "hyena-72m": _zoology_hyena(72_000_000, 8, 768, "a width of 736 would give the printed size and operations; the table prints 768"),
-    "hyena-158m": _zoology_hyena(158_000_000, 18, 864, f"{_PLAIN_MLP}; table 4 says 160M"),
+    "hyena-158m": _zoology_hyena(158_000_000, 18, 864, f"{_UNEXPLAINED}; table 4 says 160M"),
     "hyena-358m": _zoology_hyena(
         358_000_000,
         36,
         1024,
         "36 layers: the table prints 24, which misses the printed size and operations that 36 give",
     ),
-    "h3-72m": _zoology_h3(72_000_000, 8, 720, _PLAIN_MLP),
-    "h3-168m": _zoology_h3(168_000_000, 19, 864, _PLAIN_MLP),
-    "h3-357m": _zoology_h3(357_000_000, 33, 1024, _PLAIN_MLP),
+    "h3-72m": _zoology_h3(72_000_000, 8, 720, _UNEXPLAINED),
+    "h3-168m": _zoology_h3(168_000_000, 19, 864, _UNEXPLAINED),
+    "h3-357m": _zoology_h3(357_000_000, 33, 1024, _UNEXPLAINED),
     "rwkv-72m": _zoology_rwkv(72_000_000, 6, 624, "93M by the table's entries; a width of 512 would give the printed size"),
     "rwkv-169m": _zoology_rwkv(169_000_000, 12, 768),
     "rwkv-351m": _zoology_rwkv(351_000_000, 20, 984),
     "retnet-152m": _RETNET,
     "long-conv-76m": _zoology_long_conv(76_000_000, 6, 704),
     "long-conv-128m": _zoology_long_conv(
-        128_000_000, 12, 768, "768 wide: the table prints 864, which misses the printed size and operations that 768 gives"
+        128_000_000, 12, 768, f"768 wide: the table prints 864, which misses the printed size and operations that 768 gives; {_UNMODULATED}"
     ),
     "long-conv-360m": _zoology_long_conv(360_000_000, 24, 1024),
-    "base-conv-168m": _zoology_base_conv(168_000_000, 30, 852, _PLAIN_MLP),
-    "base-conv-354m": _zoology_base_conv(354_000_000, 48, 1080, _PLAIN_MLP),
+    "base-conv-168m": _zoology_base_conv(
+        168_000_000, 30, 852, f"{_UNEXPLAINED}; a width of 864 would give the printed operations, not the size"
+    ),
+    "base-conv-354m": _zoology_base_conv(354_000_000, 48, 1080, _UNEXPLAINED),
     "based-360m": _based(363_000_000, 1024, 27, 5, 64),
     "based-1.3b": _based(1_350_000_000, 1792, 36, 7, 16),
     "transformer++-360m": _based_attention(360_000_000, 24, 1024, 16, 0.5),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from recallkit.attribution.papers import read_table
@@ -58,6 +60,28 @@ def test_tflops(name):
     found = paper_flops(PRESETS[name]) / 1e12
     assert found == pytest.approx(ours, abs=0.0005)
     assert (abs(found - theirs) <= 0.005) == (name in MATCHED)
+
+
+@pytest.mark.parametrize(
+    ("name", "entries", "wanted"),
+    [
+        ("hyena-72m", {"d_model": 736}, 1.34),
+        ("base-conv-168m", {"d_model": 864}, 2.46),
+    ],
+)
+def test_the_width_in_a_note_gives_the_printed_operations(name, entries, wanted):
+    entry = PRESETS[name]
+    other = dataclasses.replace(entry, config=dataclasses.replace(entry.config, **entries))
+    assert paper_flops(other) / 1e12 == pytest.approx(wanted, abs=0.005)
+    assert f"width of {entries['d_model']}" in entry.note
+
+
+@pytest.mark.parametrize(("name", "entries"), [("hyena-358m", {"layers": 24}), ("long-conv-128m", {"d_model": 864})])
+def test_the_entries_of_the_table_that_were_corrected_miss_the_printed_operations(name, entries):
+    entry = PRESETS[name]
+    layers = entry.config.layers[: entries.pop("layers", None)]
+    as_printed = dataclasses.replace(entry, config=dataclasses.replace(entry.config, layers=layers, **entries))
+    assert abs(paper_flops(as_printed) / paper_flops(entry) - 1) > 0.15
 
 
 def test_the_formula_of_attention_by_hand():
