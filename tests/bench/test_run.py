@@ -138,6 +138,7 @@ def test_a_preset_is_built_and_measured_under_its_own_name(monkeypatch):
     small = ArchitectureConfig(64, 32, (LayerConfig("hyena", {"max_length": 8}), LayerConfig("mamba")), mlp_width=32)
     monkeypatch.setitem(PRESETS, "small-1m", Preset("zoology:8", 1, small, Recipe()))
     work = Workload(prompt=40, batch=2, new=3, repeats=1)
+    assert models.build("small-1m", work, CPU, torch.float32).max_length == 40
     rows = list(measure_models(["small-1m"], work, CPU, torch.float32))
     assert [(found.benchmark, found.implementation) for found in rows] == [
         (kind, "small-1m") for kind in ("scoring", "prefill", "generation")

@@ -55,6 +55,14 @@ def test_a_reference_takes_half_precision(kind):
     assert difference(made, wanted) < 0.1
 
 
+@pytest.mark.parametrize("kind", [BaseConv, Hyena])
+def test_the_options_of_a_filter_reach_it(kind):
+    mixer = kind(4, max_length=9, frequency=14.0, fast_decay=0.25, slow_decay=1.2)
+    filters = mixer.conv.filters if kind is BaseConv else mixer.filters
+    assert (filters.fast_decay, filters.slow_decay) == (0.25, 1.2)
+    assert filters.frequency.tolist() == [14.0] * 64
+
+
 @pytest.mark.parametrize("kind", ["implicit", "short"])
 def test_biases_of_each_position_are_those_of_definition_4_1(kind):
     """y = (u W + b1) * (h conv u + b2) with b1 and b2 of N x d: what it is without them, where they are zero, and two more terms."""
