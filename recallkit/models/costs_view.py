@@ -38,7 +38,7 @@ def print_presets(rows: Sequence[Mapping[str, Any]]) -> None:
     """The architectures of the papers, printed and counted parameters beside, and their costs."""
     from recallkit.models.presets import CONTEXT
 
-    headers = ["preset", "table", "printed", "counted", "miss", "state", "FLOP per token", "paper's TFLOP"]
+    headers = ["preset", "table", "printed", "counted", "miss", "state", "FLOP", "TFLOP"]
     console.print_table(
         Table(
             f"Architectures of Zoology and Based, sequences of {CONTEXT:,} tokens",
@@ -54,7 +54,7 @@ def print_presets(rows: Sequence[Mapping[str, Any]]) -> None:
                 ]
                 for row in rows
             ],
-            caption="Parameters with embeddings. FLOP per token: forward. Paper's: of a training step on one sequence, as Zoology counts.",
+            caption="Parameters with embeddings. FLOP: of the forward pass, per token. TFLOP: of a training step on one sequence, as Zoology counts.",
         )
     )
     for row in rows:

@@ -7,7 +7,9 @@ import json
 
 import pytest
 import torch
+from rich.console import Console
 
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models.costs_view import print_presets
 from recallkit.models.describe import describe_presets
@@ -155,7 +157,7 @@ def test_the_command_line_lists_them(run, rows):
 
 
 def test_the_table_has_every_preset_and_its_note(rows, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setattr(console, "stdout", lambda: Console(width=80))  # it holds every name whole
     print_presets(list(rows.values()))
     shown = capsys.readouterr().out
     for text in (*PRESETS, "+29.4 %", "6.21", "long-conv-128m: 768 wide"):
