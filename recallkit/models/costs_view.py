@@ -54,7 +54,8 @@ def print_presets(rows: Sequence[Mapping[str, Any]]) -> None:
                 ]
                 for row in rows
             ],
-            caption="Parameters with embeddings. FLOP: of the forward pass, per token. TFLOP: of a training step on one sequence, as Zoology counts.",
+            caption="Parameters with embeddings. FLOP: of the forward pass, per token. TFLOP: of a training step on one sequence, as "
+            "Zoology counts.",
         )
     )
     for row in rows:
