@@ -24,7 +24,7 @@ RECURRENT_TOKENS = 64
 def obstacle(*tensors: Tensor) -> str | None:
     """Why the library cannot process these queries, keys and values; None where it can."""
     if not installed():
-        return "it needs flash-linear-attention: pip install 'recallkit[gpu]'"
+        return "it needs flash-linear-attention: pip install 'recallkit-lm[gpu]'"
     if len({tensor.dtype for tensor in tensors}) > 1:
         return f"it needs one type for all, not {', '.join(str(tensor.dtype)[6:] for tensor in tensors)}"
     return None

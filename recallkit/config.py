@@ -8,6 +8,9 @@ from pathlib import Path
 VERSION = "0.1.0"
 """Of the program, as in pyproject.toml."""
 
+DISTRIBUTION = "recallkit-lm"
+"""What pip installs, as in pyproject.toml; the distribution `recallkit` of the package index is another project's."""
+
 SCHEMA_VERSION = 1
 """Version of all table schemas; readers refuse tables of another version."""
 
@@ -53,6 +56,11 @@ MAX_GROWTH = 256
 MOST = 2**62
 LONGEST = 2**24
 """Upper bounds of options: counts and lengths that fit into 64-bit arithmetic and into memory."""
+
+
+def installing(extra: str) -> str:
+    """The command that adds an optional dependency of ours, for remedies: its name is one of `optional-dependencies`."""
+    return f'pip install "{DISTRIBUTION}[{extra}]"'
 
 
 def home() -> Path:

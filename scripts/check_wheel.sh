@@ -23,8 +23,8 @@ case "$where" in "$work"/*) ;; *) echo "not the wheel's recallkit: $where" >&2; 
 "$work/venv/bin/python" - <<'PYTHON'
 from importlib.metadata import files
 
-folders = {file.parts[0] for file in files("recallkit") if file.parts[0] != ".."}
-assert {name.split("-")[0] for name in folders} == {"recallkit"}, f"the wheel installs more than recallkit: {folders}"
+folders = {file.parts[0] for file in files("recallkit-lm") if file.parts[0] != ".."}
+assert {name for name in folders if not name.endswith(".dist-info")} == {"recallkit"}, f"the wheel installs more than recallkit: {folders}"
 from recallkit.storage.db import query
 from recallkit.kernels.token_nll.api import token_nll
 

@@ -2,7 +2,7 @@
 
 scripts/build.sh calls it. Members are sorted, dated SOURCE_DATE_EPOCH and without an owner; the gzip header has no time.
 
-    SOURCE_DATE_EPOCH=1700000000 python scripts/settle_sdist.py dist/recallkit-0.1.0.tar.gz
+    SOURCE_DATE_EPOCH=1700000000 python scripts/settle_sdist.py dist/recallkit_lm-0.1.0.tar.gz
 """
 
 from __future__ import annotations

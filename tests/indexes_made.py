@@ -47,7 +47,7 @@ def write_infini_gram(folder: Path, shards: list[list[list[int]]], width: int = 
 
 def build_tokengrams(path: Path, ids: np.ndarray, vocab: int) -> Path:
     """The same by tokengrams itself; skips where it is not installed."""
-    tokengrams = pytest.importorskip("tokengrams", reason="needs tokengrams: pip install 'recallkit[indexes]'")
+    tokengrams = pytest.importorskip("tokengrams", reason="needs tokengrams: pip install 'recallkit-lm[indexes]'")
     ids.tofile(path)
     tokengrams.MemmapIndex.build(str(path), str(path.with_suffix(".idx")), vocab)
     return path
@@ -55,7 +55,7 @@ def build_tokengrams(path: Path, ids: np.ndarray, vocab: int) -> Path:
 
 def build_infini_gram(folder: Path, texts: Path, tokenizer: Path | None, *, version: int = 4, shards: int = 2) -> Path:
     """An index of JSON Lines by infini-gram's own indexer (bytes without `tokenizer`); skips where it is not installed."""
-    pytest.importorskip("infini_gram", reason="needs infini-gram: pip install 'recallkit[indexes]'")
+    pytest.importorskip("infini_gram", reason="needs infini-gram: pip install 'recallkit-lm[indexes]'")
     named = [f"--tokenizer={'gpt2' if tokenizer else None}", f"--token_dtype={'u16' if tokenizer else 'u8'}"][0 if tokenizer else 1 :]
     where = [f"--data_dir={texts}", f"--save_dir={folder}"]
     sizes = [f"--version={version}", f"--shards={shards}", "--mem=1", "--cpus=1", "--ulimit=1000"]

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import recallkit
+from recallkit import config
 from tests.conftest import ROOT
 from tests.test_structure import python_files
 
@@ -185,3 +186,45 @@ def test_the_release_list_names_what_is_there():
     assert set(asked) <= set(targets)
     for name in re.findall(r"\b(?:scripts|tests|examples|docs)/[\w./-]+\w", text):
         assert (ROOT / name).exists(), f"docs/release.md names {name}"
+
+
+INSTALLING = re.compile(r"(?:pip3? (?:install|download)|uvx|uv (?:add|pip install|tool install|tool run)|pipx (?:install|run))( [^#`;&]*)")
+
+
+def strangers(text: str) -> list[str]:
+    """What a text tells to install of the distribution `recallkit`, which is another project's; a command may have that name."""
+    asked = [re.sub(r"(--from|--spec) (\S+).*", r"\2", words) for line in text.splitlines() for words in INSTALLING.findall(line)]
+    words = [word.strip("\"'\\") for line in asked for word in line.split()]
+    return [word for word in words if re.fullmatch(r"recallkit([\[=<>~!@].*)?", word)] + re.findall(r"(?<![\w./-])recallkit\[[\w,]+\]", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("    pip install recallkit", ["recallkit"]),
+        ('`pip install -U "recallkit>=0.1"` or', ["recallkit>=0.1"]),
+        ("uvx recallkit demo", ["recallkit"]),
+        ("uvx --from recallkit recallkit demo", ["recallkit"]),
+        ("the extra recallkit[fast]", ["recallkit[fast]"]),
+        ('uvx --from "recallkit-lm[fast]" recallkit demo', []),
+        ("`pip install torch` before installing recallkit; pip install recallkit-lm  # recallkit", []),
+    ],
+)
+def test_what_would_install_another_project_is_recognised(text, names):
+    assert strangers(text) == names
+
+
+def test_no_line_installs_the_distribution_of_another_project():
+    assert PROJECT["name"] == config.DISTRIBUTION
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+    kinds = (".md", ".py", ".sh", ".toml", ".yml", ".ipynb", "Makefile")
+    texts = [ROOT / name for name in tracked if name.endswith(kinds) and (ROOT / name) != Path(__file__) and (ROOT / name).is_file()]
+    assert len(texts) > 100
+    assert not {str(path.relative_to(ROOT)): names for path in texts if (names := strangers(path.read_text(encoding="utf-8")))}
+
+
+def test_every_remedy_names_an_extra_that_there_is():
+    asked = {name for path in python_files("recallkit") for name in re.findall(r"installing\([\"'](\w+)[\"']\)", path.read_text(encoding="utf-8"))}
+    assert "fast" in asked
+    assert asked <= set(PROJECT["optional-dependencies"])
+    assert config.installing("fast") == 'pip install "recallkit-lm[fast]"'

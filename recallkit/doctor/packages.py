@@ -7,7 +7,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from recallkit.config import VERSION
+from recallkit.config import DISTRIBUTION, VERSION, installing
 from recallkit.doctor.checks import Check, ProbeError, Status, probe
 
 _GROUP = "packages"
@@ -16,11 +16,11 @@ NEEDED = ("torch", "numpy", "numba", "pyarrow", "polars", "duckdb", "tokenizers"
 _NUM_ESSENTIAL = 7
 OPTIONAL = {
     "triton": ("kernels", "pip install triton (Linux)"),
-    "gigatoken": ("the fast tokenizer", 'pip install "recallkit[fast]"'),
-    "ray": ("--engine ray", 'pip install "recallkit[ray]"'),
-    "peft": ("LoRA and other adapters", 'pip install "recallkit[peft]"'),
-    "fla-core": ("flash-linear-attention, on a GPU", 'pip install "recallkit[gpu]"'),
-    "flash-linear-attention": ("its models, on a GPU", 'pip install "recallkit[fla]"'),
+    "gigatoken": ("the fast tokenizer", installing("fast")),
+    "ray": ("--engine ray", installing("ray")),
+    "peft": ("LoRA and other adapters", installing("peft")),
+    "fla-core": ("flash-linear-attention, on a GPU", installing("gpu")),
+    "flash-linear-attention": ("its models, on a GPU", installing("fla")),
 }
 """Distribution -> its purpose, how to install it."""
 _OTHER_NAMES = {"fla-core": ("fla-core", "flash-linear-attention"), "lm-eval": ("lm-eval", "lm_eval")}
@@ -75,7 +75,7 @@ def _requirements() -> dict[str, Any]:
     try:
         from packaging.requirements import Requirement
 
-        found = [Requirement(line) for line in metadata.requires("recallkit") or ()]
+        found = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or ()]
     except (ImportError, ValueError, metadata.PackageNotFoundError):
         return {}
     return {requirement.name: requirement.specifier for requirement in found}

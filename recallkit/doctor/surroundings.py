@@ -11,6 +11,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from recallkit.config import installing
 from recallkit.doctor.checks import Check, ProbeError, probe
 from recallkit.doctor.machine import what_lacks
 from recallkit.doctor.packages import installed
@@ -47,11 +48,11 @@ def check_tokenizer(seconds: float) -> list[Check]:
     except ProbeError as error:
         return [Check(_GROUP, "tokenizer", "fail", str(error), "reinstall recallkit and tokenizers")]
     if installed("gigatoken") is None:
-        found, remedy = "the built-in one works, gigatoken (the fast implementation) is not installed", 'pip install "recallkit[fast]"'
+        found, remedy = "the built-in one works, gigatoken (the fast implementation) is not installed", installing("fast")
         return [Check(_GROUP, "tokenizer", "warn", found, remedy, facts)]
     if not facts["agrees"]:
         found = "gigatoken is installed but not used: " + ("; ".join(facts["told"]) or "it does not load")
-        return [Check(_GROUP, "tokenizer", "warn", found, 'pip install --upgrade "recallkit[fast]"', facts)]
+        return [Check(_GROUP, "tokenizer", "warn", found, "pip install --upgrade gigatoken", facts)]
     return [Check(_GROUP, "tokenizer", "ok", "the built-in one works, gigatoken agrees with it", facts=facts)]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recallkit import config
 from recallkit.errors import UserError
 from recallkit.models.refusals import OLD_NAMES
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line
@@ -107,7 +108,7 @@ def merge(adapter: Adapter, base: Any) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "peft":
             raise
-        raise UserError("an adapter, which needs peft", where=adapter.folder, remedy='install it: pip install "recallkit[peft]"') from error
+        raise UserError("an adapter, which needs peft", where=adapter.folder, remedy=f"install it: {config.installing('peft')}") from error
     except _failures() as error:
         remedy = "check that the adapter is complete, and made for this base model"
         raise UserError(f"peft cannot apply it to {adapter.base} ({first_line(error)})", where=adapter.folder, remedy=remedy) from error

@@ -7,6 +7,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
+from recallkit import config
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _OTHER = ("cat", "cyclic_flow_attention", "mom", "raven", "wall_transformer", "y
 MODEL_TYPES = frozenset((*_DELTA, *_GATED, *_MAMBA, *_ATTENTION, *_OTHER))
 """Values of `model_type` that fla 0.6 has, without those that transformers has, too: for these, transformers' own classes are used."""
 
-_REMEDY = 'install it: pip install "recallkit[fla]"'
+_REMEDY = f"install it: {config.installing('fla')}"
 
 
 def register(model_type: str, spec: str, device: torch.device) -> None:

@@ -12,6 +12,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from recallkit import config
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.parallel.job import WorkerSlot, make_tasks
@@ -60,7 +61,7 @@ def _connect(address: str | None) -> Any:
     try:
         import ray
     except ImportError:
-        raise UserError("Ray is not installed", where="--engine ray", remedy='pip install "recallkit[ray]"') from None
+        raise UserError("Ray is not installed", where="--engine ray", remedy=config.installing("ray")) from None
     try:
         _knock(address)
         ray.init(address=address, include_dashboard=False if address is None else None, log_to_driver=False, logging_level=logging.ERROR)

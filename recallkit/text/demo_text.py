@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from recallkit import config
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.text.fields import FieldFinder
@@ -39,7 +40,7 @@ _SALT = "132"
 _TESTS = {"test", "tests", "idle_test"}
 # Its one big module repeats the topics that are documents of their own, some of which are validation text.
 _TOPICS_PACKAGE = "pydoc_data"
-_NOT_OURS_TO_READ = {"recallkit"}
+_NOT_OURS_TO_READ = {config.DISTRIBUTION}
 
 
 def is_validation(name: str) -> bool:

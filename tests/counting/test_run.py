@@ -334,14 +334,14 @@ def test_the_command_counts_with_processes(run, text, tmp_path, whole):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_cluster_gives_the_same_table(text, whole, tmp_path):
-    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit[ray]'")
+    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit-lm[ray]'")
     assert count(text, tmp_path / "counts.duckdb", engine="ray", workers=2) == whole
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_actor_is_replaced(text, tmp_path, capfd):
-    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit[ray]'")
+    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit-lm[ray]'")
     many = replace(text, sources=[*text.sources] * 20)
     local = count(many, tmp_path / "local.duckdb")
     stopped, killed = threading.Event(), []

@@ -97,7 +97,7 @@ class Recurrence:
         """A named kernel says what to install, `auto` takes PyTorch and says why; the library is not imported for that."""
         monkeypatch.setattr(fla, "installed", lambda: False)
         given = self.draw(1, 2, 5, 8, 8, torch.float32)
-        with torch.no_grad(), pytest.raises(ValueError, match=r"impl='triton' cannot run: it needs .*pip install 'recallkit\[gpu\]'"):
+        with torch.no_grad(), pytest.raises(ValueError, match=r"impl='triton' cannot run: it needs .*pip install 'recallkit-lm\[gpu\]'"):
             self.attend(**given, impl="triton")
         choice._say.cache_clear()
         with caplog.at_level(logging.INFO, "recallkit.kernels"), torch.no_grad():

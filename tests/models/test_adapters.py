@@ -21,7 +21,7 @@ from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
 from tests.models.test_hf import assert_scores_equal_a_direct_forward, change_config, copied, direct, ragged
 
-peft = pytest.importorskip("peft", reason='needs peft: pip install "recallkit[peft]"')
+peft = pytest.importorskip("peft", reason='needs peft: pip install "recallkit-lm[peft]"')
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # peft's, while an adapter is made
 
@@ -264,7 +264,7 @@ def test_nothing_of_peft_is_printed_and_its_absence_is_one_line(make_adapter):
     assert (done.stdout, done.stderr) == ("", "")
     done = run("peft")
     assert done.stderr == ""
-    assert done.stdout == f'{adapter}: an adapter, which needs peft; install it: pip install "recallkit[peft]"\n'
+    assert done.stdout == f'{adapter}: an adapter, which needs peft; install it: pip install "recallkit-lm[peft]"\n'
 
 
 def test_a_plain_model_needs_no_peft(tiny_model):

@@ -28,7 +28,7 @@ from recallkit.models.protocol import ModelRequest
 
 VOCAB = 300
 IS_INSTALLED = any(importlib.metadata.distributions(name="flash-linear-attention"))
-needs_fla = pytest.mark.skipif(not IS_INSTALLED, reason='needs fla: pip install "recallkit[fla]"')
+needs_fla = pytest.mark.skipif(not IS_INSTALLED, reason='needs fla: pip install "recallkit-lm[fla]"')
 
 SIZES = {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 2, "intermediate_size": 96, "norm_eps": 1e-4}
 OURS = {

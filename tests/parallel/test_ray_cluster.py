@@ -23,14 +23,14 @@ OPTIONS = replace(SETTLED, engine="ray", workers=2)
 
 
 def test_two_actors_write_the_same_bytes(whole, small_slices, tiny_model, tmp_path):  # noqa: F811
-    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit[ray]'")
+    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit-lm[ray]'")
     slices = copy_of(small_slices, tmp_path)
     scoring.score(str(tiny_model("gpt_neox")), slices, OPTIONS)
     assert only_scores(slices) == whole
 
 
 def test_a_killed_actor_is_replaced(whole, small_slices, tiny_model, tmp_path, capfd):  # noqa: F811
-    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit[ray]'")
+    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit-lm[ray]'")
     slices = copy_of(small_slices, tmp_path)
     stopped, killed = threading.Event(), []
 
@@ -55,7 +55,7 @@ def test_a_killed_actor_is_replaced(whole, small_slices, tiny_model, tmp_path, c
 
 
 def test_an_error_of_an_actor_is_one_line(small_slices, tiny_model, tmp_path):
-    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit[ray]'")
+    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit-lm[ray]'")
     with pytest.raises(UserError, match="its vocabulary has 128 entries"):
         scoring.score(str(tiny_model("llama", vocab_size=128)), copy_of(small_slices, tmp_path), OPTIONS)
 
@@ -67,7 +67,7 @@ def test_without_ray_the_remedy_is_named(monkeypatch):
 
 
 def test_a_cluster_that_is_not_there_is_told(small_slices, tiny_model, tmp_path):
-    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit[ray]'")
+    pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit-lm[ray]'")
     options = replace(OPTIONS, address="127.0.0.1:1")
     with pytest.raises(UserError, match="cannot reach a Ray cluster"):
         scoring.score(str(tiny_model("gpt_neox")), copy_of(small_slices, tmp_path), options)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from recallkit import config
 from recallkit.recall.package_metadata import KEYS
 from recallkit.recall.prompts import split_query
 from recallkit.recall.tasks import load_rows
@@ -57,7 +58,7 @@ def test_documents_are_cut_at_the_end_of_a_line(installed: Path) -> None:
 
 def test_broken_metadata_and_copies(installed: Path) -> None:
     install(installed, "good", "Version: 1.0\n", "text")
-    install(installed, "recallkit", "Version: 1.0\n", "text")
+    install(installed, config.DISTRIBUTION, "Version: 1.0\n", "text")
     for folder, content in {"bad.dist-info": b"Name: bad\n\n\xff", "none.dist-info": b"Version: 1.0\n\ntext"}.items():
         (installed / folder).mkdir()
         (installed / folder / "METADATA").write_bytes(content)
@@ -76,7 +77,7 @@ def test_this_installation() -> None:
         assert f"{row.key}: {row.value}" in document.split("\n")
         assert row.key in KEYS
     assert len({(row.doc_id, row.key) for row in loaded.rows}) == len(loaded.rows)
-    assert "recallkit" not in {row.doc_id for row in loaded.rows}
+    assert config.DISTRIBUTION not in {row.doc_id for row in loaded.rows}
 
 
 def test_the_first_rows_are_a_mixture() -> None:

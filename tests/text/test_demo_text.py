@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from recallkit import config
 from recallkit.errors import UserError
 from recallkit.text import demo_text
 from recallkit.text.corpus import open_corpus
@@ -56,7 +57,7 @@ def test_ids_are_unique_and_leave_out_what_is_no_library() -> None:
     assert not any("site-packages" in str(t.content) for t in texts if isinstance(t.content, Path))
     projects = {t.id for t in texts if t.source == "readme"}
     assert "hypothesis" in projects
-    assert "recallkit" not in projects
+    assert config.DISTRIBUTION not in projects
 
 
 def test_the_first_documents_are_a_sample_of_all() -> None:
