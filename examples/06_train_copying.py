@@ -55,7 +55,7 @@ def copying_examples(num: int, length: int, vocab: int, seed: int) -> Examples:
     The same for a seed on every machine. Raises UserError for a length that cannot be halved.
     """
     if length % 2 or length < 4:
-        raise UserError(f"{length} ids are not two marks and two sequences", where="--length", remedy="choose an even number of at least 4")
+        raise UserError(f"{length} ids are not two marks and two sequences", where="--seq-len", remedy="choose an even number of at least 4")
     generator = torch.Generator().manual_seed(seed)
     half = length // 2
     first = torch.randint(vocab, (num, half), generator=generator)
@@ -324,7 +324,7 @@ def main() -> None:
     parser.add_argument("--patterns", nargs="+", metavar="PATTERN", help=f"of {', '.join(map(repr, PATTERNS))}")
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, help="causal, as Table 2 of the paper, or both, as Table 1")
     parser.add_argument("--depths", type=int, nargs="+", help="numbers of layers")
-    parser.add_argument("--length", type=int, help="ids a sequence: two marks, and s twice")
+    parser.add_argument("--seq-len", dest="length", type=int, help="ids a sequence: two marks, and s twice")
     parser.add_argument("--width", type=int)
     parser.add_argument("--vocab", type=int, default=128, help="ids of s")
     run_example(parser, Task(TASK, jobs_of, work, show, figures_of))

@@ -168,7 +168,7 @@ from typing import Annotated
 from recallkit.commands.adapter import Argument, Option, Outcome, command
 
 
-@command("vowels", example="recallkit vowels banana")
+@command("vowels", examples=("recallkit vowels banana",))
 def vowels(
     word: Annotated[str, Argument("The word.", metavar="WORD")],
     *,

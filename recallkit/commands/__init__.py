@@ -9,12 +9,12 @@ COMMANDS = {
     "gap": "recallkit.commands.gap",
     "intervene": "recallkit.commands.intervene",
     "ablate": "recallkit.commands.ablate",
-    "tokens": "recallkit.commands.tokens",
     "eval-recall": "recallkit.commands.eval_recall",
     "build-rows": "recallkit.commands.build_rows",
     "mqar": "recallkit.commands.mqar",
     "train-mqar": "recallkit.commands.train_mqar",
     "report": "recallkit.commands.report",
+    "tokens": "recallkit.commands.tokens",
     "models": "recallkit.commands.lists",
     "sources": "recallkit.commands.lists",
     "tasks": "recallkit.commands.lists",
@@ -22,3 +22,13 @@ COMMANDS = {
     "doctor": "recallkit.commands.doctor",
 }
 """The module of each command, in the order of the help."""
+
+PANELS = {
+    **dict.fromkeys(("demo", "count", "slice", "profile", "score", "gap"), "The gap"),
+    **dict.fromkeys(("intervene", "ablate"), "Is it recall?"),
+    **dict.fromkeys(("eval-recall", "build-rows", "mqar", "train-mqar"), "Recall tasks"),
+    **dict.fromkeys(("report", "tokens"), "Results"),
+    **dict.fromkeys(("models", "sources", "tasks"), "What there is"),
+    **dict.fromkeys(("bench", "doctor"), "This machine"),
+}
+"""The group of each command in the help."""

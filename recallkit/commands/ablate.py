@@ -12,7 +12,15 @@ if TYPE_CHECKING:
 _MODEL = "zoo:hybrid"
 
 
-@command("ablate", example="recallkit ablate zoo:hybrid --mixers each --figures figures", exports=True, draws=True)
+@command(
+    "ablate",
+    examples=(
+        "recallkit ablate zoo:hybrid --mixers each --figures figures",
+        "recallkit ablate path/to/model --slices slices -o ablation",
+    ),
+    exports=True,
+    draws=True,
+)
 def ablate(
     model: Annotated[opt.AnyModel | None, Argument(f"The model, {opt.MODEL_SYNTAX}; {_MODEL} if none.", metavar="MODEL")] = None,
     *,
@@ -31,9 +39,7 @@ def ablate(
         Option("What is independent of each other, and resampled for intervals: documents, or whole sources."),
     ] = "document",
     clean: Annotated[bool, Option("Leave out tokens that are known to be in the training text (column in_training).")] = False,
-    out: Annotated[
-        File | None, Option("Directory of the result tables.", ("-o", "--out"), metavar="DIR", default="a folder in the slices")
-    ] = None,
+    out: Annotated[File | None, opt.out("Directory of the result tables.", default="a folder in the slices")] = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = None,
     batch_tokens: opt.BatchTokens = None,

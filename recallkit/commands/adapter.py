@@ -29,6 +29,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 E = TypeVar("E")
 
+OUTPUT = "Output"
+"""Group in the help of the options that say what is written, and how."""
+
 MOST_SHOWN = 1 << 16
 """Larger bounds are the machine's: they are checked, but not shown in the help."""
 
@@ -181,7 +184,7 @@ class Command:
     function: Callable[..., Outcome[Any]]
     parameters: Mapping[str, Parameter]
     words: type | None
-    example: str
+    examples: tuple[str, ...]
     exports: bool
     draws: bool
 
@@ -193,7 +196,8 @@ class Command:
         last = [self.parameters["force"]] if "force" in self.parameters else []
         first = [each for name, each in self.parameters.items() if name != "force"]
         own = [Parameter.declared(field.name, field.type, field.default) for field in fields(self.words)] if self.words else []
-        return [each for each in (*first, *own, *common, *last, Parameter.declared("as_json", JSON, default=False)) if each is not None]
+        asked = [*first, *own, *common, *last, Parameter.declared("as_json", JSON, default=False)]
+        return sorted((each for each in asked if each is not None), key=lambda each: each.option.panel == OUTPUT)
 
     def run(self, **given: Any) -> int:
         """Runs it with the given arguments, prints and writes the outcome; returns the exit status."""
@@ -243,14 +247,17 @@ def _formats(text: Any) -> list[str]:
     return parse_formats(text)
 
 
-JSON = Annotated[bool, Option("Print the result as JSON.", ("--json",))]
+JSON = Annotated[bool, Option("Print the result as JSON.", ("--json",), panel=OUTPUT)]
 EXPORT = Annotated[
     str | None,
     Option(
-        "Also write the tables as csv or json, and what is printed as md or tex; joined with commas.", metavar="FORMATS", parse=_formats
+        "Also write the tables as csv or json, and what is printed as md or tex; joined with commas.",
+        metavar="FORMATS",
+        parse=_formats,
+        panel=OUTPUT,
     ),
 ]
-FIGURES = Annotated[File | None, Option("Also write the figures there, as SVG and PNG for a paper.", metavar="DIR")]
+FIGURES = Annotated[File | None, Option("Also write the figures there, as SVG and PNG for a paper.", metavar="DIR", panel=OUTPUT)]
 
 DECLARED: dict[str, Command] = {}
 """The commands by name, as far as their modules are imported."""
@@ -263,26 +270,26 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 @overload
 def command(
-    name: str, *, example: str, words: None = None, exports: bool = False, draws: bool = False
+    name: str, *, examples: tuple[str, ...], words: None = None, exports: bool = False, draws: bool = False
 ) -> Callable[[Callable[P, Outcome[T]]], Callable[P, T]]: ...
 
 
 @overload
 def command(
-    name: str, *, example: str, words: type[E], exports: bool = False, draws: bool = False
+    name: str, *, examples: tuple[str, ...], words: type[E], exports: bool = False, draws: bool = False
 ) -> Callable[[Callable[Concatenate[E | None, P], Outcome[T]]], Callable[P, T]]: ...
 
 
-def command(name: str, *, example: str, words: type | None = None, exports: bool = False, draws: bool = False) -> Any:
+def command(name: str, *, examples: tuple[str, ...], words: type | None = None, exports: bool = False, draws: bool = False) -> Any:
     """Makes a function the command `name`, and the function that Python calls; the first paragraph of its docstring is the help.
 
-    `example` is a command line, the last line of the help. `exports` and `draws`: it accepts `--export`, `--figures`. `words` is a
+    `examples` are command lines, the end of the help. `exports` and `draws`: it accepts `--export`, `--figures`. `words` is a
     dataclass of options of the command line only: the function's first parameter, which is None from Python.
     """
 
     def made(function: Callable[..., Outcome[Any]]) -> Callable[..., Any]:
         parameters = _parameters(function)
-        DECLARED[name] = Command(name, function, parameters, words, example, exports, draws)
+        DECLARED[name] = Command(name, function, parameters, words, examples, exports, draws)
         first = () if words is None else (None,)
         return _python(function, parameters, lambda *given, **named: function(*first, *given, **named).value(), skip=len(first))
 

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from recallkit import events
-from recallkit.commands import COMMANDS
+from recallkit.commands import COMMANDS, PANELS
 from recallkit.commands.adapter import DECLARED, Argument, Command, Parameter
 from recallkit.config import VERSION
 
@@ -42,13 +42,15 @@ class _Group(TyperGroup):
     def get_help_option(self, ctx: Any) -> Any:
         return _without_type(super().get_help_option(ctx))
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [_without_type(option) if option.is_flag else option for option in super().get_params(ctx)]
+
 
 app = typer.Typer(
     name="recallkit",
     cls=_Group,
     help="How much of the gap between an efficient language model and an attention model is associative recall in real text?",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -110,7 +112,13 @@ def as_typer(app: typer.Typer, command: Command) -> None:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     summary = (inspect.getdoc(command.function) or "").partition("\n\n")[0]
-    app.command(command.name, cls=_Command, help=_shown(summary), epilog=_shown(f"Example: {command.example}"))(run)
+    app.command(
+        command.name,
+        cls=_Command,
+        help=_shown(summary),
+        epilog=_shown("\n\n".join(["Examples:", *command.examples])),
+        rich_help_panel=PANELS.get(command.name),
+    )(run)
 
 
 for _name, _module in COMMANDS.items():

@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from recallkit.bench.results import Results
 
 
-@command("bench", example="recallkit bench operations --device cpu --quick")
+@command(
+    "bench",
+    examples=(
+        "recallkit bench operations --device cpu --quick",
+        "recallkit bench based-360m transformer++-360m --device cuda -o bench",
+    ),
+)
 def bench(
     what: Annotated[
         str | Sequence[str] | None,
@@ -39,9 +45,7 @@ def bench(
         bool, Option("Lengths of Based's table 1: prompts of 4,096 tokens, 16,384 for models of 360M parameters, and 2,048 new ones.")
     ] = False,
     quick: Annotated[bool, Option("One small size of each operation, few samples.")] = False,
-    out: Annotated[
-        File | None, Option("Also write bench.parquet, bench.json and a figure (of several sizes).", ("-o", "--out"), metavar="DIR")
-    ] = None,
+    out: Annotated[File | None, opt.out("Also write bench.parquet, bench.json and a figure (of several sizes).")] = None,
 ) -> Outcome["Results"]:
     """Time this machine: operations beside PyTorch's and public kernels, and scoring, prefill and generation of models."""
     from recallkit.bench import run

@@ -10,10 +10,16 @@ if TYPE_CHECKING:
     from recallkit.recall.building import BuiltRows
 
 
-@command("build-rows", example="recallkit build-rows filings.jsonl -o fda.jsonl --tokenizer gpt2.json")
+@command(
+    "build-rows",
+    examples=(
+        "recallkit build-rows filings.jsonl -o fda.jsonl --tokenizer gpt2.json",
+        "recallkit eval-recall path/to/model --data fda.jsonl",
+    ),
+)
 def build_rows(
     documents: Annotated[File, Argument("Documents with text and pairs: JSON Lines, JSON or Parquet.", metavar="FILE")],
-    out: Annotated[File, Option("The JSON Lines file to write.", ("-o", "--out"), metavar="FILE")],
+    out: Annotated[File, opt.out("The JSON Lines file to write.", metavar="FILE")],
     *,
     tokenizer: opt.Tokenizer = None,
     chunk_tokens: Annotated[int, Option("Tokens of a chunk, as many as Based's.", least=1, most=1 << 20)] = config.CHUNK_TOKENS,

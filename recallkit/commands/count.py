@@ -12,10 +12,16 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-@command("count", example="recallkit count 'train/*.jsonl.zst' --limit-tokens 10M -o counts.duckdb")
+@command(
+    "count",
+    examples=(
+        "recallkit count 'train/*.jsonl.zst' --limit-tokens 10M -o counts.duckdb",
+        "recallkit count 'train/*.parquet' --tokenizer gpt2.json --workers 8 -o counts.duckdb",
+    ),
+)
 def count(
     sources: opt.Sources = None,
-    out: Annotated[File | None, Option("The DuckDB file to write.", ("-o", "--out"), metavar="FILE", default="counts.duckdb")] = None,
+    out: Annotated[File | None, opt.out("The DuckDB file to write.", default="counts.duckdb", metavar="FILE")] = None,
     *,
     tokenizer: opt.Tokenizer = None,
     end_token: opt.EndToken = None,

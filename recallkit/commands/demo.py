@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from recallkit.attribution.tables import GapTables
 
 
-@command("demo", example="recallkit demo")
+@command("demo", examples=("recallkit demo",))
 def demo(*, force: Force = False) -> Outcome["GapTables"]:
     """Run the whole pipeline on the built-in text: slice it, score the zoo's models, find where their gaps lie, and write a page."""
     from recallkit import attribution, builtin, scoring

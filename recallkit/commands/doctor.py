@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from recallkit.doctor.checks import Check
 
 
-@command("doctor", example="recallkit doctor --json")
+@command(
+    "doctor",
+    examples=(
+        "recallkit doctor",
+        "recallkit doctor --json",
+    ),
+)
 def doctor(
     *, full: Annotated[bool, Option("Also start Ray, and give slow checks two minutes instead of 20 seconds.")] = False
 ) -> Outcome["Sequence[Check]"]:

@@ -22,7 +22,7 @@ Models = Annotated[
 ]
 Out = Annotated[
     File | None,
-    Option("The directory to write.", ("-o", "--out"), metavar="DIR", default="evals; a folder in the cache without MODEL and --data"),
+    opt.out(default="evals; a folder in the cache without MODEL and --data"),
 ]
 
 Shots = Annotated[
@@ -44,7 +44,10 @@ class StockTasks:
 
 @command(
     "eval-recall",
-    example="recallkit eval-recall path/to/attention path/to/mamba --tasks swde,fda --limit 100 -o evals",
+    examples=(
+        "recallkit eval-recall path/to/attention path/to/mamba --tasks swde,fda --limit 100 -o evals",
+        "recallkit eval-recall path/to/model --data rows.jsonl --prompt twice",
+    ),
     words=StockTasks,
     exports=True,
 )

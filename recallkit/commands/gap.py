@@ -46,7 +46,17 @@ class GapWords:
     ] = None
 
 
-@command("gap", example="recallkit gap zoo:attention zoo:hyena zoo:mamba --slices slices --export csv,tex", words=GapWords, exports=True)
+@command(
+    "gap",
+    examples=(
+        "recallkit gap zoo:attention zoo:hyena zoo:mamba",
+        "recallkit gap attn=path/to/attention mamba=path/to/mamba,dtype=bfloat16 --slices slices --export csv,tex",
+        "recallkit gap path/to/attention path/to/mamba --slices slices --slice 'far=distance > 512'",
+        "recallkit gap --table zoology:4",
+    ),
+    words=GapWords,
+    exports=True,
+)
 def gap(
     own: GapWords | None,
     reference: Annotated[
@@ -89,9 +99,7 @@ def gap(
         ),
     ] = None,
     clean: Annotated[bool, Option("Leave out tokens that are known to be in the training text (column in_training).")] = False,
-    out: Annotated[
-        File | None, Option("Directory of the result tables.", ("-o", "--out"), metavar="DIR", default="a folder in the slices")
-    ] = None,
+    out: Annotated[File | None, opt.out("Directory of the result tables.", default="a folder in the slices")] = None,
     counts: opt.Counts = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = None,

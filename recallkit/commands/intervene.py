@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from recallkit.intervening.tables import InterveneTables
 
 
-@command("intervene", example="recallkit intervene zoo:attention zoo:mamba --slices slices", exports=True, draws=True)
+@command(
+    "intervene",
+    examples=(
+        "recallkit intervene zoo:attention zoo:mamba --samples 200",
+        "recallkit intervene path/to/attention path/to/mamba --slices slices --figures figures",
+    ),
+    exports=True,
+    draws=True,
+)
 def intervene(
     models: opt.Models = None,
     *,
@@ -34,9 +42,7 @@ def intervene(
         Option("joint: many changes in one sequence; exact: a sequence for each change, which takes several times as long."),
     ] = "joint",
     seed: Annotated[int, Option("Decides samples and replacements.", least=0, most=config.MOST)] = 0,
-    out: Annotated[
-        File | None, Option("Directory of the result tables.", ("-o", "--out"), metavar="DIR", default="a folder in the slices")
-    ] = None,
+    out: Annotated[File | None, opt.out("Directory of the result tables.", default="a folder in the slices")] = None,
     counts: opt.Counts = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = None,

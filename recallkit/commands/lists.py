@@ -15,12 +15,18 @@ def _listed(rows: Rows) -> Outcome[Rows]:
     return Outcome(value=lambda: rows, show=lambda: print_list(rows), json=lambda: [{"name": n, "description": d} for n, d in rows])
 
 
-@command("models", example="recallkit models --describe --width 1024 --length 2048")
+@command(
+    "models",
+    examples=(
+        "recallkit models",
+        "recallkit models --describe --width 1024 --seq-len 2048",
+    ),
+)
 def models(
     *,
     describe: Annotated[bool, Option("What mixers and zoo models cost: parameters, state, operations.")] = False,
     width: Annotated[int, Option("With --describe: channels of the mixers, a multiple of 64.", least=64, most=1 << 16)] = 1024,
-    length: Annotated[int, Option("With --describe: tokens of the sequence.", least=1, most=config.LONGEST)] = 2048,
+    seq_len: Annotated[int, Option("With --describe: tokens of the sequence.", least=1, most=config.LONGEST)] = 2048,
     presets: Annotated[bool, Option("The papers' architectures: printed and counted parameters, state, operations.")] = False,
 ) -> Outcome[Any]:
     """List the models that can be scored, a line each; with --describe what they and every mixer cost."""
@@ -36,9 +42,9 @@ def models(
 
     if width % 64:
         raise UsageError(f"{width} channels", where="--width", remedy="give a multiple of 64")
-    mixers, zoo_models = describe_mixers(width, length), describe_zoo()
-    described = {"width": width, "length": length, "mixers": mixers, "models": zoo_models}
-    return Outcome(value=lambda: described, show=lambda: print_costs(mixers, zoo_models, width, length), json=lambda: described)
+    mixers, zoo_models = describe_mixers(width, seq_len), describe_zoo()
+    described = {"width": width, "seq_len": seq_len, "mixers": mixers, "models": zoo_models}
+    return Outcome(value=lambda: described, show=lambda: print_costs(mixers, zoo_models, width, seq_len), json=lambda: described)
 
 
 def _presets() -> Outcome[Any]:
@@ -49,7 +55,7 @@ def _presets() -> Outcome[Any]:
     return Outcome(value=lambda: rows, show=lambda: print_presets(rows), json=lambda: rows)
 
 
-@command("sources", example="recallkit sources")
+@command("sources", examples=("recallkit sources",))
 def sources() -> Outcome[Rows]:
     """List the kinds of text that can be read, a line each."""
     from recallkit.text.corpus import describe_sources
@@ -57,7 +63,7 @@ def sources() -> Outcome[Rows]:
     return _listed(describe_sources())
 
 
-@command("tasks", example="recallkit tasks")
+@command("tasks", examples=("recallkit tasks",))
 def tasks() -> Outcome[Rows]:
     """List the recall tasks, a line each."""
     from recallkit.recall.run import describe_tasks

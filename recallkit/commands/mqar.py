@@ -11,7 +11,15 @@ if TYPE_CHECKING:
     from recallkit.mqar.tables import MqarTables
 
 
-@command("mqar", example="recallkit mqar zoo:attention zoo:mamba --pairs 4,16,64 --figures figures", exports=True, draws=True)
+@command(
+    "mqar",
+    examples=(
+        "recallkit mqar zoo:attention zoo:mamba --pairs 4,16,64 --figures figures",
+        "recallkit mqar path/to/model --seq-len 512 --pairs 16,64 -o mqar",
+    ),
+    exports=True,
+    draws=True,
+)
 def eval_mqar(
     models: Annotated[
         opt.AnyModels | None,
@@ -21,7 +29,7 @@ def eval_mqar(
         ),
     ] = None,
     *,
-    length: Annotated[int | None, Option("Ids of a sequence.", least=4, most=config.LONGEST, default="1024; 256 for the zoo")] = None,
+    seq_len: Annotated[int | None, Option("Ids of a sequence.", least=4, most=config.LONGEST, default="1024; 256 for the zoo")] = None,
     pairs: Annotated[
         int | Sequence[int] | None,
         Option(
@@ -43,7 +51,7 @@ def eval_mqar(
     seed: Annotated[int, Option("Decides keys, values and places.", least=0, most=config.MOST)] = 0,
     out: Annotated[
         File | None,
-        Option("The directory to write.", ("-o", "--out"), metavar="DIR", default="mqar; a folder in the cache without MODEL"),
+        opt.out(default="mqar; a folder in the cache without MODEL"),
     ] = None,
     counts: opt.Counts = None,
     model_tokenizer: opt.EvaluatedTokenizer = None,
@@ -62,7 +70,7 @@ def eval_mqar(
     from recallkit.mqar.run import MqarOptions, choose_size, plan_mqar
     from recallkit.mqar.view import mqar_json, print_mqar, shown_mqar
 
-    size = choose_size(length, None if pairs is None else opt.numbers(pairs), samples, is_zoo=models is None)
+    size = choose_size(seq_len, None if pairs is None else opt.numbers(pairs), samples, is_zoo=models is None)
     folder = builtin.results_folder("mqar", opt.path(out), is_builtin=models is None)
     options = MqarOptions(
         counts=opt.path(counts),

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, overload
 
 from recallkit import config
-from recallkit.commands.adapter import FIGURES, Argument, File, Option
+from recallkit.commands.adapter import FIGURES, OUTPUT, Argument, File, Option
 from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
     from recallkit.models.spec import ModelSpec
     from recallkit.text.open_text import TextOptions
 
-MANY_DEVICES, LONG_SEQUENCES, PROMPTS = "Many devices", "Long sequences", "Prompts"
+TEXT, LOADING, PROMPTS, LONG_SEQUENCES, MANY_DEVICES = "Text", "Models", "Prompts", "Long sequences", "Many devices"
+"""Groups of options in the help; what a command is mainly asked with has none."""
 
 
 # -------------------------------------------------------------------------------------------------------------- values
@@ -109,22 +110,34 @@ Sources = Annotated[
 ]
 Texts = Iterable[str | Mapping[str, Any]] | None
 """Python's only: the text itself in place of sources."""
-Force = Annotated[bool, Option("Redo finished work, discard unfinished work made with other options.")]
+
+
+def out(what: str = "The directory to write.", default: str | None = None, *, metavar: str = "DIR") -> Option:
+    """`-o`, `--out`: where a command writes."""
+    return Option(what, ("-o", "--out"), metavar=metavar, default=default, panel=OUTPUT)
+
+
+Force = Annotated[bool, Option("Redo finished work, discard unfinished work made with other options.", panel=OUTPUT)]
 Figures = FIGURES
-LimitTokens = Annotated[int | str | None, Option("Stop after N tokens, such as 10M (Zoology) or 16M (Based).", metavar="N", parse=amount)]
+LimitTokens = Annotated[
+    int | str | None, Option("Stop after N tokens, such as 10M (Zoology) or 16M (Based).", metavar="N", parse=amount, panel=TEXT)
+]
 Tokenizer = Annotated[
     File | None,
     Option(
         "A tokenizer.json, model directory, GGUF file or hub id, or `bytes`; the built-in 4,096-entry BPE if not given.",
         metavar="TOKENIZER",
+        panel=TEXT,
     ),
 ]
-EndToken = Annotated[str | None, Option("The token that separates documents; found if not given.", metavar="TOKEN")]
-TextField = Annotated[str | None, Option("Field of the text, dotted; found if not given.", metavar="FIELD")]
-SourceField = Annotated[str | None, Option("Field of the source's name, such as meta.pile_set_name; found if not given.", metavar="FIELD")]
-SkipBad = Annotated[bool, Option("Skip and count records that cannot be read instead of stopping.")]
+EndToken = Annotated[str | None, Option("The token that separates documents; found if not given.", metavar="TOKEN", panel=TEXT)]
+TextField = Annotated[str | None, Option("Field of the text, dotted; found if not given.", metavar="FIELD", panel=TEXT)]
+SourceField = Annotated[
+    str | None, Option("Field of the source's name, such as meta.pile_set_name; found if not given.", metavar="FIELD", panel=TEXT)
+]
+SkipBad = Annotated[bool, Option("Skip and count records that cannot be read instead of stopping.", panel=TEXT)]
 Boundary = Annotated[
-    Literal["pack", "document"], Option("pack: context runs across documents, as in the papers; document: it is reset at each.")
+    Literal["pack", "document"], Option("pack: context runs across documents, as in the papers; document: it is reset at each.", panel=TEXT)
 ]
 Slices = Annotated[File | None, Option("A directory made by `recallkit slice`; the built-in one if not given.", metavar="DIR")]
 Counts = Annotated[File | None, Option("A table made by `recallkit count`.", metavar="FILE")]
@@ -167,14 +180,16 @@ Models = Annotated[
     AnyModels | None,
     Argument(f"Models to score (see `recallkit models`), {MODEL_SYNTAX}; the trained ones of the zoo if none.", metavar="MODEL"),
 ]
-Device = Annotated[str, Option("auto, cpu, cuda or cuda:N.", metavar="DEVICE")]
+Device = Annotated[str, Option("auto, cpu, cuda or cuda:N.", metavar="DEVICE", panel=LOADING)]
 Precision = Literal["float32", "bfloat16", "float16"]
 _AUTO = "auto: that of the checkpoint on a GPU, float32 on CPU."
 Dtype = Annotated[
     Literal[Precision, "auto"] | None,
-    Option(f"Precision of the weights; logits are reduced in float32. {_AUTO}", default="float32, or as scored"),
+    Option(f"Precision of the weights; logits are reduced in float32. {_AUTO}", default="float32, or as scored", panel=LOADING),
 ]
-BatchTokens = Annotated[int | str | None, Option("Tokens per batch; found by a probe if not given.", metavar="N", parse=amount)]
+BatchTokens = Annotated[
+    int | str | None, Option("Tokens per batch; found by a probe if not given.", metavar="N", parse=amount, panel=LOADING)
+]
 Workers = Annotated[
     int,
     Option(
@@ -200,11 +215,13 @@ Context = Annotated[
     int | None,
     Option("Most ids given at once; the model's own limit if not given.", least=1, most=config.LONGEST, panel=LONG_SEQUENCES),
 ]
-TrustRemoteCode = Annotated[bool, Option("Run the Python code that comes with a checkpoint. Read it first.")]
-EvaluatedTokenizer = Annotated[Any, Option("The model's tokenizer, where it brings none: as --tokenizer, or `bytes`.", metavar="TOKENIZER")]
-EvaluatedDtype = Annotated[Literal[Precision, "auto"], Option(f"Precision of the weights. {_AUTO}")]
+TrustRemoteCode = Annotated[bool, Option("Run the Python code that comes with a checkpoint. Read it first.", panel=LOADING)]
+EvaluatedTokenizer = Annotated[
+    Any, Option("The model's tokenizer, where it brings none: as --tokenizer, or `bytes`.", metavar="TOKENIZER", panel=LOADING)
+]
+EvaluatedDtype = Annotated[Literal[Precision, "auto"], Option(f"Precision of the weights. {_AUTO}", panel=LOADING)]
 Limit = Annotated[int | None, Option("The first rows of each task only.", least=1, most=config.MOST)]
 BatchSize = Annotated[
     int | None,
-    Option("Prompts that generate together; 8 on CPU, 32 on a GPU if not given.", least=1, most=4096),
+    Option("Prompts that generate together; 8 on CPU, 32 on a GPU if not given.", least=1, most=4096, panel=LOADING),
 ]

@@ -12,10 +12,18 @@ if TYPE_CHECKING:
     from recallkit.profiling.tables import ProfileTables
 
 
-@command("profile", example="recallkit profile valid.jsonl.zst --counts counts.duckdb --figures figures", exports=True, draws=True)
+@command(
+    "profile",
+    examples=(
+        "recallkit profile valid.jsonl.zst --counts counts.duckdb --figures figures",
+        "recallkit profile 'books/*.txt' --boundary document --seq-len 4096 -o books",
+    ),
+    exports=True,
+    draws=True,
+)
 def profile(
     sources: opt.Sources = None,
-    out: Annotated[File | None, Option("The directory to write.", ("-o", "--out"), metavar="DIR", default="profile")] = None,
+    out: Annotated[File | None, opt.out(default="profile")] = None,
     *,
     slices: Annotated[File | None, Option("Profile the labelled tokens of a slice directory instead of text.", metavar="DIR")] = None,
     counts: opt.Counts = None,

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     Chart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart | alt.FacetChart
 
 
-@command("report", example="recallkit report slices --with evals --figures figures -o report.html")
+@command(
+    "report",
+    examples=(
+        "recallkit report slices",
+        "recallkit report slices --with evals --figures figures -o report.html",
+    ),
+)
 def write_report(
     folder: Annotated[
         File | None,
@@ -27,9 +33,7 @@ def write_report(
             metavar="DIR",
         ),
     ] = None,
-    out: Annotated[
-        File | None, Option("The page to write.", ("-o", "--out"), metavar="FILE", default="report.html beside the comparison")
-    ] = None,
+    out: Annotated[File | None, opt.out("The page to write.", default="report.html beside the comparison", metavar="FILE")] = None,
     *,
     slices: Annotated[
         File | None,

@@ -42,7 +42,14 @@ class ScoreWords:
     ] = False
 
 
-@command("score", example="recallkit score zoo:attention zoo:mamba --slices slices", words=ScoreWords)
+@command(
+    "score",
+    examples=(
+        "recallkit score zoo:attention zoo:mamba",
+        "recallkit score path/to/mamba --slices slices --dtype bfloat16 --workers 2",
+    ),
+    words=ScoreWords,
+)
 def score(
     own: ScoreWords | None,
     models: opt.Models = None,

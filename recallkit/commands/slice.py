@@ -3,16 +3,23 @@
 from typing import TYPE_CHECKING, Annotated
 
 from recallkit.commands import options as opt
-from recallkit.commands.adapter import File, Option, Outcome, command
+from recallkit.commands.adapter import File, Outcome, command
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-@command("slice", example="recallkit slice valid.jsonl.zst --counts counts.duckdb --max-count 1250 -o slices", exports=True)
+@command(
+    "slice",
+    examples=(
+        "recallkit slice valid.jsonl.zst --counts counts.duckdb --max-count 1250 -o slices",
+        "recallkit slice 'valid/*.parquet' --tokenizer gpt2.json --counts counts.duckdb --seq-len 1024 --limit-tokens 16M -o slices",
+    ),
+    exports=True,
+)
 def slice_(
     sources: opt.Sources = None,
-    out: Annotated[File | None, Option("The directory to write.", ("-o", "--out"), metavar="DIR", default="slices")] = None,
+    out: Annotated[File | None, opt.out(default="slices")] = None,
     *,
     counts: opt.Counts = None,
     max_count: opt.MaxCount = None,

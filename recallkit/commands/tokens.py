@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from recallkit.attribution.comparison import Comparison
 
 
-@command("tokens", example="recallkit tokens slices --sequence 12 --reference zoo:attention --model zoo:mamba --filter model_only")
+@command(
+    "tokens",
+    examples=(
+        "recallkit tokens",
+        "recallkit tokens slices --sequence 12 --reference zoo:attention --model zoo:mamba --filter model_only",
+    ),
+)
 def show_tokens(
     folder: Annotated[
         File | None,

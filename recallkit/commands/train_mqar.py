@@ -26,7 +26,15 @@ def _number(what: str, most: int = config.MOST) -> Option:
     return Option(what, least=1, most=most, default=_AS_PRESET)
 
 
-@command("train-mqar", example="recallkit train-mqar --figures figures", exports=True, draws=True)
+@command(
+    "train-mqar",
+    examples=(
+        "recallkit train-mqar --figures figures",
+        "recallkit train-mqar --mixers attention,mamba --seq-len 64 --pairs 4,8 --widths 32,64 -o mamba",
+    ),
+    exports=True,
+    draws=True,
+)
 def train_mqar(
     *,
     preset: Annotated[
@@ -47,9 +55,9 @@ def train_mqar(
         float | Sequence[float] | None,
         Option("All are tried, and the best counts.", metavar="NUMBERS", default=_AS_PRESET, least=1e-9, most=10, joined=True),
     ] = None,
-    length: Annotated[int | None, _number("Ids of a training sequence.", config.LONGEST)] = None,
+    seq_len: Annotated[int | None, _number("Ids of a training sequence.", config.LONGEST)] = None,
     pairs: Annotated[Whole, _sizes("Numbers of pairs in training, of each equally many sequences.")] = None,
-    test_length: Annotated[int | None, _number("Ids of a test sequence.", config.LONGEST)] = None,
+    test_seq_len: Annotated[int | None, _number("Ids of a test sequence.", config.LONGEST)] = None,
     test_pairs: Annotated[Whole, _sizes("Numbers of pairs in the tests.")] = None,
     examples: Annotated[int | None, _number("Training sequences.")] = None,
     test_examples: Annotated[int | None, _number("Test sequences.")] = None,
@@ -63,7 +71,7 @@ def train_mqar(
     no_mlp: Annotated[bool, Option("Mixers alone, as in Zoology's code; else each layer has an MLP, as in its E.2.")] = False,
     stop_above: Annotated[float, Option("Accuracy above which a run ends early.", least=0, most=1)] = 0.99,
     seed: Annotated[int, Option("Decides examples, weights and their order.", least=0, most=1 << 19)] = 0,
-    out: Annotated[File, Option("The directory to write.", ("-o", "--out"), metavar="DIR")] = "train-mqar",
+    out: Annotated[File, opt.out()] = "train-mqar",
     device: opt.Device = "auto",
     workers: Annotated[
         int,
@@ -89,9 +97,9 @@ def train_mqar(
         state_sizes=opt.numbers(state_sizes),
         convolutions=opt.names(convolutions),
         learning_rates=[] if learning_rates is None else [learning_rates] if isinstance(learning_rates, int | float) else learning_rates,
-        length=length,
+        length=seq_len,
         pairs=opt.numbers(pairs),
-        test_length=test_length,
+        test_length=test_seq_len,
         test_pairs=opt.numbers(test_pairs),
         examples=examples,
         test_examples=test_examples,

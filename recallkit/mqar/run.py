@@ -106,7 +106,7 @@ class MqarModel(EvaluatedModel):
         num_read = num_before + length - 1  # the last id is predicted and not read
         if most is not None and num_read > most:
             problem = f"its context holds {most:,} ids, of a sequence of {length:,} it would read {num_read:,}"
-            raise UserError(problem, where=self.spec, remedy=f"give --length {most + 1 - num_before} or less")
+            raise UserError(problem, where=self.spec, remedy=f"give --seq-len {most + 1 - num_before} or less")
 
 
 def files_of(out: Path, model: str, length: int, pairs: int) -> MqarFiles:

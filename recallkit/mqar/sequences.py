@@ -112,7 +112,7 @@ class MqarTask:
         """Raises UserError if the pairs and their queries do not fit, or the power is out of range."""
         if self.pairs < 1 or self.num_slots < self.pairs:
             problem = f"{self.pairs:,} pairs and their queries take {4 * self.pairs:,} ids, but a sequence has {self.length:,}"
-            raise UserError(problem, where=f"--pairs {self.pairs}", remedy=f"give 1 to {self.length // 4:,} pairs, or a longer --length")
+            raise UserError(problem, where=f"--pairs {self.pairs}", remedy=f"give 1 to {self.length // 4:,} pairs, or a longer --seq-len")
         if not 0 < self.power <= 10:
             raise UserError("not above 0 and at most 10", where=f"--power {self.power}", remedy="give 0.01 (near the pairs) to 1 (uniform)")
 
@@ -220,7 +220,7 @@ def _score(model: ScoringModel, ids: np.ndarray) -> TokenScores:
     except MemoryError:
         if len(ids) == 1:
             problem = f"out of memory on a sequence of {ids.shape[1]:,} ids"
-            raise UserError(problem, where=model.name, remedy="give a shorter --length") from None
+            raise UserError(problem, where=model.name, remedy="give a shorter --seq-len") from None
         halves = [_score(model, half) for half in np.array_split(ids, 2)]
         return TokenScores(*(np.concatenate([getattr(half, name) for half in halves]) for name in ("nll", "argmax", "rank")))
     shape = (len(ids), ids.shape[1] - 1)

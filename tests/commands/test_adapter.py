@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from recallkit import cli
-from recallkit.commands import COMMANDS, adapter
+from recallkit.commands import COMMANDS, PANELS, adapter
 from recallkit.commands.adapter import Argument, Option, Outcome, Parameter, command
 from recallkit.commands.app import as_typer
 from recallkit.commands.options import Figures, File, amount, names, path
@@ -36,7 +36,7 @@ MANY = 2**60
 
 
 def declare():
-    @command("toy", example="recallkit toy a b --size 10k", words=ToyWords, exports=True)
+    @command("toy", examples=("recallkit toy a b --size 10k",), words=ToyWords, exports=True)
     def toy(
         own: ToyWords | None,
         sources: Annotated[File | Sequence[File] | None, Argument("What to read.", metavar="SOURCE")] = None,
@@ -220,7 +220,7 @@ REAL = typer.main.get_command(cli.app).commands
 
 
 def test_every_command_is_in_its_place():
-    assert list(REAL) == list(COMMANDS)
+    assert list(REAL) == list(COMMANDS) == list(PANELS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -229,10 +229,12 @@ def test_every_help_is_for_people_and_ends_in_an_example_that_runs(name, run):
     shown = " ".join(lines.replace("│", " ").split())
     assert not re.search(r"<(bool|str|int|float|list)\b", shown), "the name of a type of Python's"
     assert [number for number in re.findall(r"\d+", shown) if int(number) > 10**9] == []
-    example = shown.partition("Example: ")[2]
-    program, command_name, *words = shlex.split(example)
-    assert (program, command_name) == ("recallkit", name)
-    REAL[name].make_context(name, words)  # it exits, or raises, for what it cannot take
+    examples = adapter.DECLARED[name].examples
+    assert shown.partition("Examples: ")[2].strip() == " ".join(examples)
+    asked = [shlex.split(example) for example in examples]
+    assert (asked[0][1], {program for program, *_ in asked}) == (name, {"recallkit"})
+    for _, command_name, *words in asked:
+        REAL[command_name].make_context(command_name, words)  # it exits, or raises, for what it cannot take
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -149,7 +149,7 @@ def test_stages_begin_and_end_with_seconds_and_amounts(run, shard, tmp_path):
 
 
 def test_stages_of_several_say_of_which_and_come_together(run, tmp_path):
-    command = ["mqar", "control:recall", "--length", 64, "--pairs", "4,8", "--samples", 8, "-o", tmp_path, "--json", "--log-json"]
+    command = ["mqar", "control:recall", "--seq-len", 64, "--pairs", "4,8", "--samples", 8, "-o", tmp_path, "--json", "--log-json"]
     results = [run(*command) for _ in range(2)]
     ends = [[e for e in events_of(done.stderr) if e.get("state") == "end"] for done in results]
     stages = [[(e["stage"], e["of"]) for e in each if e["stage"] != "writing"] for each in ends]  # the built-in counts, once

@@ -149,7 +149,7 @@ def test_an_editor_sees_the_signatures(tmp_path):
         ("eval_recall", {"tasks": ","}),
         ("eval_recall", {"limit": 0}),
         ("eval_stock", {"tasks": []}),
-        ("eval_mqar", {"length": 3}),
+        ("eval_mqar", {"seq_len": 3}),
         ("eval_mqar", {"pairs": []}),
         ("eval_mqar", {"pairs": "4,8"}),
         ("eval_mqar", {"pairs": 4.5}),
@@ -176,7 +176,7 @@ def test_a_file_in_the_place_of_a_folder_is_named(name, small_slices, tmp_path):
         "count": {"sources": text["sources"]},
         "gap": {"reference": "control:recall", "models": "control:unigram", "slices": small_slices, **counts},
         "eval_recall": {"models": "control:unigram", "limit": 1, **counts},
-        "eval_mqar": {"models": "control:unigram", "pairs": 2, "length": 16, "samples": 1, **counts},
+        "eval_mqar": {"models": "control:unigram", "pairs": 2, "seq_len": 16, "samples": 1, **counts},
     }.get(name, text)
     with pytest.raises(recallkit.UserError, match=r"file: a file, where a directory is to be; give another name"):
         getattr(recallkit, name)(**asked, out=tmp_path / "file" / "out")
@@ -401,7 +401,7 @@ def test_recall_of_rows_of_ones_own(home, tmp_path):
 
 
 def test_mqar_of_a_control_model(home, tmp_path):
-    tables = recallkit.eval_mqar(["control:recall", "control:unigram"], length=64, pairs=[8, 4], samples=4, out=tmp_path / "mqar")
+    tables = recallkit.eval_mqar(["control:recall", "control:unigram"], seq_len=64, pairs=[8, 4], samples=4, out=tmp_path / "mqar")
     assert isinstance(tables, recallkit.MqarTables)
     assert sorted(set(tables.mqar["pairs"])) == [4, 8]
 

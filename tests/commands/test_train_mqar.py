@@ -19,7 +19,7 @@ from recallkit.tradeoff.presets import PRESETS
 from recallkit.tradeoff.tables import TradeoffTables
 from tests.conftest import ROOT
 
-TINY = {"length": 16, "pairs": [2, 3], "test_length": 32, "vocab": 64, "widths": 16, "examples": 64, "test_examples": 32, "batch": 8}
+TINY = {"seq_len": 16, "pairs": [2, 3], "test_seq_len": 32, "vocab": 64, "widths": 16, "examples": 64, "test_examples": 32, "batch": 8}
 TINY |= {"steps": 6, "mixers": ["attention", "linear_attention"], "feature_dims": 4, "test_pairs": [2, 8], "learning_rates": [1e-3, 1e-2]}
 
 

@@ -15,7 +15,7 @@ from recallkit.errors import UserError
 from tests.examples.conftest import timeless
 
 CPU = torch.device("cpu")
-TINY = ("--length", 16, "--vocab", 16, "--width", 16, "--examples", 64, "--test-examples", 32, "--batch", 8, "--steps", 6)
+TINY = ("--seq-len", 16, "--vocab", 16, "--width", 16, "--examples", 64, "--test-examples", 32, "--batch", 8, "--steps", 6)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_both_directions_do_not_see_what_they_predict(copying):
 
 @pytest.mark.parametrize("length", [2, 15, 0, -4])
 def test_lengths_without_halves_are_refused(copying, length):
-    with pytest.raises(UserError, match="--length"):
+    with pytest.raises(UserError, match="--seq-len"):
         copying.copying_examples(1, length, 128, 0)
 
 

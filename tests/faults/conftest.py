@@ -116,7 +116,7 @@ def command(text, small_slices, compared, tiny_model, tmp_path) -> Callable[[str
             "gap": ["control:recall", "control:bigram", "--slices", folder / "slices", "-o", folder / "gap"],
             "report": [compared, "-o", folder / "r.html"],
             "eval-recall": [tiny_model("rwkv"), *evaluation, "-o", folder / "e"],
-            "mqar": [tiny_model("rwkv"), "--device", "cpu", "--length", 32, "--pairs", 4, "--samples", 64, "-o", folder / "m"],
+            "mqar": [tiny_model("rwkv"), "--device", "cpu", "--seq-len", 32, "--pairs", 4, "--samples", 64, "-o", folder / "m"],
         }
         return [name, *commands[name]]
 

@@ -209,7 +209,7 @@ def stages(text, small_slices, tiny_model, tmp_path_factory) -> list[Stage]:
         Stage(
             "mqar",
             4,
-            lambda folder: ["mqar", model, "--device", "cpu", "--length", 32, "--pairs", "4", "--samples", 16, "-o", folder / "m"],
+            lambda folder: ["mqar", model, "--device", "cpu", "--seq-len", 32, "--pairs", "4", "--samples", 16, "-o", folder / "m"],
         ),
         Stage("report", 2, lambda folder: ["report", compared, "-o", folder / "r.html"]),
     ]

@@ -93,7 +93,7 @@ def ended(folder: Path, warm: ForkServerContext) -> dict[str, tuple[int, list[st
     text, shut, scratch = folder / "text.jsonl", folder / "shut", folder / "scratch"
     model = [folder / "model", "--device", "cpu"]
     evaluation = [*model, "--tasks", "fda", "--data", folder / "evals", "--limit", 2]
-    synthetic = [*model, "--length", 16, "--pairs", 2, "--samples", 2]
+    synthetic = [*model, "--seq-len", 16, "--pairs", 2, "--samples", 2]
     commands: dict[str, list[object]] = {
         "count": [text, "-o", shut / "c.duckdb"],
         "slice": [text, "-o", shut / "s", "--seq-len", 64],

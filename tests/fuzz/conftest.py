@@ -30,7 +30,7 @@ def make(folder: Path) -> Path:
         ("gap", "control:recall", "control:bigram", "--slices", slices),
         ("profile", "--slices", slices, "-o", folder / "profile"),
         ("eval-recall", "control:copy", "control:unigram", "--data", folder / "rows.jsonl", "--counts", counts, "-o", folder / "evals"),
-        ("mqar", "control:recall", "--counts", counts, "-o", folder / "mqar", "--pairs", 4, "--samples", 2, "--length", 32),
+        ("mqar", "control:recall", "--counts", counts, "-o", folder / "mqar", "--pairs", 4, "--samples", 2, "--seq-len", 32),
     ):
         assert assert_manners(invoke(*command)).status == 0, command
     return folder

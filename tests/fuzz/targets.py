@@ -34,7 +34,7 @@ class Target:
 _SCORE = "score control:bigram --counts @/counts.duckdb --slices @/slices"
 _GAP = "gap control:recall control:bigram --counts @/counts.duckdb --slices @/slices --force"
 _EVAL = "eval-recall control:copy control:unigram --data @/rows.jsonl --counts @/counts.duckdb -o @/evals"
-_MQAR = "mqar control:recall --counts @/counts.duckdb -o @/mqar --pairs 4 --samples 2 --length 32"
+_MQAR = "mqar control:recall --counts @/counts.duckdb -o @/mqar --pairs 4 --samples 2 --seq-len 32"
 _SLICE = "slice @/text.jsonl --counts @/counts.duckdb -o @/slices --seq-len 32"
 _COUNT = "count @/text.jsonl -o"
 
@@ -74,7 +74,7 @@ TARGETS = {
             f"{_SLICE} --force",
             _SCORE,
             f"{_COUNT} @/counts.duckdb --export @/other.parquet",
-            "mqar control:recall --counts @/counts.duckdb -o @/new --pairs 4 --samples 2 --length 32",
+            "mqar control:recall --counts @/counts.duckdb -o @/new --pairs 4 --samples 2 --seq-len 32",
         ),
         ("slices/scores/control-bigram*",),
     ),

@@ -94,10 +94,10 @@ def test_costs_of_a_zoo_model_are_those_reckoned_by_hand(monkeypatch, tmp_path):
 
 
 def test_the_command_line_gives_the_same_figures(run):
-    done = run("models", "--describe", "--width", 128, "--length", 100, "--json")
+    done = run("models", "--describe", "--width", 128, "--seq-len", 100, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["width"], found["length"]) == (128, 100)
+    assert (found["width"], found["seq_len"]) == (128, 100)
     assert found["mixers"] == describe_mixers(128, 100)
     assert [row["model"] for row in found["models"]] == [f"zoo:{name}" for name in zoo.ARCHITECTURES]
     shipped = zoo.shipped()

@@ -181,7 +181,7 @@ def test_a_live_model_is_evaluated_as_its_files_are(tiny_model, home, tmp_path):
         recallkit.ModelSpec(model, "live", tokenizer=tokenizer),
         recallkit.ModelSpec(path, "files", tokenizer=tmp_path / "tokenizer.json"),
     ]
-    asked = recallkit.eval_mqar(models, length=32, pairs=[2, 4], samples=6, out=tmp_path / "mqar").mqar
+    asked = recallkit.eval_mqar(models, seq_len=32, pairs=[2, 4], samples=6, out=tmp_path / "mqar").mqar
     live, files = (asked.filter(pl.col("model") == name).select("pairs", "accuracy", "ar_nll", "filler_nll") for name in ("live", "files"))
     assert live.equals(files)
     rows = tmp_path / "rows.jsonl"
@@ -193,15 +193,15 @@ def test_a_live_model_is_evaluated_as_its_files_are(tiny_model, home, tmp_path):
     with torch.no_grad():
         model.lm_head.weight[7, 0] += 1
     with pytest.raises(UserError, match="give this model another name, or evaluate it again with force=True"):
-        recallkit.eval_mqar(models, length=32, pairs=[2, 4], samples=6, out=tmp_path / "mqar")
+        recallkit.eval_mqar(models, seq_len=32, pairs=[2, 4], samples=6, out=tmp_path / "mqar")
 
 
 def test_a_live_module_is_evaluated(module, home, tmp_path):
-    tables = recallkit.eval_mqar({"averages": module}, length=32, pairs=[4], samples=6, out=tmp_path / "mqar")
+    tables = recallkit.eval_mqar({"averages": module}, seq_len=32, pairs=[4], samples=6, out=tmp_path / "mqar")
     assert tables.mqar["model"].to_list() == ["averages"]
     module.embedding = nn.Embedding(100, 8)
     with pytest.raises(UserError, match="live:short: raised IndexError: index out of range in self"):
-        recallkit.eval_mqar({"short": module}, length=32, pairs=[4], samples=6, out=tmp_path / "mqar")
+        recallkit.eval_mqar({"short": module}, seq_len=32, pairs=[4], samples=6, out=tmp_path / "mqar")
 
 
 def test_what_needs_another_process_is_refused(module, slices):

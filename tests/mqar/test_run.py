@@ -165,7 +165,7 @@ def test_what_stands_before_every_text_stands_before_sequences(home, tiny_model,
     assert both.mqar["ar_nll"].to_list() == pytest.approx([without["nll"].mean(), with_["nll"].mean()])
     assert {path.name for path in (tmp_path / "both/queries").iterdir()} == {"plain", "before"}
     assert tables.mqar["accuracy"][0] == 0
-    with pytest.raises(UserError, match="give --length 256 or less"):
+    with pytest.raises(UserError, match="give --seq-len 256 or less"):
         evaluate_mqar(
             [str(tiny_model("llama"))], [8], tmp_path, MqarOptions(length=257, samples=2, tokenizer=str(tmp_path / "begins.json"))
         )
@@ -250,8 +250,8 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
         (["control:unigram"], [4, 4], SMALL, "a number of pairs is named twice"),
         (["control:unigram"], [4, 17], SMALL, "17 pairs and their queries take 68 ids, but a sequence has 64"),
         (["control:unigram"], [4], MqarOptions(length=64, samples=40, power=-1.0), "--power -1.0"),
-        (["control:unigram", "zoo:hyena"], [4], long, "zoo:hyena: its context holds 256 ids.* give --length 257 or less"),
-        (["control:unigram", short], [4], long, "its context holds 256 ids.* give --length 257 or less"),
+        (["control:unigram", "zoo:hyena"], [4], long, "zoo:hyena: its context holds 256 ids.* give --seq-len 257 or less"),
+        (["control:unigram", short], [4], long, "its context holds 256 ids.* give --seq-len 257 or less"),
     ]:
         with pytest.raises(UserError, match=message) as caught:
             evaluate_mqar(models, pairs, tmp_path / "out", options)
@@ -326,7 +326,7 @@ def test_many_numbers_of_pairs_fit_a_terminal_and_one_table_of_a_paper(home, tmp
 
 def test_the_command(run, home, tmp_path):
     out, figures = tmp_path / "x[bold]", tmp_path / "figures"
-    command = ["mqar", "control:recall", "control:bigram", "--length", 64, "--samples", 10, "--pairs", "8,4", "-o", out]
+    command = ["mqar", "control:recall", "control:bigram", "--seq-len", 64, "--samples", 10, "--pairs", "8,4", "-o", out]
     done = run(*command, "--figures", figures, "--export", "csv,json,md,tex")
     assert done.returncode == 0, done.stderr
     assert "x[bold]" in done.stdout
@@ -348,7 +348,7 @@ def test_the_command(run, home, tmp_path):
     for arguments, status, message in [
         (["--pairs", "4,x"], 2, "--pairs: 'x' is no whole number"),
         (["control:copy"], 1, "it reads text"),
-        (["control:recall", "--length", 15, "--pairs", 4], 1, "take 16 ids, but a sequence has 15"),
+        (["control:recall", "--seq-len", 15, "--pairs", 4], 1, "take 16 ids, but a sequence has 15"),
     ]:
         refused = run("mqar", *arguments, "-o", tmp_path / "other")
         assert refused.returncode == status

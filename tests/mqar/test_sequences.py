@@ -286,5 +286,5 @@ def test_batches_and_halves_change_nothing():
             assert np.array_equal(getattr(one, name), getattr(other, name))
     assert (whole.calls, small.calls) == ([11], [1] * 11)
     assert max(tight.calls) == 2
-    with pytest.raises(UserError, match="out of memory on a sequence of 40 ids; give a shorter --length"):
+    with pytest.raises(UserError, match="out of memory on a sequence of 40 ids; give a shorter --seq-len"):
         ask(Known(most_rows=0), SMALL, task, drawn, 10**6)
