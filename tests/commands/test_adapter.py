@@ -206,7 +206,7 @@ def test_help_tells_what_a_reader_needs(invoke):
     assert "Returns all of it" not in shown, "only the first paragraph"
     assert "bool" not in shown
     assert str(MANY) not in shown
-    assert shown.endswith("Example: recallkit toy a b --size 10k")
+    assert shown.endswith("Examples: recallkit toy a b --size 10k")
 
 
 def test_what_is_not_declared_is_left_alone():
