@@ -26,7 +26,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 NEEDED_BY_OTHERS = {
     "accelerate": "transformers asks for it when it loads a .gguf file",
     "gguf": "transformers reads .gguf files with it",
-    "zstandard": "fsspec, under datasets, reads the hub's .zst files with it",
+    "backports-zstd": "fsspec, under datasets, reads the hub's .zst files with it",
 }
 """Dependencies that no module of ours imports, and why they are there all the same."""
 UNDECLARED = {
