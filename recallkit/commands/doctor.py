@@ -1,4 +1,4 @@
-"""Whether recallkit can work here: `doctor`."""
+"""Whether recallkit can work here, and what it takes: `doctor`."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,23 +8,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from recallkit.doctor.checks import Check
+    from recallkit.doctor.sizes import Part
 
 
-@command(
-    "doctor",
-    examples=(
-        "recallkit doctor",
-        "recallkit doctor --json",
-    ),
-)
+@command("doctor", examples=("recallkit doctor", "recallkit doctor --json", "recallkit doctor --sizes"))
 def doctor(
-    *, full: Annotated[bool, Option("Also start Ray, and give slow checks two minutes instead of 20 seconds.")] = False
-) -> Outcome["Sequence[Check]"]:
+    *,
+    full: Annotated[bool, Option("Also start Ray, and give slow checks two minutes instead of 20 seconds.")] = False,
+    sizes: Annotated[bool, Option("Instead, list what each required package takes on disk, and what it is for.")] = False,
+) -> Outcome["Sequence[Check] | Sequence[Part]"]:
     """Check this installation and machine: versions, devices, memory, disks, kernels, tokenizers, the hub; for bug reports too."""
     from recallkit.doctor.checks import worst
     from recallkit.doctor.examine import examine
-    from recallkit.doctor.view import doctor_json, print_doctor
+    from recallkit.doctor.sizes import installed_parts
+    from recallkit.doctor.view import doctor_json, print_doctor, print_sizes, sizes_json
 
+    if sizes:
+        parts = installed_parts()
+        return Outcome(value=lambda: parts, show=lambda: print_sizes(parts), json=lambda: sizes_json(parts))
     checks = examine(full=full)
     return Outcome(
         value=lambda: checks,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
+from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from recallkit.doctor.checks import Check
+    from recallkit.doctor.sizes import Part
 
 
 def doctor_json(checks: Sequence[Check]) -> dict[str, Any]:
@@ -30,6 +32,19 @@ def print_doctor(checks: Sequence[Check]) -> None:
         if check.remedy and check.status != "ok":
             console.print_indented(f"-> {check.remedy}", 8 + width + 2)
     console.print_line(summary(checks), is_path=True)
+
+
+def sizes_json(parts: Sequence[Part]) -> dict[str, Any]:
+    """The whole, and each part."""
+    return {"bytes": sum(part.size for part in parts), "parts": [part.to_json() for part in parts]}
+
+
+def print_sizes(parts: Sequence[Part]) -> None:
+    """Megabytes of each part, the largest first."""
+    rows = [[part.name, f"{part.size / 1e6:,.1f}", f"{len(part.packages)}", part.purpose] for part in parts]
+    packages = sum(len(part.packages) for part in parts)
+    caption = f"{sum(part.size for part in parts) / 1e6:,.0f} MB, {packages} packages. Each with the packages that it adds to those that pyproject.toml names before it."
+    console.print_table(Table("What the installed packages take", ["", "MB", "packages", "for"], rows, caption))
 
 
 def summary(checks: Sequence[Check]) -> str:
