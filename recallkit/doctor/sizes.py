@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.config import DISTRIBUTION
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
 PURPOSES = {
     "accelerate": "transformers loads .gguf files with it",
@@ -21,7 +21,6 @@ PURPOSES = {
     "duckdb": "the table of counts, and queries",
     "fsspec": "reads remote files",
     "gguf": "transformers reads .gguf files with it",
-    "gigatoken": "the extra `fast`: encodes text many times faster",
     "huggingface-hub": "finds and loads models and data of the hub",
     "lm-eval": "runs the recall tasks",
     "numba": "compiles labelling, counting and attribution",
@@ -61,53 +60,48 @@ class Part:
 
 def installed_parts() -> list[Part]:
     """The parts of this installation, largest first. Raises UserError where recallkit runs without being installed."""
-    required = _required(DISTRIBUTION, ())
+    packages = _Packages()
+    required = packages.required(DISTRIBUTION)
     if not required:
         raise UserError("recallkit is not installed here, so nothing says what it needs", where=DISTRIBUTION, remedy="install it with pip")
-    parts, before = [], set[str]()
-    for name, extras in required:
-        added = tuple(sorted(_needed([(name, extras)]) - before))
-        before.update(added)
-        parts.append(Part(name, PURPOSES.get(name, ""), added, sum(map(_size, added))))
+    added = {name: packages.added(name, extras) for name, extras in required}
+    parts = [Part(name, PURPOSES.get(name, ""), tuple(sorted(new)), sum(map(packages.size, new))) for name, new in added.items()]
     return sorted(parts, key=lambda part: -part.size)
 
 
-def _needed(required: Iterable[tuple[str, tuple[str, ...]]]) -> set[str]:
-    """Everything that some distributions, each with its extras, need, themselves included."""
-    found: set[tuple[str, tuple[str, ...]]] = set()
-    waiting = list(required)
-    while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found.add(each)
-            waiting += _required(*each)
-    return {name for name, _ in found}
+class _Packages:
+    """What is installed, by normalised name, and which of it was met already."""
 
+    def __init__(self) -> None:
+        from packaging.utils import canonicalize_name
 
-@cache
-def _required(name: str, extras: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
-    """The installed distributions that one requires here, each with the extras asked of it."""
-    from packaging.requirements import Requirement
+        self.normal: Callable[[str], str] = canonicalize_name
+        self.installed: dict[str, metadata.Distribution] = {
+            self.normal(each.metadata["Name"]): each for each in metadata.distributions() if each.metadata["Name"]
+        }
+        self.met: set[tuple[str, tuple[str, ...]]] = set()
 
-    asked = [Requirement(line) for line in (_installed()[name].requires or ())] if name in _installed() else []
-    wanted = [each for each in asked if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in ("", *extras))]
-    return [(_normal(each.name), tuple(sorted(each.extras))) for each in wanted if _normal(each.name) in _installed()]
+    def required(self, name: str, extras: tuple[str, ...] = ()) -> list[tuple[str, tuple[str, ...]]]:
+        """The installed distributions that one requires on this machine, each with the extras asked of it."""
+        from packaging.requirements import Requirement
 
+        lines = self.installed[name].requires or () if name in self.installed else ()
+        asked = [each for each in map(Requirement, lines) if self.normal(each.name) in self.installed]
+        wanted = [each for each in asked if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in ("", *extras))]
+        return [(self.normal(each.name), tuple(sorted(each.extras))) for each in wanted]
 
-@cache
-def _installed() -> dict[str, metadata.Distribution]:
-    return {_normal(each.metadata["Name"]): each for each in metadata.distributions() if each.metadata["Name"]}
+    def added(self, name: str, extras: tuple[str, ...]) -> set[str]:
+        """A distribution and all that it requires, as far as nothing met before did."""
+        before = {met for met, _ in self.met}
+        waiting = [(name, extras)]
+        while waiting:
+            each = waiting.pop()
+            if each not in self.met:
+                self.met.add(each)
+                waiting += self.required(*each)
+        return {met for met, _ in self.met} - before
 
-
-@cache
-def _size(name: str) -> int:
-    """Bytes of a distribution's files, as far as they are there; without what Python compiles."""
-    listed = _installed()[name].files or ()
-    paths = [path for path in (each.locate() for each in listed if each.suffix != ".pyc") if path.is_file()]
-    return sum(path.stat().st_size for path in paths)
-
-
-def _normal(name: str) -> str:
-    from packaging.utils import canonicalize_name
-
-    return canonicalize_name(name)
+    def size(self, name: str) -> int:
+        """Bytes of a distribution's files, as far as they are there; without what Python compiles."""
+        paths = [Path(str(each.locate())) for each in self.installed[name].files or () if each.suffix != ".pyc"]
+        return sum(path.stat().st_size for path in paths if path.is_file())

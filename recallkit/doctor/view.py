@@ -41,9 +41,11 @@ def sizes_json(parts: Sequence[Part]) -> dict[str, Any]:
 
 def print_sizes(parts: Sequence[Part]) -> None:
     """Megabytes of each part, the largest first."""
-    rows = [[part.name, f"{part.size / 1e6:,.1f}", f"{len(part.packages)}", part.purpose] for part in parts]
-    packages = sum(len(part.packages) for part in parts)
-    caption = f"{sum(part.size for part in parts) / 1e6:,.0f} MB, {packages} packages. Each with the packages that it adds to those that pyproject.toml names before it."
+    rows = [[part.name, f"{part.size / 1e6:,.1f}", f"{len(part.packages)}", part.purpose] for part in parts if part.packages]
+    packages, size = sum(len(part.packages) for part in parts), sum(part.size for part in parts)
+    besides = ", ".join(part.name for part in parts if not part.packages)
+    caption = f"{size / 1e6:,.0f} MB, {packages} packages. Each with what it adds to those that pyproject.toml names before it. "
+    caption += f"Required, and there because of them: {besides or 'none'}."
     console.print_table(Table("What the installed packages take", ["", "MB", "packages", "for"], rows, caption))
 
 
