@@ -55,7 +55,9 @@ def copying_examples(num: int, length: int, vocab: int, seed: int) -> Examples:
     The same for a seed on every machine. Raises UserError for a length that cannot be halved.
     """
     if length % 2 or length < 4:
-        raise UserError(f"{length} ids are not two marks and two sequences", where="--seq-len", remedy="choose an even number of at least 4")
+        raise UserError(
+            f"{length} ids are not two marks and two sequences", where="--seq-len", remedy="choose an even number of at least 4"
+        )
     generator = torch.Generator().manual_seed(seed)
     half = length // 2
     first = torch.randint(vocab, (num, half), generator=generator)

@@ -42,12 +42,15 @@ if TYPE_CHECKING:
     from recallkit.commands.score import check_scores, score
     from recallkit.commands.slice import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
     from recallkit.commands.tokens import token_texts, tokens
+    from recallkit.commands.track import track
     from recallkit.commands.train_mqar import train_mqar
     from recallkit.intervening.tables import InterveneTables
     from recallkit.models.spec import ModelSpec
     from recallkit.mqar.tables import MqarTables
     from recallkit.profiling.tables import ProfileTables
     from recallkit.recall.tables import RecallTables
+    from recallkit.tracking.live import Tracker
+    from recallkit.tracking.tables import TrackTables
     from recallkit.tradeoff.tables import TradeoffTables
 
 __all__ = [
@@ -60,6 +63,8 @@ __all__ = [
     "ProfileTables",
     "PublishedGap",
     "RecallTables",
+    "TrackTables",
+    "Tracker",
     "TradeoffTables",
     "UserError",
     "__version__",
@@ -82,6 +87,7 @@ __all__ = [
     "slice",
     "token_texts",
     "tokens",
+    "track",
     "train_mqar",
     "write_report",
     "zoo_counts",
@@ -104,12 +110,15 @@ _PLACES = {
     "recallkit.commands.score": ("check_scores", "score"),
     "recallkit.commands.slice": ("slice",),
     "recallkit.commands.tokens": ("token_texts", "tokens"),
+    "recallkit.commands.track": ("track",),
     "recallkit.commands.train_mqar": ("train_mqar",),
     "recallkit.intervening.tables": ("InterveneTables",),
     "recallkit.models.spec": ("ModelSpec",),
     "recallkit.mqar.tables": ("MqarTables",),
     "recallkit.profiling.tables": ("ProfileTables",),
     "recallkit.recall.tables": ("RecallTables",),
+    "recallkit.tracking.live": ("Tracker",),
+    "recallkit.tracking.tables": ("TrackTables",),
     "recallkit.tradeoff.tables": ("TradeoffTables",),
 }
 """Where each public name is defined."""

@@ -42,6 +42,7 @@ intervening
 ablation
 profiling
 builtin
+tracking
 recall
 mqar
 tradeoff

@@ -43,7 +43,7 @@ class _Group(TyperGroup):
         return _without_type(super().get_help_option(ctx))
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return [_without_type(option) if option.is_flag else option for option in super().get_params(ctx)]
+        return [_without_type(option) if getattr(option, "is_flag", False) else option for option in super().get_params(ctx)]
 
 
 app = typer.Typer(

@@ -54,6 +54,10 @@ def load_live(request: ModelRequest) -> ScoringModel:
     dtype = choose_dtype(request.dtype)
     if (_device_of(module), _dtype_of(module)) != (device, request.dtype) or request.ablation is not None:
         module = copy.deepcopy(module)
+    if _is_ours(module):
+        from recallkit.models.native_model import NativeModel
+
+        return NativeModel(module.to(device, dtype).eval(), request.spec, device)
     if not _is_transformers(module):
         from recallkit.models.user import UserModule
 
@@ -101,6 +105,13 @@ def _module(request: ModelRequest) -> Any:
     if request.module is None:
         raise UserError("a live model exists in the process that made it alone", where=request.spec, remedy="save it and give its path")
     return request.module
+
+
+def _is_ours(module: Any) -> bool:
+    """Whether it is a language model of `recallkit.models.language_model`."""
+    from recallkit.models.language_model import LanguageModel
+
+    return isinstance(module, LanguageModel)
 
 
 def _is_transformers(module: torch.nn.Module) -> bool:

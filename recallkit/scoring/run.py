@@ -44,7 +44,8 @@ class ScoringOptions:
 
     What a model's own `ModelSpec` says comes first. None means: as in the existing scores, else float32, a batch chosen from the
     model and the machine's memory, the model's own tokenizer and context. `tokenizer` as in `ModelSpec`. `share` (k, n): only every
-    n-th part, the k-th of each n, for one of n jobs that share the directory.
+    n-th part, the k-th of each n, for one of n jobs that share the directory. `quiet`: no note where a model without a tokenizer is taken to
+    read the ids of the slices.
     """
 
     counts: Path | None = None
@@ -61,6 +62,7 @@ class ScoringOptions:
     engine: str = "local"
     address: str | None = None
     share: tuple[int, int] | None = None
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         """Raises UserError for options that cannot be combined."""
@@ -268,7 +270,7 @@ def _plan(model: ModelSpec, slices: Path, options: ScoringOptions) -> ScoringPla
     plan = ScoringPlan(model, request, slices, options, sequences, result)
     if result.finished() is not None:
         return plan
-    plan = replace(plan, tokenizer=_other_tokenizer(request, options.tokenizer, slices, sequences["tokenizer"]))
+    plan = replace(plan, tokenizer=_other_tokenizer(request, options.tokenizer, slices, sequences["tokenizer"], quiet=options.quiet))
     facts = check_model(request if plan.tokenizer is None else _with_tokenizer(request, plan.tokenizer[1]))
     _check_context(plan, facts.max_length)
     return plan
@@ -375,14 +377,16 @@ def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: Scor
 # ------------------------------------------------------------------------------------------------------ the tokenizer
 
 
-def _other_tokenizer(request: ModelRequest, given: str | None, slices: Path, used: Mapping[str, Any]) -> tuple[str, TextTokenizer] | None:
+def _other_tokenizer(
+    request: ModelRequest, given: str | None, slices: Path, used: Mapping[str, Any], *, quiet: bool
+) -> tuple[str, TextTokenizer] | None:
     """The model's tokenizer, with its name, if it gives other ids than those of the slices.
 
     None if it gives the same ids or is not known.
     """
     name, spec = given or own_tokenizer(request.spec), request.name
     if name is None:
-        if Path(request.spec).is_dir() or request.module is not None:
+        if not quiet and (Path(request.spec).is_dir() or request.module is not None):
             console.note(f"{spec}: no tokenizer beside it, taken to read ids of {used['name']} (else name its own with --model-tokenizer)")
         return None
     try:

@@ -131,6 +131,7 @@ class Kind(NamedTuple):
 
 KINDS: Mapping[str, Kind] = {
     "gap": Kind("comparisons"),
+    "track": Kind("tracked runs", "Recall by step", "recallkit.tracking.view:look"),
     "intervene": Kind("interventions", "Is it recall?", "recallkit.intervening.view:look"),
     "ablation": Kind("ablations", "What each mixer is worth", "recallkit.ablation.view:look"),
     "recall": Kind("recall evaluations", "Recall in real documents", "recallkit.recall.view:look"),

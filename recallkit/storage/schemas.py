@@ -135,6 +135,10 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "intervene/recall_share": _columns(
         f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens real, {_with_ends('recall_share gap_share', *_CI)} real?, void flag"
     ),
+    "track/track": _columns(
+        "model text, step whole?, reference text?, tokens ar_hits documents whole, effective_documents real, "
+        f"{_with_ends('nll ar_nll first_nll other_nll recall ar_gap', *_CI)} real?"
+    ),
     "ablation/ablation": _columns(
         "model mixers kind text, layer whole?, cluster slice text, tokens whole, share_of_tokens real, "
         f"nll nll_ablated {_with_ends('loss share', '', '_ci_low', '_ci_high')} real?, void flag, clusters whole?, effective_clusters real?"

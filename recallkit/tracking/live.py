@@ -1,0 +1,141 @@
+"""Recall in a training loop: a small sample of text is scored with the model as it is, in seconds, and the table grows by a row."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallkit.config import BUILTIN_SEQ_LEN
+from recallkit.errors import UsageError, UserError
+from recallkit.models.spec import ModelSpec, list_models
+from recallkit.scoring.run import ScoringOptions, plan_scores
+from recallkit.storage import artifacts
+from recallkit.tracking.run import TrackedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from os import PathLike
+
+    import polars as pl
+
+SAMPLE_TOKENS = 20_000
+"""Tokens that are scored each time."""
+
+
+class Tracker:
+    """Follows the recall of a model while it is trained:
+
+        tracker = recallkit.Tracker(sample_tokens=20_000)
+        ...
+        tracker.log(step, model)          # every few hundred steps
+
+    It scores `sample_tokens` of the built-in text, or a slice directory (`slices`) as a whole, and writes `track.parquet` to `out`, the
+    same table as `recallkit track`; `recallkit report OUT` draws it. `tokenizer`: the model's, where it is not that of the slices: its
+    NLLs are then aligned to the slices' tokens. `reference`: a model to compare with, scored once. An `out` that has rows of an earlier
+    part of the run is continued. Raises UserError for everything a user can correct.
+    """
+
+    def __init__(
+        self,
+        *,
+        sample_tokens: int | None = None,
+        slices: str | PathLike[str] | None = None,
+        reference: Any = None,
+        tokenizer: Any = None,
+        out: str | PathLike[str] = "track",
+        device: str = "auto",
+        force: bool = False,
+    ) -> None:
+        if sample_tokens is not None and slices is not None:
+            problem = "slices are scored as they are"
+            raise UsageError(problem, where="sample_tokens", remedy="leave it out, or make small slices: recallkit slice --limit-tokens")
+        if sample_tokens is not None and (type(sample_tokens) is not int or sample_tokens < 1):
+            raise UsageError(f"{sample_tokens!r} is no number of tokens", where="sample_tokens", remedy="give one such as 20_000")
+        folder = Path(out)
+        chosen = Path(slices) if slices is not None else _sample(folder / "slices", sample_tokens or SAMPLE_TOKENS)
+        self._scoring = ScoringOptions(device=device, quiet=True)
+        self._tokenizer = tokenizer
+        [first] = list_models(reference) if reference is not None else [None]
+        self._run = TrackedRun(chosen, folder, first, force)
+        if not force:
+            self._continue(folder / "track.parquet")
+        if first is not None:
+            plan_scores([first], chosen, self._scoring)[0].run()
+
+    def log(self, step: int, model: Any) -> dict[str, Any]:
+        """Scores `model`, a torch.nn.Module that maps ids to logits or a transformers model, after `step` steps; returns its row.
+
+        The row is that of `TrackTables.track`. The model is left as it was, in the mode and on the device where it was, and no random
+        number generator of torch is moved. A step that was logged before is replaced.
+        """
+        if isinstance(step, bool) or not hasattr(step, "__index__") or step < 0:
+            raise UsageError(f"{step!r} is no step", where="step", remedy="give the number of steps done")
+        step = int(step)
+        spec = dataclasses.replace(ModelSpec(model, f"step-{step}"), tokenizer=self._tokenizer)
+        with _random_state_kept():
+            [plan] = plan_scores([spec], self._run.slices, dataclasses.replace(self._scoring, force=True))
+            plan.run()
+        self._run.add(step, spec)
+        self._run.forget(self._run.scores[step][1])
+        rows = self._run.write().track.to_dicts()
+        return next(row for row in rows if row["step"] == step)
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """The rows so far, see `TrackTables`."""
+        return self._run.write().track
+
+    def callback(self, every: int | None = None) -> Any:
+        """A `transformers.TrainerCallback` that logs every so many steps; without a number, at every evaluation of the Trainer.
+
+        Raises UserError where transformers is missing.
+        """
+        from transformers import TrainerCallback
+
+        tracker = self
+
+        class Recall(TrainerCallback):  # type: ignore[misc]
+            """Logs the model's recall."""
+
+            def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+                if every is not None and state.global_step % every == 0 and state.is_world_process_zero:
+                    tracker.log(state.global_step, model)
+
+            def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+                if every is None and state.is_world_process_zero:
+                    tracker.log(state.global_step, model)
+
+        return Recall()
+
+    def _continue(self, path: Path) -> None:
+        """Takes over the rows of an earlier part of the run, as far as their scores are there."""
+        if not path.exists():
+            return
+        steps = artifacts.read_manifest(path).get("steps")
+        for step, name in (steps if isinstance(steps, dict) else {}).items():
+            scores = self._run.slices / "scores" / Path(str(name)).name
+            if step.isdecimal() and scores.is_file():
+                self._run.scores[int(step)] = f"step-{step}", scores
+
+
+def _sample(folder: Path, num_tokens: int) -> Path:
+    """The first tokens of the built-in text as a slice directory, made where it is missing."""
+    from recallkit import builtin
+
+    text = dataclasses.replace(builtin.SAMPLE_TEXT, limit_tokens=num_tokens)
+    try:
+        builtin.resolve_slice_defaults(text, out=folder, counts_file=builtin.counts(), seq_len=BUILTIN_SEQ_LEN).run()
+    except UserError as error:
+        raise UserError(error.problem, where=error.where, remedy="choose another `out`") from error
+    return folder
+
+
+@contextlib.contextmanager
+def _random_state_kept() -> Iterator[None]:
+    """A block after which torch's generators, those of GPUs included, are where they were."""
+    import torch
+
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        yield

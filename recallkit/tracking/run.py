@@ -1,0 +1,145 @@
+"""The work of `track`: scores checkpoints that are not scored yet, and writes the table by step after each of them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from recallkit import events
+from recallkit.attribution.aligned import open_tokens
+from recallkit.display.progress import one_after_another
+from recallkit.errors import UserError
+from recallkit.models.spec import ModelSpec, list_models
+from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
+from recallkit.storage import artifacts
+from recallkit.storage.result import Result
+from recallkit.storage.timings import Timings
+from recallkit.tracking.steps import Watch, by_step, expand_all, step_of
+from recallkit.tracking.tables import Labels, Tracked, TrackTables, make_tables, recall_appears
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+
+def track_path(slices: Path, reference: ModelSpec, checkpoints: Sequence[ModelSpec]) -> Path:
+    """Default folder of a run's table: of the reference and the folder of the first checkpoint."""
+    run = checkpoints[0].location.rpartition("/")[0] or checkpoints[0].location
+    return slices / "track" / artifacts.file_slug(f"{reference.key} {run}")
+
+
+@dataclass
+class TrackedRun:
+    """A run of training, as far as its checkpoints are scored: the scores of each step, and those of the reference."""
+
+    slices: Path
+    out: Path
+    reference: ModelSpec | None = None
+    force: bool = False
+    scores: dict[int, tuple[str, Path]] = field(default_factory=dict)
+    """Step -> the checkpoint's name and its score file."""
+    _sums: dict[Path, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Opens the labels. Raises UserError where they cannot answer, and where `out` has another result."""
+        self.labels = Labels.read(open_tokens(self.slices / "tokens.parquet"))
+        question = {
+            "reference": None if self.reference is None else self.reference.key,
+            "sequences_digest": self.labels.tokens.manifest["sequences_digest"],
+        }
+        self.result = Result(self.out / "track.parquet", "track", question, force=self.force)
+        artifacts.check_replaceable(self.result.path, artifacts.PARQUET_MAGIC)
+        self.result.finished()  # that of another question is not replaced; one of the same question grows
+
+    def add(self, step: int, spec: ModelSpec) -> None:
+        """Adds a checkpoint that is scored."""
+        self.scores[step] = spec.shown, score_path(self.slices, spec)
+
+    def forget(self, path: Path) -> None:
+        """Reads a score file anew: it was made again."""
+        self._sums.pop(path, None)
+
+    def write(self) -> TrackTables:
+        """Writes the table of what was added so far, with the manifest; returns it."""
+        timings = Timings()
+        with timings.stage("measuring"):
+            models = [] if self.reference is None else [self._tracked(None, self.reference.shown, score_path(self.slices, self.reference))]
+            models += [self._tracked(step, *self.scores[step]) for step in sorted(self.scores)]
+            tables = make_tables(self.labels, models)
+        manifest = self.labels.tokens.manifest
+        facts = {
+            "models": [model.name for model in models],
+            "steps": {str(step): path.name for step, (_, path) in sorted(self.scores.items())},
+            "appears": recall_appears(tables.track.to_dicts()),
+            "slices": {name: manifest[name] for name in ("sequences_digest", "num_rows", "seq_len", "max_count", "counts")},
+        }
+        self.result.write_tables(tables, facts, timings)
+        return tables
+
+    def _tracked(self, step: int | None, name: str, path: Path) -> Tracked:
+        if path not in self._sums:
+            self._sums[path] = self.labels.sums(path)
+        return Tracked(name, step, self._sums[path])
+
+
+def track(
+    reference: ModelSpec,
+    checkpoints: Sequence[ModelSpec],
+    slices: Path,
+    out: Path | None = None,
+    scoring: ScoringOptions = ScoringOptions(),
+    *,
+    force: bool = False,
+) -> tuple[TrackTables, Path]:
+    """The table of a run's checkpoints by step, and its folder; scores what is not scored yet.
+
+    Raises UserError for everything a user can correct, before a weight is read.
+    """
+    steps = by_step(expand_all(checkpoints))
+    first, *named = list_models(reference, *steps.values())
+    steps = dict(zip(steps, named, strict=True))
+    run = TrackedRun(slices, out or track_path(slices, reference, checkpoints), first, force)
+    for plan in one_after_another(plan_scores([first, *named], slices, scoring)):
+        plan.run()
+    for step, spec in steps.items():
+        run.add(step, spec)
+    return run.write(), run.out
+
+
+def watch(
+    reference: ModelSpec,
+    checkpoints: Sequence[ModelSpec],
+    slices: Path,
+    out: Path | None,
+    scoring: ScoringOptions,
+    show: Callable[[TrackTables, Path], None],
+    *,
+    force: bool = False,
+    seconds: float = 30.0,
+    until: int | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[TrackTables, Path]:
+    """`track`, again and again as checkpoints come; `show` is called with each new table. Ends once a step from `until` on is scored.
+
+    A checkpoint that cannot be read is named, and tried again when its files have changed.
+    """
+    [first] = list_models(reference)
+    run = TrackedRun(slices, out or track_path(slices, reference, checkpoints), first, force)
+    plan_scores([first], slices, scoring)[0].run()
+    waiting, failed = Watch(checkpoints, seconds), dict[str, Any]()
+    while True:
+        new = [spec for spec in waiting.settled() if step_of(spec) not in run.scores and failed.get(spec.location) != waiting.state(spec)]
+        for spec in new:
+            try:
+                plan_scores([spec], slices, scoring)[0].run()
+            except UserError as error:
+                failed[spec.location] = waiting.state(spec)
+                events.note(f"{error.line()} (tried again when its files change)")
+                continue
+            run.add(step_of(spec), spec)
+            tables = run.write()
+            show(tables, run.out)
+        if until is not None and run.scores and max(run.scores) >= until:
+            return run.write(), run.out
+        sleep(seconds)

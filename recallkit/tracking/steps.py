@@ -1,0 +1,117 @@
+"""The checkpoints of a run: their steps, read from their names, those that come while a run goes on, and whether one is written."""
+
+from __future__ import annotations
+
+import glob
+import re
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recallkit.errors import UserError
+from recallkit.models.spec import ModelSpec, list_models
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_AFTER_WORD = re.compile(r"(?:step|checkpoint|ckpt|iter(?:ation)?|update|epoch)s?[-_=. ]*(\d+)", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+_MOST_STEP = 1 << 53
+_NAME_IT = "name the checkpoint's step: checkpoint-500, step_500, NAME-500=PATH"
+
+
+def step_of(spec: ModelSpec) -> int:
+    """The training step that a checkpoint's name tells: `checkpoint-500`, `global_step1000`, `iter=20`, `OWNER/NAME@step1000`.
+
+    Its own name comes first, then the components of its path from the last one on; a number without such a word counts where it is the
+    only one of the name or of the last component. Raises UserError where no step is told.
+    """
+    parts = [part for part in [spec.name, *reversed(spec.location.replace("@", "/").split("/"))] if part]
+    for part in parts:
+        if found := _AFTER_WORD.findall(part):
+            return _whole(found[-1], spec)
+    for part in parts[: 2 if spec.name else 1]:
+        if len(alone := _NUMBER.findall(part)) == 1:
+            return _whole(alone[0], spec)
+    raise UserError("no step in its name", where=spec.location, remedy=_NAME_IT)
+
+
+def _whole(digits: str, spec: ModelSpec) -> int:
+    if int(digits) >= _MOST_STEP:
+        raise UserError(f"{digits} is no step", where=spec.location, remedy=_NAME_IT)
+    return int(digits)
+
+
+def by_step(specs: Sequence[ModelSpec]) -> dict[int, ModelSpec]:
+    """The checkpoints by ascending step. Raises UserError where two have the same, or one has none."""
+    found: dict[int, ModelSpec] = {}
+    for spec in specs:
+        other = found.setdefault(step_of(spec), spec)
+        if other is not spec:
+            raise UserError(f"step {step_of(spec):,} of {other.location}, too", where=spec.location, remedy="give one of them")
+    return dict(sorted(found.items()))
+
+
+def expand(given: ModelSpec) -> list[ModelSpec]:
+    """The models that a path with `*`, `?` or `[` names; the model itself where it has none, or exists."""
+    if given.is_live or not glob.has_magic(given.location) or Path(given.location).exists():
+        return [given]
+    if given.name is not None:
+        raise UserError("one name for several checkpoints", where=given.typed(), remedy="leave the name out")
+    return [replace(given, path=path, shown="") for path in sorted(glob.glob(given.location))]  # noqa: PTH207 - absolute or relative
+
+
+def expand_all(given: Sequence[ModelSpec]) -> list[ModelSpec]:
+    """`expand` of each. Raises UserError where a pattern names none."""
+    found = [spec for each in given for spec in expand(each)]
+    if not found:
+        raise UserError("no such checkpoints", where=given[0].location if given else None, remedy="check the path, or give --watch")
+    return list(list_models(found))
+
+
+@dataclass
+class Watch:
+    """The checkpoints that there are and those that come: what patterns name, and the siblings of paths, whose names differ in the step.
+
+    A checkpoint is taken when it is settled: its newest file is at least `seconds` old, or nothing in it changed since the last look.
+    """
+
+    given: Sequence[ModelSpec]
+    seconds: float
+    _seen: dict[str, tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
+
+    def settled(self) -> list[ModelSpec]:
+        """The checkpoints that are written, by ascending step."""
+        return list(by_step([spec for spec in self._found() if self._is_settled(Path(spec.location))]).values())
+
+    def state(self, spec: ModelSpec) -> tuple[tuple[str, int, int], ...]:
+        """The files of a checkpoint as they were at the last look: path, size, time of change."""
+        return self._seen.get(spec.location, ())
+
+    def _found(self) -> list[ModelSpec]:
+        found: dict[str, ModelSpec] = {}
+        for each in self.given:
+            for spec in [*expand(each), *_siblings(each)]:
+                if spec.location not in found and Path(spec.location).exists():
+                    found[spec.location] = spec
+        return list(list_models(list(found.values())))
+
+    def _is_settled(self, path: Path) -> bool:
+        files = sorted(each for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file())
+        facts = [(str(each), each.stat()) for each in files]
+        state = tuple((name, fact.st_size, fact.st_mtime_ns) for name, fact in facts)
+        before, self._seen[str(path)] = self._seen.get(str(path)), state
+        newest = max((fact.st_mtime for _, fact in facts), default=time.time())
+        return bool(state) and (before == state or time.time() - newest >= self.seconds)
+
+
+def _siblings(given: ModelSpec) -> list[ModelSpec]:
+    """The other entries of a path's folder whose names differ from its own in the number of the step alone."""
+    path = Path(given.location)
+    match = _AFTER_WORD.search(path.name) or _NUMBER.search(path.name)
+    if given.is_live or given.name is not None or match is None or not path.parent.is_dir():
+        return []
+    start, end = match.span(1 if match.re is _AFTER_WORD else 0)
+    alike = re.compile(re.escape(path.name[:start]) + r"\d+" + re.escape(path.name[end:]))
+    return [replace(given, path=str(path.parent / each.name), shown="") for each in path.parent.iterdir() if alike.fullmatch(each.name)]

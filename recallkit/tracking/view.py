@@ -1,0 +1,100 @@
+"""A run's recall by step, as people see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit.attribution.bootstrap import MIN_CLUSTERS
+from recallkit.display import console
+from recallkit.display.console import counted
+from recallkit.display.exports import Look
+from recallkit.display.tables import Table
+from recallkit.storage.result import read_tables
+from recallkit.storage.timings import read_timings
+from recallkit.tracking.tables import LEAST_RECALL, TrackTables, recall_appears
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    Row = Mapping[str, Any]
+
+
+def look(folder: Path) -> Look:
+    """A tracked run as a page, an export and pictures show it."""
+    from recallkit.tracking.charts import track_figures
+
+    tables = read_tables(TrackTables, folder)
+    return Look(tables, shown_track(tables), track_figures(tables), answer(tables))
+
+
+def track_json(tables: TrackTables, folder: Path) -> dict[str, Any]:
+    """The table row by row, and the step at which recall appears."""
+    rows = tables.track.to_dicts()
+    timings = read_timings(folder / "manifest.json", kind="track")
+    return {"path": str(folder), "appears": recall_appears(rows), "track": rows, "timings": timings}
+
+
+def print_track(tables: TrackTables, folder: Path) -> None:
+    """The table, the answer, and where they are."""
+    console.print_tables(shown_track(tables).values())
+    console.print_line(answer(tables))
+    console.print_line(f"Tables (Parquet): {folder}", is_path=True)
+
+
+def shown_track(tables: TrackTables) -> dict[str, Table]:
+    """A row a step, the reference last."""
+    rows = tables.track.to_dicts()
+    ordered = [*(row for row in rows if row["step"] is not None), *(row for row in rows if row["step"] is None)]
+    first = ordered[0]
+    cells = [
+        [
+            _name(row),
+            *(f"{row[name]:.2f}" for name in ("ar_nll", "first_nll", "other_nll", "recall")),
+            _interval(row),
+            *([] if first["reference"] is None else [f"{row['ar_gap']:.2f}" if row["step"] is not None else "–"]),
+        ]
+        for row in ordered
+    ]
+    headers = ["step", "AR hits", "first", "other", "recall", "95 % interval", *([] if first["reference"] is None else ["gap in AR hits"])]
+    few = "" if first["recall_ci_low"] is not None else f" No interval: effectively fewer than {MIN_CLUSTERS} documents."
+    caption = (
+        f"NLLs, nats per token, of {first['ar_hits']:,} AR hits of {first['tokens']:,} tokens. First: the first occurrences of the hits' "
+        "bigrams in their sequences, where nothing can be recalled; recall: first less AR hits. Intervals: "
+        f"{counted(first['documents'], 'document')} resampled (effective number {first['effective_documents']:.1f}).{few}"
+    )
+    caption += "" if first["reference"] is None else " Last row: the reference."
+    return {"track": Table("Recall by step", headers, cells, caption=caption)}
+
+
+def answer(tables: TrackTables) -> str:
+    """One sentence: whether recall appears, at which step, and how much there is at the last one."""
+    rows = tables.track.to_dicts()
+    steps = sorted((row for row in rows if row["step"] is not None), key=lambda row: row["step"])
+    if not steps:
+        return "No checkpoint is scored yet."
+    last, appears = steps[-1], recall_appears(rows)
+    reference = next((row for row in rows if row["step"] is None), None)
+    beside = "" if reference is None else f"; {reference['model']} recalls {reference['recall']:.2f}"
+    if appears is None:
+        return (
+            f"No recall up to step {last['step']:,}: AR hits cost {_nats(last)} nats less than the first occurrences of their bigrams "
+            f"({_interval(last)}), not {LEAST_RECALL} or more for certain{beside}."
+        )
+    return (
+        f"Recall appears at step {appears:,}: from there on AR hits cost at least {LEAST_RECALL} nats less than the first occurrences "
+        f"of their bigrams, at step {last['step']:,} {_nats(last)} nats ({_interval(last)}){beside}."
+    )
+
+
+def _nats(row: Row) -> str:
+    return f"{row['recall']:.2f}"
+
+
+def _interval(row: Row) -> str:
+    low, high = row["recall_ci_low"], row["recall_ci_high"]
+    return "–" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+
+
+def _name(row: Row) -> str:
+    return f"{row['step']:,}" if row["step"] is not None else str(row["model"])

@@ -1,0 +1,84 @@
+"""Steps in names, patterns, and checkpoints that are being written."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from recallkit.errors import UserError
+from recallkit.models.spec import list_models, parse_model
+from recallkit.tracking.steps import Watch, by_step, expand_all, step_of
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("run7/checkpoint-500", 500),
+        ("run7/checkpoint-500/", 500),
+        ("runs/2b/step_0001000", 1000),
+        ("global_step250", 250),
+        ("iter=20.pth", 20),
+        ("pythia-70m-step3000", 3000),
+        ("EleutherAI/pythia-70m@step512", 512),
+        ("checkpoint-500/model", 500),
+        ("rwkv-2000.pth", 2000),
+        ("late-9=some/checkpoint-500", 9),
+        ("late=epoch 3/x", 3),
+        ("weights", None),
+        ("rwkv-4-2000.pth", None),
+        ("run7/weights", None),
+        ("step99999999999999999999", None),
+    ],
+)
+def test_a_step_is_read_from_a_name(name, step):
+    if step is None:
+        with pytest.raises(UserError, match=r"name the checkpoint's step"):
+            step_of(parse_model(name))
+    else:
+        assert step_of(parse_model(name)) == step
+
+
+def test_checkpoints_are_sorted_as_numbers():
+    assert list(by_step(list_models(["c/step-1000", "c/step-90", "c/step-9"]))) == [9, 90, 1000]
+    with pytest.raises(UserError, match="step 90 of c/step-90, too; give one of them"):
+        by_step(list_models(["c/step-90", "d/step_090"]))
+
+
+def test_a_pattern_names_what_is_there(tmp_path):
+    for name in ("checkpoint-2", "checkpoint-10", "other"):
+        (tmp_path / name).mkdir()
+    found = expand_all([parse_model(f"{tmp_path}/checkpoint-*")])
+    assert list(by_step(found)) == [2, 10]
+    assert sorted(spec.shown for spec in found) == ["checkpoint-10", "checkpoint-2"]
+    with pytest.raises(UserError, match="no such checkpoints"):
+        expand_all([parse_model(f"{tmp_path}/step-*")])
+    with pytest.raises(UserError, match="one name for several"):
+        expand_all([parse_model(f"mine={tmp_path}/checkpoint-*")])
+
+
+@pytest.mark.parametrize("given", ["checkpoint-*", "checkpoint-1"])
+def test_a_checkpoint_is_taken_once_it_is_settled(tmp_path, given):
+    old = time.time() - 1000
+
+    def write(name: str, content: str, *, is_old: bool) -> None:
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "weights").write_text(content)
+        if is_old:
+            os.utime(tmp_path / name / "weights", (old, old))
+
+    write("checkpoint-1", "a", is_old=True)
+    write("tmp-checkpoint-2", "a", is_old=True)
+    (tmp_path / "checkpoint-3").mkdir()
+    watch = Watch([parse_model(str(tmp_path / given))], seconds=100)
+
+    def settled() -> list[int]:
+        return [step_of(spec) for spec in watch.settled()]
+
+    assert settled() == [1]
+    write("checkpoint-20", "a", is_old=False)
+    assert settled() == [1], "it was written just now"
+    write("checkpoint-20", "ab", is_old=False)
+    assert settled() == [1], "it has grown since the last look"
+    assert settled() == [1, 20]
