@@ -3,14 +3,13 @@
     python examples/08_track_training.py --out track --steps 600
 
 In a few minutes of one core its recall of rare bigrams appears, while its predictions of other tokens improve from the first step on;
-`recallkit report track` draws the curve. `--checkpoint-every` also saves checkpoints for `recallkit track`, and `--mixers attention` shows a model
-whose recall does not appear in so few steps. The two lines that any training loop needs are marked.
+`recallkit report track` draws the curve. `--checkpoint-every` also saves checkpoints for `recallkit track`. The two lines that any training
+loop needs are marked.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from zoo_data import CONTEXT, DEMO, LIST_IDS, SEED, VOCAB_SIZE, documents_of, en
 import recallkit
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
+from recallkit.models.zoo import config_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def save(model: LanguageModel, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(model.config.to_json()))
+    (folder / "config.json").write_text(config_json(model.config))
 
 
 def train(args: argparse.Namespace) -> None:

@@ -52,6 +52,7 @@ def track(
     Scores what is not scored yet. Columns: see `TrackTables`.
     """
     from recallkit import builtin, tracking
+    from recallkit.models.spec import one_model
     from recallkit.scoring import ScoringOptions
     from recallkit.tracking.charts import track_figures
     from recallkit.tracking.run import watch as watch_run
@@ -62,7 +63,7 @@ def track(
         raise UsageError("no model is named", where=missing, remedy="name a reference, then the checkpoints of a run")
     if until is not None and not watch:
         raise UsageError("goes with --watch", where="--until", remedy="give --watch as well, or leave it out")
-    [first], named = opt.models(reference), opt.models(checkpoints)
+    first, named = one_model(reference), opt.models(checkpoints)
     folder = opt.path(slices) or builtin.slices()
     scoring = ScoringOptions(
         opt.path(counts), device, dtype, opt.amount(batch_tokens), trust_remote_code=trust_remote_code, workers=workers

@@ -44,8 +44,8 @@ class ScoringOptions:
 
     What a model's own `ModelSpec` says comes first. None means: as in the existing scores, else float32, a batch chosen from the
     model and the machine's memory, the model's own tokenizer and context. `tokenizer` as in `ModelSpec`. `share` (k, n): only every
-    n-th part, the k-th of each n, for one of n jobs that share the directory. `quiet`: no note where a model without a tokenizer is taken to
-    read the ids of the slices.
+    n-th part, the k-th of each n, for one of n jobs that share the directory. `quiet`: no note where a model
+    without a tokenizer is taken to read the ids of the slices.
     """
 
     counts: Path | None = None
@@ -525,7 +525,7 @@ def check_scores(model: str | ModelSpec, slices: Path, options: ScoringOptions =
     sequences = _sequences(slices)
     options = replace(options, batch_tokens=1)
     request = replace(_request(model, sequences, options), device="cpu", dtype="float64")
-    other = _other_tokenizer(request, options.tokenizer, slices, sequences["tokenizer"])
+    other = _other_tokenizer(request, options.tokenizer, slices, sequences["tokenizer"], quiet=options.quiet)
     plan = ScoringPlan(model, request, slices, options, sequences, Result(path, "scores", manifest["options"]), other)
     with tempfile.TemporaryDirectory() as folder:
         job = plan.job(Parts(Path(folder), "check"))

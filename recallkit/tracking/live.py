@@ -57,6 +57,8 @@ class Tracker:
         chosen = Path(slices) if slices is not None else _sample(folder / "slices", sample_tokens or SAMPLE_TOKENS)
         self._scoring = ScoringOptions(device=device, quiet=True)
         self._tokenizer = tokenizer
+        self._name = f"run {artifacts.digest_json(str(folder.resolve()))[:6]}"
+        """Begins the names of its scores, so that runs that share slices do not share them."""
         [first] = list_models(reference) if reference is not None else [None]
         self._run = TrackedRun(chosen, folder, first, force)
         if not force:
@@ -73,7 +75,7 @@ class Tracker:
         if isinstance(step, bool) or not hasattr(step, "__index__") or step < 0:
             raise UsageError(f"{step!r} is no step", where="step", remedy="give the number of steps done")
         step = int(step)
-        spec = dataclasses.replace(ModelSpec(model, f"step-{step}"), tokenizer=self._tokenizer)
+        spec = ModelSpec(model, f"{self._name} step {step}", tokenizer=self._tokenizer)
         with _random_state_kept():
             [plan] = plan_scores([spec], self._run.slices, dataclasses.replace(self._scoring, force=True))
             plan.run()
@@ -117,7 +119,7 @@ class Tracker:
         for step, name in (steps if isinstance(steps, dict) else {}).items():
             scores = self._run.slices / "scores" / Path(str(name)).name
             if step.isdecimal() and scores.is_file():
-                self._run.scores[int(step)] = f"step-{step}", scores
+                self._run.scores[int(step)] = str(artifacts.read_manifest(scores)["model"]), scores
 
 
 def _sample(folder: Path, num_tokens: int) -> Path:

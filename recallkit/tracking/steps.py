@@ -27,12 +27,12 @@ def step_of(spec: ModelSpec) -> int:
     Its own name comes first, then the components of its path from the last one on; a number without such a word counts where it is the
     only one of the name or of the last component. Raises UserError where no step is told.
     """
-    parts = [part for part in [spec.name, *reversed(spec.location.replace("@", "/").split("/"))] if part]
-    for part in parts:
-        if found := _AFTER_WORD.findall(part):
-            return _whole(found[-1], spec)
-    for part in parts[: 2 if spec.name else 1]:
-        if len(alone := _NUMBER.findall(part)) == 1:
+    path = [part for part in reversed(spec.location.replace("@", "/").split("/")) if part]
+    for parts in ([spec.name] if spec.name else [], path):
+        for part in parts:
+            if found := _AFTER_WORD.findall(part):
+                return _whole(found[-1], spec)
+        if len(alone := _NUMBER.findall(parts[0] if parts else "")) == 1:
             return _whole(alone[0], spec)
     raise UserError("no step in its name", where=spec.location, remedy=_NAME_IT)
 
