@@ -62,7 +62,7 @@ def save(model: LanguageModel, folder: Path) -> None:
 
 def train(args: argparse.Namespace) -> None:
     """Trains, and logs recall at step 0 and every --every steps."""
-    stream, _ = encoded_documents(documents_of([DEMO]))
+    stream, _ = encoded_documents(documents_of([DEMO])[: args.documents])
     model = make_model(args.mixers, args.width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20) * min(1.0, 2 * (1 - step / args.steps)))
@@ -96,6 +96,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4, help="windows of text a step, each of 256 predictions")
     parser.add_argument("--lists", type=int, default=48, help="lists a step, each of 64 predictions")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--documents", type=int, help="read so many of the text; all if not given")
     parser.add_argument("--every", type=int, default=50)
     parser.add_argument("--checkpoint-every", type=int, default=0)
     parser.add_argument("--sample-tokens", type=int, default=20_000)
