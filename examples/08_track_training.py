@@ -1,4 +1,4 @@
-"""Trains a small model and follows its recall: a layer of BaseConv and one of attention, on the built-in text and lists of keys and values.
+"""Trains a small model and follows its recall: two layers of attention, on the built-in text and on lists of keys and values.
 
     python examples/08_track_training.py --out track --steps 600
 
@@ -44,9 +44,13 @@ def batches(ids: np.ndarray, rows: int, lists: int, steps: int) -> Iterator[list
 
 
 def make_model(mixers: list[str], width: int) -> LanguageModel:
-    """A language model of these mixers, initialised from SEED; small embeddings, since the head is tied to them."""
+    """A language model of these mixers, attention with short convolutions, from SEED; small embeddings, as the head is theirs."""
     torch.manual_seed(SEED)
-    model = LanguageModel(ArchitectureConfig(VOCAB_SIZE, width, tuple(LayerConfig(mixer) for mixer in mixers)))
+    model = LanguageModel(
+        ArchitectureConfig(
+            VOCAB_SIZE, width, tuple(LayerConfig(mixer, {"short_conv": 3} if mixer == "attention" else {}) for mixer in mixers)
+        )
+    )
     torch.nn.init.normal_(model.embedding.weight, std=0.02)
     return model
 
@@ -90,7 +94,7 @@ def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("track"))
-    parser.add_argument("--mixers", nargs="+", default=["base_conv", "attention"])
+    parser.add_argument("--mixers", nargs="+", default=["attention", "attention"])
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--rows", type=int, default=4, help="windows of text a step, each of 256 predictions")

@@ -38,7 +38,7 @@ def track_figures(tables: TrackTables) -> list[Figure]:
     caption += "" if reference is None else f" Dashed: {reference['model']}."
     appears = recall_appears(rows)
     caption += "" if appears is None else f" Upright: recall appears at step {appears:,}."
-    return [Figure("track", "Recall by step", caption, partial(_draw, steps, reference, appears))]
+    return [Figure("track", "NLL by training step", caption, partial(_draw, steps, reference, appears))]
 
 
 def _draw(steps: Sequence[Row], reference: Row | None, appears: int | None, palette: Palette) -> Chart:
@@ -72,7 +72,7 @@ def _draw(steps: Sequence[Row], reference: Row | None, appears: int | None, pale
         {"x": axis.x, "y": y},
         palette,
         below=below,
-        above=head(palette, "NLL by training step", "nats per token"),
+        above=head(palette, "NLL", "nats per token"),
         size=(WIDTH, HEIGHT),
     )
     return stacked(panel, legend(keys(looks), palette), spacing=18)

@@ -64,7 +64,7 @@ def shown_track(tables: TrackTables) -> dict[str, Table]:
         f"{counted(first['documents'], 'document')} resampled (effective number {first['effective_documents']:.1f}).{few}"
     )
     caption += "" if first["reference"] is None else " Last row: the reference."
-    return {"track": Table("Recall by step", headers, cells, caption=caption)}
+    return {"track": Table("NLL and recall by step", headers, cells, caption=caption)}
 
 
 def answer(tables: TrackTables) -> str:
