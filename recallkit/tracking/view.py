@@ -50,9 +50,9 @@ def shown_track(tables: TrackTables) -> dict[str, Table]:
     cells = [
         [
             _name(row),
-            *(f"{row[name]:.2f}" for name in ("ar_nll", "first_nll", "other_nll", "recall")),
+            *(f"{row[name]:z.2f}" for name in ("ar_nll", "first_nll", "other_nll", "recall")),
             _interval(row),
-            *([] if first["reference"] is None else [f"{row['ar_gap']:.2f}" if row["step"] is not None else "–"]),
+            *([] if first["reference"] is None else [f"{row['ar_gap']:z.2f}" if row["step"] is not None else "–"]),
         ]
         for row in ordered
     ]
@@ -75,7 +75,7 @@ def answer(tables: TrackTables) -> str:
         return "No checkpoint is scored yet."
     last, appears = steps[-1], recall_appears(rows)
     reference = next((row for row in rows if row["step"] is None), None)
-    beside = "" if reference is None else f"; {reference['model']} recalls {reference['recall']:.2f}"
+    beside = "" if reference is None else f"; {reference['model']} recalls {reference['recall']:z.2f}"
     if appears is None:
         return (
             f"No recall up to step {last['step']:,}: AR hits cost {_nats(last)} nats less than the first occurrences of their bigrams "
@@ -88,12 +88,12 @@ def answer(tables: TrackTables) -> str:
 
 
 def _nats(row: Row) -> str:
-    return f"{row['recall']:.2f}"
+    return f"{row['recall']:z.2f}"
 
 
 def _interval(row: Row) -> str:
     low, high = row["recall_ci_low"], row["recall_ci_high"]
-    return "–" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+    return "–" if low is None or high is None else f"{low:z.2f} to {high:z.2f}"
 
 
 def _name(row: Row) -> str:

@@ -1,0 +1,102 @@
+"""The command: its table, page, figure and JSON, and a run that is watched while its checkpoints come."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+
+from recallkit.errors import UserError
+from recallkit.models.spec import list_models, parse_model
+from recallkit.scoring.run import ScoringOptions
+from recallkit.tracking.run import watch
+
+STEPS = ("step-0=control:unigram", "step-10=control:bigram", "step-20=control:recall")
+
+
+@pytest.fixture(scope="module")
+def command(small_slices):
+    return ("track", "control:recall", *STEPS, "--slices", small_slices, "--counts", small_slices.parent / "counts.duckdb")
+
+
+def test_the_command_prints_draws_and_reports(command, run, tmp_path):
+    done = run(*command, "-o", tmp_path / "out", "--figures", tmp_path / "figures", "--export", "csv,md")
+    assert done.returncode == 0, done.stderr
+    assert "Recall appears at step 20: from there on" in " ".join(done.stdout.split())
+    assert {path.name for path in (tmp_path / "figures").iterdir()} >= {"track.svg", "track.png"}
+    assert pl.read_csv(tmp_path / "out" / "track.csv")["step"].to_list() == [None, 0, 10, 20]
+    page = run("report", tmp_path / "out", "-o", tmp_path / "page.html")
+    assert page.returncode == 0, page.stderr
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Recall by step" in html
+    assert "Recall appears at step 20" in html
+
+
+def test_json_has_every_row(command, run, tmp_path):
+    found = json.loads(run(*command, "-o", tmp_path / "out", "--json").stdout)
+    assert found["appears"] == 20
+    assert [row["step"] for row in found["track"]] == [None, 0, 10, 20]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "no model is named"),
+        (("control:recall",), "no model is named"),
+        (("control:recall", "control:bigram"), "no step in its name"),
+        (("control:recall", "step-1=control:bigram", "--until", "3"), "goes with --watch"),
+        (("control:recall", "step-1=control:bigram", "step-01=control:unigram"), "step 1 of"),
+    ],
+)
+def test_mistakes_are_usage(words, problem, run, small_slices):
+    done = run("track", *words, "--slices", small_slices)
+    assert done.returncode in (1, 2)
+    assert problem in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_checkpoints_are_scored_as_they_come(tiny_model, small_slices, tmp_path, capsys):
+    """Each look finds one more; a damaged one is named, and scored once it is mended."""
+    source, shown, looks = tiny_model("llama"), [], []
+
+    def copy(name: str) -> None:
+        shutil.copytree(source, tmp_path / "run" / name)
+
+    def sleep(_: float) -> None:
+        looks.append(len(shown))
+        if len(looks) == 1:
+            copy("checkpoint-10")
+            copy("checkpoint-20")
+            (tmp_path / "run" / "checkpoint-20" / "config.json").write_text("{")
+        if len(looks) == 4:
+            shutil.copy(source / "config.json", tmp_path / "run" / "checkpoint-20" / "config.json")
+        assert len(looks) < 20
+
+    copy("checkpoint-0")
+    [reference] = list_models({"r": "control:recall"})
+    given = [parse_model(str(tmp_path / "run" / "checkpoint-*"))]
+    options = ScoringOptions(small_slices.parent / "counts.duckdb", tokenizer=None)
+    tables, out = watch(
+        reference,
+        given,
+        small_slices,
+        tmp_path / "out",
+        options,
+        lambda made, _: shown.append(made.track["step"].to_list()),
+        seconds=50,
+        until=20,
+        sleep=sleep,
+    )
+    assert shown == [[None, 0], [None, 0, 10], [None, 0, 10, 20]]
+    assert tables.track["step"].to_list() == [None, 0, 10, 20]
+    assert pl.read_parquet(out / "track.parquet").height == 4
+    told = capsys.readouterr().err
+    assert told.count("checkpoint-20") >= 1
+    assert told.count("tried again when its files change") == 1
+
+
+def test_a_watch_needs_a_readable_reference(small_slices, tmp_path):
+    with pytest.raises(UserError, match="no-such-model"):
+        watch(list_models("no-such-model")[0], [parse_model("x-1")], small_slices, tmp_path / "o", ScoringOptions(), lambda *_: None)
