@@ -49,7 +49,15 @@ def test_rows_are_those_of_the_same_weights_in_files(model, small_slices, tmp_pa
     assert pl.read_parquet(tmp_path / "live" / "track.parquet")["step"].to_list() == [0, 5]
 
 
+class Draws(LanguageModel):
+    """Draws random numbers whenever it is read, whatever its mode."""
+
+    def hidden(self, ids: torch.Tensor) -> torch.Tensor:
+        return super().hidden(ids) + 0 * torch.rand(1)
+
+
 def test_a_model_and_random_numbers_are_left_as_they_were(model, small_slices, tmp_path):
+    model = Draws(model.config)
     model.train()
     model.blocks[0].eval()
     weights = {name: value.clone() for name, value in model.state_dict().items()}

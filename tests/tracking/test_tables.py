@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import recallkit
-from recallkit.attribution.aligned import open_tokens
+from recallkit.attribution.aligned import LabelledTokens, open_tokens
 from recallkit.errors import UserError
 from recallkit.models.spec import list_models
 from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
@@ -51,6 +51,16 @@ def test_means_are_those_of_a_slow_computation(tracked, small_slices):
         assert row["recall"] == pytest.approx(wanted["first_nll"] - wanted["ar_nll"], rel=1e-6)
         for name in ("nll", "ar_nll", "first_nll", "other_nll", "recall"):
             assert row[f"{name}_ci_low"] <= row[name] <= row[f"{name}_ci_high"]
+
+
+def test_hits_are_repeated_bigrams_up_to_the_largest_count(small_slices):
+    """The largest count itself included: it is one that repeated bigrams have."""
+    tokens = open_tokens(small_slices / "tokens.parquet")
+    rows = pl.read_parquet(tokens.path).with_row_index()
+    most = int(rows.filter("repeated")["train_count"].median())
+    assert rows.filter(pl.col("repeated") & (pl.col("train_count") == most)).height
+    labels = Labels.read(LabelledTokens(tokens.path, {**tokens.manifest, "max_count": most}))
+    assert labels.hits.tolist() == rows.filter(pl.col("repeated") & (pl.col("train_count") <= most))["index"].to_list()
 
 
 def test_models_without_recall_have_none_and_the_reference_its_own(tracked):
