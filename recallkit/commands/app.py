@@ -96,11 +96,7 @@ def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
     kind: Any = bool if is_flag else list[str] if parameter.is_repeated else str
     said: dict[str, Any] = {"help": _shown(parameter.help()), "show_default": False, "metavar": parameter.metavar}
     said |= {} if is_flag else {"parser": parameter.read}
-    said |= (
-        {"autocompletion": lambda incomplete: [name for name in parameter.choices if name.startswith(incomplete)]}
-        if parameter.choices
-        else {}
-    )
+    said |= {"autocompletion": lambda: list(parameter.choices)} if parameter.choices else {}
     is_argument = isinstance(option, Argument)
     info = typer.Argument(**said) if is_argument else typer.Option(*parameter.flags, rich_help_panel=option.panel, **said)
     return inspect.Parameter(parameter.name, inspect.Parameter.KEYWORD_ONLY, default=parameter.default, annotation=Annotated[kind, info])
