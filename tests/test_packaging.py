@@ -38,6 +38,8 @@ UNDECLARED = {
     "markdown_it": "comes with rich; a test reads tables with it",
     "levanter": "another tool, run by an interpreter of its own in a benchmark",
     "tqdm": "comes with transformers; examples draw their progress with it",
+    "mkdocs": "comes with mkdocs-material, which names the versions that it can do with",
+    "griffe": "comes with mkdocstrings-python",
     "packaging": "comes with pytest; this file's own",
 }
 """Modules that are imported and are no dependency of ours, and why they need be none."""
@@ -85,7 +87,7 @@ def test_every_dependency_is_imported():
         ("recallkit", ("fast", "ray", "gpu", "indexes", "peft", "fla", "trackio", "mlflow", "tensorboard")),
         ("kernels", ("gpu",)),
         ("examples", ("fast",)),
-        ("scripts", ()),
+        ("scripts", ("docs",)),
         ("tests", ("fast", "ray", "gpu", "indexes", "trackio", "wandb", "mlflow", "tensorboard", "dev")),
     ],
 )
@@ -196,7 +198,9 @@ def strangers(text: str) -> list[str]:
     """What a text tells to install of the distribution `recallkit`, which is another project's; a command may have that name."""
     asked = [re.sub(r"(--from|--spec) (\S+).*", r"\2", words) for line in text.splitlines() for words in INSTALLING.findall(line)]
     words = [word.strip("\"'\\") for line in asked for word in line.split()]
-    return [word for word in words if re.fullmatch(r"recallkit([\[=<>~!@].*)?", word)] + re.findall(r"(?<![\w./-])recallkit\[[\w,]+\]", text)
+    return [word for word in words if re.fullmatch(r"recallkit([\[=<>~!@].*)?", word)] + re.findall(
+        r"(?<![\w./-])recallkit\[[\w,]+\]", text
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,7 +229,11 @@ def test_no_line_installs_the_distribution_of_another_project():
 
 
 def test_every_remedy_names_an_extra_that_there_is():
-    asked = {name for path in python_files("recallkit") for name in re.findall(r"installing\([\"'](\w+)[\"']\)", path.read_text(encoding="utf-8"))}
+    asked = {
+        name
+        for path in python_files("recallkit")
+        for name in re.findall(r"installing\([\"'](\w+)[\"']\)", path.read_text(encoding="utf-8"))
+    }
     assert "fast" in asked
     assert asked <= set(PROJECT["optional-dependencies"])
     assert config.installing("fast") == 'pip install "recallkit-lm[fast]"'
