@@ -67,7 +67,8 @@ def eval_recall(
     data: Annotated[
         File | None,
         Option(
-            "Local rows (JSONL, Parquet: text, value, key, doc_id, answers) in place of the hub's: a file, or a folder of TASK.jsonl.",
+            "Local rows (JSONL, Parquet: text, value, key, doc_id, answers; or context, question, answers) in place of the hub's: "
+            "a file, or a folder of TASK.jsonl.",
             metavar="PATH",
         ),
     ] = None,
@@ -83,8 +84,8 @@ def eval_recall(
         ),
     ] = 1,
     prompt: Annotated[
-        Literal["standard", "twice"],
-        Option("standard: the document, then the query; twice: the document twice (JRT).", panel=opt.PROMPTS),
+        Literal["standard", "once", "twice"],
+        Option("standard: the document, then the query, as lm-eval; once, twice: as JRT, the document once or twice.", panel=opt.PROMPTS),
     ] = "standard",
     cut: Annotated[
         Literal["left", "answer"],
@@ -102,18 +103,18 @@ def eval_recall(
     trust_remote_code: opt.TrustRemoteCode = False,
     force: opt.Force = False,
 ) -> Outcome["RecallTables"]:
-    """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes.
+    """Evaluate recall from real documents: SWDE, FDA, SQuAD, NQ, TriviaQA, DROP, or METADATA of packages; accuracy and answer NLL; resumes.
 
     The first model is the reference. Columns: see `RecallTables`, and docs/recall.md.
     """
     from recallkit import builtin, recall
     from recallkit.recall.stock_tasks import SETS, lm_eval_names, plan_stock, task_names
-    from recallkit.recall.tasks import tasks_of
+    from recallkit.recall.tasks import expand_groups, tasks_of
     from recallkit.recall.view import metrics_table, print_metrics, print_recall, recall_json, recall_tables
 
     is_stock_alone = own is not None and own.lm_eval_task is not None and tasks is None
     rows = opt.path(data)
-    named = [] if is_stock_alone else tasks_of(rows) if tasks is None else task_names(tasks)
+    named = [] if is_stock_alone else tasks_of(rows) if tasks is None else expand_groups(task_names(tasks))
     stock = [] if own is None else lm_eval_names([*opt.names(own.lm_eval_task), *(name for name in named if name in SETS)])
     asked = named if own is None else [name for name in named if name not in SETS]
     compared = opt.models(models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)

@@ -19,7 +19,7 @@ from recallkit.recall.evaluated import (
     check_named_once,
     report_completed,
 )
-from recallkit.recall.tasks import OWN, TASKS, load_rows
+from recallkit.recall.tasks import GROUPS, OWN, TASKS, load_rows
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings, write_manifest
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from recallkit.models.spec import ModelSpec
     from recallkit.recall.lm_eval_model import Recall
-    from recallkit.recall.prompts import RecallRow
+    from recallkit.recall.prompts import Kind, QuestionRow, RecallRow
     from recallkit.recall.tables import RecallTables
     from recallkit.recall.tasks import RecallRows
     from recallkit.text.tokenizers import TextTokenizer
@@ -45,19 +45,19 @@ CENTRED_TOKENS = 950
 class RecallOptions(EvaluationOptions):
     """What is asked, in addition to how models are run.
 
-    `version` of the tasks (1 strips white space off text and value), `prompt` `standard` or `twice`, `cut` `left` or
-    `answer`; `data`: local rows instead of the hub's.
+    `version` of the tasks (1 strips white space off text and value), `prompt` `standard`, `once` or `twice`, `cut` `left`
+    or `answer`; `data`: local rows instead of the hub's.
     """
 
     version: int = 1
-    prompt: Literal["standard", "twice"] = "standard"
+    prompt: Kind = "standard"
     cut: Literal["left", "answer"] = "left"
     data: Path | None = None
 
     @property
     def variation(self) -> str:
         """The settings that differ from the usual ones, if any: `-twice-answer-cut`."""
-        return "-twice" * (self.prompt == "twice") + "-answer-cut" * (self.cut == "answer")
+        return f"-{self.prompt}" * (self.prompt != "standard") + "-answer-cut" * (self.cut == "answer")
 
     def variant(self, task: str) -> str:
         """The name of a task, and of the file if rows are local, with version and variation: `swde-v0-twice`."""
@@ -136,11 +136,12 @@ def evaluate_recall(
 
 
 def describe_tasks() -> list[tuple[str, str]]:
-    """Name and description of every recall task, and of the sets of lm-eval's own."""
+    """Name and description of every recall task, of groups of them, and of the sets of lm-eval's own."""
     from recallkit.recall.stock_tasks import SETS
 
     sets = [(name, f"lm-eval's {', '.join(tasks)}, unchanged") for name, tasks in SETS.items()]
-    return [*((task.name, task.description) for task in TASKS.values()), *sets]
+    groups = [(name, f"{', '.join(tasks)}: the tasks of Just Read Twice") for name, tasks in GROUPS.items()]
+    return [*((task.name, task.description) for task in TASKS.values()), *groups, *sets]
 
 
 # ---------------------------------------------------------------------------------------------------------- recall tasks
@@ -159,7 +160,7 @@ def _result(evaluated: EvaluatedModel, task: str, rows: RecallRows, out: Path, o
 
 def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Result, lm_eval_folder: Path, options: RecallOptions) -> None:
     """Makes one documents table, with lm-eval's files."""
-    documents = list(_documents(rows.rows, evaluated.tokenizer, options))
+    documents = list(_documents(task, rows.rows, evaluated.tokenizer, options))
     with result.parts(batch_size=options.batch_size) as journal:
         there = len(journal.parts.done())
         journal.note_resumed(there, "batches")
@@ -174,8 +175,10 @@ def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Re
         journal.finish()
 
 
-def _documents(rows: Sequence[RecallRow], tokenizer: TextTokenizer, options: RecallOptions) -> Iterator[dict[str, Any]]:
-    """The documents given to lm-eval: a prompt and its value, with fields that distinguish the rows."""
+def _documents(
+    task: str, rows: Sequence[RecallRow | QuestionRow], tokenizer: TextTokenizer, options: RecallOptions
+) -> Iterator[dict[str, Any]]:
+    """The documents given to lm-eval: a prompt, its value and what else is right, with fields that distinguish the rows."""
     from recallkit.recall.prompts import cut_around_answer, make_prompt
 
     def centred(document: str, value: str) -> str:
@@ -183,10 +186,10 @@ def _documents(rows: Sequence[RecallRow], tokenizer: TextTokenizer, options: Rec
 
     for number, row in enumerate(rows):
         shorten = centred if options.cut == "answer" else None
-        prompt = make_prompt(row, version=options.version, kind=options.prompt, shorten=shorten)
+        prompt = make_prompt(row, version=options.version, kind=options.prompt, task=task, shorten=shorten)
         answers = [answer.strip() if options.version else answer for answer in row.answers]
         fields = {"row": number, "doc_id": row.doc_id, "key": row.key or "", "answers": answers}
-        yield {"prompt": prompt.text, "value": prompt.value, **fields}
+        yield {"prompt": prompt.text, "value": prompt.value, "right": list(prompt.answers or (prompt.value,)), **fields}
 
 
 def _run(
@@ -228,10 +231,10 @@ def _write(
 
 def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
     """A row of the documents table, without the fields that are the same for all rows."""
-    from recallkit.recall.prompts import contains
+    from recallkit.recall.prompts import has_any
 
     nlls, answers = recall.answer_nll, document["answers"]
-    is_right = contains(recall.generation, document["value"])
+    is_right = has_any(recall.generation, document["right"])
     return {
         "row": document["row"],
         "doc_id": document["doc_id"],
@@ -243,7 +246,7 @@ def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
         "answer_cut": recall.places.answer_cut,
         "generation": recall.generation,
         "contains": is_right,
-        "contains_any": is_right or any(contains(recall.generation, answer) for answer in answers) if answers else None,
+        "contains_any": is_right or has_any(recall.generation, answers) if answers else None,
         "answer_nll": sum(nlls) / len(nlls) if nlls else None,
         "answer_tokens": len(nlls) if nlls else None,
         "answer_distance": recall.places.distance,

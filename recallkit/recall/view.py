@@ -9,6 +9,7 @@ from recallkit.display import console
 from recallkit.display.console import counted, or_dash, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
+from recallkit.recall.tasks import QUESTION_TASKS
 from recallkit.slicing.view import powers_of_two
 from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
@@ -133,8 +134,8 @@ def _cells(tables: RecallTables) -> tuple[dict[tuple[str, str], dict[str, Any]],
 
 
 def _variation(row: Mapping[str, Any]) -> str:
-    twice, cut = ", document read twice" * (row["prompt"] == "twice"), ", cut around the answer" * (row["cut"] == "answer")
-    return f"task version {row['version']}{twice}{cut}"
+    prompt = {"standard": "", "once": ", prompts of Just Read Twice", "twice": ", document read twice"}[row["prompt"]]
+    return f"task version {row['version']}{prompt}{', cut around the answer' * (row['cut'] == 'answer')}"
 
 
 def _accuracy(row: Mapping[str, Any]) -> str:
@@ -151,7 +152,9 @@ def _what_was_asked(row: Mapping[str, Any]) -> str:
     """Numbers of prompts and documents, and of dropped rows."""
     dropped = f", {counted(row['dropped'], 'row')} without a value dropped" if row["dropped"] else ""
     published = "" if row["comparable"] else "; comparable with no published figures"
-    return f"{row['task']}: {counted(row['num_rows'], 'prompt')} of {counted(row['num_documents'], 'document')}{dropped}{published}."
+    several = "; any of several answers is right" if row["task"] in QUESTION_TASKS else ""
+    asked = f"{counted(row['num_rows'], 'prompt')} of {counted(row['num_documents'], 'document')}"
+    return f"{row['task']}: {asked}{dropped}{several}{published}."
 
 
 def _worth_knowing(row: Mapping[str, Any]) -> str:

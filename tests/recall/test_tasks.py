@@ -175,6 +175,7 @@ def test_tasks_say_what_they_are() -> None:
         "swde": "swde",
         "fda": "fda",
         "squad": "squad_completion",
+        **{name: f"based_{name}" for name in ("nq_512", "nq_1024", "nq_2048", "triviaqa", "drop")},
         "metadata": None,
         "own": None,
     }
