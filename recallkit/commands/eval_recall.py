@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from recallkit import config
 from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, checked, command
 from recallkit.errors import UsageError
@@ -90,10 +91,21 @@ def eval_recall(
     cut: Annotated[
         Literal["left", "answer"],
         Option(
-            "left: what does not fit the context is cut on the left; answer: documents are cut to 950 tokens around it (JRT).",
+            "left: what does not fit the context is cut on the left; answer: documents are cut to --cut-tokens around it (JRT).",
             panel=opt.PROMPTS,
         ),
     ] = "left",
+    cut_tokens: Annotated[
+        int | None,
+        Option(
+            "With --cut answer: tokens kept of each document.",
+            metavar="NUMBER",
+            least=2,
+            most=config.LONGEST,
+            default="950, a context of 1,000 less 50 for the answer",
+            panel=opt.PROMPTS,
+        ),
+    ] = None,
     context: opt.Context = None,
     counts: opt.Counts = None,
     model_tokenizer: opt.EvaluatedTokenizer = None,
@@ -132,8 +144,11 @@ def eval_recall(
         version=task_version,
         prompt=prompt,
         cut=cut,
+        cut_tokens=recall.CENTRED_TOKENS if cut_tokens is None else cut_tokens,
         data=rows,
     )
+    if cut_tokens is not None and cut != "answer":
+        raise UsageError("is for documents cut around the answer", where="--cut-tokens", remedy="add --cut answer")
     own_plan = recall.plan_recall(compared, asked, folder, options) if asked else None
     shots = None if own is None else own.shots
     if shots is not None and not stock:

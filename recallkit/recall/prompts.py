@@ -165,19 +165,19 @@ def cut_around_answer(document: str, value: str, stops: np.ndarray, num_tokens: 
     """The part of a document of at most `num_tokens` tokens around its earliest mention of the value (JRT's cut).
 
     `stops` int64 (n,): where each token ends in the document's UTF-8. Half of the tokens, rounded down, precede the one
-    in which the value begins, fewer near the ends of the document. Without a mention: the document's last tokens. Characters
-    are never divided: tokens that share one are kept or removed together.
+    in which the value begins, fewer near the beginning of the document, which then has more behind it; an empty value is at the
+    beginning. Without a mention: the document's last tokens. Characters are never divided: tokens that share one are kept or removed
+    together.
     """
     import numpy as np
 
     encoded = document.encode()
     begun = next(_first_tokens(document, value, stops), None)
-    middle = len(stops) if begun is None else begun
-    before = num_tokens if begun is None else num_tokens // 2
+    begin = max(0, len(stops) - num_tokens if begun is None else begun - num_tokens // 2)
     places = np.concatenate([np.zeros(1, np.int64), stops])
     cuts = clean_cuts(encoded, places)
-    first = cuts[np.searchsorted(cuts, max(0, middle - before), "left")]
-    last = cuts[np.searchsorted(cuts, min(len(stops), middle + num_tokens - before), "right") - 1]
+    first = cuts[np.searchsorted(cuts, begin, "left")]
+    last = cuts[np.searchsorted(cuts, min(len(stops), begin + num_tokens), "right") - 1]
     return encoded[places[first] : places[last]].decode()
 
 

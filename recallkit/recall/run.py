@@ -46,18 +46,20 @@ class RecallOptions(EvaluationOptions):
     """What is asked, in addition to how models are run.
 
     `version` of the tasks (1 strips white space off text and value), `prompt` `standard`, `once` or `twice`, `cut` `left`
-    or `answer`; `data`: local rows instead of the hub's.
+    or `answer`, with `cut_tokens` kept of each document; `data`: local rows instead of the hub's.
     """
 
     version: int = 1
     prompt: Kind = "standard"
     cut: Literal["left", "answer"] = "left"
+    cut_tokens: int = CENTRED_TOKENS
     data: Path | None = None
 
     @property
     def variation(self) -> str:
         """The settings that differ from the usual ones, if any: `-twice-answer-cut`."""
-        return f"-{self.prompt}" * (self.prompt != "standard") + "-answer-cut" * (self.cut == "answer")
+        tokens = f"-{self.cut_tokens}" * (self.cut_tokens != CENTRED_TOKENS)
+        return f"-{self.prompt}" * (self.prompt != "standard") + f"-answer-cut{tokens}" * (self.cut == "answer")
 
     def variant(self, task: str) -> str:
         """The name of a task, and of the file if rows are local, with version and variation: `swde-v0-twice`."""
@@ -148,7 +150,9 @@ def describe_tasks() -> list[tuple[str, str]]:
 
 
 def _asked(task: str, options: RecallOptions) -> dict[str, Any]:
-    return {"task": task, "version": options.version, "prompt": options.prompt, "cut": options.cut}
+    asked = {"task": task, "version": options.version, "prompt": options.prompt, "cut": options.cut}
+    has_own = options.cut == "answer" and options.cut_tokens != CENTRED_TOKENS
+    return {**asked, **({"cut_tokens": options.cut_tokens} if has_own else {})}
 
 
 def _result(evaluated: EvaluatedModel, task: str, rows: RecallRows, out: Path, options: RecallOptions) -> Result:
@@ -182,7 +186,7 @@ def _documents(
     from recallkit.recall.prompts import cut_around_answer, make_prompt
 
     def centred(document: str, value: str) -> str:
-        return cut_around_answer(document, value, tokenizer.encode_with_stops([document])[0][1], CENTRED_TOKENS)
+        return cut_around_answer(document, value, tokenizer.encode_with_stops([document])[0][1], options.cut_tokens)
 
     for number, row in enumerate(rows):
         shorten = centred if options.cut == "answer" else None
