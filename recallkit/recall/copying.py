@@ -60,9 +60,8 @@ def _mentions(document: str, words: list[str]) -> list[int]:
 
 
 def _nearest_sentence(document: str, query: str) -> str:
-    """The sentence that shares the most rare words with the query: the sum of their idf over the document's sentences."""
-    without_query = document.replace(query, "\n") if query else document  # a document given twice may begin with it
-    sentences = [sentence for sentence in _SENTENCE_END.split(without_query) if sentence.strip()]
+    """The sentence, but no question, that shares the most rare words with the query: the sum of their idf over the document's sentences."""
+    sentences = [part for part in _SENTENCE_END.split(document) if part.strip() and not part.rstrip().endswith("?")]
     bags = [_stems(sentence) for sentence in sentences]
     times, asked = Counter(stem for bag in bags for stem in bag), _stems(query)
     shared = [math.fsum(math.log((1 + len(bags)) / times[stem]) for stem in bag & asked) for bag in bags]

@@ -72,9 +72,11 @@ def documents_path(out: Path, model: str, variant: str) -> Path:
     return out / "documents" / artifacts.file_slug(model) / f"{variant}.parquet"
 
 
-def comparison_path(out: Path, models: Sequence[str], variants: Sequence[str]) -> Path:
-    """The folder of the comparison of these models on these tasks: each question has a folder of its own."""
-    return out / "compared" / f"{artifacts.file_slug('_'.join(variants))}.{artifacts.digest_json(list(models))[:8]}"
+def comparison_path(out: Path, models: Sequence[str], tasks: Sequence[str], options: RecallOptions) -> Path:
+    """The folder of the comparison of these models on these tasks, or on a group of that name: each question has a folder of its own."""
+    named = [name for name, of in GROUPS.items() if list(tasks) == list(of)] or tasks
+    variants = "_".join(options.variant(task) for task in named)
+    return out / "compared" / f"{artifacts.file_slug(variants)}.{artifacts.digest_json(list(models))[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class RecallPlan:
         question = {"reference": keys[0], "models": keys, "tasks": variants}
         shown = {**question, "reference": models[0], "models": models}
         origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
-        folder = comparison_path(self.out, keys, variants)
+        folder = comparison_path(self.out, keys, list(self.rows), self.options)
         Result(folder / "recall.parquet", "recall", question).write_tables(tables, {**shown, "rows": origins}, timings)
         return tables, folder
 

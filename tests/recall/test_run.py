@@ -231,6 +231,7 @@ def test_all_tasks_of_jrt_once_and_twice(home, run, tmp_path):
         assert list(found) == ["swde", "fda", "squad", "nq_512", "nq_1024", "nq_2048", "triviaqa", "drop"]
         assert set(found.values()) == {1.0, 0.5}
         assert found["squad"] == 1.0
+        assert list((tmp_path / "e" / "compared").glob(f"jrt-v1-{prompt}.*")), "a group's name in place of its tasks'"
     once, twice = (documents(tmp_path / "e", "control:copy", f"drop-v1-{prompt}") for prompt in ("once", "twice"))
     assert (once["occurrences"].to_list(), twice["occurrences"].to_list()) == ([1, 1, 0, 0], [2, 2, 0, 0])
     (tmp_path / "drop.jsonl").unlink()
@@ -245,14 +246,16 @@ def test_contexts_are_cut_to_as_many_tokens_as_asked(home, run, tmp_path):
     assert (refused.returncode, "--cut-tokens: is for documents cut around the answer; add --cut answer" in refused.stderr) == (2, True)
     lengths = {}
     for tokens in (8, 4, 950):
-        assert run(*command, "--cut", "answer", "--cut-tokens", tokens).returncode == 0
-        variant = "nq_512-v1-answer-cut" + ("" if tokens == 950 else f"-{tokens}")
-        table = documents(tmp_path / "e", "control:copy", variant)
+        options = RecallOptions(data=data, cut="answer", cut_tokens=tokens)
+        evaluate_recall(["control:copy"], ["nq_512"], tmp_path / "e", options)
+        table = documents(tmp_path / "e", "control:copy", "nq_512-v1-answer-cut" + ("" if tokens == 950 else f"-{tokens}"))
         lengths[tokens] = table["prompt_tokens"][0]
         assert table["occurrences"].to_list() == [1]
     assert 0 <= lengths[8] - lengths[4] - 4 <= 2, "what begins within a word costs a token or two"
     assert lengths[950] > lengths[8]
-    assert "cut_tokens" not in artifacts.read_manifest(documents_path(tmp_path / "e", "control:copy", variant))["options"]
+    manifests = [artifacts.read_manifest(path)["options"] for path in (tmp_path / "e").rglob("nq_512*.parquet")]
+    assert sorted(str(options.get("cut_tokens")) for options in manifests) == ["4", "8", "None"]
+    assert run(*command, "--cut", "answer", "--cut-tokens", 8).returncode == 0, "found again"
 
 
 def test_the_examples_of_rows_with_several_answers(home, run, tmp_path):
