@@ -184,7 +184,11 @@ ANSWERS = [["nothing", "FEN"], ["fen"], ["nothing", "no more"], ["nothing"]]
 
 def write_questions(path: Path, answers=ANSWERS) -> Path:
     """The same question for each list of answers; a copy of the sentence that shares most with it says `fen`."""
-    asked = {"context": "Eels are many here. They call the flood a fen. It was drained.", "question": "They call a flood the"}
+    asked = {
+        "context": "Eels are many here. They call the flood a fen. It was drained.",
+        "question": "They call a flood the",
+        "orig_question": "What is it?",
+    }
     path.write_text("".join(json.dumps({**asked, "answers": each}) + "\n" for each in answers), encoding="utf-8")
     return path
 
