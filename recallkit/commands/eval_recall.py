@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from recallkit import config
 from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, checked, command
 from recallkit.errors import UsageError
@@ -67,7 +68,8 @@ def eval_recall(
     data: Annotated[
         File | None,
         Option(
-            "Local rows (JSONL, Parquet: text, value, key, doc_id, answers) in place of the hub's: a file, or a folder of TASK.jsonl.",
+            "Local rows (JSONL, Parquet: text, value, key, doc_id, answers; or context, question, answers) in place of the hub's: "
+            "a file, or a folder of TASK.jsonl.",
             metavar="PATH",
         ),
     ] = None,
@@ -83,16 +85,27 @@ def eval_recall(
         ),
     ] = 1,
     prompt: Annotated[
-        Literal["standard", "twice"],
-        Option("standard: the document, then the query; twice: the document twice (JRT).", panel=opt.PROMPTS),
+        Literal["standard", "once", "twice"],
+        Option("standard: the document, then the query, as lm-eval; once, twice: as JRT, the document once or twice.", panel=opt.PROMPTS),
     ] = "standard",
     cut: Annotated[
         Literal["left", "answer"],
         Option(
-            "left: what does not fit the context is cut on the left; answer: documents are cut to 950 tokens around it (JRT).",
+            "left: what does not fit the context is cut on the left; answer: documents are cut to --cut-tokens around it (JRT).",
             panel=opt.PROMPTS,
         ),
     ] = "left",
+    cut_tokens: Annotated[
+        int | None,
+        Option(
+            "With --cut answer: tokens kept of each document.",
+            metavar="NUMBER",
+            least=2,
+            most=config.LONGEST,
+            default="950, a context of 1,000 less 50 for the answer",
+            panel=opt.PROMPTS,
+        ),
+    ] = None,
     context: opt.Context = None,
     counts: opt.Counts = None,
     model_tokenizer: opt.EvaluatedTokenizer = None,
@@ -103,19 +116,19 @@ def eval_recall(
     log_to: opt.LogTo = None,
     force: opt.Force = False,
 ) -> Outcome["RecallTables"]:
-    """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes.
+    """Evaluate recall from real documents: SWDE, FDA, SQuAD, NQ, TriviaQA, DROP, or METADATA of packages; accuracy and answer NLL; resumes.
 
     The first model is the reference. Columns: see `RecallTables`, and docs/recall.md.
     """
     from recallkit import builtin, recall
     from recallkit.recall.charts import figures
     from recallkit.recall.stock_tasks import SETS, lm_eval_names, plan_stock, task_names
-    from recallkit.recall.tasks import tasks_of
+    from recallkit.recall.tasks import expand_groups, tasks_of
     from recallkit.recall.view import metrics_table, print_metrics, print_recall, recall_json, recall_tables
 
     is_stock_alone = own is not None and own.lm_eval_task is not None and tasks is None
     rows = opt.path(data)
-    named = [] if is_stock_alone else tasks_of(rows) if tasks is None else task_names(tasks)
+    named = [] if is_stock_alone else tasks_of(rows) if tasks is None else expand_groups(task_names(tasks))
     stock = [] if own is None else lm_eval_names([*opt.names(own.lm_eval_task), *(name for name in named if name in SETS)])
     asked = named if own is None else [name for name in named if name not in SETS]
     compared = opt.models(models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
@@ -133,8 +146,11 @@ def eval_recall(
         version=task_version,
         prompt=prompt,
         cut=cut,
+        cut_tokens=recall.CENTRED_TOKENS if cut_tokens is None else cut_tokens,
         data=rows,
     )
+    if cut_tokens is not None and cut != "answer":
+        raise UsageError("is for documents cut around the answer", where="--cut-tokens", remedy="add --cut answer")
     own_plan = recall.plan_recall(compared, asked, folder, options) if asked else None
     shots = None if own is None else own.shots
     if shots is not None and not stock:

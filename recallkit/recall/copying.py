@@ -10,7 +10,7 @@ _MOST_CHARACTERS = 400
 _SEARCHED_CHARACTERS = 10 * _MOST_CHARACTERS
 _MOST_WORDS = 8
 _TAG = re.compile(r"<[/!]?[A-Za-z][\w-]*(?:\s[^<>]*)?/?>")  # but not an address: <me@example.org>
-_KEY = re.compile(r"(?P<document>.*)\n(?P<query>[^\n]+):", re.DOTALL)
+_KEY = re.compile(r"(?P<document>.*)(?:\n|\. )(?P<query>[^\n]+):", re.DOTALL)
 _TWICE = re.compile(r"Information about (?P<query>[^\n]+?)\. (?P<document>.*) (?P=query):", re.DOTALL)
 _SENTENCE_END = re.compile(r"(?<=\w\w[.!?])\s+|\n+")  # but not after initials
 _STEM = re.compile(r"\b\w{1,5}")  # the beginning of a word, common to its inflections
@@ -19,17 +19,24 @@ _STEM = re.compile(r"\b\w{1,5}")  # the beginning of a word, common to its infle
 def copy_answer(prompt: str) -> str:
     """One line that begins with a space, as a model would generate it: the answer, if a simple rule finds it.
 
-    Only the prompt is used. If it ends with `{key}:` on a line of its own, or contains the document twice, the text that follows
-    the key in the document is copied; otherwise (`Question: ...\\nAnswer:`, a sentence to be completed), or if the key is not in
-    the document, the sentence that shares the most rare words with the query.
+    Only the prompt is used. If it ends with `{key}:` on a line of its own or after a full stop, or contains the document twice, the text
+    that follows the key in the document is copied; otherwise (`Question: ...\\nAnswer:`, a sentence to be completed, on a line of its
+    own or the last of one), or if the key is not in the document, the sentence that shares the most rare words with the query.
     """
     text = prompt.rstrip().removesuffix("\nAnswer:").rstrip()
     match = text.endswith(":") and (_TWICE.fullmatch(text) or _KEY.fullmatch(text))
     found = _after_key(match["document"], match["query"]) if match else ""
     if not found:
-        document, _, query = text.rpartition("\n")
+        document, query = _last_sentence(text)
         found = _nearest_sentence(document, query.removeprefix("Question:").strip())
     return " " + " ".join(found.split())
+
+
+def _last_sentence(text: str) -> tuple[str, str]:
+    """What precedes the query, and the query: the last line if it is a `Question:`, else its last sentence."""
+    document, newline, line = text.rpartition("\n")
+    *before, query = [line] if line.startswith("Question:") else _SENTENCE_END.split(line)
+    return document + newline + " ".join(before), query
 
 
 def _after_key(document: str, key: str) -> str:
@@ -53,9 +60,8 @@ def _mentions(document: str, words: list[str]) -> list[int]:
 
 
 def _nearest_sentence(document: str, query: str) -> str:
-    """The sentence that shares the most rare words with the query: the sum of their idf over the document's sentences."""
-    without_query = document.replace(query, "\n") if query else document  # a document given twice may begin with it
-    sentences = [sentence for sentence in _SENTENCE_END.split(without_query) if sentence.strip()]
+    """The sentence, but no question, that shares the most rare words with the query: the sum of their idf over the document's sentences."""
+    sentences = [part for part in _SENTENCE_END.split(document) if part.strip() and not part.rstrip().endswith("?")]
     bags = [_stems(sentence) for sentence in sentences]
     times, asked = Counter(stem for bag in bags for stem in bag), _stems(query)
     shared = [math.fsum(math.log((1 + len(bags)) / times[stem]) for stem in bag & asked) for bag in bags]

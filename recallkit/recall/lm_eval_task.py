@@ -15,7 +15,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.task import ConfigurableTask
 
-from recallkit.recall.prompts import contains
+from recallkit.recall.prompts import has_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class RecallInstance(Instance):  # type: ignore[misc]
 
 
 class RecallTask(ConfigurableTask):  # type: ignore[misc]
-    """A recall evaluation on given documents (`prompt`, `value`, ...).
+    """A recall evaluation on given documents (`prompt`, `value`, ...; `right`: the answers of which any is right, if not the value alone).
 
     Metrics: `contains`, and `answer_nats`, nats of the whole answer. `name` and `version` appear in every output of lm-eval.
     """
@@ -97,7 +97,7 @@ class RecallTask(ConfigurableTask):  # type: ignore[misc]
         """Metrics of one document; without an NLL if the model has none (NaN)."""
         generation, (log_likelihood, _) = results
         nats = {} if math.isnan(log_likelihood) else {"answer_nats": -log_likelihood}
-        return {"contains": float(contains(generation, doc["value"])), **nats}
+        return {"contains": float(has_any(generation, doc.get("right") or [doc["value"]])), **nats}
 
     def aggregation(self) -> dict[str, Callable[..., Any]]:
         """Means over documents: lm-eval's own function, for which it has a standard error."""

@@ -1,4 +1,4 @@
-"""Rows of recall evaluations, and prompts: as tasks write them, or the document twice (JRT, arXiv 2407.05483), whole or cut."""
+"""Rows of recall evaluations, and prompts: as tasks write them, or as JRT (arXiv 2407.05483) does, once or twice, whole or cut."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy as np
+
+Kind = Literal["standard", "once", "twice"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,42 @@ class RecallRow:
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionRow:
+    """A question about a context, as in NQ, TriviaQA and DROP of JRT.
+
+    `question` is what a model is to continue (`The bridge was closed in`), `asked` the same as people ask it (`When was the bridge
+    closed?`), if it is known. A generation with any of `answers` is right.
+    """
+
+    doc_id: str
+    context: str
+    question: str
+    answers: tuple[str, ...]
+    asked: str | None = None
+
+    @property
+    def value(self) -> str:
+        """The first answer that the context contains, in any case; the first one if it contains none, "" if there is none."""
+        answers = (answer for answer in self.answers if contains(self.context, answer.strip()))
+        return next(answers, self.answers[0] if self.answers else "")
+
+    @property
+    def key(self) -> None:
+        """None: a question has no key."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecallPrompt:
-    """The text that a model reads, and the value that should follow."""
+    """The text that a model reads, the value that should follow, and all answers that are right, if they are several."""
 
     text: str
     value: str
+    answers: tuple[str, ...] = ()
+
+
+def has_any(generation: str, answers: Iterable[str]) -> bool:
+    """Whether a generation contains any of the answers, regardless of case: the metric of tasks with several answers."""
+    return any(contains(generation, answer) for answer in answers)
 
 
 def contains(generation: str, value: str) -> bool:
@@ -58,13 +91,16 @@ def split_query(row: RecallRow) -> tuple[str, str]:
 
 
 def make_prompt(
-    row: RecallRow, *, version: int, kind: Literal["standard", "twice"], shorten: Callable[[str, str], str] | None = None
+    row: RecallRow | QuestionRow, *, version: int, kind: Kind, task: str = "own", shorten: Callable[[str, str], str] | None = None
 ) -> RecallPrompt:
-    """The prompt of a row.
+    """The prompt of a row of a task.
 
-    `version` 0 takes text and value as they are, 1 strips both (lm-eval's version 1). With `kind` "twice" the prompt contains the
-    document twice (JRT). `shorten(document, value)` returns the part of the document to keep.
+    `version` 0 takes text and value as they are, 1 strips both (lm-eval's version 1). With `kind` "once" and "twice" the prompt is
+    JRT's, with the document once or twice, to the character that its authors' code gives for a task of theirs; in a row with neither
+    key nor question, "once" is "standard". `shorten(document, value)` returns the part of the document to keep.
     """
+    if isinstance(row, QuestionRow):
+        return _ask(row, version, kind, task, shorten)
     value = row.value.strip() if version else row.value
     document, _ = split_query(row)
 
@@ -72,35 +108,76 @@ def make_prompt(
         return shorten(whole, value) if shorten else whole
 
     text = shortened(document) + row.text[len(document) :]
-    if kind == "standard":
-        return RecallPrompt(text.strip() if version else text, value)
+    if kind == "standard" or (kind == "once" and not row.key):
+        return RecallPrompt(text.strip() if version or kind == "once" else text, value)
     if row.key:
         key = row.key[0].upper() + row.key[1:]
-        once = shortened(document).strip().rstrip(".") + "."
-        return RecallPrompt(f"Information about {key}. {once}\n{once} {key}:", value)
+        once = _as_sentence(re.sub(rf"(?:{re.escape(row.key)}:)+\Z", "", text.rstrip(), flags=re.IGNORECASE), kind, task)
+        before = f"Information about {key.strip(':')}. {once}\n" if kind == "twice" else ""
+        return RecallPrompt(f"{before}{once} {key}:", value)
     if row.question is not None and row.context is not None:
         context = shortened(row.context.partition("Question:")[0])
         return RecallPrompt(f"{row.question} {context}\n{text.strip()}", value)
     return RecallPrompt(f"{shortened(document)}\n{text.strip()}", value)
 
 
+def _as_sentence(document: str, kind: Kind, task: str) -> str:
+    """A document with one full stop at its end, as the authors' code for FDA and for SWDE makes it; others as in SWDE."""
+    if task == "fda":
+        return document.strip("\n").strip(".") + "."
+    document = document.partition(_SUMMARY)[0] if task == "swde" else document
+    if kind == "once" or task != "swde":
+        return document.strip().strip(".") + "."
+    document = document.strip("\n").strip(".").strip()
+    return document if document.endswith(".") else f"{document}."
+
+
+_SUMMARY = "Summary of information above..."
+"""Where the query begins in the hub's rows of SWDE."""
+_MARKERS = re.compile(r"\[(?:PAR|DOC|TLE)\]")
+"""Paragraphs, documents and titles in the contexts of TriviaQA."""
+_CUT_TO_BEGINNING = ("triviaqa", "drop")
+"""Tasks whose authors keep the beginning of a context that is too long, wherever the answer is."""
+
+
+def _ask(row: QuestionRow, version: int, kind: Kind, task: str, shorten: Callable[[str, str], str] | None) -> RecallPrompt:
+    """The prompt of a question, as JRT's tasks write it: `{context}. {question}`, or `{asked} {context}.` before it."""
+    value, *answers = (answer.strip() if version else answer for answer in (row.value, *row.answers))
+    context, question = row.context.strip(), row.question.strip()
+    if shorten:
+        context = shorten(context, "" if task in _CUT_TO_BEGINNING else value).strip()
+    if task == "triviaqa":
+        context = _MARKERS.sub("", context)
+    if task.startswith("nq_") and kind != "twice":
+        context = context.removesuffix(question)
+    else:
+        while context.lower().endswith(question.lower()):
+            context = context[: -len(question)]
+    once = context.strip().strip(".")
+    if kind != "twice":
+        return RecallPrompt(f"{once}. {question}", value, tuple(answers))
+    asked = row.question if row.asked is None else row.asked
+    once = f"{once.strip()}."
+    return RecallPrompt(f"{asked if task == 'triviaqa' else asked.strip(':')} {once}\n{once} {question}", value, tuple(answers))
+
+
 def cut_around_answer(document: str, value: str, stops: np.ndarray, num_tokens: int) -> str:
     """The part of a document of at most `num_tokens` tokens around its earliest mention of the value (JRT's cut).
 
     `stops` int64 (n,): where each token ends in the document's UTF-8. Half of the tokens, rounded down, precede the one
-    in which the value begins, fewer near the ends of the document. Without a mention: the document's last tokens. Characters
-    are never divided: tokens that share one are kept or removed together.
+    in which the value begins, fewer near the beginning of the document, which then has more behind it; an empty value is at the
+    beginning. Without a mention: the document's last tokens. Characters are never divided: tokens that share one are kept or removed
+    together.
     """
     import numpy as np
 
     encoded = document.encode()
     begun = next(_first_tokens(document, value, stops), None)
-    middle = len(stops) if begun is None else begun
-    before = num_tokens if begun is None else num_tokens // 2
+    begin = max(0, len(stops) - num_tokens if begun is None else begun - num_tokens // 2)
     places = np.concatenate([np.zeros(1, np.int64), stops])
     cuts = clean_cuts(encoded, places)
-    first = cuts[np.searchsorted(cuts, max(0, middle - before), "left")]
-    last = cuts[np.searchsorted(cuts, min(len(stops), middle + num_tokens - before), "right") - 1]
+    first = cuts[np.searchsorted(cuts, begin, "left")]
+    last = cuts[np.searchsorted(cuts, min(len(stops), begin + num_tokens), "right") - 1]
     return encoded[places[first] : places[last]].decode()
 
 

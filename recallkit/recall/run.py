@@ -19,7 +19,7 @@ from recallkit.recall.evaluated import (
     check_named_once,
     report_completed,
 )
-from recallkit.recall.tasks import OWN, TASKS, load_rows
+from recallkit.recall.tasks import GROUPS, OWN, TASKS, load_rows
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings, write_manifest
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from recallkit.models.spec import ModelSpec
     from recallkit.recall.lm_eval_model import Recall
-    from recallkit.recall.prompts import RecallRow
+    from recallkit.recall.prompts import Kind, QuestionRow, RecallRow
     from recallkit.recall.tables import RecallTables
     from recallkit.recall.tasks import RecallRows
     from recallkit.text.tokenizers import TextTokenizer
@@ -45,19 +45,21 @@ CENTRED_TOKENS = 950
 class RecallOptions(EvaluationOptions):
     """What is asked, in addition to how models are run.
 
-    `version` of the tasks (1 strips white space off text and value), `prompt` `standard` or `twice`, `cut` `left` or
-    `answer`; `data`: local rows instead of the hub's.
+    `version` of the tasks (1 strips white space off text and value), `prompt` `standard`, `once` or `twice`, `cut` `left`
+    or `answer`, with `cut_tokens` kept of each document; `data`: local rows instead of the hub's.
     """
 
     version: int = 1
-    prompt: Literal["standard", "twice"] = "standard"
+    prompt: Kind = "standard"
     cut: Literal["left", "answer"] = "left"
+    cut_tokens: int = CENTRED_TOKENS
     data: Path | None = None
 
     @property
     def variation(self) -> str:
         """The settings that differ from the usual ones, if any: `-twice-answer-cut`."""
-        return "-twice" * (self.prompt == "twice") + "-answer-cut" * (self.cut == "answer")
+        tokens = f"-{self.cut_tokens}" * (self.cut_tokens != CENTRED_TOKENS)
+        return f"-{self.prompt}" * (self.prompt != "standard") + f"-answer-cut{tokens}" * (self.cut == "answer")
 
     def variant(self, task: str) -> str:
         """The name of a task, and of the file if rows are local, with version and variation: `swde-v0-twice`."""
@@ -70,9 +72,11 @@ def documents_path(out: Path, model: str, variant: str) -> Path:
     return out / "documents" / artifacts.file_slug(model) / f"{variant}.parquet"
 
 
-def comparison_path(out: Path, models: Sequence[str], variants: Sequence[str]) -> Path:
-    """The folder of the comparison of these models on these tasks: each question has a folder of its own."""
-    return out / "compared" / f"{artifacts.file_slug('_'.join(variants))}.{artifacts.digest_json(list(models))[:8]}"
+def comparison_path(out: Path, models: Sequence[str], tasks: Sequence[str], options: RecallOptions) -> Path:
+    """The folder of the comparison of these models on these tasks, or on a group of that name: each question has a folder of its own."""
+    named = [name for name, of in GROUPS.items() if list(tasks) == list(of)] or tasks
+    variants = "_".join(options.variant(task) for task in named)
+    return out / "compared" / f"{artifacts.file_slug(variants)}.{artifacts.digest_json(list(models))[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class RecallPlan:
         question = {"reference": keys[0], "models": keys, "tasks": variants}
         shown = {**question, "reference": models[0], "models": models}
         origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
-        folder = comparison_path(self.out, keys, variants)
+        folder = comparison_path(self.out, keys, list(self.rows), self.options)
         Result(folder / "recall.parquet", "recall", question).write_tables(tables, {**shown, "rows": origins}, timings)
         return tables, folder
 
@@ -136,18 +140,21 @@ def evaluate_recall(
 
 
 def describe_tasks() -> list[tuple[str, str]]:
-    """Name and description of every recall task, and of the sets of lm-eval's own."""
+    """Name and description of every recall task, of groups of them, and of the sets of lm-eval's own."""
     from recallkit.recall.stock_tasks import SETS
 
     sets = [(name, f"lm-eval's {', '.join(tasks)}, unchanged") for name, tasks in SETS.items()]
-    return [*((task.name, task.description) for task in TASKS.values()), *sets]
+    groups = [(name, f"{', '.join(tasks)}: the tasks of Just Read Twice") for name, tasks in GROUPS.items()]
+    return [*((task.name, task.description) for task in TASKS.values()), *groups, *sets]
 
 
 # ---------------------------------------------------------------------------------------------------------- recall tasks
 
 
 def _asked(task: str, options: RecallOptions) -> dict[str, Any]:
-    return {"task": task, "version": options.version, "prompt": options.prompt, "cut": options.cut}
+    asked = {"task": task, "version": options.version, "prompt": options.prompt, "cut": options.cut}
+    has_own = options.cut == "answer" and options.cut_tokens != CENTRED_TOKENS
+    return {**asked, **({"cut_tokens": options.cut_tokens} if has_own else {})}
 
 
 def _result(evaluated: EvaluatedModel, task: str, rows: RecallRows, out: Path, options: RecallOptions) -> Result:
@@ -159,7 +166,7 @@ def _result(evaluated: EvaluatedModel, task: str, rows: RecallRows, out: Path, o
 
 def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Result, lm_eval_folder: Path, options: RecallOptions) -> None:
     """Makes one documents table, with lm-eval's files."""
-    documents = list(_documents(rows.rows, evaluated.tokenizer, options))
+    documents = list(_documents(task, rows.rows, evaluated.tokenizer, options))
     with result.parts(batch_size=options.batch_size) as journal:
         there = len(journal.parts.done())
         journal.note_resumed(there, "batches")
@@ -174,19 +181,21 @@ def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Re
         journal.finish()
 
 
-def _documents(rows: Sequence[RecallRow], tokenizer: TextTokenizer, options: RecallOptions) -> Iterator[dict[str, Any]]:
-    """The documents given to lm-eval: a prompt and its value, with fields that distinguish the rows."""
+def _documents(
+    task: str, rows: Sequence[RecallRow | QuestionRow], tokenizer: TextTokenizer, options: RecallOptions
+) -> Iterator[dict[str, Any]]:
+    """The documents given to lm-eval: a prompt, its value and what else is right, with fields that distinguish the rows."""
     from recallkit.recall.prompts import cut_around_answer, make_prompt
 
     def centred(document: str, value: str) -> str:
-        return cut_around_answer(document, value, tokenizer.encode_with_stops([document])[0][1], CENTRED_TOKENS)
+        return cut_around_answer(document, value, tokenizer.encode_with_stops([document])[0][1], options.cut_tokens)
 
     for number, row in enumerate(rows):
         shorten = centred if options.cut == "answer" else None
-        prompt = make_prompt(row, version=options.version, kind=options.prompt, shorten=shorten)
+        prompt = make_prompt(row, version=options.version, kind=options.prompt, task=task, shorten=shorten)
         answers = [answer.strip() if options.version else answer for answer in row.answers]
         fields = {"row": number, "doc_id": row.doc_id, "key": row.key or "", "answers": answers}
-        yield {"prompt": prompt.text, "value": prompt.value, **fields}
+        yield {"prompt": prompt.text, "value": prompt.value, "right": list(prompt.answers or (prompt.value,)), **fields}
 
 
 def _run(
@@ -228,10 +237,10 @@ def _write(
 
 def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
     """A row of the documents table, without the fields that are the same for all rows."""
-    from recallkit.recall.prompts import contains
+    from recallkit.recall.prompts import has_any
 
     nlls, answers = recall.answer_nll, document["answers"]
-    is_right = contains(recall.generation, document["value"])
+    is_right = has_any(recall.generation, document["right"])
     return {
         "row": document["row"],
         "doc_id": document["doc_id"],
@@ -243,7 +252,7 @@ def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
         "answer_cut": recall.places.answer_cut,
         "generation": recall.generation,
         "contains": is_right,
-        "contains_any": is_right or any(contains(recall.generation, answer) for answer in answers) if answers else None,
+        "contains_any": is_right or has_any(recall.generation, answers) if answers else None,
         "answer_nll": sum(nlls) / len(nlls) if nlls else None,
         "answer_tokens": len(nlls) if nlls else None,
         "answer_distance": recall.places.distance,

@@ -1,13 +1,13 @@
-"""Rows of the recall evaluations SWDE, FDA and SQuAD, and of the built-in one: a text that ends with a query, and the value to recall."""
+"""Rows of recall evaluations: a text that ends with a query, and the value to recall; or a context, a question and its answers."""
 
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit.errors import UserError
 from recallkit.recall.package_metadata import read_installed
-from recallkit.recall.prompts import RecallRow
+from recallkit.recall.prompts import QuestionRow, RecallRow
 from recallkit.registry import look_up
 from recallkit.storage.artifacts import digest_json
 from recallkit.text.fields import FieldError, FieldFinder, kind_of, present_names
@@ -16,14 +16,16 @@ from recallkit.text.readers import COMPRESSION, JsonLinesShard, suffix_of
 from recallkit.text.tables import ParquetShard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from recallkit.text.readers import Shard
 
 SUFFIXES = (*COMPRESSION, ".parquet")
 _REVISION = "main"
-_FIELDS = ("doc_id", "text", "value", "key", "answers", "question", "context")
+_FIELDS = ("doc_id", "text", "value", "key", "answers", "question", "context", "orig_question")
+_NEEDED = {"text": ("text", "value"), "question": ("context", "question", "answers")}
+_NEEDS = {"text": "a text and a value", "question": "a context, a question and answers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class RecallRows:
     where they are from; `is_comparable`: whether figures on them are published.
     """
 
-    rows: list[RecallRow]
+    rows: list[RecallRow | QuestionRow]
     num_dropped: int
     digest: str
     origin: str
@@ -43,16 +45,27 @@ class RecallRows:
 
 @dataclass(frozen=True, slots=True)
 class KnownTask:
-    """A recall evaluation. `lm_eval_name` is lm-eval's name for it; `is_comparable`: with published figures, on the hub's rows."""
+    """A recall evaluation. `lm_eval_name` is lm-eval's name for it, or that of JRT's authors; `is_comparable`: with published figures, on
+    the hub's rows.
+
+    `rows`: whether a row is a text with a value, a question with answers, or either.
+    """
 
     name: str
     hub_id: str | None
     description: str
     lm_eval_name: str | None = None
     is_comparable: bool = False
+    rows: Literal["text", "question", "either"] = "text"
 
 
 OWN = "own"
+
+
+def _question_task(name: str, description: str) -> KnownTask:
+    """A task of JRT's with several answers to a question, whose dataset and task have the same name."""
+    return KnownTask(name, f"hazyresearch/based_{name}", description, f"based_{name}", is_comparable=True, rows="question")
+
 
 TASKS = {
     task.name: task
@@ -60,12 +73,23 @@ TASKS = {
         KnownTask("swde", "hazyresearch/based-swde-v2", "attributes of web pages (SWDE)", "swde", is_comparable=True),
         KnownTask("fda", "hazyresearch/based-fda", "entries of FDA 510(k) decision summaries", "fda", is_comparable=True),
         KnownTask("squad", "hazyresearch/based-squad", "answers in Wikipedia paragraphs (SQuAD)", "squad_completion", is_comparable=True),
+        *(_question_task(f"nq_{n}", f"questions to a search engine, in {n} tokens of a Wikipedia page (NQ)") for n in (512, 1024, 2048)),
+        _question_task("triviaqa", "quiz questions, in pages found for them (TriviaQA)"),
+        _question_task("drop", "questions about a Wikipedia paragraph that need several of its facts (DROP)"),
         KnownTask(
             "metadata", None, "headers of installed Python packages; differs between installations, not comparable with published figures"
         ),
-        KnownTask(OWN, None, "rows of your own: --data FILE"),
+        KnownTask(OWN, None, "rows of your own: --data FILE", rows="either"),
     )
 }
+QUESTION_TASKS = [task.name for task in TASKS.values() if task.rows == "question"]
+GROUPS = {"jrt": ("swde", "fda", "squad", *QUESTION_TASKS)}
+"""Tasks that have a name together: those of Just Read Twice (arXiv 2407.05483)."""
+
+
+def expand_groups(names: Sequence[str]) -> list[str]:
+    """Names of tasks, a group's replaced by those of its tasks."""
+    return [each for name in names for each in GROUPS.get(name, (name,))]
 
 
 def tasks_of(data: Path | None) -> list[str]:
@@ -98,18 +122,19 @@ def load_rows(task: str, data: Path | None = None, limit: int | None = None) -> 
     return RecallRows(kept[:limit], len(rows) - len(kept), digest, origin, known.is_comparable and data is None)
 
 
-def _read(task: KnownTask, data: Path | None) -> tuple[list[RecallRow], str]:
+def _read(task: KnownTask, data: Path | None) -> tuple[Sequence[RecallRow | QuestionRow], str]:
     """All rows, and a description of their origin."""
+    finder = _RowFinder(task)
     if data is not None:
-        shard = _file_shard(_find_file(task, data))
+        shard = _file_shard(_find_file(task, data), finder)
     elif task.hub_id is not None:
-        shard = HubShard(f"{task.hub_id}@{_REVISION}", task.hub_id, "validation", task.name, _FINDER, _REVISION)
+        shard = HubShard(f"{task.hub_id}@{_REVISION}", task.hub_id, "validation", task.name, finder, _REVISION)
     elif task.name == OWN:
         raise UserError("it needs rows", where=OWN, remedy="give them with --data FILE")
     else:
         return read_installed()
     try:
-        return list(_rows_of(shard)), shard.name
+        return list(_rows_of(shard, finder)), shard.name
     except UserError as error:
         if data is not None:
             raise
@@ -118,36 +143,55 @@ def _read(task: KnownTask, data: Path | None) -> tuple[list[RecallRow], str]:
 
 
 class _RowFinder(FieldFinder):
-    """Finds rows in records, and the required columns of tables."""
+    """Finds a task's rows in records, and the required columns of tables."""
+
+    def __init__(self, task: KnownTask) -> None:
+        super().__init__()
+        self._task = task
 
     def columns(self, available: Iterable[str]) -> list[str]:
-        """The columns of a table that make up a row. Raises FieldError if text or value is missing."""
+        """The columns of a table that make up a row. Raises FieldError if one that every row needs is missing."""
         names = list(available)
-        for name in ("text", "value"):
-            if name not in names:
-                raise _missing(name, dict.fromkeys(names))
+        self._form(dict.fromkeys(names, ""))
         return [name for name in names if name in _FIELDS]
 
-    def row(self, fields: Mapping[str, Any], number: int) -> RecallRow:
-        """The row in a record of this number. Raises FieldError if a field is missing or of another type."""
-        text, value = _string(fields, "text"), _string(fields, "value")
-        if text is None or value is None:
-            raise _missing("text" if text is None else "value", fields)
-        if not text.strip():
-            raise FieldError("the text is empty", "fix or remove the row")
+    def row(self, fields: Mapping[str, Any], number: int) -> RecallRow | QuestionRow:
+        """The row in a record of this number. Raises FieldError if a field is missing or of another type, or if a text is blank."""
+        if self._form(fields) == "question":
+            return QuestionRow(
+                doc_id=_doc_id(fields, number),
+                context=_not_blank(fields, "context"),
+                question=_not_blank(fields, "question"),
+                answers=_answers(fields["answers"]),
+                asked=_string(fields, "orig_question"),
+            )
         return RecallRow(
             doc_id=_doc_id(fields, number),
-            text=text,
-            value=value,
+            text=_not_blank(fields, "text"),
+            value=_string(fields, "value") or "",
             key=_string(fields, "key") or None,
             answers=_answers(fields.get("answers")),
             question=_string(fields, "question"),
             context=_string(fields, "context"),
         )
 
+    def _form(self, fields: Mapping[str, Any]) -> str:
+        """Whether a record is a text with a value or a question with answers. Raises FieldError for what it lacks of either."""
+        form: str = self._task.rows
+        if form == "either":
+            form = "question" if fields.get("text") is None and fields.get("context") is not None else "text"
+        missing = next((name for name in _NEEDED[form] if fields.get(name) is None), None)
+        if missing is None:
+            return form
+        needed = ", or ".join(_NEEDS.values()) if self._task.rows == "either" else _NEEDS[form]
+        raise FieldError(f"no {missing} ({present_names(fields)})", f"every row needs {needed}")
 
-def _missing(name: str, fields: Mapping[str, Any]) -> FieldError:
-    return FieldError(f"no {name} ({present_names(fields)})", "every row needs a text and a value")
+
+def _not_blank(fields: Mapping[str, Any], name: str) -> str:
+    text = _string(fields, name) or ""
+    if not text.strip():
+        raise FieldError(f"the {name} is empty", "fix or remove the row")
+    return text
 
 
 def _string(fields: Mapping[str, Any], name: str) -> str | None:
@@ -173,16 +217,13 @@ def _answers(answers: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(answer for answer in listed if answer.strip()))
 
 
-_FINDER = _RowFinder()
-
-
-def _rows_of(shard: Shard) -> Iterator[RecallRow]:
+def _rows_of(shard: Shard, finder: _RowFinder) -> Iterator[RecallRow | QuestionRow]:
     def on_bad(record: int, problem: str, remedy: str) -> None:
         raise UserError(problem, where=shard.place(record), remedy=remedy)
 
     for number, fields in shard.records(0, on_bad):
         try:
-            yield _FINDER.row(fields, number)
+            yield finder.row(fields, number)
         except FieldError as error:
             on_bad(number, str(error), error.remedy)
 
@@ -203,11 +244,11 @@ def _find_file(task: KnownTask, data: Path) -> Path:
     return found[0]
 
 
-def _file_shard(path: Path) -> Shard:
+def _file_shard(path: Path, finder: _RowFinder) -> Shard:
     suffix = suffix_of(path.name, SUFFIXES)
     if not path.is_file():
         raise UserError("no such file or folder", where=path, remedy="check the path")
     if suffix is None:
         raise UserError("not a supported kind of file", where=path, remedy=f"give {', '.join(SUFFIXES)}")
-    shared = (str(path), path, path.name[: -len(suffix)], _FINDER)
+    shared = (str(path), path, path.name[: -len(suffix)], finder)
     return ParquetShard(*shared) if suffix == ".parquet" else JsonLinesShard(*shared, COMPRESSION[suffix])

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.display.console import counted, or_dash, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
+from recallkit.recall.tasks import QUESTION_TASKS
 from recallkit.slicing.view import powers_of_two
 from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
 
     from recallkit.recall.building import BuiltRows
     from recallkit.recall.tables import RecallTables
+
+_TASKS_ABREAST = 3
 
 
 def recall_json(tables: RecallTables, folder: Path) -> dict[str, Any]:
@@ -31,12 +35,27 @@ def recall_json(tables: RecallTables, folder: Path) -> dict[str, Any]:
 
 def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
     """Accuracy of each model on each task with its interval, the differences to the reference, curves, and what was truncated."""
-    curves = curves_table(tables)
-    console.print_tables([*recall_tables(tables).values(), *([] if curves is None else [curves])])
+    by_name = recall_tables(tables)
+    few = list(_of_few_tasks(tables))
+    wide = {"recall": map(accuracy_table, few), "answer_nll": map(answers_table, few)}
+    shown = [table for name in by_name for table in wide.get(name, [by_name[name]])]
+    console.print_tables([*shown, *(table for table in map(curves_table, few) if table is not None)])
     for line in filter(None, map(_worth_knowing, tables.recall.iter_rows(named=True))):
         console.print_line(line)
     for what, where in (("Tables (Parquet)", folder), ("a row a prompt", out / "documents"), ("lm-eval's files", out / "lm-eval")):
         console.print_line(f"{what}: {where}", is_path=True)
+
+
+def _of_few_tasks(tables: RecallTables) -> Iterator[RecallTables]:
+    """The same tables of at most three tasks each, which is what 80 columns hold."""
+    import polars as pl
+
+    tasks = tables.recall["task"].unique(maintain_order=True).to_list()
+    number = math.ceil(len(tasks) / _TASKS_ABREAST)
+    for part in range(number):
+        few = tasks[part * len(tasks) // number : (part + 1) * len(tasks) // number]
+        frames = {field.name: getattr(tables, field.name).filter(pl.col("task").is_in(few)) for field in dataclasses.fields(tables)}
+        yield dataclasses.replace(tables, **frames)
 
 
 def look(folder: Path) -> Look:
@@ -133,8 +152,8 @@ def _cells(tables: RecallTables) -> tuple[dict[tuple[str, str], dict[str, Any]],
 
 
 def _variation(row: Mapping[str, Any]) -> str:
-    twice, cut = ", document read twice" * (row["prompt"] == "twice"), ", cut around the answer" * (row["cut"] == "answer")
-    return f"task version {row['version']}{twice}{cut}"
+    prompt = {"standard": "", "once": ", prompts of Just Read Twice", "twice": ", document read twice"}[row["prompt"]]
+    return f"task version {row['version']}{prompt}{', cut around the answer' * (row['cut'] == 'answer')}"
 
 
 def _accuracy(row: Mapping[str, Any]) -> str:
@@ -151,7 +170,9 @@ def _what_was_asked(row: Mapping[str, Any]) -> str:
     """Numbers of prompts and documents, and of dropped rows."""
     dropped = f", {counted(row['dropped'], 'row')} without a value dropped" if row["dropped"] else ""
     published = "" if row["comparable"] else "; comparable with no published figures"
-    return f"{row['task']}: {counted(row['num_rows'], 'prompt')} of {counted(row['num_documents'], 'document')}{dropped}{published}."
+    several = "; any of several answers is right" if row["task"] in QUESTION_TASKS else ""
+    asked = f"{counted(row['num_rows'], 'prompt')} of {counted(row['num_documents'], 'document')}"
+    return f"{row['task']}: {asked}{dropped}{several}{published}."
 
 
 def _worth_knowing(row: Mapping[str, Any]) -> str:

@@ -29,6 +29,8 @@ from recallkit.recall.tasks import load_rows
         ("A cat sat. The dogs ate it.\nThe dog ate", " The dogs ate it."),
         ("A cat sat. J. R. Dog ate it all.\nWho ate?", " J. R. Dog ate it all."),
         ("A cat sat.\nweight:", " A cat sat."),
+        ("A mill stood. The mill burned in 1742. The mill on the Lode burned", " The mill burned in 1742."),
+        ("<b>Size</b>: 3 m\nColour: red. Size:", " : 3 m"),
         ("size:", " "),
         ("", " "),
     ],

@@ -1,15 +1,23 @@
-"""Prompts by hand; the cut and the places of values against slow computations, on text of every width and any tokenization."""
+"""Prompts by hand, and as the authors of JRT make them; the cut and the places of values against slow computations, on text of every
+width and any tokenization.
+
+data/jrt_prompts.jsonl has rows of our own, and what the tasks of github.com/HazyResearch/prefix-linear-attention (7490f22) make of
+them: prompts, and which of some generations are right.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallkit.recall.prompts import Places, RecallRow, cut_around_answer, find_places, make_prompt, split_query
+from recallkit.recall.prompts import Places, QuestionRow, RecallRow, cut_around_answer, find_places, has_any, make_prompt, split_query
 from recallkit.text.tokenizers import load_tokenizer
 
 
@@ -74,6 +82,58 @@ def test_prompts_that_give_the_document_twice(given_row: RecallRow, text: str) -
     assert make_prompt(given_row, version=1, kind="twice").text == text
 
 
+RECORDED = [json.loads(line) for line in (Path(__file__).parent / "data" / "jrt_prompts.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("recorded", RECORDED)
+def test_prompts_and_metric_are_those_of_jrts_authors(recorded: dict[str, Any]) -> None:
+    fields = dict(recorded["row"])
+    if "answers" in fields:
+        asked, answers = fields.pop("orig_question"), tuple(fields.pop("answers"))
+        given_row: Any = QuestionRow("d", answers=answers, asked=asked, **fields)
+    else:
+        given_row = RecallRow("d", **fields)
+    for kind in ("once", "twice"):
+        prompt = make_prompt(given_row, version=0, kind=kind, task=recorded["task"])
+        assert prompt.text == recorded[kind]
+        for is_right in ("right", "wrong"):
+            for generation in recorded[is_right]:
+                assert has_any(generation, prompt.answers or [prompt.value]) == (is_right == "right"), generation
+    if "answers" in recorded["row"] or recorded["task"] == "squad":
+        assert make_prompt(given_row, version=1, kind="standard", task=recorded["task"]).text == recorded["once"]
+
+
+def question(context: str = "Eels were rent.", *answers: str, asked: str | None = None) -> QuestionRow:
+    return QuestionRow("d", context, "Rent was", answers, asked)
+
+
+def test_the_value_of_a_question_is_the_first_answer_that_can_be_recalled() -> None:
+    assert question("Eels and reed", "corn", " REED ", "eels").value == " REED "
+    assert question("Eels and reed", "corn", "oats").value == "corn"
+    assert question("Eels and reed").value == ""
+    for version, value, answers in ((0, " REED ", (" corn", " REED ")), (1, "REED", ("corn", "REED"))):
+        prompt = make_prompt(question("Eels and reed", " corn", " REED "), version=version, kind="standard")
+        assert (prompt.value, prompt.answers) == (value, answers)
+
+
+def test_a_question_that_is_not_known_as_people_ask_it_precedes_itself() -> None:
+    assert make_prompt(question(), version=1, kind="twice").text == "Rent was Eels were rent.\nEels were rent. Rent was"
+    assert make_prompt(question(asked="What was it?"), version=1, kind="twice").text.startswith("What was it? Eels were")
+
+
+def test_contexts_are_cut_before_anything_is_taken_from_them() -> None:
+    seen = []
+
+    def shorten(document: str, value: str) -> str:
+        seen.append((document, value))
+        return f" {document[:16]} "
+
+    for task in ("nq_512", "own", "triviaqa", "drop"):
+        prompt = make_prompt(question(" [PAR] Rent was eels, Rent was", " eels"), version=1, kind="once", task=task, shorten=shorten)
+        assert prompt.text == f"{'' if task == 'triviaqa' else '[PAR] '}Rent was e. Rent was"
+    assert seen == [("[PAR] Rent was eels, Rent was", value) for value in ("eels", "eels", "", "")], "an empty value: the beginning"
+
+
 ALPHABET = "ab A.é€ẞßıİſK🙂\n"
 TEXT = st.text(ALPHABET, max_size=40)
 VALUE = st.text(ALPHABET, min_size=1, max_size=4)
@@ -115,8 +175,8 @@ def test_a_cut_is_a_part_of_the_document_around_the_answer(given_text: tuple[str
     kept = cut_around_answer(text, value, stops, most)
     found = mentions(text, value)
     begin = num_tokens_until(stops, found[0][0]) if found else len(stops)
-    half = most // 2 if found else most
-    first, last = max(0, begin - half), min(len(stops), begin + most - half)
+    first = max(0, begin - (most // 2 if found else most))
+    last = min(len(stops), first + most)
     places, encoded = [0, *map(int, stops)], text.encode()
     assert kept in encoded[places[first] : places[last]].decode(errors="ignore"), "the window less what cuts characters"
     at = next(place for place in range(places[first], len(encoded) + 1) if encoded[place:].startswith(kept.encode()))
@@ -149,11 +209,20 @@ def test_places_against_a_slow_computation(given_text: tuple[str, np.ndarray], v
 
 def test_cuts_by_hand() -> None:
     text, stops = "0123456789", np.arange(1, 11)
-    for value, most, kept in (("5", 4, "3456"), ("5", 5, "34567"), ("0", 4, "01"), ("9", 4, "789"), ("x", 4, "6789"), ("5", 99, text)):
+    for value, most, kept in (
+        ("5", 4, "3456"),
+        ("5", 5, "34567"),
+        ("0", 4, "0123"),
+        ("1", 4, "0123"),
+        ("9", 4, "789"),
+        ("x", 4, "6789"),
+        ("5", 99, text),
+        ("", 4, "0123"),
+    ):
         assert cut_around_answer(text, value, stops, most) == kept
-    assert cut_around_answer("ab AB cd", "AB", np.arange(1, 9), 2) == "a", "the earliest mention, in whatever case"
+    assert cut_around_answer("ab AB cd", "AB", np.arange(1, 9), 2) == "ab", "the earliest mention, in whatever case"
     emoji = "a🙂b"
-    assert cut_around_answer(emoji, "a", np.array([1, 5, 5, 5, 6]), 4) == "a", "a character of three tokens, whole or not at all"
+    assert cut_around_answer(emoji, "a", np.array([1, 5, 5, 5, 6]), 3) == "a", "a character of three tokens, whole or not at all"
     assert cut_around_answer(emoji, "b", np.array([1, 3, 5, 6]), 3) == "b", "tokens that end within a character"
     assert cut_around_answer("", "a", np.zeros(0, np.int64), 3) == ""
 

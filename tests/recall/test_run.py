@@ -179,6 +179,95 @@ def test_other_accepted_answers(home, tmp_path):
     assert table["contains_any"].to_list() == [True, True, False, None]
 
 
+ANSWERS = [["nothing", "FEN"], ["fen"], ["nothing", "no more"], ["nothing"]]
+
+
+def write_questions(path: Path, answers=ANSWERS) -> Path:
+    """The same question for each list of answers; a copy of the sentence that shares most with it says `fen`."""
+    asked = {
+        "context": "Eels are many here. They call the flood a fen. It was drained.",
+        "question": "They call a flood the",
+        "orig_question": "What is it?",
+    }
+    path.write_text("".join(json.dumps({**asked, "answers": each}) + "\n" for each in answers), encoding="utf-8")
+    return path
+
+
+def test_any_of_several_answers_is_right(home, run, tmp_path):
+    """In the documents, the comparison and lm-eval's files alike; the NLL is that of the answer that the context contains."""
+    done = run(
+        "eval-recall",
+        "control:copy",
+        "control:recall",
+        "--tasks",
+        "drop",
+        "--data",
+        write_questions(tmp_path / "drop.jsonl"),
+        "-o",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "drop: 4 prompts of 4 documents; any of several answers is right; comparable" in " ".join(done.stdout.split())
+    table = documents(tmp_path, "control:copy", "drop-v1")
+    assert table["contains"].to_list() == table["contains_any"].to_list() == [True, True, False, False]
+    assert table["value"].to_list() == ["FEN", "fen", "nothing", "nothing"]
+    assert table["occurrences"].to_list() == [1, 1, 0, 0]
+    [folder] = (tmp_path / "compared").iterdir()
+    assert pl.read_parquet(folder / "recall.parquet").filter(model="control:copy")["accuracy"].to_list() == [0.5]
+    [results] = (tmp_path / "lm-eval" / "control__copy").glob("results*")
+    assert json.loads(results.read_text())["results"]["based_drop"]["contains,none"] == 0.5
+    cached = documents(tmp_path, "control:recall", "drop-v1")
+    tokenizer = load_tokenizer(None)
+    assert cached["answer_tokens"].to_list() == [len(tokenizer.encode([f" {value}"])[0]) for value in table["value"]]
+    assert cached["answer_nll"][2] == cached["answer_nll"][3] != cached["answer_nll"][1]
+
+
+def test_all_tasks_of_jrt_once_and_twice(home, run, tmp_path):
+    """Eight files, one command."""
+    for task in ("swde", "fda", "squad"):
+        write_rows(tmp_path / f"{task}.jsonl", 3)
+    for task in ("nq_512", "nq_1024", "nq_2048", "triviaqa", "drop"):
+        write_questions(tmp_path / f"{task}.jsonl")
+    for prompt in ("once", "twice"):
+        done = run("eval-recall", "control:copy", "--tasks", "jrt", "--data", tmp_path, "--prompt", prompt, "-o", tmp_path / "e", "--json")
+        assert done.returncode == 0, done.stderr
+        found = {row["task"]: row["accuracy"] for row in json.loads(done.stdout)["recall"]}
+        assert list(found) == ["swde", "fda", "squad", "nq_512", "nq_1024", "nq_2048", "triviaqa", "drop"]
+        assert set(found.values()) == {1.0, 0.5}
+        assert found["squad"] == 1.0
+        assert list((tmp_path / "e" / "compared").glob(f"jrt-v1-{prompt}.*")), "a group's name in place of its tasks'"
+    once, twice = (documents(tmp_path / "e", "control:copy", f"drop-v1-{prompt}") for prompt in ("once", "twice"))
+    assert (once["occurrences"].to_list(), twice["occurrences"].to_list()) == ([1, 1, 0, 0], [2, 2, 0, 0])
+    (tmp_path / "drop.jsonl").unlink()
+    missing = run("eval-recall", "control:copy", "--tasks", "jrt", "--data", tmp_path, "-o", tmp_path / "e")
+    assert "no file for drop" in missing.stderr
+
+
+def test_contexts_are_cut_to_as_many_tokens_as_asked(home, run, tmp_path):
+    data = write_questions(tmp_path / "nq_512.jsonl", ANSWERS[:1])
+    command = ["eval-recall", "control:copy", "--tasks", "nq_512", "--data", data, "-o", tmp_path / "e"]
+    refused = run(*command, "--cut-tokens", 8)
+    assert (refused.returncode, "--cut-tokens: is for documents cut around the answer; add --cut answer" in refused.stderr) == (2, True)
+    lengths = {}
+    for tokens in (8, 4, 950):
+        options = RecallOptions(data=data, cut="answer", cut_tokens=tokens)
+        evaluate_recall(["control:copy"], ["nq_512"], tmp_path / "e", options)
+        table = documents(tmp_path / "e", "control:copy", "nq_512-v1-answer-cut" + ("" if tokens == 950 else f"-{tokens}"))
+        lengths[tokens] = table["prompt_tokens"][0]
+        assert table["occurrences"].to_list() == [1]
+    assert 0 <= lengths[8] - lengths[4] - 4 <= 2, "what begins within a word costs a token or two"
+    assert lengths[950] > lengths[8]
+    manifests = [artifacts.read_manifest(path)["options"] for path in (tmp_path / "e").rglob("nq_512*.parquet")]
+    assert sorted(str(options.get("cut_tokens")) for options in manifests) == ["4", "8", "None"]
+    assert run(*command, "--cut", "answer", "--cut-tokens", 8).returncode == 0, "found again"
+
+
+def test_the_examples_of_rows_with_several_answers(home, run, tmp_path):
+    done = run("eval-recall", "control:copy", "--data", ROOT / "examples" / "08_question_rows.jsonl", "-o", tmp_path, "--json")
+    [row] = json.loads(done.stdout)["recall"]
+    assert (row["task"], row["num_rows"], row["num_documents"], row["accuracy"]) == ("own", 4, 3, 1.0)
+
+
 def test_the_example_of_rows_of_ones_own(home, run, tmp_path):
     done = run("eval-recall", "control:copy", "--data", ROOT / "examples" / "04_recall_rows.jsonl", "-o", tmp_path, "--json")
     [row] = json.loads(done.stdout)["recall"]
@@ -346,4 +435,7 @@ def test_tasks_of_lm_eval_run_unchanged(run, home, tmp_path):
 
 def test_the_tasks_are_listed(run):
     listed = run("tasks").stdout
-    assert all(name in listed for name in ("swde", "fda", "squad", "metadata", "not comparable with published figures", "hellaswag"))
+    assert all(
+        name in listed
+        for name in ("swde", "fda", "squad", "nq_2048", "jrt", "metadata", "not comparable with published figures", "hellaswag")
+    )

@@ -13,7 +13,7 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.recall import tasks
-from recallkit.recall.prompts import RecallRow
+from recallkit.recall.prompts import QuestionRow, RecallRow
 from recallkit.recall.tasks import load_rows
 
 RECORDS: list[dict[str, Any]] = [
@@ -120,6 +120,75 @@ def test_a_bad_row_is_one_line_with_place_and_remedy(record: dict[str, Any], mes
     assert caught.value.remedy
 
 
+ASKED: list[dict[str, Any]] = [
+    {
+        "context": "Eels were rent.",
+        "question": "Rent was",
+        "answers": ["eels", "an eel"],
+        "orig_question": "What was rent?",
+        "doc_id": "fen",
+    },
+    {"context": "Reed is cut.", "question": "One cuts", "answers": {"text": ["reed", "Reed", "reed", " "]}, "orig_question": None},
+    {"context": "Reed is cut.", "question": "One cuts", "answers": []},
+]
+QUESTIONS = [
+    QuestionRow("fen", "Eels were rent.", "Rent was", ("eels", "an eel"), "What was rent?"),
+    QuestionRow("1", "Reed is cut.", "One cuts", ("reed", "Reed")),
+]
+
+
+def test_rows_with_several_answers(tmp_path: Path) -> None:
+    for task in ("nq_512", "nq_1024", "nq_2048", "triviaqa", "drop", "own"):
+        loaded = load_rows(task, write(tmp_path / f"{task}.jsonl", ASKED))
+        assert loaded.rows == QUESTIONS
+        assert loaded.num_dropped == 1, "any generation would be right, or none"
+    path = write(tmp_path / "drop.parquet", [{**ASKED[0], "title": "t"}])
+    assert load_rows("drop", path).rows == QUESTIONS[:1]
+    assert len({load_rows("drop", write(tmp_path / "x.jsonl", rows)).digest for rows in (ASKED, ASKED[:2], ASKED[1::-1])}) == 3
+    text = {"text": "a b", "value": "b", "context": "a", "question": "b", "answers": ["c"]}
+    mixed = load_rows("own", write(tmp_path / "mine.jsonl", [ASKED[0], text])).rows
+    assert mixed == [QUESTIONS[0], RecallRow("1", "a b", "b", answers=("c",), question="b", context="a")], "a text is a prompt already made"
+
+
+@pytest.mark.parametrize(
+    ("task", "record", "message"),
+    [
+        (
+            "drop",
+            {"text": "a", "value": "b"},
+            r"no context \(the record has: text, value\); every row needs a context, a question and answers",
+        ),
+        ("drop", {"context": "a", "answers": ["b"]}, r"no question \(the record has: context, answers\)"),
+        ("nq_512", {"context": "a", "question": "b"}, "no answers"),
+        ("nq_512", {"context": "a", "question": "b", "answers": "c"}, r'answers are not a list of strings; write them as \["..."'),
+        ("nq_512", {"context": "a", "question": "b", "answers": ["c", 3]}, "answers are not a list of strings"),
+        ("triviaqa", {"context": "a", "question": " ", "answers": ["c"]}, "the question is empty; fix or remove the row"),
+        ("triviaqa", {"context": "\n", "question": "b", "answers": ["c"]}, "the context is empty"),
+        ("triviaqa", {"context": 3, "question": "b", "answers": ["c"]}, "context is a number, not text"),
+        ("triviaqa", {"context": "a", "question": "b", "answers": ["c"], "orig_question": ["d"]}, "orig_question is a list, not text"),
+        ("own", {"context": "a", "question": "b"}, "no answers .* a text and a value, or a context, a question and answers"),
+        ("own", {"value": "b"}, "no text"),
+        ("squad", {"context": "a", "question": "b", "answers": ["c"]}, "no text .*; every row needs a text and a value"),
+    ],
+)
+def test_a_bad_row_with_several_answers_is_one_line(task: str, record: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", [record])
+    with pytest.raises(UserError, match=message) as caught:
+        load_rows(task, path)
+    assert caught.value.where == f"{path}, line 1"
+
+
+def test_the_tasks_of_jrt_and_their_rows_on_the_hub() -> None:
+    """Ids and names are those of the authors' code."""
+    names = ["swde", "fda", "squad", "nq_512", "nq_1024", "nq_2048", "triviaqa", "drop"]
+    assert tasks.expand_groups(["jrt", "own"]) == [*names, "own"]
+    assert [tasks.TASKS[name].hub_id for name in names] == [
+        *(f"hazyresearch/based-{name}" for name in ("swde-v2", "fda", "squad")),
+        *(f"hazyresearch/based_{name}" for name in names[3:]),
+    ]
+    assert not set(tasks.GROUPS) & set(tasks.TASKS)
+
+
 def test_bad_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no value \(the record has: unused, text\)"):
         load_rows("fda", write(tmp_path / "fda.parquet", [{"text": "a"}]))
@@ -175,6 +244,7 @@ def test_tasks_say_what_they_are() -> None:
         "swde": "swde",
         "fda": "fda",
         "squad": "squad_completion",
+        **{name: f"based_{name}" for name in ("nq_512", "nq_1024", "nq_2048", "triviaqa", "drop")},
         "metadata": None,
         "own": None,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from recallkit.recall.tables import RecallTables
-from recallkit.recall.view import accuracy_table, answers_table, curves_table, differences_table, recall_tables
+from recallkit.recall.view import accuracy_table, answers_table, curves_table, differences_table, print_recall, recall_tables
 
 
 def made_tables(models=("attention", "mamba"), tasks=("swde", "fda"), highs=(2, 4, 16)) -> RecallTables:
@@ -34,6 +34,24 @@ def test_accuracies_stand_by_task_with_their_intervals():
     assert table.groups == [("", 1), ("accuracy (%)", 2)]
     assert "swde: 10 prompts of 2 documents." in table.caption
     assert answers_table(made_tables()).rows == [["attention", "0.500", "0.500"], ["mamba", "1.500", "1.500"]]
+
+
+def test_many_tasks_are_printed_three_abreast(capsys, tmp_path):
+    """Whole models and tasks in 80 columns; an export has one table."""
+    tasks = ("swde", "fda", "squad", "nq_512", "nq_1024", "nq_2048", "triviaqa", "drop")
+    tables = made_tables(tasks=tasks)
+    counts = {name: pl.lit(0) for name in ("truncated", "answer_cut", "absent", "multiline", "empty")}
+    recall = tables.recall.with_columns(**counts, f1=0.5, prompt=pl.lit("once"), cut=pl.lit("left"))
+    tables = RecallTables(recall, tables.by_distance, tables.by_occurrences, tables.by_length)
+    print_recall(tables, tmp_path, tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line.split()[1:] for line in lines if line.strip().startswith("model") and "100" not in line]
+    accuracies, nlls = [["swde", "fda"], ["squad", "nq_512", "nq_1024"], ["nq_2048", "triviaqa", "drop"]], heads[4:7]
+    assert heads[:3] == nlls == accuracies
+    assert [line.split()[0] for line in lines if "(95 to 100)" in line] == ["attention"] * 3
+    assert recall_tables(tables)["recall"].headers == ["model", *tasks]
+    assert "drop: 10 prompts of 2 documents; any of several answers is right." in lines
+    assert "fda: 10 prompts of 2 documents." in lines
 
 
 def test_differences_are_to_the_first_model():
