@@ -6,12 +6,17 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.display.console import counted, or_dash, sparkline
+from recallkit.display.again import bare, command_line
+from recallkit.display.console import counted, or_dash, percent, sparkline
 from recallkit.display.exports import Look
+from recallkit.display.sentences import interval_told, nearest_and_farthest, points_told
 from recallkit.display.tables import Table
+from recallkit.recall.tasks import SUFFIXES
 from recallkit.slicing.view import powers_of_two
+from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
+from recallkit.text.readers import suffix_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
 
     from recallkit.recall.building import BuiltRows
     from recallkit.recall.tables import RecallTables
+
+_MOST_SAID = 3
 
 
 def recall_json(tables: RecallTables, folder: Path) -> dict[str, Any]:
@@ -44,8 +51,58 @@ def look(folder: Path) -> Look:
     from recallkit.recall.charts import figures
     from recallkit.recall.tables import RecallTables
 
-    tables = read_tables(RecallTables, folder)
-    return Look(tables, recall_tables(tables), figures(tables))
+    tables, manifest = read_tables(RecallTables, folder), read_manifest(folder / "recall.parquet")
+    return Look(tables, recall_tables(tables), figures(tables), answer(tables), method(tables, manifest), command(tables, manifest))
+
+
+def answer(tables: RecallTables) -> str:
+    """A sentence for each of the first tasks: how often the first model gives the value, and the others beside it."""
+    cells, models, tasks = _cells(tables)
+    return " ".join(_task_answer([cells[model, task] for model in models]) for task in tasks[:_MOST_SAID])
+
+
+def _task_answer(rows: Sequence[Mapping[str, Any]]) -> str:
+    first, *others = rows
+    said = (
+        f"On {first['task']}, {first['model']} gives the value in {percent(first['accuracy'])} of {counted(first['num_rows'], 'prompt')} "
+        f"({interval_told(first['ci_low'], first['ci_high'])})"
+    )
+    told = [
+        f"{row['model']} in {percent(row['accuracy'])} ({points_told(*(row[f'difference{end}'] for end in ('', '_low', '_high')))})"
+        for row in nearest_and_farthest(others, "difference")
+    ]
+    return f"{'; '.join([said, *told])}."
+
+
+def method(tables: RecallTables, manifest: Mapping[str, Any]) -> dict[str, str]:
+    """How it was measured: the prompts, what counts as right, the intervals."""
+    cells, models, tasks = _cells(tables)
+    rows = manifest.get("rows", {})
+    origins = {task: f", {bare(rows[task]['origin'])}" if task in rows else "" for task in tasks}
+    return {
+        "Prompts": " ".join(_what_was_asked(cells[models[0], task])[:-1] + origins[task] + "." for task in tasks),
+        "Right": "the generation (greedy, 48 tokens, cut at the first newline) contains the value, in any case; "
+        + _variation(cells[models[0], tasks[0]]),
+        "Intervals": "95 %, documents as units; differences are paired, of the same prompts",
+        "Program": f"recallkit {manifest['recallkit_version']}" if "recallkit_version" in manifest else "recallkit",
+    }
+
+
+def command(tables: RecallTables, manifest: Mapping[str, Any]) -> str:
+    """The command that makes the comparison again."""
+    cells, models, tasks = _cells(tables)
+    first, rows = cells[models[0], tasks[0]], manifest.get("rows", {})
+    local = [bare(rows[task]["origin"]) for task in tasks if task in rows and _is_file(rows[task]["origin"])]
+    usual = {"task_version": 1, "prompt": "standard", "cut": "left"}
+    found = {"task_version": first["version"], "prompt": first["prompt"], "cut": first["cut"]}
+    unusual: dict[str, Any] = {name: value for name, value in found.items() if value != usual[name]}
+    data = None if not local else local[0] if len(local) == 1 else "DATA"
+    return command_line("eval-recall", *models, tasks=list(tasks), data=data, **unusual, o="DIR")
+
+
+def _is_file(origin: str) -> bool:
+    """Whether rows were those of a local file, by the description of their origin."""
+    return suffix_of(origin, SUFFIXES) is not None
 
 
 def recall_tables(tables: RecallTables) -> dict[str, Table]:
