@@ -248,4 +248,6 @@ def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
         "answer_tokens": len(nlls) if nlls else None,
         "answer_distance": recall.places.distance,
         "occurrences": recall.places.occurrences,
+        "prompt_text": document["prompt"],
+        "characters_cut": recall.places.characters_cut,
     }

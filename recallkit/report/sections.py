@@ -26,6 +26,8 @@ from recallkit.attribution.chart_shares import by_partition
 from recallkit.attribution.shares import is_void
 from recallkit.display import chart_theme
 from recallkit.display.console import percent
+from recallkit.errors import UserError
+from recallkit.recall.samples import MOST_OF_EACH, read_samples
 from recallkit.registry import resolve
 from recallkit.report import markup, words
 from recallkit.report.markup import tag, text
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from recallkit.attribution.comparison import Comparison
     from recallkit.display.chart_theme import Figure
     from recallkit.display.tables import Table
+    from recallkit.recall.tables import RecallTables
     from recallkit.report.excerpts import TokenView
     from recallkit.report.words import Totals
 
@@ -78,7 +81,7 @@ def results(comparison: Comparison, totals: Totals, first_figures: str = "") -> 
     """The top of the page: the answer, the figures that show it, its definition, the table, and what its shares can be compared with."""
     headline, answer = words.headline(comparison, totals), words.answer(comparison, totals)
     said = [tag("p", headline, class_="answer"), tag("p", answer)] if headline else [tag("p", answer, class_="answer")]
-    where = tag("a", "How it was measured, the commands, the files read", href="#method")
+    where = tag("a", "How, commands, files", href="#method")
     how = tag("p", f"{text(words.measured(comparison, totals))} {where}", class_="notes")
     table = results_table(comparison, totals)
     compared = markup.shown_table(comparators_table(comparison.tables, has_enrichment=False))
@@ -216,7 +219,7 @@ def token_section(view: TokenView, folder: str) -> Section:
     """The text that models were scored on, token by token. `folder`: the folder as the user would name it in a command."""
     keys = " · ".join(f"{tag('kbd', text(key))} {text(what)}" for key, what in _KEYS)
     intro = (
-        "Each token is coloured by which model predicts it, that is, ranks it first. ",
+        "Each token is coloured by which model predicts it, that is, ranks it first, or by how much lower its NLL is under one of the two. ",
         tag("span", "Underlined", class_="sample hit"),
         " are AR hits, ",
         tag("span", "dotted", class_="sample repeated"),
@@ -264,8 +267,8 @@ def _view_notes(view: TokenView, folder: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- other results
 
 
-def section_of(kind: str, folder: Path) -> tuple[Section, list[Figure]]:
-    """The section of a result of this kind: the answer, how it was measured, its pictures, the tables that are printed of it."""
+def section_of(kind: str, folder: Path) -> tuple[list[Section], list[Figure]]:
+    """The sections of a result of this kind: the answer, how it was measured, its pictures, its printed tables; and what more there is."""
     look = resolve({name: of.look for name, of in KINDS.items()}, kind, "kind of result")(folder)
     shown = [markup.shown_table(table) for table in look.shown.values()]
     answer = [tag("p", text(look.answer), class_="answer")] if look.answer else []
@@ -275,7 +278,32 @@ def section_of(kind: str, folder: Path) -> tuple[Section, list[Figure]]:
     again = tag("dt", "Made again by") + tag("dd", tag("code", _command(look.command), class_="command"))
     facts = _facts({**look.method, "Files read": f"{files}{more}, in {folder.resolve().name}"}, again)
     opening = "\n".join([*answer, tag("div", facts, class_="made")])
-    return Section(kind, KINDS[kind].title, "\n".join([pictures(look.figures), *shown]), opening), list(look.figures)
+    section = Section(kind, KINDS[kind].title, "\n".join([pictures(look.figures), *shown]), opening)
+    return [section, *([samples_section(folder, look.tables)] if kind == "recall" else [])], list(look.figures)
+
+
+def samples_section(folder: Path, tables: RecallTables) -> Section:
+    """Prompts of a recall evaluation with each model's generation, or why they are not shown."""
+    title = "Prompts and generations"
+    try:
+        samples = read_samples(folder, tables)
+    except UserError as error:
+        return Section("generations", title, tag("p", text(f"Not shown here: {error}"), class_="notes"))
+    some = "" if samples.shown == samples.prompts else (
+        f" {samples.shown:,} of {samples.prompts:,} prompts are on this page: of each task, model and verdict up to {MOST_OF_EACH}, by chance."
+    )
+    intro = (
+        "A generation is ", tag("span", "right", class_="sample right"), " if it contains the value, and else ",
+        tag("span", "wrong", class_="sample wrong"), ", or ", tag("span", "cut", class_="sample cut"),
+        f" if the value was only in what was cut off the prompt to fit the model's context.{some}",
+    )
+    parts = (
+        tag("p", *intro),
+        tag("noscript", tag("p", "Prompts and generations need JavaScript; everything else on this page does not.", class_="notes")),
+        tag("div", id="prompts", hidden=""),
+        markup.data("samples", samples.data),
+    )
+    return Section("generations", title, "\n".join(parts))
 
 
 OTHERS = {kind: partial(section_of, kind) for kind in KINDS if kind != "gap"}

@@ -115,7 +115,7 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
 def _others(found: Mapping[str, Path]) -> tuple[list[Section], list[Figure]]:
     """The sections of results other than a comparison, and their charts."""
     made = [sections.OTHERS[kind](place) for kind, place in found.items() if kind != "gap"]
-    return [section for section, _ in made], [figure for _, drawn in made for figure in drawn]
+    return [section for parts, _ in made for section in parts], [figure for _, drawn in made for figure in drawn]
 
 
 def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> tuple[Section, int]:
