@@ -50,9 +50,11 @@ def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str
     slices, one = manifest["slices"], tables.ablation.filter(slice="ar_hit").row(0, named=True)
     instead = "their mean over the text" if manifest["by"] == "mean" else "zero"
     return {
-        "Text": f"{slices['num_rows']:,} predicted tokens in {slices['num_sequences']:,} sequences of up to {slices['seq_len']:,}; {SLICES_TOLD}",
+        "Text": f"{slices['num_rows']:,} predicted tokens in {slices['num_sequences']:,} sequences of up to {slices['seq_len']:,}; "
+        f"{SLICES_TOLD}",
         "Ablation": f"the outputs of a mixer, or of all of a kind, are replaced by {instead}; the text is read again, nothing is trained",
-        "Intervals": f"95 %, {one['clusters']:,} {one['cluster']}s with AR hits resampled (effective number {one['effective_clusters']:.1f})",
+        "Intervals": f"95 %, {one['clusters']:,} {one['cluster']}s with AR hits resampled (effective number "
+        f"{one['effective_clusters']:.1f})",
         "Program": f"recallkit {manifest['recallkit_version']}",
     }
 

@@ -1,10 +1,9 @@
 """Results as a page for readers: `report`; and their figures for Python."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Union
-
-from dataclasses import dataclass
 
 from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, command

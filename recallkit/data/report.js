@@ -472,21 +472,21 @@ function promptCard(data, prompt, model) {
   const text = make("div", { class: "text" });
   if (prompt.cut && !prompt.text.some(([isCut]) => isCut)) text.append(make("span", { class: "mark soft" }, `[${counted(prompt.cut, "character")} cut off] `));
   prompt.text.forEach(([isCut, parts], index) => {
-    if (index) text.append(make("span", { class: "soft" }, isCut ? "" : " \u2026 "));
+    if (index) text.append("\n");
     const passage = make("span", isCut ? { class: "off" } : {});
     appendParts(passage, parts);
     text.append(passage);
     if (isCut) text.append(make("span", { class: "soft" }, ` [cut off: the first ${counted(prompt.cut, "character")}]`));
   });
   const value = make("code");
-  appendText(value, prompt.value, true);
+  appendText(value, prompt.value, false);
   const head = make("p", { class: "head" }, ...(prompt.key ? [make("b", {}, prompt.key), " "] : []), "value ", value, make("span", { class: "soft" }, ` \u00b7 document ${prompt.document}`));
   const body = make("tbody");
   for (const at of [model, ...data.models.keys()].filter((at, place_, every) => every.indexOf(at) === place_)) {
     const [verdict, parts, nll] = prompt.answers[at];
     const generation = make("code");
     parts.some((part) => part.trim()) ? appendParts(generation, parts) : generation.append(make("span", { class: "soft" }, "(nothing)"));
-    body.append(make("tr", at === model ? { class: "chosen" } : {}, make("th", { scope: "row" }, data.models[at]),
+    body.append(make("tr", at === model ? { class: "chosen" } : {}, make("th", { scope: "row", title: data.models[at] }, data.models[at]),
       make("td", {}, make("span", { class: `sample ${verdict}` }, ANSWERS[verdict])), make("td", {}, generation),
       make("td", { class: "amount" }, nll === null ? "\u2013" : nll.toFixed(2))));
   }

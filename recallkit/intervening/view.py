@@ -115,7 +115,9 @@ def _recalled(tables: InterveneTables) -> str:
     rows = tables.intervene.filter(slice=first).head(_MOST_SAID).to_dicts()
     told = [f"{row['model']} {_nats(row['recall'])} nats ({_nats_interval(row)})" for row in rows]
     name = _NAMES.get(first, first)
-    return f"Where the earlier occurrences of {name} are replaced, their tokens cost more than with as many other changes: {'; '.join(told)}."
+    return (
+        f"Where the earlier occurrences of {name} are replaced, their tokens cost more than with as many other changes: {'; '.join(told)}."
+    )
 
 
 def _nats_interval(row: Row) -> str:

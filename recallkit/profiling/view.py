@@ -81,8 +81,8 @@ def method(tables: ProfileTables, manifest: Mapping[str, Any]) -> dict[str, str]
     packing = "documents packed one after the other" if manifest["boundary"] == "pack" else "the context reset at each document"
     hits, content, *_ = _caption(manifest, tables.profile.row(0, named=True)).split("\n")
     return {
-        "Text": f"{manifest['num_tokens']:,} tokens in {manifest['num_sequences']:,} sequences of up to {manifest['seq_len']:,}, {packing}; "
-        f"tokenizer {bare(manifest['tokenizer']['name'])}",
+        "Text": f"{manifest['num_tokens']:,} tokens in {manifest['num_sequences']:,} sequences of up to {manifest['seq_len']:,}, "
+        f"{packing}; tokenizer {bare(manifest['tokenizer']['name'])}",
         **({} if counts is None else {"Training counts": f"{counts['num_tokens']:,} tokens; id {counts['id']}"}),
         "Bigrams": hits.removeprefix("Bigrams: "),
         "Intervals": f"95 %, {content.removeprefix('Intervals: ')}",

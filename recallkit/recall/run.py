@@ -109,7 +109,9 @@ class RecallPlan:
         shown = {**question, "reference": models[0], "models": models}
         origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
         folder = comparison_path(self.out, keys, variants)
-        Result(folder / "recall.parquet", "recall", question).write_tables(tables, {**shown, "rows": origins}, timings)
+        contexts = {name: model.options.context for name, model in self.models.items() if model.options.context is not None}
+        facts = {**shown, "rows": origins, "contexts": contexts, "limit": self.options.limit}
+        Result(folder / "recall.parquet", "recall", question).write_tables(tables, facts, timings)
         return tables, folder
 
 

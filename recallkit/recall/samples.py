@@ -65,7 +65,7 @@ def read_samples(folder: Path, tables: RecallTables, most_bytes: int = MOST_BYTE
     models, variants = manifest["models"], manifest["tasks"]
     tasks = tables.recall["task"].unique(maintain_order=True).to_list()
     keys = manifest["options"]["models"]
-    found: dict[str, list[list[Row]]] = {}
+    found: dict[str, list[Sequence[Row]]] = {}
     files = []
     for task, variant in zip(tasks, variants, strict=True):
         paths = [documents_path(folder.parent.parent, key, variant) for key in keys]
@@ -85,9 +85,9 @@ def verdict(row: Row) -> str:
     return "right" if row["contains"] else "cut" if row["answer_cut"] else "wrong"
 
 
-def _rows(path: Path, recall: pl.DataFrame, model: str, task: str) -> list[Row]:
+def _rows(path: Path, recall: pl.DataFrame, model: str, task: str) -> Sequence[Row]:
     """The rows of a documents table. Raises UserError if they are not those of the comparison, or have no prompts."""
-    rows: list[Row] = schemas.read_frame(path, "recall documents", exact=True).to_dicts()
+    rows = schemas.read_frame(path, "recall documents", exact=True).to_dicts()
     told = recall.filter(model=model, task=task).row(0, named=True)
     if len(rows) != told["num_rows"] or sum(row["contains"] for row in rows) != round(told["accuracy"] * told["num_rows"]):
         raise UserError("evaluated otherwise since the comparison", where=path, remedy="run the same `recallkit eval-recall` again")
@@ -136,20 +136,26 @@ def passages(prompt: str, value: str, cut: int) -> list[tuple[bool, list[str]]]:
 
     `cut`: characters at the beginning that were cut off. Each passage: whether it was cut off, and its parts, the odd ones the value.
     """
+
+    def shown_from(start: int, stop: int, least: int) -> str:
+        """The passage, with dots where something is left out that is not cut off."""
+        return f"{'… ' * (start > least)}{prompt[start:stop]}{' …' * (stop < len(prompt))}"
+
     end = max(cut, len(prompt) - _END)
     mentions = [match.span() for match in re.finditer(re.escape(value), prompt, re.IGNORECASE)]
     read = [span for span in mentions if span[0] >= cut]
     shown = []
     if not read and mentions:
         start, stop = mentions[-1]
-        shown.append((True, prompt[max(0, start - _AROUND) : min(max(cut, stop), stop + _AROUND)]))
+        shown.append((True, shown_from(max(0, start - _AROUND), min(max(cut, stop), stop + _AROUND), 0)))
     elif read and read[-1][0] < end:
         start, stop = read[-1]
         if stop + _AROUND >= end:
             end = max(cut, start - _AROUND)
         else:
-            shown.append((False, prompt[max(cut, start - _AROUND) : stop + _AROUND]))
-    return [(is_cut, _parts(text, value)) for is_cut, text in [*shown, (False, prompt[end:])]]
+            shown.append((False, shown_from(max(cut, start - _AROUND), stop + _AROUND, cut)))
+    dots = "" if shown and not shown[0][0] else "… " * (end > cut)  # the passage before ends with them
+    return [(is_cut, _parts(text, value)) for is_cut, text in [*shown, (False, f"{dots}{prompt[end:]}")]]
 
 
 def _parts(text: str, value: str) -> list[str]:
@@ -163,4 +169,3 @@ def _rounded(nll: float | None) -> float | None:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
@@ -20,7 +22,6 @@ from recallkit.text.readers import suffix_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     import polars as pl
 
@@ -49,10 +50,15 @@ def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
 def look(folder: Path) -> Look:
     """A comparison as a page, an export and pictures show it."""
     from recallkit.recall.charts import figures
+    from recallkit.recall.run import documents_path
     from recallkit.recall.tables import RecallTables
 
     tables, manifest = read_tables(RecallTables, folder), read_manifest(folder / "recall.parquet")
-    return Look(tables, recall_tables(tables), figures(tables), answer(tables), method(tables, manifest), command(tables, manifest))
+    asked = itertools.product(manifest.get("options", {}).get("models", []), manifest.get("tasks", []))
+    documents = [documents_path(Path(), *pair) for pair in asked]
+    files = [str(path) for path in documents if (folder.parent.parent / path).exists()]
+    facts = method(tables, manifest)
+    return Look(tables, recall_tables(tables), figures(tables), answer(tables), facts, command(tables, manifest), files)
 
 
 def answer(tables: RecallTables) -> str:
@@ -78,9 +84,9 @@ def method(tables: RecallTables, manifest: Mapping[str, Any]) -> dict[str, str]:
     """How it was measured: the prompts, what counts as right, the intervals."""
     cells, models, tasks = _cells(tables)
     rows = manifest.get("rows", {})
-    origins = {task: f", {bare(rows[task]['origin'])}" if task in rows else "" for task in tasks}
+    origins = list(dict.fromkeys(bare(rows[task]["origin"]) for task in tasks if task in rows))
     return {
-        "Prompts": " ".join(_what_was_asked(cells[models[0], task])[:-1] + origins[task] + "." for task in tasks),
+        "Prompts": " ".join(_what_was_asked(cells[models[0], task]) for task in tasks) + f" Rows: {', '.join(origins)}." * bool(origins),
         "Right": "the generation (greedy, 48 tokens, cut at the first newline) contains the value, in any case; "
         + _variation(cells[models[0], tasks[0]]),
         "Intervals": "95 %, documents as units; differences are paired, of the same prompts",
@@ -97,7 +103,9 @@ def command(tables: RecallTables, manifest: Mapping[str, Any]) -> str:
     found = {"task_version": first["version"], "prompt": first["prompt"], "cut": first["cut"]}
     unusual: dict[str, Any] = {name: value for name, value in found.items() if value != usual[name]}
     data = None if not local else local[0] if len(local) == 1 else "DATA"
-    return command_line("eval-recall", *models, tasks=list(tasks), data=data, **unusual, o="DIR")
+    contexts = manifest.get("contexts", {})
+    named = [f"{model},context={contexts[model]}" if model in contexts else model for model in models]
+    return command_line("eval-recall", *named, tasks=list(tasks), data=data, limit=manifest.get("limit"), **unusual, o="DIR")
 
 
 def _is_file(origin: str) -> bool:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.chart_lines import by_count
+from recallkit.attribution.chart_shares import by_partition
+from recallkit.attribution.shares import is_void
 from recallkit.attribution.view import (
     by_source_table,
     comparators_table,
@@ -21,9 +24,6 @@ from recallkit.attribution.view import (
     struck_if_void,
     times,
 )
-from recallkit.attribution.chart_lines import by_count
-from recallkit.attribution.chart_shares import by_partition
-from recallkit.attribution.shares import is_void
 from recallkit.display import chart_theme
 from recallkit.display.console import percent
 from recallkit.errors import UserError
@@ -98,7 +98,7 @@ def first_figures(comparison: Comparison, figures: Sequence[Figure]) -> tuple[st
     """What a page begins with, and which of `figures`, all of the comparison's, it does not yet show."""
     chosen = _first_models(comparison)
     if len(chosen) == len(comparison.models):
-        mine = [figure for figure in figures if figure.name in _FIRST]
+        mine = [figure for name in _FIRST for figure in figures if figure.name == name]
         return _fold(*map(_picture, map(_titled, mine))), [figure for figure in figures if figure not in mine]
     some = replace(comparison, models=chosen)
     told = f" {len(chosen)} of {len(comparison.models):,} models, from the nearest to the farthest; figures of all are further down."
@@ -219,7 +219,7 @@ def token_section(view: TokenView, folder: str) -> Section:
     """The text that models were scored on, token by token. `folder`: the folder as the user would name it in a command."""
     keys = " · ".join(f"{tag('kbd', text(key))} {text(what)}" for key, what in _KEYS)
     intro = (
-        "Each token is coloured by which model predicts it, that is, ranks it first, or by how much lower its NLL is under one of the two. ",
+        "Each token is coloured by which model predicts it, that is, ranks it first, or by how far the two NLLs are apart. ",
         tag("span", "Underlined", class_="sample hit"),
         " are AR hits, ",
         tag("span", "dotted", class_="sample repeated"),
@@ -289,12 +289,15 @@ def samples_section(folder: Path, tables: RecallTables) -> Section:
         samples = read_samples(folder, tables)
     except UserError as error:
         return Section("generations", title, tag("p", text(f"Not shown here: {error}"), class_="notes"))
-    some = "" if samples.shown == samples.prompts else (
-        f" {samples.shown:,} of {samples.prompts:,} prompts are on this page: of each task, model and verdict up to {MOST_OF_EACH}, by chance."
-    )
+    some = f" {samples.shown:,} of {samples.prompts:,} prompts are on this page, drawn by chance: of each task, model and verdict up to "
+    some = "" if samples.shown == samples.prompts else f"{some}{MOST_OF_EACH}."
     intro = (
-        "A generation is ", tag("span", "right", class_="sample right"), " if it contains the value, and else ",
-        tag("span", "wrong", class_="sample wrong"), ", or ", tag("span", "cut", class_="sample cut"),
+        "A generation is ",
+        tag("span", "right", class_="sample right"),
+        " if it contains the value, and else ",
+        tag("span", "wrong", class_="sample wrong"),
+        ", or ",
+        tag("span", "cut", class_="sample cut"),
         f" if the value was only in what was cut off the prompt to fit the model's context.{some}",
     )
     parts = (

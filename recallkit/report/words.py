@@ -85,7 +85,9 @@ def question(comparison: Comparison) -> str:
 def headline(comparison: Comparison, totals: Totals) -> str:
     """The range of the shares of the models that are behind the reference, as markup; "" if there are not two whose share is one."""
     hits = {model: totals[model, "ar_hit"] for model in comparison.models}
-    behind = [row for model, row in hits.items() if totals[model, "all"]["delta_nll"] > 0 and not is_void(row) and 0 <= row["gap_share"] <= 1]
+    behind = [
+        row for model, row in hits.items() if totals[model, "all"]["delta_nll"] > 0 and not is_void(row) and 0 <= row["gap_share"] <= 1
+    ]
     if len(behind) < 2:
         return ""
     shares, tokens = sorted(row["gap_share"] for row in behind), behind[0]["share_of_tokens"]
@@ -198,7 +200,9 @@ def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[s
     context = _context_options(manifest.get("context_gain") or [])
     return [
         command_line("slice", *(names if 0 < len(names) <= MOST_NAMED else ["TEXT..."]), **slicing, o="DIR"),
-        command_line("gap", comparison.reference, *manifest["models"], slices="DIR", slice=given, clean=bool(manifest.get("clean")), **context),
+        command_line(
+            "gap", comparison.reference, *manifest["models"], slices="DIR", slice=given, clean=bool(manifest.get("clean")), **context
+        ),
         command_line("report", "DIR"),
     ]
 

@@ -142,7 +142,10 @@ KINDS: Mapping[str, Kind] = {
         "MQAR evaluations", "Recall of made-up pairs (MQAR)", "recallkit.mqar.view:look", "How many made-up pairs do these models recall?"
     ),
     "tradeoff": Kind(
-        "sweeps of MQAR training", "Recall against bytes of state", "recallkit.tradeoff.view:look", "How much recall does a byte of state buy?"
+        "sweeps of MQAR training",
+        "Recall against bytes of state",
+        "recallkit.tradeoff.view:look",
+        "How much recall does a byte of state buy?",
     ),
     "profile": Kind("profiles", "What the text repeats", "recallkit.profiling.view:look", "How much does this text repeat?"),
 }

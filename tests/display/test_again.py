@@ -12,7 +12,10 @@ def test_options_are_written_as_a_user_would():
     assert command_line("gap", "a", "b", clean=True, slice=("x", "y = 1"), context_gain=[]) == (
         "recallkit gap a b --clean --slice x --slice 'y = 1'"
     )
-    assert command_line("slice", seed=0, boundary="pack", limit_tokens=None, force=False, name="") == "recallkit slice --seed 0 --boundary pack"
+    assert (
+        command_line("slice", seed=0, boundary="pack", limit_tokens=None, force=False, name="")
+        == "recallkit slice --seed 0 --boundary pack"
+    )
 
 
 def test_a_shell_reads_what_was_meant():
@@ -22,4 +25,13 @@ def test_a_shell_reads_what_was_meant():
 
 def test_folders_are_left_out():
     names = ("/home/me/a b.txt", "./x.json", "../y/z", "~/w", "owner/name", "https://host/f.json", "demo:sample", "plain.txt")
-    assert [bare(name) for name in names] == ["a b.txt", "x.json", "z", "w", "owner/name", "https://host/f.json", "demo:sample", "plain.txt"]
+    assert [bare(name) for name in names] == [
+        "a b.txt",
+        "x.json",
+        "z",
+        "w",
+        "owner/name",
+        "https://host/f.json",
+        "demo:sample",
+        "plain.txt",
+    ]
