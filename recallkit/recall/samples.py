@@ -87,6 +87,10 @@ def verdict(row: Row) -> str:
 
 def _rows(path: Path, recall: pl.DataFrame, model: str, task: str) -> Sequence[Row]:
     """The rows of a documents table. Raises UserError if they are not those of the comparison, or have no prompts."""
+    if not path.is_file():
+        raise UserError(
+            "there is no such table of prompts", where=path, remedy="evaluate these models again, or leave folders as they were"
+        )
     rows = schemas.read_frame(path, "recall documents", exact=True).to_dicts()
     told = recall.filter(model=model, task=task).row(0, named=True)
     if len(rows) != told["num_rows"] or sum(row["contains"] for row in rows) != round(told["accuracy"] * told["num_rows"]):

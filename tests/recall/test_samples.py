@@ -103,7 +103,7 @@ def test_documents_that_are_not_those_compared_are_refused(compared, tmp_path):
         with pytest.raises(UserError, match="evaluated before prompts were kept; evaluate it again with --force"):
             read_samples(folder, tables)
         path.unlink()
-        with pytest.raises(UserError, match="no such"):
+        with pytest.raises(UserError, match="there is no such table of prompts"):
             read_samples(folder, tables)
     finally:
         path.write_bytes(before)

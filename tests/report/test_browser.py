@@ -426,7 +426,7 @@ def test_prompts_and_generations_are_filtered(browser, evaluated):
     assert shown.text("#prompts .summary") == f"{len(data['prompts'])} prompts here of 30."
     assert len(shown.all(PROMPT)) == 8
     shown.one("#prompts > button").click()
-    assert len(shown.all(PROMPT)) == 16
+    assert len(shown.all(PROMPT)) == min(16, len(data["prompts"])) > 8
     first = shown.one(PROMPT)
     assert data["prompts"][0]["value"] in first.text
     assert [mark.text for mark in first.find_elements("css selector", ".text mark")] == [data["prompts"][0]["value"]]

@@ -133,12 +133,13 @@ def test_commands_that_make_results_again_are_commands(words, evaluations, tmp_p
             assert (parsed["max_count"], parsed["seq_len"]) == (9, 64)
 
 
-def test_it_opens_in_the_browser_that_is_set(run, words, tmp_path):
+def test_it_opens_in_the_browser_that_is_set(run_afresh, words, tmp_path, monkeypatch):
     browser, opened = tmp_path / "browser", tmp_path / "opened"
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > "{opened}"\n')
     browser.chmod(0o755)
     out = tmp_path / "a page.html"
-    done = run("report", words, "-o", out, "--open", env={"BROWSER": f"{browser} %s"})
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    done = run_afresh("report", words, "-o", out, "--open")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == str(out), "a line of its own, whatever its length"
     assert opened.read_text() == out.as_uri()

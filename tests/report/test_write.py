@@ -223,7 +223,7 @@ def test_the_headline_has_the_range_of_the_shares_that_mean_something(comparison
     headline = re.sub("<[^>]*>", "", told.headline(of, totals))
     assert headline.startswith(said) if said else headline == ""
     ahead = {key: {**row, "delta_nll": -0.3} if key == ("b", "all") else row for key, row in totals.items()}
-    assert "3 models" not in told.headline(of, ahead), "a lead is no loss"
+    assert "what 3 models" not in told.headline(of, ahead), "a lead is no loss"
 
 
 def test_many_models_are_few_in_the_first_figures(comparison):
