@@ -42,9 +42,15 @@ def evaluations(words, tmp_path_factory):
     return folder, [*recall_tables(recall).values(), *shown_mqar(mqar).values(), *profile_tables(profile, facts).values()]
 
 
-def test_all_results_stand_on_one_page(words, evaluations, tmp_path):
-    folder, printed = evaluations
-    written = write_report(words, tmp_path / "all.html", ReportOptions(more=[folder]))
+@pytest.fixture(scope="module")
+def written(words, evaluations, tmp_path_factory):
+    """A page of all of them, and of a comparison."""
+    folder, _ = evaluations
+    return write_report(words, tmp_path_factory.mktemp("page") / "all.html", ReportOptions(more=[folder]))
+
+
+def test_all_results_stand_on_one_page(evaluations, written):
+    _, printed = evaluations
     page = Page.read(written.page)
     assert sorted(written.results) == ["gap", "mqar", "profile", "recall"]
     assert page.texts("h2") == [
@@ -114,14 +120,13 @@ def test_the_command(run, words, tmp_path):
     assert "no such directory" in failed.stderr
 
 
-def test_commands_that_make_results_again_are_commands(words, evaluations, tmp_path):
+def test_commands_that_make_results_again_are_commands(written):
     """What a page says is accepted by the command line, option by option, with the values of the run."""
     from typer.main import get_command
 
     from recallkit.commands.app import app
 
-    folder, _ = evaluations
-    page = Page.read(write_report(words, tmp_path / "all.html", ReportOptions(more=[folder])).page)
+    page = Page.read(written.page)
     told = [shlex.split(line) for text in page.texts("code") for line in text.splitlines() if line.startswith("recallkit ")]
     assert sorted(line[1] for line in told) == ["eval-recall", "gap", "mqar", "profile", "report", "slice"]
     for _, name, *given in told:
@@ -133,13 +138,13 @@ def test_commands_that_make_results_again_are_commands(words, evaluations, tmp_p
             assert (parsed["max_count"], parsed["seq_len"]) == (9, 64)
 
 
-def test_it_opens_in_the_browser_that_is_set(run_afresh, words, tmp_path, monkeypatch):
+def test_it_opens_in_the_browser_that_is_set(run_afresh, evaluations, tmp_path, monkeypatch):
     browser, opened = tmp_path / "browser", tmp_path / "opened"
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > "{opened}"\n')
     browser.chmod(0o755)
     out = tmp_path / "a page.html"
     monkeypatch.setenv("BROWSER", f"{browser} %s")
-    done = run_afresh("report", words, "-o", out, "--open")
+    done = run_afresh("report", evaluations[0] / "mqar", "-o", out, "--open")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == str(out), "a line of its own, whatever its length"
     assert opened.read_text() == out.as_uri()
