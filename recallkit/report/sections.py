@@ -276,7 +276,7 @@ def section_of(kind: str, folder: Path) -> tuple[list[Section], list[Figure]]:
     files = f"{', '.join([kind + '.parquet', *(name for name in tables if name != kind + '.parquet'), *look.files[:_MOST_FILES]])}"
     more = f" and {len(look.files) - _MOST_FILES:,} more" if len(look.files) > _MOST_FILES else ""
     again = tag("dt", "Made again by") + tag("dd", tag("code", _command(look.command), class_="command"))
-    facts = _facts({**look.method, "Files read": f"{files}{more}, in {folder.resolve().name}"}, again)
+    facts = _facts({**look.method, "Files read": f"{files}{more}, in {folder.resolve().name}"}, *([again] if look.command else []))
     opening = "\n".join([*answer, tag("div", facts, class_="made")])
     section = Section(kind, KINDS[kind].title, "\n".join([pictures(look.figures), *shown]), opening)
     return [section, *([samples_section(folder, look.tables)] if kind == "recall" else [])], list(look.figures)
