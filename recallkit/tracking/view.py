@@ -35,7 +35,8 @@ def method(tables: TrackTables, manifest: Mapping[str, Any]) -> dict[str, str]:
     """How it was measured: the text, what recall is, the intervals."""
     slices, first = manifest["slices"], tables.track.row(0, named=True)
     return {
-        "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}, {first['ar_hits']:,} of them AR hits",
+        "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}; "
+        f"{first['ar_hits']:,} of {first['tokens']:,} tokens are AR hits",
         "Recall": "NLL of the first occurrences of the AR hits' bigrams in their sequences less that of the AR hits, nats per token",
         "Intervals": f"95 %, {counted(first['documents'], 'document')} resampled (effective number {first['effective_documents']:,.1f})",
         "Program": f"recallkit {manifest['recallkit_version']}",

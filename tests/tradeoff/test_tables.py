@@ -108,8 +108,8 @@ def test_several_tasks_have_a_table_and_a_plot_each():
 def test_the_answer_has_the_best_model_and_the_smallest_state_as_good():
     tables = made([(800, [(0.98, 1.0)]), (1600, [(0.999, 1.0)]), (400, [(0.94, 1.0)]), (3200, [(0.999, 1.0)])], rates=(1e-2,))
     assert answer(tables) == (
-        "Of 4 models, attention (width 32) recalls most, 99.9 % of the values with 1,600 bytes of state; the smallest state within 5 points "
-        "of that is 800 bytes, of attention (width 16) (98.0 %)."
+        "Of 4 models, attention (width 32) recalls most, 99.9 % of the values with 1,600 bytes of state; the smallest state within 5 "
+        "points of that is 800 bytes, of attention (width 16) (98.0 %)."
     )
     alone = made([(800, [(0.9, 1.0)]), (400, [(0.8, 1.0)])], rates=(1e-2,))
     assert answer(alone).endswith("90.0 % of the values with 800 bytes of state; none with less is within 5 points of it.")
