@@ -46,6 +46,11 @@ def folder() -> Path:
     return config.home() / "demo" / artifacts.digest_json([*made_by, installed, shipped])[:12]
 
 
+def page() -> Path:
+    """The page of the built-in comparison: under a short path, which people open."""
+    return config.home() / "demo.html"
+
+
 def counts(*, force: bool = False) -> Path:
     """The counts table of the zoo's training tokens, made if it is missing, or with `force`."""
     path = folder() / "zoo-counts.duckdb"

@@ -9,6 +9,7 @@ from recallkit.ablation.tables import AblationTables
 from recallkit.ablation.words import HEADERS, SLICES_TOLD, labelled
 from recallkit.attribution.shares import enrichment
 from recallkit.display import console
+from recallkit.display.again import command_line
 from recallkit.display.console import or_dash, percent
 from recallkit.display.exports import Look
 from recallkit.display.tables import Struck, Table
@@ -29,7 +30,41 @@ def look(folder: Path) -> Look:
     from recallkit.ablation.charts import ablation_figures
 
     tables, manifest = read_tables(AblationTables, folder), artifacts.read_manifest(folder / "ablation.parquet")
-    return Look(tables, ablation_tables(tables, manifest), ablation_figures(tables))
+    shown, drawn = ablation_tables(tables, manifest), ablation_figures(tables)
+    return Look(tables, shown, drawn, answer(tables), method(tables, manifest), command(manifest))
+
+
+def answer(tables: AblationTables) -> str:
+    """Which mixer AR hits need most, in nats, and which mixers recall."""
+    first = tables.mixers.row(0, named=True)
+    most = f", the most of {len(tables.mixers):,}" if len(tables.mixers) > 1 else ""
+    lost = (
+        f"Without mixer {labelled(first)}, {first['model']} loses {or_dash(first['loss_ar_hit'], '.2f')} nats per AR hit, "
+        f"{or_dash(first['loss'], '.2f')} per token of all{most}."
+    )
+    return f"{lost} {which_recall(tables)}"
+
+
+def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str]:
+    """How it was measured: the text, what replaces the outputs, the intervals."""
+    slices, one = manifest["slices"], tables.ablation.filter(slice="ar_hit").row(0, named=True)
+    instead = "their mean over the text" if manifest["by"] == "mean" else "zero"
+    return {
+        "Text": f"{slices['num_rows']:,} predicted tokens in {slices['num_sequences']:,} sequences of up to {slices['seq_len']:,}; "
+        f"{SLICES_TOLD}",
+        "Ablation": f"the outputs of a mixer, or of all of a kind, are replaced by {instead}; the text is read again, nothing is trained",
+        "Intervals": f"95 %, {one['clusters']:,} {one['cluster']}s with AR hits resampled (effective number "
+        f"{one['effective_clusters']:.1f})",
+        "Program": f"recallkit {manifest['recallkit_version']}",
+    }
+
+
+def command(manifest: Mapping[str, Any]) -> str:
+    """The command that makes it again."""
+    options = manifest["options"]
+    cluster = None if options["cluster"] == "document" else options["cluster"]
+    more = {"by": options["by"], "cluster": cluster, "clean": options["clean"]}
+    return command_line("ablate", options["model"], slices="DIR", mixers=list(options["mixers"]), **more)
 
 
 def ablation_json(tables: AblationTables, manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:

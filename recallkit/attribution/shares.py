@@ -25,6 +25,8 @@ WORSE_ON_HITS = "model is better overall but worse on AR hits"
 WORSE_ON_OTHER = "model is better overall but worse on the other tokens"
 BETTER_ON_HITS = "negative share: model is better on AR hits"
 BETTER_ON_OTHER = "share above 100 %: model is better on the other tokens"
+SHARE_LIKE_NOTHING = "negative share, but by its interval it may be positive"
+SHARE_LIKE_ALL = "share above 100 %, but by its interval it may be below"
 
 _VOID = (NO_GAP, NOT_TOLD_FROM_ZERO, MODEL_LIKE_UNIFORM, REFERENCE_LIKE_UNIFORM, ALL_TOKENS, FEW_CLUSTERS.partition("{")[0])
 """What notes begin with that say why a share means nothing."""
@@ -54,12 +56,17 @@ def like_uniform(nll_reference: float, nll_model: float, vocab_size: int | None)
 
 
 def describe_gap(
-    gap: float, hits_share: float | None, interval: tuple[float, float] | None = None, uniform: Sequence[str] = ()
+    gap: float,
+    hits_share: float | None,
+    interval: tuple[float, float] | None = None,
+    uniform: Sequence[str] = (),
+    share_interval: tuple[float, float] | None = None,
 ) -> list[str]:
     """What to know before quoting the AR hits' share of `gap`; empty if nothing is unusual.
 
-    `interval` is the confidence interval of `gap`, if there is one; `hits_share` is None if there are no AR hits; `uniform` are the
-    notes of `like_uniform`. Where a share is void, only why is said.
+    `interval` is the confidence interval of `gap`, if there is one, `share_interval` that of the share; `hits_share` is None if there are
+    no AR hits; `uniform` are the notes of `like_uniform`. Where a share is void, only why is said. Which model is better on AR hits, or on
+    the other tokens, is said only where the share's interval says the same.
     """
     if gap == 0:
         return [*uniform, NO_GAP]
@@ -70,7 +77,10 @@ def describe_gap(
     notes = []
     opposed_on_hits = hits_share is not None and hits_share < 0
     opposed_on_other = hits_share is not None and hits_share > 1
-    if gap < 0:
+    low, high = share_interval or (hits_share or 0.0,) * 2
+    if (opposed_on_hits and high >= 0) or (opposed_on_other and low <= 1):
+        notes += [*([MODEL_BETTER] if gap < 0 else []), SHARE_LIKE_NOTHING if opposed_on_hits else SHARE_LIKE_ALL]
+    elif gap < 0:
         notes.append(WORSE_ON_HITS if opposed_on_hits else WORSE_ON_OTHER if opposed_on_other else MODEL_BETTER)
     elif opposed_on_hits:
         notes.append(BETTER_ON_HITS)

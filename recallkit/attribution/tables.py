@@ -221,7 +221,7 @@ class _Tables:
         for number, place in enumerate(self._places):
             by_slice = dict(zip(names, rows[number * len(names) : (number + 1) * len(names)], strict=True))
             intervals = [self._interval_columns(_SLICES, model, place, row) for row in range(len(names))]
-            notes = _slice_notes(by_slice, intervals[0], self._like_uniform(rows[0], by_slice["all"]))
+            notes = _slice_notes(by_slice, dict(zip(names, intervals, strict=True)), self._like_uniform(rows[0], by_slice["all"]))
             clipped = _clipped_shares(by_slice)
             for (name, row), columns in zip(by_slice.items(), intervals, strict=True):
                 columns = columns if row["gap_share"] is not None else {**columns, "ci_low": None, "ci_high": None}
@@ -257,7 +257,7 @@ class _Tables:
         gap_bounds, uniform = _bounds(overall, "delta_ci"), self._like_uniform(overall)
         added = []
         for row in sweep.iter_rows(named=True):
-            notes = describe_gap(overall["delta_nll"], row["gap_share"], gap_bounds, uniform)
+            notes = describe_gap(overall["delta_nll"], row["gap_share"], gap_bounds, uniform, _bounds(row, "ci"))
             clipped = clipped_share(overall["delta_nll"], row["gap_share"])
             shares = {"gap_share_clipped": clipped, "enrichment": enrichment(row["gap_share"], row["share_of_tokens"])}
             added.append({**shares, "note": self._note(row, row, overall, notes)})
@@ -301,12 +301,15 @@ class _Tables:
         return "; ".join([*notes, FEW_CLUSTERS.format(self._cluster)] if few else notes)
 
 
-def _slice_notes(by_slice: Mapping[str, Mapping[str, Any]], whole: Mapping[str, Any], uniform: Sequence[str]) -> dict[str, list[str]]:
-    """What to know of the gap of one source, by slice; `whole`: the intervals of all its tokens; `uniform`: see `describe_gap`."""
+def _slice_notes(
+    by_slice: Mapping[str, Mapping[str, Any]], intervals: Mapping[str, Mapping[str, Any]], uniform: Sequence[str]
+) -> dict[str, list[str]]:
+    """What to know of the gap of one source, by slice; `intervals`: columns by slice; `uniform`: see `describe_gap`."""
     overall, hits_share = by_slice["all"]["delta_nll"], by_slice["ar_hit"]["gap_share"]
-    bounds = _bounds(whole, "delta_ci")
+    bounds = _bounds(intervals["all"], "delta_ci")
     notes = dict.fromkeys(by_slice, describe_gap(overall, None, bounds, uniform))
-    return notes | dict.fromkeys([slice_.name for slice_ in SPLIT], describe_gap(overall, hits_share, bounds, uniform))
+    of_split = describe_gap(overall, hits_share, bounds, uniform, _bounds(intervals["ar_hit"], "ci"))
+    return notes | dict.fromkeys([slice_.name for slice_ in SPLIT], of_split)
 
 
 def _clipped_shares(by_slice: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:

@@ -131,21 +131,22 @@ def what_is_resampled(whole: Mapping[str, Any]) -> str:
     return f"{counted(whole['clusters'], whole['cluster'])} resampled (effective number {whole['effective_clusters']:,.1f})"
 
 
-def comparators_table(tables: GapTables) -> Table:
-    """What the AR hits' share of the gap can be compared with, one row per model."""
+def comparators_table(tables: GapTables, *, has_enrichment: bool = True) -> Table:
+    """What the AR hits' share of the gap can be compared with, one row per model; `has_enrichment`: also their enrichment."""
     cells, models = _cells(tables), _models(tables)
     rows = []
     for model in models:
         hits, repeated = cells[model, "ALL", "ar_hit"], cells[model, "ALL", "repeated"]
         figures = (times(hits["enrichment"]), percent(hits["control_share"]))
         enriched, control = (struck_if_void(hits, figure) for figure in figures)
-        rows.append([model, enriched, gap_share(repeated), control, interval(hits, "control_ci")])
+        rows.append([model, *([enriched] * has_enrichment), gap_share(repeated), control, interval(hits, "control_ci")])
+    explained = "Enrichment: share of the gap in AR hits over their share of tokens. " * has_enrichment
     share = percent(cells[models[0], "ALL", "repeated"]["share_of_tokens"], 2)
     return Table(
         "What the AR share can be compared with",
-        ["model", "enrichment", "repeated", "control", "95 % interval"],
+        ["model", *(["enrichment"] * has_enrichment), "repeated", "control", "95 % interval"],
         rows,
-        caption="Enrichment: share of the gap in AR hits over their share of tokens. Repeated: share of the gap in all repeated bigrams, "
+        caption=f"{explained}Repeated: share of the gap in all repeated bigrams, "
         f"rare or not ({share} of tokens). Control: what the AR share would be if each AR hit differed as the first occurrence of its "
         "bigram does, where nothing can be recalled; it is not subtracted, because it over-corrects where the models differ much in "
         "what they know.",

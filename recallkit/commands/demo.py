@@ -24,13 +24,14 @@ def demo(*, force: Force = False) -> Outcome["GapTables"]:
         scoring.score(model, slices, scoring.ScoringOptions(force=force))
     tables = attribution.gap(reference, models, slices, options=scoring.ScoringOptions(force=force))
     out = attribution.gap_path(slices, reference, models)
-    page = write_report(out).page
+    page = write_report(out, builtin.page()).page
     sliced = manifest_of(slices)
 
     def show() -> None:
         print_slices(slices, sliced)
         print_gap(tables, sliced, out)
-        console.print_line(f"The same as a page, with the text token by token: {page}", is_path=True)
+        console.print_line("The same as a page, with the text token by token (`recallkit report --open` opens it):")
+        console.print_page(page)
 
     return Outcome(
         value=lambda: tables,

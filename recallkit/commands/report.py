@@ -1,6 +1,7 @@
 """Results as a page for readers: `report`; and their figures for Python."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Union
 
@@ -17,14 +18,23 @@ if TYPE_CHECKING:
     Chart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart | alt.FacetChart
 
 
+@dataclass(frozen=True)
+class ReportWords:
+    """Options of the command line only: Python has the page's path, and webbrowser."""
+
+    open_page: Annotated[bool, Option("Open the page in a browser.", ("--open",))] = False
+
+
 @command(
     "report",
     examples=(
-        "recallkit report slices",
+        "recallkit report slices --open",
         "recallkit report slices --with evals --figures figures -o report.html",
     ),
+    words=ReportWords,
 )
 def write_report(
+    own_words: ReportWords | None,
     folder: Annotated[
         File | None,
         Argument(
@@ -33,7 +43,9 @@ def write_report(
             metavar="DIR",
         ),
     ] = None,
-    out: Annotated[File | None, opt.out("The page to write.", default="report.html beside the comparison", metavar="FILE")] = None,
+    out: Annotated[
+        File | None, opt.out("The page to write.", default="report.html beside the comparison; demo.html in the cache", metavar="FILE")
+    ] = None,
     *,
     slices: Annotated[
         File | None,
@@ -54,13 +66,17 @@ def write_report(
     from recallkit.report import write
     from recallkit.storage.timings import Timings
 
-    own, asked = opt.path(slices), (opt.numbers(sequence), opt.numbers(document))
+    own, target, asked = opt.path(slices), opt.path(out), (opt.numbers(sequence), opt.numbers(document))
     options = write.ReportOptions(own, [Path(name) for name in opt.names(more)], opt.path(figures), *asked)
     timings = Timings()
     compared = opt.path(folder) or builtin.comparison(own)
+    if folder is None and own is None and target is None:
+        target = builtin.page()
     with timings.stage("writing the page") as stage:
-        written = write.write_report(compared, opt.path(out), options)
+        written = write.write_report(compared, target, options)
         stage.amounts["bytes"] = written.num_bytes
+    if own_words is not None and own_words.open_page:
+        _open(written.page)
     return Outcome(
         value=lambda: written.page,
         show=lambda: _print_report(written),
@@ -74,9 +90,19 @@ def _print_report(written: "Report") -> None:
     from recallkit.display.console import print_files
 
     excerpts = f", {written.excerpts:,} excerpts of the text" if written.excerpts else ", no text"
-    console.print_line(f"Page: {written.page}", is_path=True)
-    console.print_line(f"      {written.num_bytes / 1e6:.1f} MB{excerpts}; open it in a browser")
+    console.print_page(written.page)
+    console.print_line(f"{written.num_bytes / 1e6:.1f} MB{excerpts}; open it in a browser, or with --open")
     print_files(written.pictures)
+
+
+def _open(page: Path) -> None:
+    """Opens a page in the user's browser ($BROWSER, or the system's); a note if there is none."""
+    import webbrowser
+
+    from recallkit.display import console
+
+    if not webbrowser.open(page.absolute().as_uri()):
+        console.note(f"no browser was found: open {page}")
 
 
 def figures(of: Union[File, "Comparison"]) -> "dict[str, Chart]":

@@ -1,11 +1,11 @@
-// The page's only script: tips on pictures, and the token view. It fetches nothing, and data is inserted only as text (textContent).
+// The page's only script: tips on pictures, the token view, prompts and generations. It fetches nothing, and data is inserted only as text (textContent).
 "use strict";
 
 const HIDDEN = /[\p{Cc}\p{Cf}\u2028\u2029]/u;  // characters that are invisible, or change how others are displayed
 const MOST_ROWS = 10;
 const number = (value) => value.toLocaleString("en");
 const nats = (hundredths, digits = 2) => (hundredths / 100).toFixed(digits);
-const signed = (hundredths) => (hundredths > 0 ? "+" : hundredths < 0 ? "\u2212" : "") + nats(Math.abs(hundredths), 1);
+const signed = (hundredths, digits = 1) => (hundredths > 0 ? "+" : hundredths < 0 ? "\u2212" : "") + nats(Math.abs(hundredths), digits);
 const counted = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 
 function make(name, attributes = {}, ...children) {
@@ -13,6 +13,21 @@ function make(name, attributes = {}, ...children) {
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.append(...children);
   return element;
+}
+
+const mark = (words, kind = "mark") => make("span", { class: kind }, words);
+
+// Choices of which one holds: each is its value, its words, its class, and a number beside it (or null).
+function chips(legend, name, entries, current, act) {
+  const group = make("fieldset", {}, make("legend", {}, legend));
+  for (const [value, words, kind, amount] of entries) {
+    const input = make("input", { type: "radio", name: `filter-${name}`, value });
+    input.checked = current === value;
+    input.addEventListener("change", () => act(value));
+    const amounts = amount === null ? [] : [make("span", { class: "amount" }, number(amount))];
+    group.append(make("label", { class: "chip" }, input, make("span", { class: kind && `sample ${kind}` }, words), ...amounts));
+  }
+  return group;
 }
 
 // ------------------------------------------------------------------------------------------------------------- pictures
@@ -85,10 +100,24 @@ const VERDICTS = {
   neither: "both wrong",
   unknown: "unknown",
 };
+// By how much the model's NLL is above the reference's, in nats: up to these limits, and beyond the last.
+const LIMITS = [-400, -200, -100, -25, 25, 100, 200, 400];
+const SHADES = {
+  "shade-4": "model better by 4 nats or more",
+  "shade-3": "2 to 4",
+  "shade-2": "1 to 2",
+  "shade-1": "\u00bc to 1",
+  shade0: "equal within \u00bc",
+  shade1: "\u00bc to 1",
+  shade2: "1 to 2",
+  shade3: "2 to 4",
+  shade4: "reference better by 4 nats or more",
+};
+const MODES = { verdict: ["who is right", VERDICTS], shade: ["difference in NLL", SHADES] };
 const SLICES = { hit: "AR hits", repeated: "repeated, not AR hits", other: "not repeated" };
 
 function tokenView(view, data) {
-  const state = { model: farthest(data), excerpt: null, slice: "", verdict: "", current: 0, tokens: [] };
+  const state = { model: farthest(data), excerpt: null, mode: "verdict", slice: "", verdict: "", shade: "", current: 0, tokens: [] };
   let elements = [];  // of the context's token, and of every token after it
   const stage = make("div", { class: "stage" });
   const text = make("div", { class: "text", role: "listbox", "aria-label": "Tokens of the excerpt", "aria-orientation": "horizontal" });
@@ -144,7 +173,9 @@ function tokenView(view, data) {
   function show() {
     const excerpt = state.excerpt;
     hideTip();
-    state.tokens = excerpt.tokens.map((_, index) => ({ slice: sliceOf(data, excerpt, index), verdict: verdictOf(excerpt, state.model, index) }));
+    state.tokens = excerpt.tokens.map((_, index) => ({
+      slice: sliceOf(data, excerpt, index), verdict: verdictOf(excerpt, state.model, index), shade: shadeOf(excerpt, state.model, index),
+    }));
     drawSummary();
     drawFilters();
     drawText();
@@ -162,21 +193,16 @@ function tokenView(view, data) {
 
   function drawFilters() {
     const count = (key, value) => state.tokens.filter((token) => token[key] === value).length;
-    const chips = (legend, key, names) => {
-      const group = make("fieldset", {}, make("legend", {}, legend));
-      const entries = [["", "all"], ...Object.entries(names).filter(([value]) => value !== "unknown" || count(key, value))];
-      for (const [value, words] of entries) {
-        const input = make("input", { type: "radio", name: `filter-${key}`, value });
-        input.checked = state[key] === value;
-        input.addEventListener("change", () => { state[key] = value; dim(); });
-        const sample = make("span", { class: value ? `sample ${value}` : "" }, words);
-        const amount = value ? [make("span", { class: "amount" }, number(count(key, value)))] : [];
-        group.append(make("label", { class: "chip" }, input, sample, ...amount));
-      }
-      return group;
+    const filter = (legend, key, names) => {
+      const shown = Object.entries(names).filter(([value]) => value !== "unknown" || count(key, value));
+      const entries = [["", "all", "", null], ...shown.map(([value, words]) => [value, words, value, count(key, value)])];
+      return chips(legend, key, entries, state[key], (value) => { state[key] = value; dim(); });
     };
+    const change = (mode) => { state.mode = mode; show(); filters.querySelector("input[name=filter-mode]:checked").focus(); };
+    const modes = Object.entries(MODES).map(([mode, [words]]) => [mode, words, "", null]);
     if (state.verdict === "unknown" && !count("verdict", "unknown")) state.verdict = "";
-    filters.replaceChildren(chips("Colours", "verdict", VERDICTS), chips("Lines", "slice", SLICES));
+    const colours = filter("Colours", state.mode, MODES[state.mode][1]);
+    filters.replaceChildren(chips("Show", "mode", modes, state.mode, change), colours, filter("Lines", "slice", SLICES));
   }
 
   function drawText() {
@@ -191,13 +217,14 @@ function tokenView(view, data) {
         const border = borderOf(begins.get(index));
         index ? parts.push(border) : parts.unshift(border);
       }
-      const { slice, verdict } = state.tokens[index];
-      const element = make("span", { class: `t ${verdict} ${slice}`, "data-at": index, role: "option", tabindex: "-1", "aria-selected": "false" });
+      const { slice, [state.mode]: colour } = state.tokens[index];
+      const element = make("span", { class: `t ${colour} ${slice}`, "data-at": index, role: "option", tabindex: "-1", "aria-selected": "false" });
       appendPiece(element, data, id, pieceAt(index + 1, id), false);
       parts.push(element);
     });
     elements = parts.filter((part) => part.classList.contains("t"));
     text.classList.toggle("spaced", Boolean(data.spaced));
+    text.classList.toggle("heat", state.mode === "shade");
     text.replaceChildren(...parts);
     if (elementAt(state.current)) elementAt(state.current).setAttribute("tabindex", "0");
   }
@@ -208,7 +235,7 @@ function tokenView(view, data) {
 
   function dim() {
     state.tokens.forEach((token, index) => {
-      const isShown = (!state.slice || token.slice === state.slice) && (!state.verdict || token.verdict === state.verdict);
+      const isShown = ["slice", state.mode].every((key) => !state[key] || token[key] === state[key]);
       elementAt(index).classList.toggle("dim", !isShown);
     });
   }
@@ -331,6 +358,12 @@ function verdictOf(excerpt, model, index) {
   return reference === 0 ? (other === 0 ? "both" : "reference") : other === 0 ? "model" : "neither";
 }
 
+function shadeOf(excerpt, model, at) {
+  const difference = excerpt.nll[model][at] - excerpt.nll[0][at];
+  const steps = LIMITS.filter((limit) => (limit < 0 ? difference > limit : difference >= limit)).length;
+  return `shade${steps - 4}`;
+}
+
 function tipParts(data, excerpt, state, at) {
   const { slice, verdict } = state.tokens[at];
   const otherwise = new Map(excerpt.shown);
@@ -359,6 +392,7 @@ function tipParts(data, excerpt, state, at) {
     make("p", { class: "head" }, make("span", {}, code(at - 1, "first"), code(at, "last")), make("span", { class: `sample ${verdict}` }, VERDICTS[verdict])),
     table,
     ...more,
+    make("p", { class: "facts" }, `${data.models[state.model]}: ${signed(excerpt.nll[state.model][at] - excerpt.nll[0][at], 2)} nats beside the reference`),
     make("p", { class: "facts" }, make("b", {}, words), `: ${facts.join(", ")}.`),
     make("p", { class: "facts" }, `Position ${number(excerpt.first + at)} of sequence ${number(excerpt.sequence)}, document ${number(span[1])}, ${data.sources[span[2]]}`),
   ];
@@ -376,24 +410,100 @@ function scoreRow(data, excerpt, model, at, isChosen) {
 
 // The display of a piece: text, or a list of text and single bytes, or an id without a piece. `isTip`: white space is shown, too.
 function appendPiece(element, data, id, shown, isTip) {
-  const mark = (words, kind = "mark") => make("span", { class: kind }, words);
   if (id === data.end) return void element.append(mark("end", "end"));
   if (typeof shown === "number") return void element.append(mark(`id ${shown}`));
   for (const part of Array.isArray(shown) ? shown : [shown]) {
-    if (typeof part === "number") { element.append(mark(part.toString(16).toUpperCase().padStart(2, "0"), "byte")); continue; }
-    let plain = "";
-    const flush = () => { if (plain) element.append(plain); plain = ""; };
-    for (const character of part) {
-      if (character === "\n") { flush(); element.append(mark("↵"), isTip ? "" : "\n"); }
-      else if (character === "\t") { flush(); element.append(isTip ? mark("⇥") : "\t"); }
-      else if (character === " " && isTip) { flush(); element.append(mark("␣")); }
-      else if (HIDDEN.test(character)) { flush(); element.append(mark(`U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`, "byte")); }
-      else plain += character;
-    }
-    flush();
+    if (typeof part === "number") element.append(mark(part.toString(16).toUpperCase().padStart(2, "0"), "byte"));
+    else appendText(element, part, isTip);
   }
+}
+
+// Text with everything that cannot be seen written out. `isTip`: white space, too.
+function appendText(element, text, isTip) {
+  let plain = "";
+  const flush = () => { if (plain) element.append(plain); plain = ""; };
+  for (const character of text) {
+    if (character === "\n") { flush(); element.append(mark("↵"), isTip ? "" : "\n"); }
+    else if (character === "\t") { flush(); element.append(isTip ? mark("⇥") : "\t"); }
+    else if (character === " " && isTip) { flush(); element.append(mark("␣")); }
+    else if (HIDDEN.test(character)) { flush(); element.append(mark(`U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`, "byte")); }
+    else plain += character;
+  }
+  flush();
+}
+
+// ------------------------------------------------------------------------------------------------ prompts and generations
+
+const ANSWERS = { right: "right", wrong: "wrong", cut: "cut" };
+const MOST_PROMPTS = 8;
+
+function promptsView(view, data) {
+  const state = { model: 0, task: 0, verdict: "", shown: MOST_PROMPTS };
+  const controls = make("div", { class: "controls" }), filters = make("div", { class: "filters" });
+  const summary = make("p", { class: "summary", role: "status" }), list = make("div", { class: "prompts" });
+  const more = make("button", { type: "button" }, "more");
+  for (const [key, words] of [["model", "Model"], ["task", "Task"]]) {
+    const choice = make("select", { id: `prompts-${key}` });
+    data[`${key}s`].forEach((name, index) => choice.append(make("option", { value: index }, name)));
+    choice.addEventListener("change", () => { state[key] = Number(choice.value); state.shown = MOST_PROMPTS; show(); });
+    controls.append(make("label", {}, make("span", {}, words), choice));
+  }
+  more.addEventListener("click", () => { state.shown += MOST_PROMPTS; show(); });
+  view.append(controls, filters, summary, list, more);
+
+  function show() {
+    const totals = data.totals[state.task][state.model];
+    const every = totals.reduce((sum, one) => sum + one, 0);
+    const entries = Object.keys(ANSWERS).map((name, index) => [name, name, name, totals[index]]);
+    const choose = (value) => { state.verdict = value; state.shown = MOST_PROMPTS; show(); filters.querySelector("input:checked").focus(); };
+    filters.replaceChildren(chips("Verdict", "answer", [["", "all", "", every], ...entries], state.verdict, choose));
+    const verdict = (prompt) => prompt.answers[state.model][0];
+    const found = data.prompts.filter((prompt) => prompt.task === state.task && (!state.verdict || verdict(prompt) === state.verdict));
+    const all = state.verdict ? totals[Object.keys(ANSWERS).indexOf(state.verdict)] : every;
+    summary.textContent = `${counted(found.length, "prompt")} here of ${number(all)}.`;
+    list.replaceChildren(...found.slice(0, state.shown).map((prompt) => promptCard(data, prompt, state.model)));
+    more.hidden = found.length <= state.shown;
+  }
+  show();
+  view.hidden = false;
+}
+
+function promptCard(data, prompt, model) {
+  const text = make("div", { class: "text" });
+  if (prompt.cut && !prompt.text.some(([isCut]) => isCut)) text.append(make("span", { class: "mark soft" }, `[${counted(prompt.cut, "character")} cut off] `));
+  prompt.text.forEach(([isCut, parts], index) => {
+    if (index) text.append("\n");
+    const passage = make("span", isCut ? { class: "off" } : {});
+    appendParts(passage, parts);
+    text.append(passage);
+    if (isCut) text.append(make("span", { class: "soft" }, ` [cut off: the first ${counted(prompt.cut, "character")}]`));
+  });
+  const value = make("code");
+  appendText(value, prompt.value, false);
+  const head = make("p", { class: "head" }, ...(prompt.key ? [make("b", {}, prompt.key), " "] : []), "value ", value, make("span", { class: "soft" }, ` \u00b7 document ${prompt.document}`));
+  const body = make("tbody");
+  for (const at of [model, ...data.models.keys()].filter((at, place_, every) => every.indexOf(at) === place_)) {
+    const [verdict, parts, nll] = prompt.answers[at];
+    const generation = make("code");
+    parts.some((part) => part.trim()) ? appendParts(generation, parts) : generation.append(make("span", { class: "soft" }, "(nothing)"));
+    body.append(make("tr", at === model ? { class: "chosen" } : {}, make("th", { scope: "row", title: data.models[at] }, data.models[at]),
+      make("td", {}, make("span", { class: `sample ${verdict}` }, ANSWERS[verdict])), make("td", {}, generation),
+      make("td", { class: "amount" }, nll === null ? "\u2013" : nll.toFixed(2))));
+  }
+  const heads = ["", "", "generation", "NLL"].map((words) => make("th", { scope: "col" }, words));
+  return make("article", { class: "prompt" }, head, text, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body));
+}
+
+// Parts of a text, of which the odd ones are the value.
+function appendParts(element, parts) {
+  parts.forEach((part, index) => {
+    const place_ = index % 2 ? element.appendChild(make("mark")) : element;
+    appendText(place_, part, false);
+  });
 }
 
 tipsOnPictures();
 const view = document.getElementById("view"), packed = document.getElementById("excerpts");
 if (view && packed) tokenView(view, JSON.parse(packed.textContent));
+const prompts = document.getElementById("prompts"), samples = document.getElementById("samples");
+if (prompts && samples) promptsView(prompts, JSON.parse(samples.textContent));

@@ -116,6 +116,14 @@ def print_line(text: str, *, is_path: bool = False) -> None:
     stdout().print(Text(printable(text)), soft_wrap=is_path)
 
 
+def print_page(path: Path) -> None:
+    """The path of a page on one line of its own, never folded; where the terminal has links (OSC 8), it opens the page."""
+    from rich.style import Style
+    from rich.text import Text
+
+    stdout().print(Text(printable(str(path)), style=Style(link=path.absolute().as_uri())), soft_wrap=True)
+
+
 def print_files(files: Sequence[Path]) -> None:
     """What a command wrote beside its tables, exports and pictures: the folder, then the names of the files in it."""
     for folder in dict.fromkeys(path.parent for path in files):

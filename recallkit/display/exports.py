@@ -28,12 +28,18 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """A result as people see it: a dataclass of its frames, the tables that are printed, its pictures, what they say in a sentence."""
+    """A result as people see it: a dataclass of its frames, the tables that are printed, its pictures, what they say in a sentence.
+
+    `method`: how it was measured, as facts by name; `command` makes it again; `files`: those read beside its tables.
+    """
 
     tables: Any
     shown: Mapping[str, Table]
     figures: Sequence[Figure]
     answer: str = ""
+    method: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    command: str = ""
+    files: Sequence[str] = ()
 
 
 FORMATS = ("csv", "json", "md", "tex")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.bootstrap import MIN_CLUSTERS
 from recallkit.display import console
+from recallkit.display.again import command_line
 from recallkit.display.console import counted, percent, percent_range, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Struck, Table
@@ -47,8 +48,31 @@ def look(folder: Path) -> Look:
     from recallkit.intervening.charts import intervene_figures
     from recallkit.intervening.tables import InterveneTables
 
-    tables = read_tables(InterveneTables, folder)
-    return Look(tables, shown_intervene(tables, folder), intervene_figures(tables), answer(tables))
+    tables, manifest = read_tables(InterveneTables, folder), artifacts.read_manifest(folder / "intervene.parquet")
+    shown, drawn = shown_intervene(tables, folder), intervene_figures(tables)
+    return Look(tables, shown, drawn, answer(tables), method(tables, manifest), command(manifest))
+
+
+def method(tables: InterveneTables, manifest: Row) -> dict[str, str]:
+    """How it was measured: the sample, the changes, the intervals."""
+    first, slices = tables.intervene.row(0, named=True), manifest["slices"]
+    return {
+        "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}; of each slice up to "
+        f"{manifest['samples']:,} tokens sampled with seed {manifest['seed']}",
+        "Changes": _method(manifest),
+        "Intervals": f"95 %, {counted(first['documents'], 'document')} resampled (effective number {first['effective_documents']:,.1f})",
+        "Program": f"recallkit {manifest['recallkit_version']}",
+    }
+
+
+def command(manifest: Row) -> str:
+    """The command that makes it again."""
+    from recallkit.intervening.changed_text import DEFAULT_SLICES
+
+    options = manifest["options"]
+    given = () if tuple(options["slices"]) == DEFAULT_SLICES else tuple(options["slices"])
+    more = {name: options[name] for name in ("samples", "design", "seed")}
+    return command_line("intervene", *manifest["models"], slices="DIR", slice=given, **more)
 
 
 def print_intervene(tables: InterveneTables, folder: Path) -> None:
@@ -71,7 +95,9 @@ def shown_intervene(tables: InterveneTables, folder: Path) -> dict[str, Table]:
 
 
 def answer(tables: InterveneTables) -> str:
-    """One sentence for each of the first models, on the gap to the reference; empty if only one model was asked."""
+    """One sentence for each of the first models, on the gap to the reference; of a single model, what it recalls."""
+    if tables.recall_share.is_empty():
+        return _recalled(tables)
     rows = {(row["model"], row["slice"]): row for row in tables.recall_share.to_dicts()}
     said = []
     for (model, slice_), row in rows.items():
@@ -80,7 +106,23 @@ def answer(tables: InterveneTables) -> str:
                 f"{percent(row['gap_share'])} of the gap between {model} and {row['reference']} lies in AR hits, and {_share(row)} "
                 f"({_interval(row)}) of it is there because the reference recalls more."
             )
-    return " ".join(said[:_MOST_SAID])
+    return " ".join(said[:_MOST_SAID]) or _recalled(tables)
+
+
+def _recalled(tables: InterveneTables) -> str:
+    """What the first models recall in the first slice that was asked about, in nats."""
+    first = tables.intervene["slice"][0]
+    rows = tables.intervene.filter(slice=first).head(_MOST_SAID).to_dicts()
+    told = [f"{row['model']} {_nats(row['recall'])} nats ({_nats_interval(row)})" for row in rows]
+    name = _NAMES.get(first, first)
+    return (
+        f"Where the earlier occurrences of {name} are replaced, their tokens cost more than with as many other changes: {'; '.join(told)}."
+    )
+
+
+def _nats_interval(row: Row) -> str:
+    bounds = _with_bounds(row, "recall")[1]
+    return "no interval" if bounds == "–" else f"95 % interval {bounds}"
 
 
 def _share_tables(tables: InterveneTables) -> dict[str, Table]:

@@ -7,7 +7,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
+from recallkit.display.again import command_line
 from recallkit.display.exports import Look
+from recallkit.display.sentences import interval_told, nearest_and_farthest, points_told
 from recallkit.display.tables import Table
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
@@ -44,8 +46,40 @@ def look(folder: Path) -> Look:
     from recallkit.mqar.charts import mqar_figures
     from recallkit.mqar.tables import MqarTables
 
-    tables = read_tables(MqarTables, folder)
-    return Look(tables, shown_mqar(tables), mqar_figures(tables.mqar, tables.by_distance))
+    tables, manifest = read_tables(MqarTables, folder), artifacts.read_manifest(folder / "mqar.parquet")
+    facts = {name: manifest[name] for name in ("pairs", "length", "power", "seed")}
+    command = command_line("mqar", *manifest["models"], **facts, samples=manifest["num_samples"], o="DIR")
+    drawn = mqar_figures(tables.mqar, tables.by_distance)
+    return Look(tables, shown_mqar(tables), drawn, answer(tables), method(tables, manifest), command)
+
+
+def answer(tables: MqarTables) -> str:
+    """How much the first model recalls with the most pairs, and the others beside it."""
+    rows = tables.mqar.filter(pairs=tables.mqar["pairs"].max()).to_dicts()
+    first, *others = rows
+    most = "With" if tables.mqar["pairs"].n_unique() == 1 else "With the most pairs,"
+    said = (
+        f"{most} {first['pairs']:,} in {first['length']:,} ids, {first['model']} recalls {console.percent(first['accuracy'])} of the "
+        f"values ({interval_told(first['accuracy_low'], first['accuracy_high'])})"
+    )
+    told = [
+        f"{row['model']} {console.percent(row['accuracy'])} "
+        f"({points_told(*(row[f'accuracy_difference{end}'] for end in ('', '_low', '_high')))})"
+        for row in nearest_and_farthest(others, "accuracy_difference")
+    ]
+    return f"{'; '.join([said, *told])}."
+
+
+def method(tables: MqarTables, manifest: Mapping[str, Any]) -> dict[str, str]:
+    """How it was measured: the sequences, their vocabularies, the intervals."""
+    rows = tables.mqar.to_dicts()
+    return {
+        "Sequences": f"{manifest['num_samples']:,} of {manifest['length']:,} ids for each number of pairs, from seed {manifest['seed']}, "
+        f"places of queries by a power law ({manifest['power']:g}) as in Zoology; nothing is trained",
+        "Vocabulary": " ".join(_worth_knowing(rows, manifest["of_models"])),
+        "Intervals": "95 %, sequences as units; differences are paired, of the same sequences",
+        "Program": f"recallkit {manifest['recallkit_version']}",
+    }
 
 
 def shown_mqar(tables: MqarTables) -> dict[str, Table]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.bootstrap import MIN_CLUSTERS
 from recallkit.display import console
+from recallkit.display.again import MOST_NAMED, bare, command_line
 from recallkit.display.console import or_dash, percent, sparkline
 from recallkit.display.durations import print_timings
 from recallkit.display.exports import Look
@@ -56,7 +57,51 @@ def look(folder: Path) -> Look:
     from recallkit.profiling.run import read_profile
 
     tables, manifest = read_profile(folder), read_manifest(folder / "profile.parquet")
-    return Look(tables, profile_tables(tables, manifest), profile_figures(tables, manifest["seq_len"]))
+    drawn = profile_figures(tables, manifest["seq_len"])
+    return Look(tables, profile_tables(tables, manifest), drawn, answer(tables, manifest), method(tables, manifest), command(manifest))
+
+
+def answer(tables: ProfileTables, manifest: Mapping[str, Any]) -> str:
+    """What of the whole text is repeated, how much of it are AR hits, and how far back."""
+    whole = tables.profile.row(0, named=True)
+    fits = tables.fits.filter(source=whole["source"], kind="content").to_dicts()
+    back = f", {fits[0]['median_distance']:,} tokens back in the median" if fits and fits[0]["median_distance"] is not None else ""
+    hits = "" if whole["ar_hit_share"] is None else f", and {percent(whole['ar_hit_share'], 2)} are AR hits"
+    bounds = _bounds(whole["repeated_bigrams_ci_low"], whole["repeated_bigrams_ci_high"], 1)
+    told = "" if bounds == "–" else f" (95 % interval {bounds})"
+    return (
+        f"{percent(whole['repeated_share'])} of the tokens complete a bigram that occurred earlier in their {manifest['seq_len']:,} "
+        f"tokens{hits}; a sequence repeats {whole['repeated_bigrams']:.1f} bigrams of content{told}{back}."
+    )
+
+
+def method(tables: ProfileTables, manifest: Mapping[str, Any]) -> dict[str, str]:
+    """How it was measured: the text, what its bigrams are, the intervals."""
+    counts = manifest["counts"]
+    packing = "documents packed one after the other" if manifest["boundary"] == "pack" else "the context reset at each document"
+    hits, content, *_ = _caption(manifest, tables.profile.row(0, named=True)).split("\n")
+    return {
+        "Text": f"{manifest['num_tokens']:,} tokens in {manifest['num_sequences']:,} sequences of up to {manifest['seq_len']:,}, "
+        f"{packing}; tokenizer {bare(manifest['tokenizer']['name'])}",
+        **({} if counts is None else {"Training counts": f"{counts['num_tokens']:,} tokens; id {counts['id']}"}),
+        "Bigrams": hits.removeprefix("Bigrams: "),
+        "Intervals": f"95 %, {content.removeprefix('Intervals: ')}",
+        "Program": f"recallkit {manifest['recallkit_version']}",
+    }
+
+
+def command(manifest: Mapping[str, Any]) -> str:
+    """The command that makes it again."""
+    names = [bare(name) for name in manifest["names"]]
+    words = manifest["stop_words"]["name"]
+    options = {
+        "tokenizer": bare(manifest["tokenizer"]["name"]),
+        "counts": manifest["counts"] and bare(manifest["counts"]["path"]),
+        "max_count": manifest["max_count"],
+        **{name: manifest[name] for name in ("seq_len", "boundary", "limit_tokens", "x_min")},
+        "stop_words": {"ours": None, "file": "FILE"}.get(words, words),
+    }
+    return command_line("profile", *(names if 0 < len(names) <= MOST_NAMED else ["TEXT..."]), **options, o="DIR")
 
 
 def profile_tables(tables: ProfileTables, manifest: Mapping[str, Any]) -> dict[str, Table]:

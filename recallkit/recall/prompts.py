@@ -206,12 +206,14 @@ class Places:
     """Where a value is in a prompt that is truncated on the left.
 
     `occurrences` in the whole prompt, without overlaps; `distance` in tokens from the one in which the latest remaining
-    occurrence begins to the prompt's end; `answer_cut`: the value occurs, but all occurrences are truncated.
+    occurrence begins to the prompt's end; `answer_cut`: the value occurs, but all occurrences are truncated; `characters_cut`: how many
+    characters are truncated, in part or whole.
     """
 
     occurrences: int
     distance: int | None
     answer_cut: bool
+    characters_cut: int = 0
 
 
 def find_places(prompt: str, value: str, stops: np.ndarray, num_cut: int) -> Places:
@@ -221,4 +223,9 @@ def find_places(prompt: str, value: str, stops: np.ndarray, num_cut: int) -> Pla
     """
     tokens = list(_first_tokens(prompt, value, stops))
     kept = [token for token in tokens if token >= num_cut]
-    return Places(occurrences=len(tokens), distance=len(stops) - kept[-1] if kept else None, answer_cut=bool(tokens) and not kept)
+    return Places(
+        occurrences=len(tokens),
+        distance=len(stops) - kept[-1] if kept else None,
+        answer_cut=bool(tokens) and not kept,
+        characters_cut=len(prompt.encode()[: stops[num_cut - 1]].decode(errors="replace")) if num_cut else 0,
+    )

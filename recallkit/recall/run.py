@@ -113,7 +113,9 @@ class RecallPlan:
         shown = {**question, "reference": models[0], "models": models}
         origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
         folder = comparison_path(self.out, keys, list(self.rows), self.options)
-        Result(folder / "recall.parquet", "recall", question).write_tables(tables, {**shown, "rows": origins}, timings)
+        contexts = {name: model.options.context for name, model in self.models.items() if model.options.context is not None}
+        facts = {**shown, "rows": origins, "contexts": contexts, "limit": self.options.limit}
+        Result(folder / "recall.parquet", "recall", question).write_tables(tables, facts, timings)
         return tables, folder
 
 
@@ -257,4 +259,6 @@ def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
         "answer_tokens": len(nlls) if nlls else None,
         "answer_distance": recall.places.distance,
         "occurrences": recall.places.occurrences,
+        "prompt_text": document["prompt"],
+        "characters_cut": recall.places.characters_cut,
     }

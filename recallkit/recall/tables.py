@@ -59,7 +59,7 @@ def compare_recall(files: Mapping[tuple[str, str], Path]) -> RecallTables:
     tasks = list(dict.fromkeys(task for _, task in files))
     manifests = {pair: read_manifest(path) for pair, path in files.items()}
     documents = {
-        (model, task): schemas.read_frame(path, "recall documents", exact=True).with_columns(model=pl.lit(model))
+        (model, task): schemas.read_frame(path, "recall documents", exact=True).drop("prompt_text").with_columns(model=pl.lit(model))
         for (model, task), path in files.items()
     }
     for pair, table in documents.items():

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.display.console import counted, or_dash, sparkline
+from recallkit.display.again import bare, command_line
+from recallkit.display.console import counted, or_dash, percent, sparkline
 from recallkit.display.exports import Look
+from recallkit.display.sentences import interval_told, nearest_and_farthest, points_told
 from recallkit.display.tables import Table
-from recallkit.recall.tasks import QUESTION_TASKS
+from recallkit.recall.tasks import QUESTION_TASKS, SUFFIXES
 from recallkit.slicing.view import powers_of_two
+from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
+from recallkit.text.readers import suffix_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import polars as pl
 
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from recallkit.recall.tables import RecallTables
 
 _TASKS_ABREAST = 3
+_MOST_SAID = 3
 
 
 def recall_json(tables: RecallTables, folder: Path) -> dict[str, Any]:
@@ -61,10 +67,67 @@ def _of_few_tasks(tables: RecallTables) -> Iterator[RecallTables]:
 def look(folder: Path) -> Look:
     """A comparison as a page, an export and pictures show it."""
     from recallkit.recall.charts import figures
+    from recallkit.recall.run import documents_path
     from recallkit.recall.tables import RecallTables
 
-    tables = read_tables(RecallTables, folder)
-    return Look(tables, recall_tables(tables), figures(tables))
+    tables, manifest = read_tables(RecallTables, folder), read_manifest(folder / "recall.parquet")
+    asked = itertools.product(manifest.get("options", {}).get("models", []), manifest.get("tasks", []))
+    documents = [documents_path(Path(), *pair) for pair in asked]
+    files = [str(path) for path in documents if (folder.parent.parent / path).exists()]
+    facts = method(tables, manifest)
+    return Look(tables, recall_tables(tables), figures(tables), answer(tables), facts, command(tables, manifest), files)
+
+
+def answer(tables: RecallTables) -> str:
+    """A sentence for each of the first tasks: how often the first model gives the value, and the others beside it."""
+    cells, models, tasks = _cells(tables)
+    return " ".join(_task_answer([cells[model, task] for model in models]) for task in tasks[:_MOST_SAID])
+
+
+def _task_answer(rows: Sequence[Mapping[str, Any]]) -> str:
+    first, *others = rows
+    said = (
+        f"On {first['task']}, {first['model']} gives the value in {percent(first['accuracy'])} of {counted(first['num_rows'], 'prompt')} "
+        f"({interval_told(first['ci_low'], first['ci_high'])})"
+    )
+    told = [
+        f"{row['model']} in {percent(row['accuracy'])} ({points_told(*(row[f'difference{end}'] for end in ('', '_low', '_high')))})"
+        for row in nearest_and_farthest(others, "difference")
+    ]
+    return f"{'; '.join([said, *told])}."
+
+
+def method(tables: RecallTables, manifest: Mapping[str, Any]) -> dict[str, str]:
+    """How it was measured: the prompts, what counts as right, the intervals."""
+    cells, models, tasks = _cells(tables)
+    rows = manifest.get("rows", {})
+    origins = list(dict.fromkeys(bare(rows[task]["origin"]) for task in tasks if task in rows))
+    return {
+        "Prompts": " ".join(_what_was_asked(cells[models[0], task]) for task in tasks) + f" Rows: {', '.join(origins)}." * bool(origins),
+        "Right": "the generation (greedy, 48 tokens, cut at the first newline) contains the value, in any case; "
+        + _variation(cells[models[0], tasks[0]]),
+        "Intervals": "95 %, documents as units; differences are paired, of the same prompts",
+        "Program": f"recallkit {manifest['recallkit_version']}" if "recallkit_version" in manifest else "recallkit",
+    }
+
+
+def command(tables: RecallTables, manifest: Mapping[str, Any]) -> str:
+    """The command that makes the comparison again."""
+    cells, models, tasks = _cells(tables)
+    first, rows = cells[models[0], tasks[0]], manifest.get("rows", {})
+    local = [bare(rows[task]["origin"]) for task in tasks if task in rows and _is_file(rows[task]["origin"])]
+    usual = {"task_version": 1, "prompt": "standard", "cut": "left"}
+    found = {"task_version": first["version"], "prompt": first["prompt"], "cut": first["cut"]}
+    unusual: dict[str, Any] = {name: value for name, value in found.items() if value != usual[name]}
+    data = None if not local else local[0] if len(local) == 1 else "DATA"
+    contexts = manifest.get("contexts", {})
+    named = [f"{model},context={contexts[model]}" if model in contexts else model for model in models]
+    return command_line("eval-recall", *named, tasks=list(tasks), data=data, limit=manifest.get("limit"), **unusual, o="DIR")
+
+
+def _is_file(origin: str) -> bool:
+    """Whether rows were those of a local file, by the description of their origin."""
+    return suffix_of(origin, SUFFIXES) is not None
 
 
 def recall_tables(tables: RecallTables) -> dict[str, Table]:

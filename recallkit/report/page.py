@@ -44,8 +44,13 @@ def lay_out(title: str, question: str, opening: str, sections: Sequence[Section]
         tag("h1", text(question)),
         opening,
         tag("nav", *links, aria_label="Sections") if len(links) > 1 else "",
-        *(tag("section", tag("h2", text(section.title)), "\n", section.body, id=section.name) for section in sections),
+        *(_section(section) for section in sections),
         tag("footer", text(made_by), class_="notes"),
     ]
     main = tag("main", *(part + "\n" for part in body if part))
     return HEAD + f"{head}\n{tag('body', main, chr(10), f'<script>{script}</script>')}\n</html>\n".encode()
+
+
+def _section(section: Section) -> str:
+    parts = [tag("h2", text(section.title)), section.opening, section.body]
+    return tag("section", "\n".join(part for part in parts if part), id=section.name)

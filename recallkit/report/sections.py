@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.chart_lines import by_count
+from recallkit.attribution.chart_shares import by_partition
+from recallkit.attribution.shares import is_void
 from recallkit.attribution.view import (
     by_source_table,
     comparators_table,
@@ -19,9 +22,12 @@ from recallkit.attribution.view import (
     ppl,
     share_notes,
     struck_if_void,
+    times,
 )
 from recallkit.display import chart_theme
 from recallkit.display.console import percent
+from recallkit.errors import UserError
+from recallkit.recall.samples import MOST_OF_EACH, read_samples
 from recallkit.registry import resolve
 from recallkit.report import markup, words
 from recallkit.report.markup import tag, text
@@ -35,63 +41,117 @@ if TYPE_CHECKING:
     from recallkit.attribution.comparison import Comparison
     from recallkit.display.chart_theme import Figure
     from recallkit.display.tables import Table
+    from recallkit.recall.tables import RecallTables
     from recallkit.report.excerpts import TokenView
     from recallkit.report.words import Totals
 
 _KINDS = tuple(slice_.name for slice_ in SPLIT)
+_MOST_FILES = 6
+"""Files that are named among those read."""
 _NUM_OWN_COLUMNS, _NUM_FAR_COLUMNS, _MOST_COLUMNS = 3, 4, 8
 """In the tables by source and of the far gap: columns before those of models, and models per part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page under a heading of its own: `body` is markup."""
+    """A part of a page under a heading of its own: `body` is markup; `opening`, too, is what comes first, also without its heading."""
 
     name: str
     title: str
     body: str
+    opening: str = ""
 
 
 def pictures(figures: Sequence[Figure]) -> str:
     """Figures, side by side if there is room."""
-    return tag("div", *(_picture(figure) + "\n" for figure in figures), class_="pictures")
+    return tag("div", *(_picture(figure) + "\n" for figure in figures), class_="pictures") if figures else ""
 
 
-def _picture(figure: Figure) -> str:
+def _picture(figure: Figure, **more: str) -> str:
+    """A figure; `more` are attributes in place of its identifier."""
     drawing = re.sub(r' xmlns="[^"]*"', "", chart_theme.svg(figure), count=1)  # redundant in HTML
-    return tag("figure", tag("h3", text(figure.title)), drawing, tag("figcaption", text(figure.caption)), id=f"figure-{figure.name}")
+    attributes = more or {"id": f"figure-{figure.name}"}
+    return tag("figure", tag("h3", text(figure.title)), drawing, tag("figcaption", text(figure.caption)), **attributes)
 
 
 # ------------------------------------------------------------------------------------------------------ the comparison
 
 
-def results(comparison: Comparison, totals: Totals) -> str:
-    """The top of the page: the answer, its definition, the table, and what its shares can be compared with."""
-    return "\n".join(
-        [
-            tag("p", words.answer(comparison, totals), class_="answer"),
-            tag("p", text(words.definition(comparison, totals))),
-            results_table(comparison, totals),
-            markup.shown_table(comparators_table(comparison.tables)),
-        ]
-    )
+def results(comparison: Comparison, totals: Totals, first_figures: str = "") -> str:
+    """The top of the page: the answer, the figures that show it, its definition, the table, and what its shares can be compared with."""
+    headline, answer = words.headline(comparison, totals), words.answer(comparison, totals)
+    said = [tag("p", headline, class_="answer"), tag("p", answer)] if headline else [tag("p", answer, class_="answer")]
+    where = tag("a", "How, commands, files", href="#method")
+    how = tag("p", f"{text(words.measured(comparison, totals))} {where}", class_="notes")
+    table = results_table(comparison, totals)
+    compared = markup.shown_table(comparators_table(comparison.tables, has_enrichment=False))
+    return "\n".join([*said, how, first_figures, tag("p", text(words.definition(comparison, totals))), table, compared])
+
+
+_FIRST = {"by_count": "NLL by training frequency (Zoology, figure 1)", "by_partition": "Where the gap lies"}
+"""The figures that a page begins with, and their titles there."""
+_MOST_FIRST = 4
+"""Models in them; of more there are figures of all further down."""
+
+
+def first_figures(comparison: Comparison, figures: Sequence[Figure]) -> tuple[str, list[Figure]]:
+    """What a page begins with, and which of `figures`, all of the comparison's, it does not yet show."""
+    chosen = _first_models(comparison)
+    if len(chosen) == len(comparison.models):
+        mine = [figure for name in _FIRST for figure in figures if figure.name == name]
+        return _fold(*map(_picture, map(_titled, mine))), [figure for figure in figures if figure not in mine]
+    some = replace(comparison, models=chosen)
+    told = f" {len(chosen)} of {len(comparison.models):,} models, from the nearest to the farthest; figures of all are further down."
+    made = [figure for draw in (by_count, by_partition) if (figure := draw(some)) is not None]
+    return _fold(*(_picture(_titled(replace(each, caption=each.caption + told)), class_="some") for each in made)), list(figures)
+
+
+def _titled(figure: Figure) -> Figure:
+    return replace(figure, title=_FIRST[figure.name])
+
+
+def _fold(*figures: str) -> str:
+    return tag("div", *(figure + "\n" for figure in figures), class_="fold") if figures else ""
+
+
+def _first_models(comparison: Comparison) -> list[str]:
+    """The models of the first figures: all if they are few, else those at equal steps from the nearest to the farthest."""
+    totals, models = comparison.totals, comparison.models
+    if len(models) <= _MOST_FIRST:
+        return models
+    meant = [model for model in models if not is_void(totals[model, "ar_hit"])] or models
+    placed = sorted(meant, key=lambda model: abs(totals[model, "all"]["delta_nll"]))
+    steps = min(_MOST_FIRST, len(placed))
+    return [placed[round(step * (len(placed) - 1) / max(1, steps - 1))] for step in range(steps)]
 
 
 def results_table(comparison: Comparison, totals: Totals) -> str:
-    """Perplexities and shares: the reference first, then the models by overall perplexity; below it notes on the shares."""
-    heads = ("model", "perplexity of all tokens", "of AR hits", "of other tokens", "AR share of the gap", "95 % interval", "share, clipped")
+    """Perplexities and shares: the reference first, then the models by overall perplexity; below it notes on the shares.
+
+    Beside the share of the gap are the share of tokens and their ratio; the clipped share only where it is another.
+    """
+    hits = {model: totals[model, "ar_hit"] for model in comparison.models}
+    clipped = {model: _clipped(row) for model, row in hits.items()}
+    heads = ["model", "perplexity of all tokens", "of AR hits", "of other tokens", "AR share of the gap", "95 % interval"]
+    heads += ["share of the tokens", "enrichment", *(["share, clipped"] if any(clipped.values()) else [])]
     first = [totals[comparison.models[0], kind] for kind in _KINDS]
-    cells = [tag("td", ppl(row["ppl_reference"])) for row in first] + [tag("td", "reference", colspan=3, class_="soft")]
+    cells = [tag("td", ppl(row["ppl_reference"])) for row in first] + [tag("td", "reference", colspan=len(heads) - 4, class_="soft")]
     rows = [tag("tr", tag("th", text(comparison.reference), scope="row"), *cells)]
-    for model in comparison.models:
-        row = totals[model, "ar_hit"]
-        clipped = struck_if_void(row, percent(row["gap_share_clipped"]))
+    for model, row in hits.items():
         cells = [tag("td", ppl(totals[model, kind]["ppl_model"])) for kind in _KINDS]
-        cells += [tag("td", markup.figure(gap_share(row)), class_="share"), tag("td", interval(row)), tag("td", markup.figure(clipped))]
-        rows.append(tag("tr", tag("th", text(model), scope="row"), *cells))
+        cells += [tag("td", markup.figure(gap_share(row)), class_="share"), tag("td", interval(row))]
+        enriched = struck_if_void(row, times(row["enrichment"]))
+        shown = [percent(row["share_of_tokens"], 2), enriched, *([clipped[model]] if any(clipped.values()) else [])]
+        rows.append(tag("tr", tag("th", text(model), scope="row"), *cells, *(tag("td", markup.figure(cell)) for cell in shown)))
     notes = [tag("li", text(line)) for line in share_notes(totals[model, "ar_hit"] for model in comparison.models)]
     table = markup.table("Perplexities and shares of the gap", heads, rows)
     return table + (tag("ul", *notes, class_="notes") if notes else "")
+
+
+def _clipped(row: Mapping[str, Any]) -> str:
+    """The clipped share of a row, where that is another figure than the share; else nothing."""
+    clipped = struck_if_void(row, percent(row["gap_share_clipped"]))
+    return "" if clipped == gap_share(row) else clipped
 
 
 def gap_section(comparison: Comparison, figures: Sequence[Figure]) -> Section:
@@ -126,12 +186,19 @@ def _side_by_side(table: Table, own: int) -> list[Table]:
 
 def method_section(comparison: Comparison, totals: Totals, labels: Mapping[str, Any] | None) -> Section:
     """How it was measured, and the commands that reproduce it."""
-    facts = words.method(comparison, totals)
-    listed = tag("dl", *(tag("dt", text(fact)) + tag("dd", text(value)) + "\n" for fact, value in facts.items()))
-    # A line may break between the words of a command, never within an option.
-    commands = "\n".join(" ".join(tag("span", text(word)) for word in command.split(" ")) for command in words.commands(comparison, labels))
-    again = tag("h3", "Reproduced by") + tag("pre", tag("code", commands))
-    return Section("method", "How it was measured", f"{listed}\n{again}")
+    facts = {**words.method(comparison, totals), "Files read": words.files(comparison)}
+    again = tag("h3", "Reproduced by") + tag("pre", tag("code", "\n".join(map(_command, words.commands(comparison, labels)))))
+    return Section("method", "How it was measured", f"{_facts(facts)}\n{again}")
+
+
+def _facts(facts: Mapping[str, str], *more: str) -> str:
+    """Facts by name, as a list; `more` are entries as markup."""
+    return tag("dl", *(tag("dt", text(fact)) + tag("dd", text(value)) + "\n" for fact, value in facts.items()), *more)
+
+
+def _command(command: str) -> str:
+    """A command, whose line may break between its words, never within an option."""
+    return " ".join(tag("span", text(word)) for word in command.split(" "))
 
 
 # ---------------------------------------------------------------------------------------------------------- the tokens
@@ -152,7 +219,7 @@ def token_section(view: TokenView, folder: str) -> Section:
     """The text that models were scored on, token by token. `folder`: the folder as the user would name it in a command."""
     keys = " · ".join(f"{tag('kbd', text(key))} {text(what)}" for key, what in _KEYS)
     intro = (
-        "Each token is coloured by which model predicts it, that is, ranks it first. ",
+        "Each token is coloured by which model predicts it, that is, ranks it first, or by how far the two NLLs are apart. ",
         tag("span", "Underlined", class_="sample hit"),
         " are AR hits, ",
         tag("span", "dotted", class_="sample repeated"),
@@ -200,12 +267,46 @@ def _view_notes(view: TokenView, folder: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- other results
 
 
-def section_of(kind: str, folder: Path) -> tuple[Section, list[Figure]]:
-    """The section of a result of this kind: the tables that are printed of it, and its pictures."""
+def section_of(kind: str, folder: Path) -> tuple[list[Section], list[Figure]]:
+    """The sections of a result of this kind: the answer, how it was measured, its pictures, its printed tables; and what more there is."""
     look = resolve({name: of.look for name, of in KINDS.items()}, kind, "kind of result")(folder)
     shown = [markup.shown_table(table) for table in look.shown.values()]
     answer = [tag("p", text(look.answer), class_="answer")] if look.answer else []
-    return Section(kind, KINDS[kind].title, "\n".join([*answer, *shown, pictures(look.figures)])), list(look.figures)
+    tables = [f"{each.name}.parquet" for each in fields(look.tables)]
+    files = f"{', '.join([kind + '.parquet', *(name for name in tables if name != kind + '.parquet'), *look.files[:_MOST_FILES]])}"
+    more = f" and {len(look.files) - _MOST_FILES:,} more" if len(look.files) > _MOST_FILES else ""
+    again = tag("dt", "Made again by") + tag("dd", tag("code", _command(look.command), class_="command"))
+    facts = _facts({**look.method, "Files read": f"{files}{more}, in {folder.resolve().name}"}, *([again] if look.command else []))
+    opening = "\n".join([*answer, tag("div", facts, class_="made")])
+    section = Section(kind, KINDS[kind].title, "\n".join([pictures(look.figures), *shown]), opening)
+    return [section, *([samples_section(folder, look.tables)] if kind == "recall" else [])], list(look.figures)
+
+
+def samples_section(folder: Path, tables: RecallTables) -> Section:
+    """Prompts of a recall evaluation with each model's generation, or why they are not shown."""
+    title = "Prompts and generations"
+    try:
+        samples = read_samples(folder, tables)
+    except UserError as error:
+        return Section("generations", title, tag("p", text(f"Not shown here: {error}"), class_="notes"))
+    some = f" {samples.shown:,} of {samples.prompts:,} prompts are on this page, drawn by chance: of each task, model and verdict up to "
+    some = "" if samples.shown == samples.prompts else f"{some}{MOST_OF_EACH}."
+    intro = (
+        "A generation is ",
+        tag("span", "right", class_="sample right"),
+        " if it contains the value, and else ",
+        tag("span", "wrong", class_="sample wrong"),
+        ", or ",
+        tag("span", "cut", class_="sample cut"),
+        f" if the value was only in what was cut off the prompt to fit the model's context.{some}",
+    )
+    parts = (
+        tag("p", *intro),
+        tag("noscript", tag("p", "Prompts and generations need JavaScript; everything else on this page does not.", class_="notes")),
+        tag("div", id="prompts", hidden=""),
+        markup.data("samples", samples.data),
+    )
+    return Section("generations", title, "\n".join(parts))
 
 
 OTHERS = {kind: partial(section_of, kind) for kind in KINDS if kind != "gap"}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import is_void, void_notes
 from recallkit.attribution.view import interval, ppl, times, what_is_resampled, what_of_training
-from recallkit.display.console import percent
+from recallkit.display.again import MOST_NAMED, bare, command_line
+from recallkit.display.console import percent, percent_range
 from recallkit.errors import UserError
 from recallkit.report.markup import tag, text
 from recallkit.slicing.definitions import STANDARD
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     Totals = Mapping[tuple[str, str], Mapping[str, Any]]
 
 _NUM_SOURCES = 6
-_MOST_NAMED = 4
 _REMEDY = "make it again with --force"
 
 
@@ -82,6 +80,28 @@ def _check_told(manifest: Mapping[str, Any], facts: Mapping[str, type], where: P
 def question(comparison: Comparison) -> str:
     """The question, as text."""
     return f"How much of the perplexity gap to {comparison.reference} is associative recall?"
+
+
+def headline(comparison: Comparison, totals: Totals) -> str:
+    """The range of the shares of the models that are behind the reference, as markup; "" if there are not two whose share is one."""
+    hits = {model: totals[model, "ar_hit"] for model in comparison.models}
+    behind = [
+        row for model, row in hits.items() if totals[model, "all"]["delta_nll"] > 0 and not is_void(row) and 0 <= row["gap_share"] <= 1
+    ]
+    if len(behind) < 2:
+        return ""
+    shares, tokens = sorted(row["gap_share"] for row in behind), behind[0]["share_of_tokens"]
+    whose = f"{len(behind):,} models" if len(behind) == len(hits) else f"{len(behind):,} of {len(hits):,} models"
+    return (
+        f"{tag('strong', percent_range(shares[0], shares[-1]))} of what {whose} lose to {tag('b', text(comparison.reference))} lies in the "
+        f"{percent(tokens, 2)} of tokens that are AR hits: {times(shares[0] / tokens)} to {times(shares[-1] / tokens)} times their share."
+    )
+
+
+def measured(comparison: Comparison, totals: Totals) -> str:
+    """How it was measured, in a line of text."""
+    facts, whole = comparison.manifest["slices"], totals[comparison.models[0], "all"]
+    return f"{whole['tokens']:,} tokens in sequences of up to {facts['seq_len']:,}; 95 % intervals: {what_is_resampled(whole)}."
 
 
 def answer(comparison: Comparison, totals: Totals) -> str:
@@ -168,32 +188,36 @@ def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[s
 
     Files are named without their folders, so that a page reveals nothing about the machine that it was made on.
     """
-    facts = comparison.manifest["slices"]
-    names = [] if labels is None else labels["names"]
-    texts = shlex.join(_bare(name) for name in names) if 0 < len(names) <= _MOST_NAMED else "TEXT..."
-    counts = "COUNTS" if labels is None else shlex.quote(_bare(facts["counts"]["path"]))
-    limit = f" --limit-tokens {labels['limit_tokens']}" if labels is not None and labels["limit_tokens"] else ""
-    compared = shlex.join([comparison.reference, *comparison.manifest["models"]])
-    more = [*(["--clean"] if comparison.manifest.get("clean") else []), *_context_words(comparison.manifest.get("context_gain"))]
+    manifest, facts, known = comparison.manifest, comparison.manifest["slices"], labels or {}
+    names = [bare(name) for name in known.get("names", [])]
+    slicing = {
+        "tokenizer": bare(facts["tokenizer"]["name"]),
+        "counts": bare(facts["counts"]["path"]) if known else "COUNTS",
+        **{name: facts[name] for name in ("max_count", "seq_len", "boundary")},
+        "limit_tokens": known.get("limit_tokens"),
+    }
+    given = tuple(slice_.given for slice_ in comparison.given)
+    context = _context_options(manifest.get("context_gain") or [])
     return [
-        f"recallkit slice {texts} --tokenizer {shlex.quote(_bare(facts['tokenizer']['name']))} --counts {counts} --max-count "
-        f"{facts['max_count']} --seq-len {facts['seq_len']} --boundary {facts['boundary']}{limit} -o DIR",
-        " ".join(
-            [f"recallkit gap {compared} --slices DIR", *(f"--slice {shlex.quote(slice_.given)}" for slice_ in comparison.given), *more]
+        command_line("slice", *(names if 0 < len(names) <= MOST_NAMED else ["TEXT..."]), **slicing, o="DIR"),
+        command_line(
+            "gap", comparison.reference, *manifest["models"], slices="DIR", slice=given, clean=bool(manifest.get("clean")), **context
         ),
-        "recallkit report DIR",
+        command_line("report", "DIR"),
     ]
 
 
-def _context_words(context_gain: Sequence[Sequence[int]] | None) -> list[str]:
+def files(comparison: Comparison) -> str:
+    """The files that the page is made of, by name: tables, and, where the slices are at hand, labels and scores."""
+    tables = ", ".join(f"{name}.parquet" for name in comparison.tables.frames())
+    if comparison.slices is None:
+        return tables
+    scores = ", ".join(str(name) for name in comparison.manifest.get("score_files", {}).values())
+    return f"{tables}; of the slices tokens.parquet, tokenizer.json" + (f", in scores {scores}" if scores else "")
+
+
+def _context_options(context_gain: Sequence[Sequence[int]]) -> dict[str, Any]:
     """The options of the command for what is gained from far context: [last ids, stride] each."""
-    if not context_gain:
-        return []
-    strides = {stride for ids, stride in context_gain}
     usual = all(stride == max(1, ids // 4) for ids, stride in context_gain)
-    return [f"--context-gain {','.join(str(ids) for ids, _ in context_gain)}", *([] if usual else [f"--context-stride {min(strides)}"])]
-
-
-def _bare(name: str) -> str:
-    """A file's name without its folder; a hub id, preset or URL as it is."""
-    return PurePath(name).name if PurePath(name).is_absolute() or name.startswith(("./", "../", "~")) else name
+    stride = {} if usual else {"context_stride": min(stride for _, stride in context_gain)}
+    return {"context_gain": [ids for ids, _ in context_gain], **stride}

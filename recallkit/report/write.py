@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.comparison import Comparison, read_comparison
@@ -12,6 +12,7 @@ from recallkit.errors import UserError
 from recallkit.report import excerpts, page, sections, words
 from recallkit.report.found import find_results
 from recallkit.storage import artifacts
+from recallkit.storage.result import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from recallkit.report.sections import Section
 
 _OTHERS_QUESTION = "How much do these models, and this text, recall?"
+"""Of a page with several kinds of results, but no comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,12 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
     """The page's bytes, its charts, and how many excerpts of text it shows."""
     if comparison is None:
         others, figures = _others(found)
-        return page.lay_out("Recall", _OTHERS_QUESTION, "", others, VERSION), figures, 0
+        title = "; ".join(KINDS[kind].title for kind in found)
+        if len(found) > 1:
+            return page.lay_out(title, _OTHERS_QUESTION, "", others, VERSION), figures, 0
+        [question], opening = [KINDS[kind].question for kind in found], others[0].opening
+        alone = [replace(others[0], opening=""), *others[1:]]
+        return page.lay_out(title, question, opening, alone, VERSION), figures, 0
     labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
     words.check_facts(comparison, labels)
     tokens, num_excerpts = _tokens(comparison, options, excerpts.MOST_BYTES)  # first, because it fails if the requested text does not exist
@@ -89,11 +96,12 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
 
     totals, own = comparison.totals, draw(comparison)
     others, figures = _others(found)
-    before = sections.gap_section(comparison, own)
+    first, rest = sections.first_figures(comparison, own)
+    opening, before = sections.results(comparison, totals, first), sections.gap_section(comparison, rest)
     after = sections.method_section(comparison, totals, labels)
 
     def lay_out(text: Section) -> bytes:
-        title, opening = f"Recall in the gap to {comparison.reference}", sections.results(comparison, totals)
+        title = f"Recall in the gap to {comparison.reference}"
         return page.lay_out(title, words.question(comparison), opening, [before, text, *others, after], VERSION)
 
     content, room = lay_out(tokens), excerpts.MOST_BYTES
@@ -107,7 +115,7 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
 def _others(found: Mapping[str, Path]) -> tuple[list[Section], list[Figure]]:
     """The sections of results other than a comparison, and their charts."""
     made = [sections.OTHERS[kind](place) for kind, place in found.items() if kind != "gap"]
-    return [section for section, _ in made], [figure for _, drawn in made for figure in drawn]
+    return [section for parts, _ in made for section in parts], [figure for _, drawn in made for figure in drawn]
 
 
 def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> tuple[Section, int]:

@@ -119,7 +119,7 @@ def read_tables(tables: type[_T], folder: Path) -> _T:
 
 
 class Kind(NamedTuple):
-    """A kind of result that people look at: its plural, its heading on a page, and the function that shows it.
+    """A kind of result that people look at: its plural, its heading on a page, the function that shows it, the question it answers.
 
     `look` is the "module:function" that makes a `display.exports.Look` of its folder. A comparison of scores has sections of its own.
     """
@@ -127,16 +127,26 @@ class Kind(NamedTuple):
     called: str
     title: str = ""
     look: str = ""
+    question: str = ""
 
 
 KINDS: Mapping[str, Kind] = {
     "gap": Kind("comparisons"),
-    "track": Kind("tracked runs", "Recall by step", "recallkit.tracking.view:look"),
-    "intervene": Kind("interventions", "Is it recall?", "recallkit.intervening.view:look"),
-    "ablation": Kind("ablations", "What each mixer is worth", "recallkit.ablation.view:look"),
-    "recall": Kind("recall evaluations", "Recall in real documents", "recallkit.recall.view:look"),
-    "mqar": Kind("MQAR evaluations", "Recall of made-up pairs (MQAR)", "recallkit.mqar.view:look"),
-    "tradeoff": Kind("sweeps of MQAR training", "Recall against bytes of state", "recallkit.tradeoff.view:look"),
-    "profile": Kind("profiles", "What the text repeats", "recallkit.profiling.view:look"),
+    "track": Kind("tracked runs", "Recall by step", "recallkit.tracking.view:look", "When does recall appear in this run?"),
+    "intervene": Kind("interventions", "Is it recall?", "recallkit.intervening.view:look", "How much of the gap is recall?"),
+    "ablation": Kind("ablations", "What each mixer is worth", "recallkit.ablation.view:look", "Which mixers recall?"),
+    "recall": Kind(
+        "recall evaluations", "Recall in real documents", "recallkit.recall.view:look", "How much do these models recall of real documents?"
+    ),
+    "mqar": Kind(
+        "MQAR evaluations", "Recall of made-up pairs (MQAR)", "recallkit.mqar.view:look", "How many made-up pairs do these models recall?"
+    ),
+    "tradeoff": Kind(
+        "sweeps of MQAR training",
+        "Recall against bytes of state",
+        "recallkit.tradeoff.view:look",
+        "How much recall does a byte of state buy?",
+    ),
+    "profile": Kind("profiles", "What the text repeats", "recallkit.profiling.view:look", "How much does this text repeat?"),
 }
 """The name of a result's main file, which is the kind in its manifest -> its description."""

@@ -160,11 +160,12 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "source kind string, distances int64, median_distance int64?, alpha alpha_ci_low alpha_ci_high float64?, "
         "x_min x_max tail_tokens int64?, tail_share ks gain_geometric gain_lognormal gain_exposed alpha_exposed float64?, note string"
     ),
-    # One row per prompt. `answer_nll`: nats per token; `answer_distance`: tokens from the value's latest occurrence to the prompt's end.
+    # One row per prompt. `answer_nll`: nats per token; `answer_distance`: tokens from the value's latest occurrence to the prompt's end;
+    # `characters_cut`: how many of the prompt's characters were cut off on the left (of a character in part, all).
     "recall documents": _columns(
         "model task string, version int8, prompt cut string, row int32, doc_id string, key string?, value string, "
         "prompt_tokens tokens_cut int32, truncated answer_cut bool, generation string, contains bool, contains_any bool?, "
-        "answer_nll float64?, answer_tokens int32?, answer_distance int32-?, occurrences int32?"
+        "answer_nll float64?, answer_tokens int32?, answer_distance int32-?, occurrences int32?, prompt_text string?, characters_cut int32?"
     ),
     "recall/recall": _columns(
         f"{_PAIR} task prompt cut tokenizer text, comparable flag, accuracy difference real, "
@@ -219,7 +220,7 @@ _ADDED = {
 }
 """Columns added later: the error for tables without them."""
 
-_OPTIONAL = {("tokens", "in_training")}
+_OPTIONAL = {("tokens", "in_training"), ("recall documents", "prompt_text"), ("recall documents", "characters_cut")}
 """Columns without which older tables are read, except by those who need them."""
 
 _WORDS = {"text": "text", "whole": "whole numbers", "small": "whole numbers", "real": "numbers", "flag": "true or false"}
@@ -314,10 +315,13 @@ def _flat(group: pa.Table, name: str, path: Path, remedy: str) -> tuple[Any, Any
 
 
 def read_table(path: Path, layout: str, *, exact: bool = False, remedy: str = _AGAIN) -> pa.Table:
-    """A small table of ours according to its layout, every page checked; with `exact` only the layout's columns, of exactly its types.
+    """A small table of ours according to its layout, every page checked; with `exact` the layout's columns alone, of exactly its types.
+
+    An optional column that an older table lacks is then null.
 
     Raises UserError if it is damaged or another table.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with arrow_errors_as_user_errors(path, remedy), pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -326,6 +330,8 @@ def read_table(path: Path, layout: str, *, exact: bool = False, remedy: str = _A
         table.validate(full=True)
         if exact:
             schema = arrow_schema(layout)
+            for field in (field for field in schema if field.name not in table.column_names):
+                table = table.append_column(field, pa.nulls(len(table), field.type))
             table = table.select(schema.names).cast(schema)
     check_values(table, layout, path, remedy=remedy)
     return table

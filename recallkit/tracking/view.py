@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.bootstrap import MIN_CLUSTERS
 from recallkit.display import console
+from recallkit.display.again import MOST_NAMED, command_line
 from recallkit.display.console import counted
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
+from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
 from recallkit.tracking.tables import LEAST_RECALL, TrackTables, recall_appears
@@ -24,8 +26,29 @@ def look(folder: Path) -> Look:
     """A tracked run as a page, an export and pictures show it."""
     from recallkit.tracking.charts import track_figures
 
-    tables = read_tables(TrackTables, folder)
-    return Look(tables, shown_track(tables), track_figures(tables), answer(tables))
+    tables, manifest = read_tables(TrackTables, folder), artifacts.read_manifest(folder / "track.parquet")
+    facts = method(tables, manifest)
+    return Look(tables, shown_track(tables), track_figures(tables), answer(tables), facts, command(tables))
+
+
+def method(tables: TrackTables, manifest: Mapping[str, Any]) -> dict[str, str]:
+    """How it was measured: the text, what recall is, the intervals."""
+    slices, first = manifest["slices"], tables.track.row(0, named=True)
+    return {
+        "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}; "
+        f"{first['ar_hits']:,} of {first['tokens']:,} tokens are AR hits",
+        "Recall": "NLL of the first occurrences of the AR hits' bigrams in their sequences less that of the AR hits, nats per token",
+        "Intervals": f"95 %, {counted(first['documents'], 'document')} resampled (effective number {first['effective_documents']:,.1f})",
+        "Program": f"recallkit {manifest['recallkit_version']}",
+    }
+
+
+def command(tables: TrackTables) -> str:
+    """The command that makes it again; the checkpoints of many steps are `CHECKPOINT...`."""
+    rows = tables.track.to_dicts()
+    reference = rows[0]["reference"] or "REFERENCE"
+    models = [row["model"] for row in rows if row["step"] is not None]
+    return command_line("track", reference, *(models if len(models) <= MOST_NAMED else ["CHECKPOINT..."]), slices="DIR")
 
 
 def track_json(tables: TrackTables, folder: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.errors import UsageError
@@ -180,6 +180,12 @@ class Choices:
     seed: int = 0
     stop_above: float = 0.99
     measured_every: int | None = None
+
+
+def chosen_in(choices: Choices) -> dict[str, Any]:
+    """What is wanted otherwise than in the preset, by name, as plain JSON."""
+    found = {each.name: getattr(choices, each.name) for each in fields(choices) if getattr(choices, each.name) not in (each.default, [])}
+    return {name: value if value is None or isinstance(value, bool | int | float) else list(value) for name, value in found.items()}
 
 
 _ADDED = {"none": " alone", "mixer": " + conv", "layer": " + layer"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from recallkit import events
@@ -13,7 +13,7 @@ from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from recallkit.tradeoff.jobs import Job
@@ -28,6 +28,8 @@ class Sweep:
     preset: str
     jobs: Sequence[Job]
     out: Path
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """What was wanted otherwise than in the preset, for the command that makes it again."""
 
     @property
     def folder(self) -> Path:
@@ -83,6 +85,7 @@ class Sweep:
         first = self.jobs[0].task
         return {
             "preset": self.preset,
+            "choices": dict(self.choices),
             "learning_rates": sorted({job.learning_rate for job in self.jobs}),
             "vocab": first.vocab,
             "power": first.power,
@@ -102,6 +105,6 @@ def _found(job: Job, out: Path) -> dict[str, Any]:
 
 def plan_sweep(preset: str, choices: Choices, out: Path) -> Sweep:
     """The runs of a preset with these choices. Raises UserError for names and sizes that there are not."""
-    from recallkit.tradeoff.presets import jobs_of
+    from recallkit.tradeoff.presets import chosen_in, jobs_of
 
-    return Sweep(preset, jobs_of(preset, choices), out)
+    return Sweep(preset, jobs_of(preset, choices), out, chosen_in(choices))

@@ -6,9 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
+from recallkit.display.again import command_line
 from recallkit.display.console import percent
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
+from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
 from recallkit.tradeoff.tables import TradeoffTables
@@ -21,13 +23,64 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
+_MOST_SAID = 3
+_NEAR = 0.05
+"""Models whose accuracy is within this of the best are about as accurate."""
+
 
 def look(folder: Path) -> Look:
     """A sweep as a page, an export and pictures show it."""
     from recallkit.tradeoff.charts import tradeoff_figures
 
-    tables = read_tables(TradeoffTables, folder)
-    return Look(tables, shown_tradeoff(tables), tradeoff_figures(tables))
+    tables, manifest = read_tables(TradeoffTables, folder), artifacts.read_manifest(folder / "tradeoff.parquet")
+    return Look(tables, shown_tradeoff(tables), tradeoff_figures(tables), answer(tables), method(manifest), command(manifest))
+
+
+def answer(tables: TradeoffTables) -> str:
+    """A sentence for each of the first tasks: the most accurate model, and the smallest state of one nearly as accurate."""
+    tasks = tables.tradeoff["task"].unique(maintain_order=True).to_list()
+    return " ".join(_task_answer(_of(tables.tradeoff, task), f" on {task}" * (len(tasks) > 1)) for task in tasks[:_MOST_SAID])
+
+
+def _task_answer(rows: Sequence[Row], where: str) -> str:
+    best = min(rows, key=lambda row: (-row["accuracy"], row["state_bytes"]))
+    near = min((row for row in rows if row["accuracy"] >= best["accuracy"] - _NEAR), key=lambda row: (row["state_bytes"], -row["accuracy"]))
+    said = (
+        f"Of {len(rows):,} models{where}, {_named(best)} recalls most, {percent(best['accuracy'])} of the values with "
+        f"{best['state_bytes']:,} bytes of state"
+    )
+    if near is best:
+        return f"{said}; none with less is within {100 * _NEAR:.0f} points of it."
+    return (
+        f"{said}; the smallest state within {100 * _NEAR:.0f} points of that is {near['state_bytes']:,} bytes, of {_named(near)} "
+        f"({percent(near['accuracy'])})."
+    )
+
+
+def _named(row: Row) -> str:
+    """`mamba (width 64, state 16)`."""
+    model, size = _key(row)
+    return f"{model} (width {size})"
+
+
+def method(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """How it was measured: the runs, their rates, the machines."""
+    runs = manifest["options"]["runs"]
+    rates = ", ".join(f"{rate:.2g}" for rate in manifest["learning_rates"])
+    return {
+        "Runs": f"{console.counted(len(runs), 'run')} at learning rates {rates}, of which each model's best counts; vocabulary of "
+        f"{manifest['vocab']:,} ids, places of queries by a power law ({manifest['power']:g}), seed {manifest['seed']}",
+        "State": "bytes in float32 after the longest test",
+        "Machines": ", ".join(manifest["machines"]),
+        "Program": f"recallkit {manifest['recallkit_version']}",
+    }
+
+
+def command(manifest: Mapping[str, Any]) -> str:
+    """The command that makes it again, with the options that are not those of the preset, if they are known."""
+    chosen = dict(manifest.get("choices", {}))
+    no_mlp = chosen.pop("mlp", None) is False
+    return command_line("train-mqar", preset=manifest["preset"], **chosen, no_mlp=no_mlp, o="DIR")
 
 
 def tradeoff_json(tables: TradeoffTables, folder: Path) -> dict[str, Any]:

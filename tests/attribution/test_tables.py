@@ -435,6 +435,10 @@ NOTES = {
     "better, worse on other tokens": ((-3, -3), (1, 1), shares.WORSE_ON_OTHER),
     "above 100 %": ((3, 3), (-1, -1), shares.BETTER_ON_OTHER),
     "negative": ((-1, -1), (3, 3), shares.BETTER_ON_HITS),
+    "negative, perhaps": ((1, -1.2), (3, 3), shares.SHARE_LIKE_NOTHING),
+    "above 100 %, perhaps": ((3, 3), (1, -1.2), shares.SHARE_LIKE_ALL),
+    "better, worse on AR hits, perhaps": ((-1, 1.2), (-3, -3), f"{shares.MODEL_BETTER}; {shares.SHARE_LIKE_NOTHING}"),
+    "better, worse on other tokens, perhaps": ((-3, -3), (-1, 1.2), f"{shares.MODEL_BETTER}; {shares.SHARE_LIKE_ALL}"),
 }
 CLIPPED = {
     "ordinary": (2 / 3, 1 / 3),
@@ -446,6 +450,10 @@ CLIPPED = {
     "better, worse on other tokens": (1, 0),
     "above 100 %": (1, 0),
     "negative": (-0.5, 1.5),
+    "negative, perhaps": (-0.1 / 2.9, 3 / 2.9),
+    "above 100 %, perhaps": (1, 0),
+    "better, worse on AR hits, perhaps": (1, 0),
+    "better, worse on other tokens, perhaps": (1, 0),
 }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from recallkit.display import console
-from recallkit.display.console import print_line, print_table, sparkline
+from recallkit.display.console import print_line, print_page, print_table, sparkline
 from recallkit.display.tables import Struck, Table
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -123,6 +125,15 @@ def test_paths_are_lines_that_can_be_copied(printed):
     assert printed(print_line, f"Tables: {path}", columns=80)[0] != f"Tables: {path}"
     console.stdout.cache_clear()
     assert printed(lambda: print_line(f"Tables: {path}", is_path=True)) == [f"Tables: {path}"]
+
+
+def test_the_path_of_a_page_is_a_link_on_a_line_of_its_own(printed):
+    path = Path("/a b/é" + "c" * 200) / "page.html"
+    assert printed(print_page, path, columns=80) == [str(path)], "no link in a pipe"
+    [line] = printed(print_page, path, columns=80, force_color=True)
+    opened, shown, closed = re.fullmatch(r"\x1b\]8;id=\d+;(.*?)\x1b\\(.*?)\x1b\]8;(.*?)\x1b\\", line).groups()
+    assert (opened, shown, closed) == (path.as_uri(), str(path), ";")
+    assert "\x1b]0;x" not in printed(print_page, Path("/\x1b]0;x\x07.html"), force_color=True)[0]
 
 
 def test_headers_of_two_lines_stand_above_each_other(printed):

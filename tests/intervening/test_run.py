@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import textwrap
 from pathlib import Path
@@ -15,7 +16,7 @@ from recallkit.errors import UserError
 from recallkit.intervening import InterventionOptions, intervene
 from recallkit.intervening.places import CHANGES
 from recallkit.intervening.tables import MEASURES, InterveneTables
-from recallkit.intervening.view import intervene_json
+from recallkit.intervening.view import answer, intervene_json
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.scoring import ScoringOptions
 from recallkit.slicing.definitions import parse_slices
@@ -276,3 +277,14 @@ def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
     text = (tmp_path / "page.html").read_text()
     assert "Is it recall?" in text
     assert "of it is there because the reference recalls more" in text
+
+
+def test_the_answer_of_one_model_and_of_a_gap(control):
+    tables = control
+    first = tables.intervene.filter(slice="ar_hit").to_dicts()
+    shares = tables.recall_share.filter(slice="ar_hit", void=False).to_dicts()
+    assert all(f"{100 * row['gap_share']:.1f} % of the gap between {row['model']} and" in answer(tables) for row in shares)
+    alone = dataclasses.replace(
+        tables, recall_share=tables.recall_share.clear(), intervene=tables.intervene.filter(model=first[0]["model"])
+    )
+    assert f"{first[0]['model']} {first[0]['recall'] + 0.0:.2f} nats (95 % interval " in answer(alone)

@@ -204,6 +204,7 @@ def test_places_against_a_slow_computation(given_text: tuple[str, np.ndarray], v
         occurrences=len(found),
         distance=len(stops) - num_tokens_until(stops, kept[-1]) if kept else None,
         answer_cut=bool(found) and not kept,
+        characters_cut=sum(len(text[:place].encode()) < cut_away for place in range(len(text))),
     )
 
 
@@ -232,9 +233,11 @@ def test_places_by_hand() -> None:
     assert len(prompt.encode()) == 22, "two characters of two bytes before the value, one behind it"
     stops = np.arange(1, 23)
     assert find_places(prompt, "value", stops, 0) == Places(2, 22 - 13, answer_cut=False)
-    assert find_places(prompt, "value", stops, 6) == Places(2, 22 - 13, answer_cut=False)
-    assert find_places(prompt, "value", stops, 7) == Places(2, 22 - 13, answer_cut=False)
-    assert find_places(prompt, "value", stops, 14) == Places(2, None, answer_cut=True)
+    assert find_places(prompt, "value", stops, 6) == Places(2, 22 - 13, answer_cut=False, characters_cut=4)
+    assert find_places(prompt, "value", stops, 7) == Places(2, 22 - 13, answer_cut=False, characters_cut=5)
+    assert find_places(prompt, "value", stops, 14) == Places(2, None, answer_cut=True, characters_cut=12)
+    assert find_places(prompt, "value", stops, 1).characters_cut == 1
+    assert find_places("éa", "a", np.arange(1, 4), 1).characters_cut == 1, "a character that is cut in two"
     assert find_places(prompt, "none", stops, 0) == Places(0, None, answer_cut=False)
     assert find_places("ab value", "value", np.array([3, 4, 5, 6, 8]), 0).distance == 4
 

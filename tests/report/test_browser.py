@@ -167,6 +167,29 @@ def test_colours_are_by_who_is_right(shown, data):
         assert found == [verdicts[a == 0, b == 0] for a, b in pairs]
 
 
+def test_a_heat_map_has_the_differences_in_nll(shown, data):
+    excerpt = shown.excerpt(data)
+    model = int(shown.js("document.getElementById('model').value"))
+    shown.js("document.querySelector('input[name=filter-mode][value=shade]').click()")
+    steps = [(4, 4), (2, 3), (1, 2), (0.25, 1)]
+    wanted = []
+    for reference, other in zip(excerpt["nll"][0], excerpt["nll"][model], strict=True):
+        size = next((step for least, step in steps if abs(other - reference) >= 100 * least), 0)
+        wanted.append(f"shade{size if other > reference else -size}")
+    kinds = shown.js("[...document.querySelectorAll(arguments[0])].map(e => e.className)", TOKENS)
+    assert [name.split()[1] for name in kinds] == wanted
+    assert len(set(wanted)) >= 4
+    counts = {label.find_element("css selector", "input").get_attribute("value"): label.text for label in shown.all(".chip:has(.amount)")}
+    for shade in set(wanted):
+        assert counts[shade].split()[-1] == str(wanted.count(shade)), "the legend counts the tokens"
+    shade = wanted[0]
+    shown.js("document.querySelector(`input[name=filter-shade][value='${arguments[0]}']`).click()", shade)
+    dim = shown.js("[...document.querySelectorAll(arguments[0])].map(e => e.classList.contains('dim'))", TOKENS)
+    assert dim == [name != shade for name in wanted]
+    shown.js("document.querySelector('input[name=filter-mode][value=verdict]').click()")
+    assert shown.all(".t.dim") == [], "a filter of colours that are not shown does nothing"
+
+
 def test_filters_dim_the_rest(shown, data):
     excerpt = shown.excerpt(data)
     is_hit = [bool(d) and c <= data["most"] for d, c in zip(excerpt["distance"], excerpt["count"], strict=True)]
@@ -314,7 +337,7 @@ def test_text_stands_out_on_every_colour(shown, data, scheme):
         for at, (d, c) in enumerate(zip(*(shown.excerpt(data)[key] for key in ("distance", "count")), strict=True))
         if d and c <= data["most"]
     ]
-    for kind in ("neither", "both", "reference", "model"):
+    for kind in ("neither", "both", "reference", "model", *(f"shade{step}" for step in range(-4, 5))):
         shown.js(
             "document.querySelectorAll('.text .t[role]').forEach(e => { e.className = `t hit ${arguments[0]}`; })",
             kind,
@@ -369,3 +392,79 @@ def test_hostile_text_is_shown_and_nothing_of_it_runs(browser, hostile):
     shown.choose("#model", own)
     assert {"unknown"} & set(shown.js("[...document.querySelectorAll(arguments[0])].map(e => e.classList[1])", TOKENS))
     assert "unknown" in shown.text(".filters")
+
+
+PROMPT = ".prompts .prompt"
+
+
+@pytest.fixture(scope="module")
+def evaluated(home, tmp_path_factory) -> Path:
+    """A page of a recall evaluation whose prompts are hostile, one model with a context that is too short."""
+    from recallkit.recall.run import RecallOptions, evaluate_recall
+
+    folder = tmp_path_factory.mktemp("evaluated")
+    rows = [
+        {
+            "doc_id": f"<i>{i}</i>",
+            "key": "<b>Name",
+            "value": f"v{i}",
+            "text": f"<b>Name: v{i}\n</script><img src=x onerror=alert({i})>\u202e{'x ' * 90}\n<b>Name:",
+        }
+        for i in range(30)
+    ]
+    (folder / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, compared = evaluate_recall(
+        ["control:copy", "control:recall"], ["fda"], folder / "evals", RecallOptions(data=folder / "fda.jsonl", context=128)
+    )
+    return write_report(compared).page
+
+
+def test_prompts_and_generations_are_filtered(browser, evaluated):
+    shown = Shown(browser, evaluated)
+    assert [entry for entry in shown.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+    data = json.loads(Page.read(evaluated).with_id("samples"))
+    assert shown.text("#prompts .summary") == f"{len(data['prompts'])} prompts here of 30."
+    assert len(shown.all(PROMPT)) == 8
+    shown.one("#prompts > button").click()
+    assert len(shown.all(PROMPT)) == min(16, len(data["prompts"])) > 8
+    first = shown.one(PROMPT)
+    assert data["prompts"][0]["value"] in first.text
+    assert [mark.text for mark in first.find_elements("css selector", ".text mark")] == [data["prompts"][0]["value"]]
+    shown.choose("#prompts-model", 1)
+    chosen = shown.all("#prompts .chip input")
+    assert [entry.get_attribute("value") for entry in chosen] == ["", "right", "wrong", "cut"]
+    shown.js("document.querySelector('#prompts input[value=cut]').click()")
+    cut = [prompt for prompt in data["prompts"] if prompt["answers"][1][0] == "cut"]
+    assert shown.text("#prompts .summary") == f"{len(cut)} prompts here of {data['totals'][0][1][2]}."
+    assert {row.text for row in shown.all(f"{PROMPT} .chosen .sample")} == {"cut"}
+    shown.js("document.querySelector('#prompts input[value=right]').click()")
+    assert shown.all(PROMPT) == []
+    assert shown.text("#prompts .summary") == "0 prompts here of 0."
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_hostile_prompts_are_text_that_stands_out(browser, evaluated, scheme):
+    shown = Shown(browser, evaluated)
+    shown.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    assert shown.requests() == [evaluated.as_uri()]
+    assert shown.all("img, i") == []
+    text = shown.text(".prompts")
+    assert "</script><img src=x onerror=alert(" in text
+    assert "U+202E" in text
+    assert "\u202e" not in text
+    low = {name: ratio for name, ratio in shown.js(CONTRASTS).items() if ratio < 4.5}
+    assert not low
+    for width in (320, 390, 1200):
+        settings = {"width": width, "height": 844, "deviceScaleFactor": 2, "mobile": width < 500}
+        shown.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", settings)
+        assert shown.js("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("kind", ["by_count", "by_partition"])
+def test_the_first_figures_are_above_the_fold(browser, page, kind):
+    shown = Shown(browser, page)
+    shown.browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    )
+    top, bottom = shown.js("(b => [b.top, b.bottom])(document.querySelector(arguments[0]).getBoundingClientRect())", f"#figure-{kind} svg")
+    assert 0 < top < bottom <= 800

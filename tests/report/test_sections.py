@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -41,15 +42,22 @@ def evaluations(words, tmp_path_factory):
     return folder, [*recall_tables(recall).values(), *shown_mqar(mqar).values(), *profile_tables(profile, facts).values()]
 
 
-def test_all_results_stand_on_one_page(words, evaluations, tmp_path):
-    folder, printed = evaluations
-    written = write_report(words, tmp_path / "all.html", ReportOptions(more=[folder]))
+@pytest.fixture(scope="module")
+def written(words, evaluations, tmp_path_factory):
+    """A page of all of them, and of a comparison."""
+    folder, _ = evaluations
+    return write_report(words, tmp_path_factory.mktemp("page") / "all.html", ReportOptions(more=[folder]))
+
+
+def test_all_results_stand_on_one_page(evaluations, written):
+    _, printed = evaluations
     page = Page.read(written.page)
     assert sorted(written.results) == ["gap", "mqar", "profile", "recall"]
     assert page.texts("h2") == [
         "Where the gap lies",
         "The text, token by token",
         "Recall in real documents",
+        "Prompts and generations",
         "Recall of made-up pairs (MQAR)",
         "What the text repeats",
         "How it was measured",
@@ -70,7 +78,12 @@ def test_without_a_comparison_there_is_a_page_of_the_rest(evaluations):
     written = write_report(folder / "mqar")
     page = Page.read(written.page)
     assert written.page.parent == folder / "mqar"
-    assert page.texts("h2") == ["Recall of made-up pairs (MQAR)"]
+    assert page.texts("title") == page.texts("h2") == ["Recall of made-up pairs (MQAR)"]
+    assert page.texts("h1") == ["How many made-up pairs do these models recall?"]
+    first, *_ = page.texts("p")
+    accuracy = read_tables(MqarTables, written.results["mqar"]).mqar.filter(pairs=8, model=MODELS[0])["accuracy"][0]
+    assert first.startswith(f"With the most pairs, 8 in 64 ids, {REFERENCE} recalls ")
+    assert f"; {MODELS[0]} {100 * accuracy:.1f} % (" in first
     with pytest.raises(UserError, match="there is no comparison here, hence no text to show"):
         write_report(folder / "mqar", options=ReportOptions(sequences=[1]))
 
@@ -105,3 +118,33 @@ def test_the_command(run, words, tmp_path):
     assert failed.returncode == 1
     assert failed.stderr.count("\n") == 1
     assert "no such directory" in failed.stderr
+
+
+def test_commands_that_make_results_again_are_commands(written):
+    """What a page says is accepted by the command line, option by option, with the values of the run."""
+    from typer.main import get_command
+
+    from recallkit.commands.app import app
+
+    page = Page.read(written.page)
+    told = [shlex.split(line) for text in page.texts("code") for line in text.splitlines() if line.startswith("recallkit ")]
+    assert sorted(line[1] for line in told) == ["eval-recall", "gap", "mqar", "profile", "report", "slice"]
+    for _, name, *given in told:
+        command = get_command(app).commands[name]
+        parsed = command.make_context(name, list(given)).params
+        if name == "mqar":
+            assert (parsed["models"], parsed["length"], parsed["samples"]) == ([REFERENCE, MODELS[0]], 64, 12)
+        if name == "profile":
+            assert (parsed["max_count"], parsed["seq_len"]) == (9, 64)
+
+
+def test_it_opens_in_the_browser_that_is_set(run_afresh, evaluations, tmp_path, monkeypatch):
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > "{opened}"\n')
+    browser.chmod(0o755)
+    out = tmp_path / "a page.html"
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    done = run_afresh("report", evaluations[0] / "mqar", "-o", out, "--open")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == str(out), "a line of its own, whatever its length"
+    assert opened.read_text() == out.as_uri()

@@ -81,14 +81,16 @@ def test_the_table_holds_the_figures_of_the_gap(comparison, page):
     header, first, *rows = page.tables()[TABLE]
     cells = {(r["model"], r["slice"]): r for r in gap.iter_rows(named=True)}
     kinds = ("all", "ar_hit", "other")
-    assert len(header) == 7
+    assert header[4:] == ["AR share of the gap", "95 % interval", "share of the tokens", "enrichment", "share, clipped"]
     assert first == [REFERENCE, *(f"{cells[MODELS[0], kind]['ppl_reference']:,.2f}" for kind in kinds), "reference"]
     assert [row[0] for row in rows] == sorted(MODELS, key=lambda model: cells[model, "all"]["ppl_model"])
     for model, *figures in rows:
         hits = cells[model, "ar_hit"]
         shares = [f"{100 * hits['gap_share']:.1f} %", f"{100 * hits['ci_low']:.1f} to {100 * hits['ci_high']:.1f} %"]
         assert figures[:5] == [f"{cells[model, kind]['ppl_model']:,.2f}" for kind in kinds] + shares
-        assert figures[5] == f"{100 * hits['gap_share_clipped']:.1f} %"
+        assert figures[5:7] == [f"{100 * hits['share_of_tokens']:.2f} %", f"{hits['gap_share'] / hits['share_of_tokens']:.1f}"]
+        clipped = f"{100 * hits['gap_share_clipped']:.1f} %"
+        assert figures[7] == ("" if clipped == shares[0] else clipped), "only where it differs"
 
 
 def test_the_question_and_its_answer(comparison, page):
@@ -132,9 +134,12 @@ def test_shares_by_source_and_every_picture(comparison, page):
     assert [row[0] for row in table[1:]] == ["books", "letters"]
     drawn = figures(comparison)
     assert len(drawn) >= 4
-    assert page.texts("figcaption") == [figure.caption for figure in drawn]
-    titles = [text for text in page.texts("h3") if text in {figure.title for figure in drawn}]
-    assert titles == [figure.title for figure in drawn]
+    first = {"by_count": "NLL by training frequency (Zoology, figure 1)", "by_partition": "Where the gap lies"}
+    ordered = [figure for name in first for figure in drawn if figure.name == name]
+    ordered += [figure for figure in drawn if figure.name not in first]
+    assert page.texts("figcaption") == [figure.caption for figure in ordered]
+    titles = [first.get(figure.name, figure.title) for figure in ordered]
+    assert [text for text in page.texts("h3") if text in titles] == titles
     drawings = [attributes for name, attributes, _, _ in page.elements if name == "svg"]
     assert len(drawings) == len(drawn)
     assert all(drawing["aria-label"] for drawing in drawings)
@@ -168,12 +173,12 @@ def test_a_share_without_meaning_is_said_so(doubtful):
     assert re.search(
         r"better \(perplexity .*\): [\d.]+ % \(95 % interval [^)]*\) of this lead lies in AR hits, [\d.]+ times their",
         doubtful.texts("p")[0],
-    )
+    ), "no headline: one share only means something"
     table, comparators = (doubtful.tables()[name] for name in (TABLE, "What the AR share can be compared with"))
     noise = next(row for row in table if row[0] == "noise")
     compared = next(row for row in comparators if row[0] == "noise")
-    assert noise[5] == compared[4] == "–", "a share that means nothing has no interval"
-    assert doubtful.texts("s") == [noise[4], noise[6], *compared[1:4]], "every figure of `noise` is struck out; `same` has none"
+    assert noise[5] == compared[3] == "–", "a share that means nothing has no interval"
+    assert doubtful.texts("s") == [noise[4], *noise[7:9], *compared[1:3]], "every figure of `noise` is struck out; `same` has none"
 
 
 @pytest.mark.parametrize(
@@ -199,6 +204,53 @@ def test_a_share_below_nothing_or_above_all_is_put_in_words(comparison, delta, s
     hits = {"gap_share": share, "enrichment": 10 * share, "ci_low": bounds[0], "ci_high": bounds[1], "note": "what the table says"}
     totals = {("m", "all"): {"delta_nll": delta, "ppl_model": 2, "ppl_reference": 3}, ("m", "ar_hit"): hits}
     assert said in re.sub("<[^>]*>", "", told.answer(replace(comparison, models=["m"]), totals))
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ((0.2, 0.5, 0.3), "20.0 to 50.0 % of what 3 models lose to ref lies in the 10.00 % of tokens that are AR hits: 2.0 to 5.0 times"),
+        ((0.2, 1.2, 0.3), "20.0 to 30.0 % of what 2 of 3 models lose to ref lies in"),
+        ((0.2, None, -0.1), ""),
+    ],
+)
+def test_the_headline_has_the_range_of_the_shares_that_mean_something(comparison, shares, said):
+    models = ["a", "b", "c"]
+    rows = {"note": "", "share_of_tokens": 0.1}
+    totals = {(model, "ar_hit"): {**rows, "gap_share": share} for model, share in zip(models, shares, strict=True)}
+    totals |= {(model, "all"): {"delta_nll": 0.3} for model in models}
+    of = replace(comparison, models=models, reference="ref")
+    headline = re.sub("<[^>]*>", "", told.headline(of, totals))
+    assert headline.startswith(said) if said else headline == ""
+    ahead = {key: {**row, "delta_nll": -0.3} if key == ("b", "all") else row for key, row in totals.items()}
+    assert "what 3 models" not in told.headline(of, ahead), "a lead is no loss"
+
+
+def test_many_models_are_few_in_the_first_figures(comparison):
+    from recallkit.attribution.charts import figures
+
+    names = [f"m{number}" for number in range(6)]
+    frames = {
+        name: pl.concat(frame.filter(model=MODELS[0]).with_columns(model=pl.lit(other)) for other in names)
+        for name, frame in comparison.tables.frames().items()
+    }
+    gaps = {name: 0.1 * (1 + number) for number, name in enumerate(names)}
+    frames["gap"] = frames["gap"].with_columns(delta_nll=pl.col("model").replace_strict(gaps))
+    void = (pl.col("model") == "m0") & (pl.col("slice") == "ar_hit")
+    frames["gap"] = frames["gap"].with_columns(note=pl.when(void).then(pl.lit(NO_GAP)).otherwise("note"))
+    many = replace(comparison, models=names, tables=GapTables(**frames))
+    drawn = figures(many)
+    first, rest = sections.first_figures(many, drawn)
+    shown = Page(first)
+    assert [figure.name for figure in rest] == [figure.name for figure in drawn], "figures of all models follow"
+    assert len(shown.texts("figcaption")) == 2
+    assert all(
+        caption.endswith("4 of 6 models, from the nearest to the farthest; figures of all are further down.")
+        for caption in shown.texts("figcaption")
+    )
+    labels = " ".join(attributes.get("aria-label", "") for _, attributes, _, _ in shown.elements)
+    assert [name for name in names if f"{name}," in labels] == ["m1", "m2", "m4", "m5"], "from the nearest whose share means something"
+    assert not [attributes for _, attributes, _, _ in shown.elements if attributes.get("id", "").startswith("figure-")]
 
 
 def test_a_comparison_without_ar_hits_has_a_page(comparison, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import polars as pl
@@ -32,6 +33,8 @@ def test_the_command_prints_draws_and_reports(command, run, tmp_path):
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Recall by step" in html
     assert "Recall appears at step 20" in html
+    told = re.sub("<[^>]*>", "", html)
+    assert "recallkit track control:recall step-0 step-10 step-20 --slices DIR" in told
 
 
 def test_json_has_every_row(command, run, tmp_path):

@@ -11,9 +11,9 @@ import pytest
 from recallkit.display.chart_theme import PAGE, PAPER, svg
 from recallkit.storage import schemas
 from recallkit.tradeoff.charts import tradeoff_figures
-from recallkit.tradeoff.presets import Choices, jobs_of
+from recallkit.tradeoff.presets import Choices, chosen_in, jobs_of
 from recallkit.tradeoff.tables import make_tables
-from recallkit.tradeoff.view import shown_tradeoff
+from recallkit.tradeoff.view import answer, command, shown_tradeoff
 
 
 def made(outcomes, rates=(1e-3, 1e-2, 1e-1), **choices):
@@ -103,3 +103,22 @@ def test_several_tasks_have_a_table_and_a_plot_each():
     assert list(shown_tradeoff(tables)) == [f"{name}-{task}" for task in (1, 2, 3, 4) for name in ("tradeoff", "rates")]
     figure = tradeoff_figures(tables)[0]
     assert {f"256 ids with {pairs} pairs" for pairs in (8, 16, 32, 64)} <= set(texts(svg(figure, PAPER)))
+
+
+def test_the_answer_has_the_best_model_and_the_smallest_state_as_good():
+    tables = made([(800, [(0.98, 1.0)]), (1600, [(0.999, 1.0)]), (400, [(0.94, 1.0)]), (3200, [(0.999, 1.0)])], rates=(1e-2,))
+    assert answer(tables) == (
+        "Of 4 models, attention (width 32) recalls most, 99.9 % of the values with 1,600 bytes of state; the smallest state within 5 "
+        "points of that is 800 bytes, of attention (width 16) (98.0 %)."
+    )
+    alone = made([(800, [(0.9, 1.0)]), (400, [(0.8, 1.0)])], rates=(1e-2,))
+    assert answer(alone).endswith("90.0 % of the values with 800 bytes of state; none with less is within 5 points of it.")
+
+
+def test_the_command_has_what_is_not_the_presets():
+    choices = Choices(mixers=["attention", "based"], learning_rates=[0.001, 0.01], steps=50, mlp=False)
+    manifest = {"preset": "cpu", "choices": chosen_in(choices)}
+    told = "recallkit train-mqar --preset cpu --mixers attention,based --learning-rates 0.001,0.01 --steps 50 --no-mlp -o DIR"
+    assert command(manifest) == told
+    usual = chosen_in(Choices(mixers=[], learning_rates=[], mlp=True))
+    assert command({"preset": "cpu", "choices": usual}) == command({"preset": "cpu"}) == "recallkit train-mqar --preset cpu -o DIR"
