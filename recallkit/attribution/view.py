@@ -13,7 +13,6 @@ from recallkit.attribution.shares import is_void
 from recallkit.display import console
 from recallkit.display.console import counted, or_dash, percent, percent_range, sparkline
 from recallkit.display.tables import Struck, Table
-from recallkit.errors import UserError
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
 from recallkit.slicing.threshold import common_warning
 from recallkit.slicing.view import powers_of_two, what_is_copied, what_is_rare
@@ -65,19 +64,6 @@ def warn_of_common(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
     hits, first = _cells(tables)[_models(tables)[0], "ALL", "ar_hit"], tables.by_threshold["model"] == _models(tables)[0]
     shares = tables.by_threshold.filter(first).select("threshold", "share_of_tokens").rows()
     return common_warning(hits["share_of_tokens"], shares, slices["counts"]["num_tokens"])
-
-
-def worst_ar_gap(tables: GapTables) -> float:
-    """The largest difference in NLL (nats) on AR hits between any model and the reference, over all sources.
-
-    Raises UserError if there are no AR hits to judge by.
-    """
-    import polars as pl
-
-    worst = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "ar_hit"))["delta_nll"].max()
-    if not isinstance(worst, float):
-        raise UserError("there are no AR hits to judge by", where="--fail-above")
-    return worst
 
 
 def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from recallkit.models.spec import ModelSpec
     from recallkit.scoring import ScoringOptions
 
+
+def _gate(given: Any) -> Any:
+    from recallkit.attribution.gates import parse_gate
+
+    return parse_gate(given)
+
+
 ArShare = Annotated[
     float | None, Option("With --table: the share of AR tokens, if not to be derived from the reference's row.", metavar="SHARE")
 ]
@@ -42,7 +49,13 @@ class GapWords:
         bool, Option("Also change what earlier occurrences there are, and measure how much of the gap is recall: `recallkit intervene`.")
     ] = False
     fail_above: Annotated[
-        float | None, Option("Exit 1 if a model's NLL on AR hits is more than this above the reference's.", metavar="NATS")
+        Sequence[Any] | None,
+        Option(
+            "Exit 1 if a model's NLL is more than LIMIT nats above the reference's on AR hits, or on SLICE; or, as in ar_hit=30%, if more "
+            "than that share of the gap lies in it. May be repeated (docs/ci.md).",
+            metavar="[SLICE=]LIMIT",
+            parse=_gate,
+        ),
     ] = None
 
 
@@ -115,7 +128,9 @@ def gap(
     Zoology.
     """
     from recallkit import attribution, builtin, scoring
-    from recallkit.attribution.view import gap_json, gap_tables, print_gap, worst_ar_gap
+    from recallkit.attribution.gates import failure_line, judge_gates, resolve_gates, unjudged_lines
+    from recallkit.attribution.view import gap_json, gap_tables, print_gap
+    from recallkit.display import console
     from recallkit.scoring.scores import choose_last
     from recallkit.slicing.definitions import parse_slices
     from recallkit.slicing.view import manifest_of
@@ -134,8 +149,9 @@ def gap(
     options = scoring.ScoringOptions(
         opt.path(counts), device, dtype, opt.amount(batch_tokens), force, trust_remote_code=trust_remote_code, workers=workers
     )
-    folder = opt.path(slices) or builtin.slices()
     given = parse_slices(opt.names(slice))
+    gates = resolve_gates(own.fail_above or (), given)
+    folder = opt.path(slices) or builtin.slices()
     last = choose_last(opt.numbers(context_gain), context_stride)
     if context_stride is not None and not last:
         raise UsageError("needs --context-gain", where="--context-stride", remedy="say how many last ids, such as --context-gain 32")
@@ -143,19 +159,25 @@ def gap(
     question: dict[str, Any] = {"given": given, "cluster": cluster, "clean": clean, "context_gain": last}
     tables = attribution.gap(compared[0], compared[1:], folder, target, options, **question)
     causal = _causal(compared, folder, options) if own.causal else None
+    verdicts = judge_gates(gates, tables)
 
     def show() -> None:
         print_gap(tables, manifest_of(folder), target)
         if causal is not None:
             causal.show()
+        for line in unjudged_lines(verdicts):
+            console.note(line)
 
-    is_behind = own.fail_above is not None and worst_ar_gap(tables) > own.fail_above
+    def json() -> dict[str, Any]:
+        more = {"causal": causal.json()} if causal else {}
+        return {**gap_json(tables, manifest_of(folder), target), "gates": [verdict.to_json() for verdict in verdicts], **more}
+
     return Outcome(
         value=lambda: tables,
         show=show,
-        json=lambda: {**gap_json(tables, manifest_of(folder), target), **({"causal": causal.json()} if causal else {})},
+        json=json,
         exports=lambda: [(tables, gap_tables(tables, manifest_of(folder), target), target), *(causal.exports() if causal else ())],
-        failure=f"a model's NLL on AR hits is more than {own.fail_above} nats above the reference's" if is_behind else None,
+        failure=failure_line(verdicts),
     )
 
 

@@ -1,0 +1,133 @@
+"""Gates of a comparison, `gap --fail-above`: how far a model may be behind the reference in a slice, in nats or as a share of the gap."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from recallkit.attribution.shares import void_notes
+from recallkit.display.console import percent
+from recallkit.errors import UsageError, UserError
+from recallkit.slicing.definitions import STANDARD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from recallkit.attribution.tables import GapTables
+    from recallkit.slicing.definitions import Slice
+
+OPTION = "--fail-above"
+NOT_BEHIND = "the model is not behind the reference overall"
+_LIMIT = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(%?)", re.ASCII | re.IGNORECASE)
+_USUAL = "ar_hit"
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The most that a model may be behind the reference in a slice.
+
+    `limit` is a difference in NLL, nats per token of the slice, or with `is_share` a share of the gap as a fraction.
+    """
+
+    slice: str
+    limit: float
+    is_share: bool
+
+    def __str__(self) -> str:
+        return f"{self.slice}={100 * self.limit:.6g}%" if self.is_share else f"{self.slice}={self.limit:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A gate and a model: `value` in the gate's unit, None where the gate cannot be judged, which `note` explains."""
+
+    gate: Gate
+    model: str
+    value: float | None
+    is_over: bool
+    note: str = ""
+
+    def line(self) -> str:
+        """What was measured, beside the limit."""
+        gate = self.gate
+        if gate.is_share:
+            return f"{self.model}: {percent(self.value)} of the gap lies in {gate.slice}, more than {100 * gate.limit:.6g} %"
+        return f"{self.model}: NLL on {gate.slice} {self.value:.4g} nats above the reference's, more than {gate.limit:g}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The gate, the model, the value."""
+        measured = "gap_share" if self.gate.is_share else "delta_nll"
+        facts = {"slice": self.gate.slice, "measured": measured, "limit": self.gate.limit}
+        return {"gate": str(self.gate), **facts, "model": self.model, "value": self.value, "is_over": self.is_over, "note": self.note}
+
+
+def parse_gate(given: Any) -> Gate:
+    """`0.05`, `all=0.02`, `AR hits=30%`: a slice, AR hits if none is named, and nats per token, or a percentage of the gap.
+
+    Raises ValueError for anything else, also for a negative limit, an infinite one and NaN, which nothing is above.
+    """
+    name, _, limit = str(given).rpartition("=")
+    found = _LIMIT.fullmatch(limit.strip())
+    number = math.inf if found is None else float(found[1])
+    if found is None or not math.isfinite(number):
+        examples = "0.05 (nats per token of the AR hits), all=0.02 or ar_hit=30% (of the gap)"
+        raise ValueError(f"{str(given)!r} is no gate; give [SLICE=]LIMIT, 0 or more, such as {examples}")
+    is_share = bool(found[2])
+    return Gate(name.strip() or _USUAL, number / 100 if is_share else number, is_share)
+
+
+def resolve_gates(gates: Sequence[Gate], given: Sequence[Slice]) -> list[Gate]:
+    """The gates with their slices' names as in the tables, before anything is measured; `given`: slices besides those of every comparison.
+
+    A name may be written as it is printed (`AR hits`). Raises UsageError for a slice that the comparison does not have, and for a share
+    of all tokens.
+    """
+    names = [slice_.name for slice_ in (*STANDARD, *given)]
+    resolved = []
+    for gate in gates:
+        plain = "_".join(gate.slice.lower().split())
+        name = next((name for name in (gate.slice, plain, plain.removesuffix("s")) if name in names), None)
+        if name is None:
+            remedy = f"choose {', '.join(names)}, or add one with --slice"
+            raise UsageError("no such slice in this comparison", where=f"{OPTION} {gate}", remedy=remedy)
+        if gate.is_share and name == "all":
+            remedy = "give nats, such as all=0.02, or a share of another slice"
+            raise UsageError("all tokens have 100 % of the gap by definition", where=f"{OPTION} {gate}", remedy=remedy)
+        resolved.append(Gate(name, gate.limit, gate.is_share))
+    return list(dict.fromkeys(resolved))
+
+
+def judge_gates(gates: Sequence[Gate], tables: GapTables) -> list[Verdict]:
+    """Each gate for each model, over all sources; the measured value decides, not an end of its interval.
+
+    A share is judged only where it means something and the model is behind the reference overall; a value that is not a number is over
+    any gate. Raises UserError where a slice has no tokens to judge by.
+    """
+    rows = {(row["model"], row["slice"]): row for row in reversed(tables.gap.filter(source="ALL").to_dicts())}  # totals come first
+    models = tables.gap["model"].unique(maintain_order=True)
+    return [_judge(gate, model, rows[model, gate.slice], rows[model, "all"]) for gate in gates for model in models]
+
+
+def _judge(gate: Gate, model: str, row: Mapping[str, Any], whole: Mapping[str, Any]) -> Verdict:
+    if row["delta_nll"] is None:
+        raise UserError(f"there are no tokens of {gate.slice} to judge by", where=OPTION)
+    if gate.is_share and (row["void"] or whole["delta_nll"] <= 0):
+        why = void_notes(row) if row["void"] and row["note"] else [NOT_BEHIND]
+        return Verdict(gate, model, None, is_over=False, note="; ".join(why))
+    value = row["gap_share"] if gate.is_share else row["delta_nll"]
+    return Verdict(gate, model, value, is_over=not value <= gate.limit)
+
+
+def failure_line(verdicts: Sequence[Verdict]) -> str | None:
+    """What is over its gate, in one line; None if nothing is."""
+    over = [verdict.line() for verdict in verdicts if verdict.is_over]
+    more = [f"and {len(over) - _MOST_NAMED} more (see --json)"] if len(over) > _MOST_NAMED else []
+    return "; ".join([*over[:_MOST_NAMED], *more]) or None
+
+
+def unjudged_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """A line for each share that could not be judged."""
+    return [f"{OPTION} {verdict.gate}: not judged for {verdict.model}: {verdict.note}" for verdict in verdicts if verdict.value is None]

@@ -1,0 +1,127 @@
+"""Gates: what is accepted, which slice a name means, and what is over, by a comparison of real models and by hand."""
+
+import json
+import math
+
+import polars as pl
+import pytest
+
+from recallkit import cli
+from recallkit.attribution.gates import NOT_BEHIND, Gate, failure_line, judge_gates, parse_gate, resolve_gates
+from recallkit.attribution.shares import NO_GAP
+from recallkit.errors import UsageError, UserError
+from recallkit.slicing.definitions import parse_slices
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("0.05", Gate("ar_hit", 0.05, False)),
+        (0.05, Gate("ar_hit", 0.05, False)),
+        ("0", Gate("ar_hit", 0, False)),
+        ("30%", Gate("ar_hit", 0.3, True)),
+        ("all=.02", Gate("all", 0.02, False)),
+        ("AR hits = 12.5 %", Gate("AR hits", 0.125, True)),
+        ("copy:k4=1e-3", Gate("copy:k4", 0.001, False)),
+        ("repeated=150%", Gate("repeated", 1.5, True)),
+    ],
+)
+def test_a_gate_is_a_slice_and_a_limit(given, expected):
+    assert parse_gate(given) == expected
+
+
+@pytest.mark.parametrize("given", ["nan", "inf", "-inf", "1e999", "-0.1", "all=-1%", "all=", "=", "", "all", "nan%", "0.1 nats", "1,5", "0x1"])
+def test_what_could_never_fire_or_is_no_number_is_refused(given):
+    with pytest.raises(ValueError, match="is no gate"):
+        parse_gate(given)
+
+
+def test_slices_are_named_as_in_tables_or_as_printed():
+    given = parse_slices(["first_rare", "Far=distance > 10"])
+    gates = [parse_gate(each) for each in ("AR hits=1", "Repeated=1%", "first rare=2", "Far=3", "ar_hit=1")]
+    found = resolve_gates(gates, given)
+    assert [str(gate) for gate in found] == ["ar_hit=1", "repeated=1%", "first_rare=2", "Far=3"], "the same gate counts once"
+    with pytest.raises(UsageError, match=r"first_frequent=1: no such slice.*all, ar_hit, other, repeated, first_rare, Far"):
+        resolve_gates([parse_gate("first_frequent=1")], given)
+    with pytest.raises(UsageError, match="by definition"):
+        resolve_gates([parse_gate("all=50%")], given)
+
+
+@pytest.fixture
+def gap(home, capsys, small_slices, tmp_path):
+    """`recallkit gap MODELS... --json` on small slices: (status, JSON, stderr)."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as stopped:
+            cli.run(["gap", *map(str, words), "--slices", str(small_slices), "-o", str(tmp_path / "gap"), "--force", "--json"])
+        told = capsys.readouterr()
+        return int(stopped.value.code or 0), json.loads(told.out) if told.out else None, told.err
+
+    return call
+
+
+def test_each_gate_is_judged_by_its_own_measure(gap):
+    models = ["control:bigram", "control:recall", "control:unigram", "--slice", "first_rare"]
+    status, found, _ = gap(*models)
+    assert (status, found["gates"]) == (0, [])
+    rows = {(row["model"], row["slice"]): row for row in found["gap"] if row["source"] == "ALL"}
+    low, high = "control:recall", "control:unigram"
+    nats = {model: rows[model, "first_rare"]["delta_nll"] for model in (low, high)}
+    shares = {model: rows[model, "other"]["gap_share"] for model in nats}
+    assert 0 < nats[low] < nats[high]
+    assert shares[low] > shares[high] > 0
+    between, largest = sum(nats.values()) / 2, 100 * max(shares.values())
+
+    status, found, err = gap(*models, "--fail-above", f"first_rare={between}", "--fail-above", f"other={largest + 1e-6}%")
+    assert status == 1
+    assert [(gate["model"], gate["slice"], gate["measured"], gate["is_over"]) for gate in found["gates"]] == [
+        (low, "first_rare", "delta_nll", False),
+        (high, "first_rare", "delta_nll", True),
+        (low, "other", "gap_share", False),
+        (high, "other", "gap_share", False),
+    ]
+    assert [gate["value"] for gate in found["gates"]] == [*nats.values(), *shares.values()]
+    assert err.splitlines()[-1].startswith(f"recallkit: {high}: NLL on first_rare ")
+    assert low not in err.splitlines()[-1]
+
+    status, _, err = gap(*models, "--fail-above", f"Other={largest - 1e-6}%")
+    assert status == 1
+    assert f"{low}: {largest:.1f} % of the gap lies in other, more than " in err.splitlines()[-1]
+
+
+def test_a_share_of_no_gap_or_of_a_lead_is_not_judged_and_said_to_be_so(gap):
+    status, found, err = gap("control:recall", "control:bigram", "--fail-above", "0%", "--fail-above", "all=0")
+    assert status == 0
+    assert [(gate["value"], gate["note"]) for gate in found["gates"][:1]] == [(None, NOT_BEHIND)]
+    assert found["gates"][1]["value"] < 0
+    status, found, _ = gap("a=control:recall", "b=control:recall", "--fail-above", "0%", "--fail-above", "0")
+    assert (status, found["gates"][0]["note"], found["gates"][1]["value"]) == (0, NO_GAP, 0)
+
+
+def test_what_is_not_judged_is_noted_beside_the_printed_tables(home, small_slices, tmp_path, capsys):
+    words = ["gap", "control:recall", "control:bigram", "--slices", small_slices, "-o", tmp_path, "--fail-above", "5 %"]
+    with pytest.raises(SystemExit) as stopped:
+        cli.run([str(word) for word in words])
+    assert not stopped.value.code
+    assert f"--fail-above ar_hit=5%: not judged for control:bigram: {NOT_BEHIND}" in capsys.readouterr().err
+
+
+def test_nan_is_over_every_gate_and_no_tokens_are_no_judgement():
+    row = {"source": "ALL", "model": "m", "void": False, "note": "", "gap_share": math.nan}
+    of_all = {**row, "slice": "all", "delta_nll": math.nan}
+    hits, none = ({**row, "slice": name, "delta_nll": value} for name, value in (("ar_hit", math.nan), ("other", None)))
+    of_source = {**hits, "delta_nll": -1.0, "gap_share": -1.0}  # a source that is called ALL comes after the totals
+    tables = type("Tables", (), {"gap": pl.DataFrame([of_all, hits, none, of_source])})
+    found = judge_gates([parse_gate("1000"), parse_gate("1000%")], tables)
+    assert [verdict.is_over for verdict in found] == [True, True]
+    assert failure_line([found[0]] * 5).endswith("; and 2 more (see --json)")
+    with pytest.raises(UserError, match="no tokens of other to judge by"):
+        judge_gates([parse_gate("other=1")], tables)
+
+
+@pytest.mark.parametrize("wrong", ["nan", "-1", "nothing=1", "all=5%"])
+def test_a_wrong_gate_is_refused_before_any_work(home, capsys, tmp_path, wrong):
+    with pytest.raises(SystemExit) as stopped:
+        cli.run(["gap", "control:recall", "control:bigram", "--slices", str(tmp_path / "none"), "--fail-above", wrong])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
