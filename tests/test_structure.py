@@ -31,6 +31,7 @@ quiet_transformers
 jit
 storage
 display
+trackers
 parallel
 text
 counting

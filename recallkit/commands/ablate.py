@@ -45,6 +45,7 @@ def ablate(
     batch_tokens: opt.BatchTokens = None,
     trust_remote_code: opt.TrustRemoteCode = False,
     workers: opt.Workers = 1,
+    log_to: opt.LogTo = None,
     force: opt.Force = False,
 ) -> Outcome["AblationTables"]:
     """Replace the outputs of a model's mixers, one by one and by kind, and measure what AR hits and other tokens lose: which layers recall.

@@ -22,6 +22,8 @@ from recallkit.errors import UsageError
 if TYPE_CHECKING:
     from recallkit.display.chart_theme import Figure
     from recallkit.display.tables import Table
+    from recallkit.trackers.destinations import Destination
+    from recallkit.trackers.tracker import Tracker
 
 File = str | PathLike[str]
 
@@ -177,6 +179,11 @@ def _as_number(given: Any, kind: type, where: str) -> int | float:
 
 
 @dataclass(frozen=True)
+class _NoWords:
+    """No options of the command line only."""
+
+
+@dataclass(frozen=True)
 class Command:
     """A command of the command line. `parameters` are those of its function, `words` the dataclass of options that Python does not have."""
 
@@ -212,6 +219,7 @@ class Command:
             from recallkit.display.chart_theme import check_figures_folder
 
             check_figures_folder(Path(folder))
+        trackers = _open_trackers(given)
         outcome = self.function(*own, **given)
         written = [*(_export(outcome, formats) if formats else ()), *(() if folder is None else _draw(outcome, Path(folder)))]
         if as_json:
@@ -219,9 +227,38 @@ class Command:
         else:
             outcome.show()
             print_files(written)
+        is_logged = self.log(trackers, outcome, {**given, **(vars(own[0]) if own else {})})
         if outcome.failure:
             console.note(outcome.failure)
-        return int(outcome.failure is not None)
+        return int(outcome.failure is not None or not is_logged)
+
+    def call(self, *args: Any, **named: Any) -> Any:
+        """The value for Python; `args` and `named` are those of its function. A tracker that fails is reported, and costs nothing else."""
+        trackers = _open_trackers(named)
+        outcome = self.function(*args, **named)
+        value = outcome.value()
+        self.log(trackers, outcome, inspect.signature(self.function).bind(*args, **named).arguments)
+        return value
+
+    def log(self, trackers: "Mapping[Destination, Tracker]", outcome: Outcome[Any], given: Mapping[str, Any]) -> bool:
+        """Logs the outcome, with the arguments that are `given` and declared, to the trackers; False if one of them failed."""
+        if not trackers:
+            return True
+        from recallkit.trackers import log_result
+        from recallkit.trackers.record import make_record
+
+        declared = {*self.parameters, *(field.name for field in fields(self.words or _NoWords))} - {"log_to"}
+        options = {name: value for name, value in given.items() if name in declared}
+        return not log_result(trackers, lambda folder: make_record(self.name, options, outcome.exports(), outcome.figures(), folder))
+
+
+def _open_trackers(given: Mapping[str, Any]) -> "dict[Destination, Tracker]":
+    """Those of the argument `log_to`, if a command has it: opened before the work, so that what is missing costs nothing."""
+    if not given.get("log_to"):
+        return {}
+    from recallkit.trackers import open_trackers
+
+    return open_trackers(given["log_to"])
 
 
 def _export(outcome: Outcome[Any], formats: Sequence[str]) -> list[Path]:
@@ -289,9 +326,9 @@ def command(name: str, *, examples: tuple[str, ...], words: type | None = None, 
 
     def made(function: Callable[..., Outcome[Any]]) -> Callable[..., Any]:
         parameters = _parameters(function)
-        DECLARED[name] = Command(name, function, parameters, words, examples, exports, draws)
+        DECLARED[name] = declared = Command(name, function, parameters, words, examples, exports, draws)
         first = () if words is None else (None,)
-        return _python(function, parameters, lambda *given, **named: function(*first, *given, **named).value(), skip=len(first))
+        return _python(function, parameters, lambda *given, **named: declared.call(*first, *given, **named), skip=len(first))
 
     return made
 

@@ -100,6 +100,7 @@ def eval_recall(
     dtype: opt.EvaluatedDtype = "float32",
     batch_size: opt.BatchSize = None,
     trust_remote_code: opt.TrustRemoteCode = False,
+    log_to: opt.LogTo = None,
     force: opt.Force = False,
 ) -> Outcome["RecallTables"]:
     """Evaluate recall from real documents: SWDE, FDA, SQuAD, or METADATA of installed packages; accuracy and answer NLL; resumes.
@@ -107,6 +108,7 @@ def eval_recall(
     The first model is the reference. Columns: see `RecallTables`, and docs/recall.md.
     """
     from recallkit import builtin, recall
+    from recallkit.recall.charts import figures
     from recallkit.recall.stock_tasks import SETS, lm_eval_names, plan_stock, task_names
     from recallkit.recall.tasks import tasks_of
     from recallkit.recall.view import metrics_table, print_metrics, print_recall, recall_json, recall_tables
@@ -159,7 +161,7 @@ def eval_recall(
         assert recalled is not None, "Python's function has no tasks of lm-eval"
         return recalled[0]
 
-    return Outcome(value=value, show=show, json=json, exports=exports)
+    return Outcome(value=value, show=show, json=json, exports=exports, figures=lambda: figures(recalled[0]) if recalled else [])
 
 
 @checked

@@ -119,6 +119,7 @@ def gap(
     batch_tokens: opt.BatchTokens = None,
     trust_remote_code: opt.TrustRemoteCode = False,
     workers: opt.Workers = 1,
+    log_to: opt.LogTo = None,
     force: opt.Force = False,
 ) -> Outcome["GapTables"]:
     """Measure how much of the perplexity gap between REFERENCE and each MODEL lies in AR hits, with 95 % intervals.
@@ -128,6 +129,7 @@ def gap(
     Zoology.
     """
     from recallkit import attribution, builtin, scoring
+    from recallkit.attribution.charts import figures
     from recallkit.attribution.gates import failure_line, judge_gates, resolve_gates, unjudged_lines
     from recallkit.attribution.view import gap_json, gap_tables, print_gap
     from recallkit.display import console
@@ -177,6 +179,7 @@ def gap(
         show=show,
         json=json,
         exports=lambda: [(tables, gap_tables(tables, manifest_of(folder), target), target), *(causal.exports() if causal else ())],
+        figures=lambda: figures(read_comparison(target, slices=folder)),
         failure=failure_line(verdicts),
     )
 

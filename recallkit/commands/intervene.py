@@ -49,6 +49,7 @@ def intervene(
     batch_tokens: opt.BatchTokens = None,
     trust_remote_code: opt.TrustRemoteCode = False,
     workers: opt.Workers = 1,
+    log_to: opt.LogTo = None,
     force: opt.Force = False,
 ) -> Outcome["InterveneTables"]:
     """Measure what models recall: the nats they lose where the earlier occurrences of a bigram are replaced, less a placebo's; resumes.

@@ -59,6 +59,7 @@ def eval_mqar(
     dtype: opt.EvaluatedDtype = "float32",
     batch_tokens: opt.BatchTokens = None,
     trust_remote_code: opt.TrustRemoteCode = False,
+    log_to: opt.LogTo = None,
     force: opt.Force = False,
 ) -> Outcome["MqarTables"]:
     """Multi-query associative recall in a model's own vocabulary, without training: accuracy and perplexity by number of pairs; resumes.

@@ -55,6 +55,13 @@ def amount(given: int | str | None) -> int | None:
         raise ValueError(f"{given!r} is no number of tokens; give a whole number such as 1250, 10M or 1.5B") from error
 
 
+def destination(given: Any) -> Any:
+    """A tracker to log to, such as `wandb:PROJECT`. Raises ValueError for an unknown one."""
+    from recallkit.trackers import parse_destination
+
+    return given if isinstance(given, tuple) else parse_destination(given)
+
+
 def text_options(
     sources: File | Sequence[File] | None,
     tokenizer: File | None,
@@ -119,6 +126,16 @@ def out(what: str = "The directory to write.", default: str | None = None, *, me
 
 Force = Annotated[bool, Option("Redo finished work, discard unfinished work made with other options.", panel=OUTPUT)]
 Figures = FIGURES
+LogTo = Annotated[
+    str | Sequence[str] | None,
+    Option(
+        "Also log the result there: trackio, wandb, mlflow or tensorboard, or NAME:PROJECT (of tensorboard, a folder); may be repeated "
+        "(docs/trackers.md).",
+        metavar="NAME",
+        parse=destination,
+        panel=OUTPUT,
+    ),
+]
 LimitTokens = Annotated[
     int | str | None, Option("Stop after N tokens, such as 10M (Zoology) or 16M (Based).", metavar="N", parse=amount, panel=TEXT)
 ]

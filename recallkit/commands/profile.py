@@ -45,6 +45,7 @@ def profile(
     source_field: opt.SourceField = None,
     skip_bad: opt.SkipBad = False,
     texts: opt.Texts = None,
+    log_to: opt.LogTo = None,
     force: opt.Force = False,
 ) -> Outcome["ProfileTables"]:
     """Profile a text by source: repeated bigrams per sequence, their distances and positions, AR hits; in bounded memory, resumes.

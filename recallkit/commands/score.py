@@ -84,6 +84,7 @@ def score(
     workers: opt.Workers = 1,
     engine: opt.Engine = "local",
     address: opt.Address = None,
+    log_to: opt.LogTo = None,
     force: opt.Force = False,
 ) -> Outcome["pl.DataFrame"]:
     """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes.
@@ -94,11 +95,11 @@ def score(
     from recallkit import builtin, scoring
     from recallkit.display.progress import one_after_another
     from recallkit.models.kinds import kind_of
-    from recallkit.scoring.view import print_checks, print_scores, print_shares, scores_json
+    from recallkit.scoring.view import print_checks, print_scores, print_shares, scores_json, scores_table
 
     own = own or ScoreWords()
-    if own.share is not None and (force or own.check or engine == "ray"):
-        raise UsageError("goes with none of --force, --check and --engine ray", where="--share", remedy="leave one of them out")
+    if own.share is not None and (force or own.check or engine == "ray" or log_to):
+        raise UsageError("goes with none of --force, --check, --engine ray and --log-to", where="--share", remedy="leave one of them out")
     options = scoring.ScoringOptions(
         opt.path(counts),
         device,
@@ -137,6 +138,7 @@ def score(
         value=lambda: _rows(folder, manifests),
         show=show,
         json=lambda: [scores_json(folder, model, manifest, checks.get(model)) for model, manifest in manifests.items()],
+        exports=lambda: [({"scores": _rows(folder, manifests)}, {"scores": scores_table(folder, manifests)}, folder)],
     )
 
 

@@ -33,6 +33,7 @@ def slice_(
     source_field: opt.SourceField = None,
     skip_bad: opt.SkipBad = False,
     texts: opt.Texts = None,
+    log_to: opt.LogTo = None,
     force: opt.Force = False,
 ) -> Outcome["pl.DataFrame"]:
     """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?

@@ -77,6 +77,7 @@ def train_mqar(
         int,
         Option("Processes that share the runs, one per GPU in turn. The bytes are the same.", least=1, most=1024, panel=opt.MANY_DEVICES),
     ] = 1,
+    log_to: opt.LogTo = None,
     force: opt.Force = False,
 ) -> Outcome["TradeoffTables"]:
     """Train small models on multi-query associative recall, at several learning rates: accuracy against bytes of state; resumes run by run.

@@ -52,6 +52,12 @@ def parse_formats(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def frames_of(tables: Any) -> dict[str, pl.DataFrame]:
+    """The frames of a dataclass, or of a mapping, by name; a field that is None has none."""
+    frames = tables if isinstance(tables, Mapping) else {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
+    return {name: frame for name, frame in frames.items() if frame is not None}
+
+
 def export(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[Path]:
     """Writes each frame of `tables` as NAME.csv and NAME.json, each of `shown` as NAME.md and NAME.tex.
 
@@ -72,8 +78,7 @@ def export(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Seque
 
 def _contents(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[tuple[Path, tuple[str, str]]]:
     """Each file with its first bytes and its content, format by format."""
-    frames = tables if isinstance(tables, Mapping) else {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
-    frames = {name: frame for name, frame in frames.items() if frame is not None}
+    frames = frames_of(tables)
     made: dict[str, dict[str, tuple[str, str]]] = {
         "csv": {name: (frame.clear().write_csv(), _csv(frame)) for name, frame in frames.items()} if "csv" in formats else {},
         "json": {name: (_JSON_HEAD, _json(name, frame)) for name, frame in frames.items()} if "json" in formats else {},

@@ -33,9 +33,9 @@ def scores_json(slices: Path, model: ModelSpec, manifest: Mapping[str, Any], che
     }
 
 
-def print_scores(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
+def scores_table(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> Table:
     """One row per model."""
-    from recallkit.scoring.run import score_path, score_timings
+    from recallkit.scoring.run import score_path
     from recallkit.scoring.scores import summarise_scores
 
     rows = []
@@ -44,7 +44,14 @@ def print_scores(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]])
         rows.append(
             [model.shown, f"{manifest['num_rows']:,}", f"{means['nll_nats']:.4f}", f"{means['ppl']:.2f}", percent(means["accuracy"])]
         )
-    console.print_table(Table("Scores of every predicted token", ["model", "tokens", "NLL (nats)", "ppl", "argmax right"], rows))
+    return Table("Scores of every predicted token", ["model", "tokens", "NLL (nats)", "ppl", "argmax right"], rows)
+
+
+def print_scores(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
+    """The table, the time that a single model took, where the scores are."""
+    from recallkit.scoring.run import score_timings
+
+    console.print_table(scores_table(slices, manifests))
     if len(manifests) == 1:  # for several models these would be many lines: --json has them
         print_timings(score_timings(slices, next(iter(manifests))))
     console.print_line(f"Scores (Parquet): {slices / 'scores'}", is_path=True)

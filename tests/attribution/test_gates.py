@@ -30,7 +30,9 @@ def test_a_gate_is_a_slice_and_a_limit(given, expected):
     assert parse_gate(given) == expected
 
 
-@pytest.mark.parametrize("given", ["nan", "inf", "-inf", "1e999", "-0.1", "all=-1%", "all=", "=", "", "all", "nan%", "0.1 nats", "1,5", "0x1"])
+@pytest.mark.parametrize(
+    "given", ["nan", "inf", "-inf", "1e999", "-0.1", "all=-1%", "all=", "=", "", "all", "nan%", "0.1 nats", "1,5", "0x1"]
+)
 def test_what_could_never_fire_or_is_no_number_is_refused(given):
     with pytest.raises(ValueError, match="is no gate"):
         parse_gate(given)
@@ -90,7 +92,7 @@ def test_each_gate_is_judged_by_its_own_measure(gap):
 
 
 def test_a_share_of_no_gap_or_of_a_lead_is_not_judged_and_said_to_be_so(gap):
-    status, found, err = gap("control:recall", "control:bigram", "--fail-above", "0%", "--fail-above", "all=0")
+    status, found, _ = gap("control:recall", "control:bigram", "--fail-above", "0%", "--fail-above", "all=0")
     assert status == 0
     assert [(gate["value"], gate["note"]) for gate in found["gates"][:1]] == [(None, NOT_BEHIND)]
     assert found["gates"][1]["value"] < 0

@@ -1,0 +1,125 @@
+"""A finished result as trackers get it: options, manifest, headline numbers, tables, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from recallkit.config import VERSION
+from recallkit.display import console
+from recallkit.display.chart_theme import save_figure
+from recallkit.display.exports import frames_of
+from recallkit.storage import artifacts
+from recallkit.trackers.headlines import headline_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import polars as pl
+
+    from recallkit.display.chart_theme import Figure
+    from recallkit.display.tables import Table
+
+MOST_ROWS = 10_000
+"""Rows of a table that are logged, as many as W&B shows; the Parquet files contain all."""
+_LONGEST_NAME = 120
+"""Characters of a run's name: W&B takes 128."""
+
+
+class Picture(NamedTuple):
+    """A figure, drawn: a PNG file that exists while it is logged."""
+
+    title: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A result. No text of a corpus, prompt or generation is in it; paths of this machine are, in the manifest.
+
+    `options` are those given, by name, as JSON values; `manifest` that of the main table; `numbers` finite. `tables` have at most
+    MOST_ROWS rows, and at least one; `shown` are the tables as they are printed. Tables and figures are named RESULT/NAME.
+    """
+
+    command: str
+    name: str
+    options: Mapping[str, Any]
+    manifest: Mapping[str, Any]
+    numbers: Mapping[str, float]
+    tables: Mapping[str, pl.DataFrame]
+    shown: Mapping[str, Table]
+    pictures: Mapping[str, Picture]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What determines the run, as one JSON object."""
+        facts = {"command": self.command, "recallkit_version": VERSION}
+        return {**facts, "options": dict(self.options), "manifest": dict(self.manifest)}
+
+
+def make_record(
+    command: str,
+    options: Mapping[str, Any],
+    results: Iterable[tuple[Any, Mapping[str, Table], Path | None]],
+    figures: Sequence[Figure],
+    folder: Path,
+) -> Record:
+    """The record of what a command returned: `results` as for an export (frames, tables as printed, folder). Draws into `folder`."""
+    numbers: dict[str, float] = {}
+    tables: dict[str, pl.DataFrame] = {}
+    shown: dict[str, Table] = {}
+    manifests: dict[str, Any] = {}
+    name, result = command, command
+    for number, (found, printed, place) in enumerate(results):
+        frames = frames_of(found)
+        kind = next(iter(frames))
+        numbers |= headline_numbers(kind, frames)
+        tables |= {f"{kind}/{key}": _first_rows(f"{kind}/{key}", frame) for key, frame in frames.items() if len(frame)}
+        shown |= {f"{kind}/{key}": table for key, table in printed.items()}
+        manifests |= _manifest(place, kind)
+        if number == 0:
+            result = kind
+            name = command if place is None else f"{command}-{place.name}"[:_LONGEST_NAME]
+    pictures = {f"{result}/{figure.name}": Picture(figure.title, _draw(figure, folder)) for figure in figures}
+    given = {key: plain(value) for key, value in options.items() if value is not None}
+    manifest = next(iter(manifests.values()), {}) if len(manifests) < 2 else manifests
+    return Record(command, name, given, manifest, numbers, tables, shown, pictures)
+
+
+def _first_rows(name: str, frame: pl.DataFrame) -> pl.DataFrame:
+    if len(frame) > MOST_ROWS:
+        console.note(f"{name}: the first {MOST_ROWS:,} of {len(frame):,} rows are logged; the Parquet file has all")
+    return frame.head(MOST_ROWS)
+
+
+def _draw(figure: Figure, folder: Path) -> Path:
+    path = folder / f"{figure.name}.png"
+    save_figure(figure, path)
+    return path
+
+
+def _manifest(folder: Path | None, kind: str) -> dict[str, Any]:
+    """The manifest of a result's main table, else that of the slices in the folder, by the result's name; empty if there is neither."""
+    files = [] if folder is None else [folder / f"{kind}.parquet", folder / "tokens.parquet"]
+    return next(({kind: artifacts.read_manifest(path)} for path in files if path.is_file()), {})
+
+
+def plain(value: Any) -> Any:
+    """An argument as a JSON value: what has none is named by its location, else by its type, never by its content."""
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    location = getattr(value, "location", None)
+    if isinstance(location, str):
+        return location
+    return str(value) if type(value).__module__.startswith("recallkit.") else type(value).__name__

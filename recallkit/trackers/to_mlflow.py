@@ -1,0 +1,76 @@
+"""MLflow: a run with parameters, metrics, the manifest, tables and images, in the store of MLFLOW_TRACKING_URI, by default ./mlflow.db."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from recallkit.config import VERSION
+from recallkit.display.console import finite
+from recallkit.errors import UserError
+from recallkit.trackers.tracker import PROJECT, Tracker, import_package, quiet
+
+if TYPE_CHECKING:
+    from recallkit.trackers.record import Record
+
+_UNNAMEABLE = re.compile(r"[^\w.\- :/]")
+_LONGEST_KEY, _LONGEST_VALUE, _MOST_AT_ONCE = 250, 500, 100
+
+
+class MlflowTracker(Tracker):
+    """`project` is the experiment, which is made if there is none; MLFLOW_EXPERIMENT_NAME if none is named."""
+
+    def __init__(self, project: str | None) -> None:
+        self._mlflow = import_package("mlflow")
+        self._experiment = project or os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
+        try:
+            with quiet():
+                self._client = self._mlflow.MlflowClient()
+                self._client.search_experiments(max_results=1)
+        except Exception as error:
+            where = self._mlflow.get_tracking_uri()
+            remedy = "see MLFLOW_TRACKING_URI: a server, or a file such as sqlite:///mlflow.db"
+            raise UserError(f"the store {where} cannot be opened ({error})", where="--log-to mlflow", remedy=remedy) from error
+
+    def log(self, record: Record) -> str:
+        """The experiment, the run's name and id, and the store."""
+        with quiet():
+            active = self._mlflow.active_run()
+            run = self._begin(record) if active is None else active
+            status = "FAILED"
+            try:
+                self._write(run.info.run_id, record)
+                status = "FINISHED"
+            finally:
+                if active is None:
+                    self._client.set_terminated(run.info.run_id, status)
+        return f"{run.info.run_name} ({run.info.run_id}) in {self._mlflow.get_tracking_uri()}"
+
+    def _begin(self, record: Record) -> Any:
+        found = self._client.get_experiment_by_name(self._experiment)
+        experiment = self._client.create_experiment(self._experiment) if found is None else found.experiment_id
+        tags = {"mlflow.source.name": "recallkit", "mlflow.source.type": "LOCAL", "recallkit_version": VERSION}
+        return self._client.create_run(experiment, run_name=record.name, tags=tags)
+
+    def _write(self, run: str, record: Record) -> None:
+        from mlflow.entities import Metric, Param
+
+        now, options = int(1000 * time.time()), {"command": record.command, **record.options}
+        params = [Param(key, str(value)[:_LONGEST_VALUE]) for key, value in options.items()]
+        metrics = [Metric(_named(name), number, now, 0) for name, number in record.numbers.items()]
+        self._client.log_batch(run, params=params)
+        for start in range(0, len(metrics), _MOST_AT_ONCE):
+            self._client.log_batch(run, metrics=metrics[start : start + _MOST_AT_ONCE])
+        self._client.log_dict(run, record.config, f"{record.command}.json")
+        for name, frame in record.tables.items():
+            table = {"columns": frame.columns, "data": [list(row) for row in frame.iter_rows()]}  # as log_table writes it
+            self._client.log_dict(run, finite(table), f"tables/{name}.json")
+        for name, picture in record.pictures.items():
+            self._client.log_artifact(run, str(picture.path), f"figures/{name.rpartition('/')[0]}")
+
+
+def _named(name: str) -> str:
+    """A name that MLflow accepts: other characters become underscores."""
+    return _UNNAMEABLE.sub("_", name)[-_LONGEST_KEY:].lstrip("/")
