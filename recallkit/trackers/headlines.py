@@ -50,11 +50,12 @@ def headline_numbers(result: str, frames: Mapping[str, pl.DataFrame]) -> dict[st
     for name, frame in frames.items():
         for headline in HEADLINES.get(f"{result}/{name}", ()):
             for row_name, number in _numbers(headline, frame):
-                found.setdefault(f"{result}/{row_name}", number)  # totals come first, where a source is called ALL
+                found[f"{result}/{row_name}"] = number
     return found
 
 
 def _numbers(headline: Headline, frame: pl.DataFrame) -> Iterator[tuple[str, float]]:
+    frame = frame.unique(headline.keys + tuple(headline.where), keep="first", maintain_order=True)  # totals, where a source is called ALL
     for row in frame.iter_rows(named=True):
         has = [row[column] == value for column, value in headline.where.items()]
         lacks = [row[column] != value for column, value in headline.unless.items()]

@@ -23,7 +23,7 @@ class TensorboardTracker(Tracker):
     def __init__(self, project: str | None) -> None:
         import_package("tensorboard")
         self._folder = Path(project or _FOLDER)
-        if self._folder.exists() and not self._folder.is_dir():
+        if any(path.exists() and not path.is_dir() for path in (self._folder, *self._folder.parents)):
             raise UserError("not a directory", where=f"--log-to tensorboard:{project}", remedy="name another")
 
     def log(self, record: Record) -> str:

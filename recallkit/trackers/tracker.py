@@ -39,7 +39,7 @@ class Tracker(ABC):
 
 
 def import_package(name: str, *others: str) -> Any:
-    """The package of a tracker, whose name is its extra's too, installed with the `others`. Raises UserError if one is missing or broken."""
+    """The package of a tracker, whose name is its extra's too; it needs the `others`. Raises UserError if one is missing or broken."""
     where, remedy = f"--log-to {name}", f'pip install "recallkit[{name}]"'
     for each in (name, *others):
         try:

@@ -1,0 +1,59 @@
+"""How a tracker is named, what is said where one is missing, and that every command that writes results has `--log-to`."""
+
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+
+import pytest
+
+import recallkit
+from recallkit.commands.adapter import DECLARED
+from recallkit.errors import UserError
+from recallkit.trackers.destinations import TRACKERS, Destination, parse_destination
+from recallkit.trackers.tracker import import_package
+from tests.conftest import ROOT
+
+
+def test_a_tracker_is_a_name_and_perhaps_a_project():
+    assert parse_destination("wandb") == Destination("wandb", None)
+    assert parse_destination("wandb:team/project") == Destination("wandb", "team/project")
+    assert parse_destination("tensorboard:a:b") == Destination("tensorboard", "a:b")
+    for wrong in ("neptune", "", "wandb:", "wandb: ", "Wandb", ":p", 3):
+        with pytest.raises(ValueError, match="give one of trackio, wandb, mlflow, tensorboard"):
+            parse_destination(wrong)
+
+
+def test_every_tracker_has_an_extra_of_its_name():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for name in TRACKERS:
+        assert any(requirement.startswith(f"{name}>=") for requirement in extras[name])
+
+
+def test_a_missing_package_is_one_line_before_any_work(home, tmp_path):
+    missing = next((name for name in TRACKERS if find_spec(name) is None), None)
+    if missing is None:
+        pytest.skip("needs an environment without one of the trackers' packages")
+    with pytest.raises(UserError, match=rf"{missing} is not installed; pip install \"recallkit\[{missing}\]\""):
+        recallkit.gap("a", "b", slices=tmp_path / "none", log_to=[missing])
+
+
+def test_a_folder_of_a_package_name_is_no_package_and_a_broken_one_is_named(tmp_path):
+    """In a process of its own: `wandb` writes a folder of that name, which Python would import."""
+    (tmp_path / "nothing_here").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/__init__.py").write_text("raise ImportError('no such symbol')")
+    (tmp_path / "broken-1.0.dist-info").mkdir()
+    (tmp_path / "broken-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    program = "import sys; from recallkit.trackers.tracker import import_package as i; i(sys.argv[1])"
+    for name, told in (("nothing_here", "nothing_here is not installed"), ("broken", "cannot be imported (no such symbol)")):
+        command = [sys.executable, "-c", f"import sys; sys.path.append({str(tmp_path)!r}); {program}", name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert told in done.stderr.splitlines()[-1]
+    with pytest.raises(UserError, match="no_such_companion is not installed"):
+        import_package("pytest", "no_such_companion")
+
+
+def test_every_command_that_writes_results_can_log_them():
+    having = {name for name, command in DECLARED.items() if "log_to" in command.parameters}
+    assert having == {name for name, command in DECLARED.items() if command.exports} | {"score"}
