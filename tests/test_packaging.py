@@ -43,6 +43,7 @@ UNDECLARED = {
 """Modules that are imported and are no dependency of ours, and why they need be none."""
 ELSEWHERE = {"gigatoken": "gigatoken", "fla": "fla-core", "ray": "ray", "triton": "triton", "selenium": "selenium"}
 ELSEWHERE |= {"tokengrams": "tokengrams", "infini_gram": "infini-gram", "entmax": "entmax"}
+ELSEWHERE |= {name: name for name in ("trackio", "wandb", "mlflow", "tensorboard")}
 """Modules of optional dependencies, which need not be installed where the tests run, with their distributions."""
 
 
@@ -81,11 +82,11 @@ def test_every_dependency_is_imported():
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
-        ("recallkit", ("fast", "ray", "gpu", "indexes", "peft", "fla")),
+        ("recallkit", ("fast", "ray", "gpu", "indexes", "peft", "fla", "trackio", "mlflow", "tensorboard")),
         ("kernels", ("gpu",)),
         ("examples", ("fast",)),
         ("scripts", ()),
-        ("tests", ("fast", "ray", "gpu", "indexes", "dev")),
+        ("tests", ("fast", "ray", "gpu", "indexes", "trackio", "wandb", "mlflow", "tensorboard", "dev")),
     ],
 )
 def test_every_import_is_declared(folder, extras):

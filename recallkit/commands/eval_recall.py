@@ -161,7 +161,7 @@ def eval_recall(
         assert recalled is not None, "Python's function has no tasks of lm-eval"
         return recalled[0]
 
-    return Outcome(value=value, show=show, json=json, exports=exports, figures=lambda: figures(recalled[0]) if recalled else [])
+    return Outcome(value=value, show=show, json=json, exports=exports, figures=lambda: [] if recalled is None else figures(recalled[0]))
 
 
 @checked

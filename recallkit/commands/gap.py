@@ -129,6 +129,7 @@ def gap(
     Zoology.
     """
     from recallkit import attribution, builtin, scoring
+    from recallkit.attribution import comparison
     from recallkit.attribution.charts import figures
     from recallkit.attribution.gates import failure_line, judge_gates, resolve_gates, unjudged_lines
     from recallkit.attribution.view import gap_json, gap_tables, print_gap
@@ -179,7 +180,7 @@ def gap(
         show=show,
         json=json,
         exports=lambda: [(tables, gap_tables(tables, manifest_of(folder), target), target), *(causal.exports() if causal else ())],
-        figures=lambda: figures(read_comparison(target, slices=folder)),
+        figures=lambda: [*figures(comparison.read_comparison(target, folder)), *(causal.figures() if causal else ())],
         failure=failure_line(verdicts),
     )
 

@@ -18,6 +18,7 @@ OPTIONAL = {
     "triton": ("kernels", "pip install triton (Linux)"),
     "gigatoken": ("the fast tokenizer", installing("fast")),
     "ray": ("--engine ray", installing("ray")),
+    **{name: (f"--log-to {name}", installing(name)) for name in ("trackio", "wandb", "mlflow", "tensorboard")},
     "peft": ("LoRA and other adapters", installing("peft")),
     "fla-core": ("flash-linear-attention, on a GPU", installing("gpu")),
     "flash-linear-attention": ("its models, on a GPU", installing("fla")),

@@ -14,8 +14,7 @@ class TrackioTracker(Tracker):
     """trackio's project, `recallkit` if none is named."""
 
     def __init__(self, project: str | None) -> None:
-        with quiet():
-            self._trackio = import_package("trackio")
+        self._trackio = import_package("trackio")
         self._project = project or PROJECT
 
     def log(self, record: Record) -> str:

@@ -47,7 +47,8 @@ def import_package(name: str, *others: str) -> Any:
         except metadata.PackageNotFoundError as error:
             raise UserError(f"{each} is not installed", where=where, remedy=remedy) from error
     try:
-        return import_module(name)
+        with quiet():
+            return import_module(name)
     except ImportError as error:
         raise UserError(f"{name} cannot be imported ({error})", where=where, remedy=f"reinstall it: {remedy}") from error
 

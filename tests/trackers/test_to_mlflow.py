@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("mlflow", reason="needs MLflow: pip install mlflow")
 
-from .conftest import MODELS, PNG
+from tests.trackers.conftest import MODELS, PNG
 
 
 @pytest.fixture

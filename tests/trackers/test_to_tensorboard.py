@@ -8,8 +8,7 @@ import pytest
 import recallkit
 from recallkit import cli
 from recallkit.errors import UserError
-
-from .conftest import MODELS, PNG
+from tests.trackers.conftest import MODELS, PNG
 
 pytest.importorskip("tensorboard", reason="needs TensorBoard: pip install tensorboard")
 

@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from .conftest import MODELS, PNG
+from tests.trackers.conftest import MODELS, PNG
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("wandb", reason="needs W&B: pip install wandb pillow")
 
-from .conftest import MODELS, PNG
+from tests.trackers.conftest import MODELS, PNG
 
 _BLOCK = 1 << 15
 
