@@ -32,10 +32,14 @@ def test_every_step_runs_something_and_actions_have_versions():
     assert {name for step in listed for name in re.findall(r"\"\$([A-Z]+)\"", step.get("run", ""))} == set(env)
 
 
-TINY = pytest.param("tiny", 1, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(("candidate", "status"), [("control:recall", 1), ("control:bigram", 0), TINY])
+@pytest.mark.parametrize(
+    ("candidate", "status"),
+    [
+        ("control:recall", 1),
+        pytest.param("control:bigram", 0, marks=pytest.mark.slow),
+        pytest.param("tiny", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_its_commands_measure_judge_and_show(run, small_slices, tiny_model, tmp_path, monkeypatch, candidate, status):
     models = {"REFERENCE": "control:bigram" if status else "control:recall", "CANDIDATE": candidate}
     if candidate == "tiny":

@@ -41,7 +41,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "summary/summary": (Headline(("source",), ("repeated_share", "ar_hit_share"), _WHOLE),),
     "published/published": (Headline(("group", "model"), ("gap_share", "enrichment")),),
 }
-"""RESULT/TABLE -> what is logged of it. The name of a result is that of its first table."""
+"""RESULT/TABLE -> what is logged of it. A result is named as its kind is, else as its first table."""
 
 
 def headline_numbers(result: str, frames: Mapping[str, pl.DataFrame]) -> dict[str, float]:

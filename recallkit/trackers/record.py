@@ -13,6 +13,7 @@ from recallkit.display import console
 from recallkit.display.chart_theme import save_figure
 from recallkit.display.exports import frames_of
 from recallkit.storage import artifacts
+from recallkit.storage.result import KINDS
 from recallkit.trackers.headlines import headline_numbers
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def make_record(
     name, result = command, command
     for number, (found, printed, place) in enumerate(results):
         frames = frames_of(found)
-        kind = next(iter(frames))
+        kind = next((key for key in frames if key in KINDS), next(iter(frames)))
         numbers |= headline_numbers(kind, frames)
         tables |= {f"{kind}/{key}": _first_rows(f"{kind}/{key}", frame) for key, frame in frames.items() if len(frame)}
         shown |= {f"{kind}/{key}": table for key, table in printed.items()}
