@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _UNNAMEABLE = re.compile(r"[^\w.\- :/]")
 _LONGEST_KEY, _LONGEST_VALUE, _MOST_AT_ONCE = 250, 500, 100
+_SHOWN_AS_TABLES = "mlflow.loggedArtifacts"
 
 
 class MlflowTracker(Tracker):
@@ -49,24 +51,30 @@ class MlflowTracker(Tracker):
         return f"{run.info.run_name} ({run.info.run_id}) in {self._mlflow.get_tracking_uri()}"
 
     def _begin(self, record: Record) -> Any:
+        from mlflow.entities import Param
+
         found = self._client.get_experiment_by_name(self._experiment)
         experiment = self._client.create_experiment(self._experiment) if found is None else found.experiment_id
         tags = {"mlflow.source.name": "recallkit", "mlflow.source.type": "LOCAL", "recallkit_version": VERSION}
-        return self._client.create_run(experiment, run_name=record.name, tags=tags)
+        run = self._client.create_run(experiment, run_name=record.name, tags=tags)
+        options = {"command": record.command, **record.options}
+        self._client.log_batch(run.info.run_id, params=[Param(key, str(value)[:_LONGEST_VALUE]) for key, value in options.items()])
+        return run
 
     def _write(self, run: str, record: Record) -> None:
-        from mlflow.entities import Metric, Param
+        from mlflow.entities import Metric
 
-        now, options = int(1000 * time.time()), {"command": record.command, **record.options}
-        params = [Param(key, str(value)[:_LONGEST_VALUE]) for key, value in options.items()]
+        now = int(1000 * time.time())
         metrics = [Metric(_named(name), number, now, 0) for name, number in record.numbers.items()]
-        self._client.log_batch(run, params=params)
         for start in range(0, len(metrics), _MOST_AT_ONCE):
             self._client.log_batch(run, metrics=metrics[start : start + _MOST_AT_ONCE])
         self._client.log_dict(run, record.config, f"{record.command}.json")
-        for name, frame in record.tables.items():
-            table = {"columns": frame.columns, "data": [list(row) for row in frame.iter_rows()]}  # as log_table writes it
+        for name, frame in record.tables.items():  # as log_table does it, which rounds to 10 digits
+            table = {"columns": frame.columns, "data": [list(row) for row in frame.iter_rows()]}
             self._client.log_dict(run, finite(table), f"tables/{name}.json")
+        known = json.loads(self._client.get_run(run).data.tags.get(_SHOWN_AS_TABLES, "[]"))
+        shown = [{"path": f"tables/{name}.json", "type": "table"} for name in record.tables]
+        self._client.set_tag(run, _SHOWN_AS_TABLES, json.dumps([*known, *(each for each in shown if each not in known)]))
         for name, picture in record.pictures.items():
             self._client.log_artifact(run, str(picture.path), f"figures/{name.rpartition('/')[0]}")
 

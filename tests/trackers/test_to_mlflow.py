@@ -10,6 +10,9 @@ pytest.importorskip("mlflow", reason="needs MLflow: pip install mlflow")
 from tests.trackers.conftest import MODELS, PNG
 
 
+SCORES = ("accuracy", "nll_nats", "ppl")
+
+
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -41,6 +44,8 @@ def test_a_comparison_is_in_the_store(log_gap, is_logged, store, tmp_path):
     figures = {f"gap/{name}": path for name, path in files("figures/gap").items()}
     assert all(path.read_bytes().startswith(PNG) for path in figures.values())
     is_logged(run.data.metrics, tables, figures)
+    shown = [each["path"] for each in json.loads(run.data.tags["mlflow.loggedArtifacts"]) if each["type"] == "table"]
+    assert sorted(shown) == sorted(f"tables/{name}.json" for name in tables)
     config = json.loads(Path(client.download_artifacts(run.info.run_id, "gap.json")).read_text())
     assert config["manifest"]["slices"]["seq_len"] == 64
 
@@ -50,9 +55,11 @@ def test_a_run_that_a_program_has_begun_gets_the_result_and_goes_on(home, small_
 
     with store.start_run(run_name="mine") as run:
         recallkit.score({"my model*": "control:bigram"}, slices=small_slices, log_to="mlflow")
+        recallkit.score("control:bigram", slices=small_slices, log_to="mlflow")
         assert store.active_run().info.run_id == run.info.run_id
-    metrics = store.get_run(run.info.run_id).data.metrics
-    assert sorted(metrics) == [f"scores/my model_/{name}" for name in ("accuracy", "nll_nats", "ppl")]
+    data = store.get_run(run.info.run_id).data
+    assert sorted(data.metrics) == [f"scores/{model}/{name}" for model in ("control:bigram", "my model_") for name in SCORES]
+    assert data.params == {}, "they could not be changed"
 
 
 def test_a_store_that_cannot_be_opened_is_refused_before_the_work(tmp_path, monkeypatch, log_gap):
