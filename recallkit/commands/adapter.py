@@ -179,11 +179,6 @@ def _as_number(given: Any, kind: type, where: str) -> int | float:
 
 
 @dataclass(frozen=True)
-class _NoWords:
-    """No options of the command line only."""
-
-
-@dataclass(frozen=True)
 class Command:
     """A command of the command line. `parameters` are those of its function, `words` the dataclass of options that Python does not have."""
 
@@ -247,8 +242,8 @@ class Command:
         from recallkit.trackers import log_result
         from recallkit.trackers.record import make_record
 
-        declared = {*self.parameters, *(field.name for field in fields(self.words or _NoWords))} - {"log_to"}
-        options = {name: value for name, value in given.items() if name in declared}
+        declared = {*self.parameters, *(field.name for field in (fields(self.words) if self.words else ()))}
+        options = {name: value for name, value in given.items() if name in declared - {"log_to"}}
         return not log_result(trackers, lambda folder: make_record(self.name, options, outcome.exports(), outcome.figures(), folder))
 
 

@@ -9,7 +9,6 @@ pytest.importorskip("mlflow", reason="needs MLflow: pip install mlflow")
 
 from tests.trackers.conftest import MODELS, PNG
 
-
 SCORES = ("accuracy", "nll_nats", "ppl")
 
 

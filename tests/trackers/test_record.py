@@ -1,0 +1,67 @@
+"""What trackers get: rows up to a bound, options as JSON values, a name, and no text."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+
+import recallkit
+from recallkit.attribution.gates import parse_gate
+from recallkit.commands.adapter import DECLARED
+from recallkit.display.tables import Table
+from recallkit.models.spec import one_model
+from recallkit.trackers.destinations import Destination
+from recallkit.trackers.record import MOST_ROWS, make_record, plain
+
+
+def test_options_are_json_values_without_the_content_of_objects():
+    given = {
+        "models": {"a": object(), "b": Path("x/y")},
+        "one": one_model("mine=control:bigram"),
+        "gates": (parse_gate("30%"), parse_gate("all=0.5")),
+        "number": 3,
+        "nothing": None,
+    }
+    record = make_record("gap", given, [], [], Path("none"))
+    assert record.options == {
+        "models": {"a": "object", "b": "x/y"},
+        "one": "control:bigram",
+        "gates": ["ar_hit=30%", "all=0.5"],
+        "number": 3,
+    }
+    assert (record.name, record.numbers, record.tables) == ("gap", {}, {})
+    assert json.loads(json.dumps(record.config))["command"] == "gap"
+    assert plain([True, 1.5, {"x": ["y"]}]) == [True, 1.5, {"x": ["y"]}]
+
+
+def test_long_tables_are_cut_with_a_note_and_empty_ones_left_out(tmp_path, capsys):
+    long = pl.DataFrame({"row": range(MOST_ROWS + 5)})
+    frames = {"first": long, "exact": long.head(MOST_ROWS), "empty": long.clear(), "mqar": long.head(1).with_columns(model=pl.lit("m"))}
+    frames["mqar"] = frames["mqar"].with_columns(pairs=4, accuracy=0.5, accuracy_low=None, accuracy_high=0.75, ar_ppl=2.0, filler_ppl=3.0)
+    folder = tmp_path / ("x" * 200)
+    record = make_record("mqar", {}, [(frames, {"shown": Table("T", ["a"], [["1"]])}, folder)], [], tmp_path)
+    assert {name: len(table) for name, table in record.tables.items()} == {"mqar/first": MOST_ROWS, "mqar/exact": MOST_ROWS, "mqar/mqar": 1}
+    assert capsys.readouterr().err == "recallkit: mqar/first: the first 10,000 of 10,005 rows are logged; the Parquet file has all\n"
+    assert record.numbers == {f"mqar/m/4/{name}": value for name, value in (("accuracy", 0.5), ("accuracy_high", 0.75))} | {
+        "mqar/m/4/ar_ppl": 2.0,
+        "mqar/m/4/filler_ppl": 3.0,
+    }
+    assert len(record.name) == 120
+    assert list(record.shown) == ["mqar/shown"]
+
+
+def test_texts_given_to_a_function_are_no_options(home, tmp_path):
+    seen = []
+
+    class Kept:
+        def log(self, record):
+            seen.append(record)
+            return "here"
+
+    given = {"texts": ["a secret text"] * 9, "out": tmp_path / "slices", "seq_len": 16}
+    recallkit.slice(**given)
+    command = DECLARED["slice"]
+    command.log({Destination("kept", None): Kept()}, command.function(**given), given)
+    assert seen[0].options == {"out": str(tmp_path / "slices"), "seq_len": 16}
+    assert "secret" not in json.dumps(seen[0].config)
+    assert not any("secret" in str(table) for table in seen[0].tables.values())
