@@ -44,8 +44,8 @@ def parse_destination(given: Any) -> Destination:
 
 
 def open_trackers(destinations: Iterable[Destination]) -> dict[Destination, Tracker]:
-    """The trackers, each opened once. Raises UserError where one is not installed, or cannot be logged to."""
-    return {each: resolve(TRACKERS, each.name, "tracker")(each.project) for each in dict.fromkeys(destinations)}
+    """The trackers, ready to be logged to. Raises UserError where one is not installed, or cannot be logged to."""
+    return {each: resolve(TRACKERS, each.name, "tracker")(each.project) for each in destinations}
 
 
 def log_result(trackers: Mapping[Destination, Tracker], make: Callable[[Path], Record]) -> list[Destination]:

@@ -8,7 +8,7 @@ import pytest
 
 from recallkit import cli
 from recallkit.attribution.gates import NOT_BEHIND, Gate, failure_line, judge_gates, parse_gate, resolve_gates
-from recallkit.attribution.shares import NO_GAP
+from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.errors import UsageError, UserError
 from recallkit.slicing.definitions import parse_slices
 
@@ -119,6 +119,14 @@ def test_nan_is_over_every_gate_and_no_tokens_are_no_judgement():
     assert failure_line([found[0]] * 5).endswith("; and 2 more (see --json)")
     with pytest.raises(UserError, match="no tokens of other to judge by"):
         judge_gates([parse_gate("other=1")], tables)
+
+
+def test_a_share_that_means_nothing_is_not_judged_however_large():
+    row = {"source": "ALL", "model": "m", "void": True, "note": NOT_TOLD_FROM_ZERO, "gap_share": 9.0, "delta_nll": 0.5}
+    tables = type("Tables", (), {"gap": pl.DataFrame([{**row, "slice": "all"}, {**row, "slice": "ar_hit"}])})
+    share, nats = judge_gates([parse_gate("10%"), parse_gate("0.4")], tables)
+    assert (share.value, share.is_over, share.note) == (None, False, NOT_TOLD_FROM_ZERO)
+    assert (nats.value, nats.is_over) == (0.5, True)
 
 
 @pytest.mark.parametrize("wrong", ["nan", "-1", "nothing=1", "all=5%"])
