@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
+from recallkit.config import installing
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Tracker(ABC):
 
 def import_package(name: str, *others: str) -> Any:
     """The package of a tracker, whose name is its extra's too; it needs the `others`. Raises UserError if one is missing or broken."""
-    where, remedy = f"--log-to {name}", f'pip install "recallkit[{name}]"'
+    where, remedy = f"--log-to {name}", installing(name)
     for each in (name, *others):
         try:
             metadata.version(each)  # a folder `wandb` of runs would be imported as an empty package

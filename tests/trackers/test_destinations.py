@@ -34,7 +34,7 @@ def test_a_missing_package_is_one_line_before_any_work(home, tmp_path):
     missing = next((name for name in TRACKERS if find_spec(name) is None), None)
     if missing is None:
         pytest.skip("needs an environment without one of the trackers' packages")
-    with pytest.raises(UserError, match=rf"{missing} is not installed; pip install \"recallkit\[{missing}\]\""):
+    with pytest.raises(UserError, match=rf"{missing} is not installed; pip install \"recallkit-lm\[{missing}\]\""):
         recallkit.gap("a", "b", slices=tmp_path / "none", log_to=[missing])
 
 
