@@ -45,6 +45,7 @@ def track(
     batch_tokens: opt.BatchTokens = None,
     trust_remote_code: opt.TrustRemoteCode = False,
     workers: opt.Workers = 1,
+    log_to: opt.LogTo = None,
     force: opt.Force = False,
 ) -> Outcome["TrackTables"]:
     """Follow recall over the checkpoints of a training run: AR hits, their bigrams' first occurrences and other tokens by step.

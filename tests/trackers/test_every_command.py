@@ -10,8 +10,8 @@ from tests.conftest import ROOT, made_up_texts, write_jsonl
 pytest.importorskip("tensorboard", reason="needs TensorBoard: pip install tensorboard")
 pytestmark = pytest.mark.slow
 
-MQAR = "--length 32 --pairs 4 --samples 4"
-TRAINED = "--mixers attention,mamba --widths 16 --learning-rates 0.01 --length 32 --pairs 4 --test-length 32 --test-pairs 4 --steps 4"
+MQAR = "--seq-len 32 --pairs 4 --samples 4"
+TRAINED = "--mixers attention,mamba --widths 16 --learning-rates 0.01 --seq-len 32 --pairs 4 --test-seq-len 32 --test-pairs 4 --steps 4"
 TRAINED += " --examples 16 --test-examples 8 --batch 8 --layers 2 --vocab 64"
 COMMANDS = {
     "slice": ("slice TEXT --counts COUNTS -o OUT", "summary/ALL/ar_hit_share", 0),
@@ -20,6 +20,7 @@ COMMANDS = {
     "gap": ("gap control:bigram control:recall --slices SLICES -o OUT --causal", "intervene/control:recall/ar_hit/recall", 8),
     "table": (f"gap --table {ROOT / 'examples/02_zoology_70m.csv'}", "published/", 0),
     "intervene": ("intervene control:bigram control:recall --slices SLICES -o OUT", "intervene/control:bigram/ar_hit/nll", 1),
+    "track": ("track control:recall run-1=control:unigram run-2=control:bigram --slices SLICES -o OUT", "track/run-2/ar_nll", 1),
     "ablate": ("ablate zoo:hybrid --slices SLICES -o OUT", "ablation/zoo:hybrid/", 1),
     "eval-recall": ("eval-recall control:recall control:bigram --limit 4 -o OUT", "recall/control:recall/metadata/accuracy", 1),
     "mqar": (f"mqar zoo:attention zoo:mamba {MQAR} -o OUT", "mqar/zoo:mamba/4/accuracy", 1),
