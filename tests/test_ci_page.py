@@ -44,9 +44,9 @@ def test_its_commands_measure_judge_and_show(run, small_slices, tiny_model, tmp_
     models = {"REFERENCE": "control:bigram" if status else "control:recall", "CANDIDATE": candidate}
     if candidate == "tiny":
         models["CANDIDATE"] = f"candidate={tiny_model('mamba')}"
-    (tmp_path / "data").mkdir()
-    write_jsonl(tmp_path / "data/valid.jsonl", made_up_texts(20, 100, seed=2))
-    shutil.copy(small_slices.parent / "counts.duckdb", tmp_path / "data")
+    (tmp_path / "eval").mkdir()
+    write_jsonl(tmp_path / "eval/valid.jsonl", made_up_texts(20, 100, seed=2))
+    shutil.copy(small_slices.parent / "counts.duckdb", tmp_path / "eval")
     monkeypatch.chdir(tmp_path)
     environment = {**os.environ, **models, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
     found = {}
