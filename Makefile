@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: demo test lint types slow benchmarks wheel clean
+.PHONY: demo test lint types slow docs benchmarks wheel clean
 
 # Sets up and runs the main job on the built-in text: the gaps of the zoo's models, with intervals, and a page.
 demo: $(VENV)/.installed
@@ -23,6 +23,10 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 
+# The documentation as a site, in build/site: opens from disk.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet --strict --config-file docs/mkdocs.yml
+
 benchmarks: $(VENV)/.installed-dev
 	for script in tests/benchmarks/*.py; do $(VENV)/bin/python $$script || exit 1; done
 
@@ -37,5 +41,5 @@ $(VENV)/.installed: pyproject.toml constraints-cpu.txt scripts/install.sh
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints-cpu.txt scripts/install.sh
-	scripts/install.sh $(VENV) -e ".[fast,dev]"
+	scripts/install.sh $(VENV) -e ".[fast,dev,docs]"
 	touch $@ $(VENV)/.installed

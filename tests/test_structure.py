@@ -226,7 +226,7 @@ PLACEHOLDER = re.compile(r"(?:^|[/_])(?:NAME|MODULE|PACKAGE|FEATURE|MODEL|TASK|V
 
 
 def documents() -> list[Path]:
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def is_module_or_name(dotted: str) -> bool:

@@ -52,6 +52,7 @@ class AblationTables:
     means nothing, because the whole loss cannot be told from zero.
     mixers: a row a set, the largest `specific` first. `specific` = `loss_ar_hit` - `loss_first_rare`: what AR hits lose beyond tokens
     that are as rare and cannot be recalled, because their bigram is new.
+
     `*_ci_*`: 95 % intervals (`bootstrap.expanded_interval`) over clusters, from the same resamples everywhere, so that they are paired.
     """
 

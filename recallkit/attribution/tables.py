@@ -57,6 +57,7 @@ class GapTables:
     by_overlap, only of two requested slices or more: the gap divided among them (Shapley values of the game in which a set of slices is
     worth the gap in their union: a token's gap goes in equal parts to the slices that contain it), and a row of tokens in none; `tokens`,
     `share_of_tokens` and `gap_share` add up to all. `plain_share_of_tokens`, `plain_share`: of all tokens of the slice, as in gap.
+
     In each table `delta_ci_*` and `ci_*` are the 95 % intervals of `delta_nll` and of `gap_share`, `clusters` the documents (or what
     else is resampled) that have tokens of the row, `effective_clusters` their effective number (`bootstrap.effective_number`).
     """

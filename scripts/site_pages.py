@@ -1,0 +1,87 @@
+"""The documentation site's pages and signatures: a hook of mkdocs, and an extension of griffe, which reads docstrings (docs/mkdocs.yml).
+
+The site has the documents under their paths in the repository, so that a link between them is the same there and here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+
+from griffe import Docstring, ExprAttribute, ExprName, ExprSubscript, ExprTuple, Extension
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import recallkit  # noqa: E402
+
+DOCUMENTS = ("*.md", "docs/*.md", "docs/tutorials/*.md", "docs/**/*.svg", "docs/**/*.png")
+
+
+def on_files(files, config):
+    """Adds the documents and their pictures to what is in docs_dir."""
+    for path in sorted({path for pattern in DOCUMENTS for path in ROOT.glob(pattern)}):
+        files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    return files
+
+
+def on_page_content(html, page, config, files):
+    """Shows a `|` of code in a table, written `\\|`, as GitHub does, and keeps printed tables out of what a search finds."""
+    html = re.sub(r"<td.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.DOTALL)
+    return re.sub(r'<div class="highlight">(?=<pre>(?:(?!</pre>).)*───)', '<div class="highlight" data-search-exclude>', html, flags=re.DOTALL)
+
+
+class PublicNames(Extension):
+    """Shows the package's functions as Python has them: without the declarations of options, their help as that of the arguments.
+
+    Functions are imported for it (no heavy package is before one is called); classes, which need polars, are read.
+    """
+
+    def on_package(self, *, pkg, loader, **kwargs):
+        """Called with everything that was read."""
+        for name in set(recallkit.__all__) & set(pkg.members):
+            found = pkg[name]
+            target = found.final_target if found.is_alias else found
+            if target.is_function:
+                _as_called(target, getattr(recallkit, name), loader.modules_collection)
+            elif target.is_class and target.docstring:
+                target.docstring.value = linked(fields_as_list(target.docstring.value, set(target.members)))
+
+
+def _as_called(function, real, modules):
+    parameters = inspect.signature(real).parameters
+    shown = {f"  [default: {each.default}]" for each in parameters.values()}  # beside the help's, in words, for None
+    lines = [line[: line.rindex("  [")] if line.endswith(tuple(shown)) else line for line in inspect.getdoc(real).splitlines()]
+    function.docstring = Docstring(linked("\n".join(lines)), parent=function, parser="google")
+    for name in {each.name for each in function.parameters} - set(parameters):
+        del function.parameters[name]
+    for parameter in function.parameters:
+        parameter.annotation = _undeclared(parameter.annotation, modules)
+    function.returns = _undeclared(function.returns, modules)
+
+
+def _undeclared(annotation, modules):
+    """The type in `Annotated[type, Option(...)]`, in a name of such a one, in `Outcome[type]`."""
+    if isinstance(annotation, ExprSubscript) and annotation.canonical_name in ("Annotated", "Outcome"):
+        return annotation.slice.elements[0] if isinstance(annotation.slice, ExprTuple) else annotation.slice
+    if isinstance(annotation, ExprName | ExprAttribute) and annotation.canonical_path.startswith("recallkit."):
+        value = getattr(modules[annotation.canonical_path], "value", None)
+        return _undeclared(value, modules) if isinstance(value, ExprSubscript) else annotation
+    return annotation
+
+
+def linked(text):
+    """A docstring in which a document's name is a link."""
+    return re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", text)
+
+
+def fields_as_list(text, fields):
+    """A docstring whose lines begin `field: `, or `field, field: `, with them as a list."""
+
+    def item(match):
+        return f"\n- **{match[1]}**{match[2]}" if match[1].split(",")[0].strip("`") in fields else match[0]
+
+    return re.sub(r"^(`?\w+`?(?:, `?\w+`?)*)((?:, [^:\n]*)?: )", item, text, flags=re.MULTILINE)

@@ -1,0 +1,136 @@
+"""The documentation as a site: built without a warning and without torch, whole, as GitHub shows the documents, and nothing is fetched."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+import recallkit
+from tests.conftest import ROOT
+from tests.report.conftest import browser  # noqa: F401
+from tests.test_structure import documents
+
+pytest.importorskip("material", reason="needs mkdocs-material: make test has it")
+pytest.importorskip("mkdocstrings_handlers.python", reason="needs mkdocstrings-python: make test has it")
+
+BUILD = """
+import atexit, runpy, sys
+atexit.register(lambda: print(sorted({"torch", "numpy", "polars", "transformers"} & set(sys.modules))))
+runpy.run_module("mkdocs", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    words = ["build", "--strict", "--quiet", "--config-file", str(ROOT / "docs/mkdocs.yml"), "--site-dir", str(folder)]
+    done = subprocess.run([sys.executable, "-c", BUILD, *words], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    return folder
+
+
+def place(site: Path, document: Path) -> Path:
+    """The page of a document."""
+    name = document.relative_to(ROOT).with_suffix(".html").as_posix()
+    return site / ("index.html" if name == "README.html" else name)
+
+
+class Article(HTMLParser):
+    """Tags and text of what is between <article> and </article>, without the marks that only the site has."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.text: list[str] = []
+        self.inside = False
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.inside |= tag == "article"
+        if self.inside:
+            self.tags["s" if tag == "del" else tag] += 1
+
+    def handle_endtag(self, tag):
+        self.inside &= tag != "article"
+
+    def handle_data(self, data):
+        if self.inside:
+            self.text.append(data)
+
+    def words(self) -> str:
+        return re.sub(r"[\s¶]+", "", "".join(self.text))
+
+
+AS_ON_GITHUB = ("h1", "h2", "h3", "h4", "ul", "ol", "li", "table", "tr", "th", "td", "pre", "code", "img", "strong", "em", "s")
+
+
+@pytest.mark.parametrize("document", [path for path in documents() if path.name != "api.md"], ids=lambda path: path.stem)
+def test_a_page_has_what_github_shows(document, site):
+    """Lists, tables and code blocks: mkdocs reads another Markdown."""
+    page = Article(place(site, document).read_text(encoding="utf-8"))
+    github = Article("<article>" + MarkdownIt("gfm-like", {"linkify": False}).render(document.read_text(encoding="utf-8")) + "</article>")
+    assert {tag: page.tags[tag] for tag in AS_ON_GITHUB} == {tag: github.tags[tag] for tag in AS_ON_GITHUB}
+    assert page.words() == github.words()
+
+
+def section(site: Path, name: str) -> str:
+    """What the page of the API says of a public name."""
+    html = (site / "docs/api.html").read_text(encoding="utf-8")
+    (start,) = [found.start() for found in re.finditer(f'id="recallkit.{name}"', html)]
+    end = re.compile(r'id="recallkit\.\w+"|<h2').search(html, start + 10)
+    return Article(f"<article>{html[start : end.start() if end else len(html)]}").words()
+
+
+@pytest.mark.parametrize("name", sorted(set(recallkit.__all__) - {"__version__"}))
+def test_a_public_name_is_explained(name, site):
+    said = section(site, name)
+    thing = getattr(recallkit, name)
+    doc = re.sub(r"docs/([\w-]+\.md)", r"\1", inspect.getdoc(thing).replace("`", ""))
+    first, _, rest = doc.partition("\n\n")
+    assert re.sub(r"\s", "", first) in said
+    if inspect.isclass(thing):
+        return
+    helps = dict(re.findall(r"^    (\w+): (.*?)(?:  \[.*\])?$", rest.partition("Arguments:")[2], re.MULTILINE))
+    for parameter in inspect.signature(thing).parameters:
+        assert re.search(rf"[(,]{parameter}:", said), f"not in the signature: {parameter}"
+        assert re.sub(r"\s", "", helps.get(parameter, "")) in said
+    assert not re.search(r"Annotated|Option\(|Outcome", said)
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    wrong = []
+    for page in sorted(site.rglob("*.html")):
+        loaded = re.findall(r'(?:\bsrc=|<link[^>]*\bhref=)"([^"]*)"', page.read_text(encoding="utf-8"))
+        wrong += [(page.name, name) for name in loaded if not (page.parent / name.partition("#")[0]).is_file() and page.name != "404.html"]
+    for sheet in site.rglob("*.css"):
+        text = sheet.read_text(encoding="utf-8")
+        wrong += [(sheet.name, url) for url in re.findall(r"(?:url\(|@import\s)([^)]{0,60})", text) if not url.strip("\"'").startswith("data:")]
+    assert not wrong
+
+
+@pytest.mark.timeout(200)
+def test_it_opens_from_disk(site, browser):  # noqa: F811
+    """In a browser, at the width of a phone: no request but for files, no error, nothing wider than the screen, and a search finds."""
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True})
+    for name in ("docs/benchmarks", "docs/api", "docs/slices", "index"):
+        browser.get((site / f"{name}.html").as_uri())
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390, name
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 1200, "height": 900, "deviceScaleFactor": 1, "mobile": False})
+    box = browser.find_element("css selector", ".md-search__input")
+    browser.execute_script("arguments[0].focus()", box)
+    box.send_keys("enrichment")
+    browser.implicitly_wait(20)
+    found = [link.get_attribute("href") for link in browser.find_elements("css selector", ".md-search-result__link")]
+    browser.implicitly_wait(0)
+    assert any("slices.html" in link for link in found), found
+    assert all(link.startswith(site.as_uri()) for link in found)
+    requests = [message for message in map(str, (entry["message"] for entry in browser.get_log("performance"))) if "requestWillBeSent" in message]
+    assert not [url for message in requests for url in re.findall(r'"url":"([^"]*)"', message) if not url.startswith(("file:", "data:"))]
