@@ -31,7 +31,8 @@ def on_files(files, config):
 def on_page_content(html, page, config, files):
     """Shows a `|` of code in a table, written `\\|`, as GitHub does, and keeps printed tables out of what a search finds."""
     html = re.sub(r"<td.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.DOTALL)
-    return re.sub(r'<div class="highlight">(?=<pre>(?:(?!</pre>).)*───)', '<div class="highlight" data-search-exclude>', html, flags=re.DOTALL)
+    printed = r'(?<=<div class="highlight")(?=><pre>(?:(?!</pre>).)*───)'
+    return re.sub(printed, " data-search-exclude", html, flags=re.DOTALL)
 
 
 class PublicNames(Extension):
