@@ -8,10 +8,13 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from griffe import Docstring, ExprAttribute, ExprName, ExprSubscript, ExprTuple, Extension
-from mkdocs.structure.files import File
+from griffe import Docstring, Expr, ExprAttribute, ExprName, ExprSubscript, ExprTuple, Extension, Function, GriffeLoader, Module
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -21,14 +24,14 @@ import recallkit  # noqa: E402
 DOCUMENTS = ("*.md", "docs/*.md", "docs/tutorials/*.md", "docs/**/*.svg", "docs/**/*.png")
 
 
-def on_files(files, config):
+def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the documents and their pictures to what is in docs_dir."""
     for path in sorted({path for pattern in DOCUMENTS for path in ROOT.glob(pattern)}):
         files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     return files
 
 
-def on_page_content(html, page, config, files):
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Shows a `|` of code in a table, written `\\|`, as GitHub does, and keeps printed tables out of what a search finds."""
     html = re.sub(r"<td.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.DOTALL)
     printed = r'(?<=<div class="highlight")(?=><pre>(?:(?!</pre>).)*───)'
@@ -41,7 +44,7 @@ class PublicNames(Extension):
     Functions are imported for it (no heavy package is before one is called); classes, which need polars, are read.
     """
 
-    def on_package(self, *, pkg, loader, **kwargs):
+    def on_package(self, *, pkg: Module, loader: GriffeLoader, **kwargs: object) -> None:
         """Called with everything that was read."""
         for name in set(recallkit.__all__) & set(pkg.members):
             found = pkg[name]
@@ -52,7 +55,7 @@ class PublicNames(Extension):
                 target.docstring.value = linked(fields_as_list(target.docstring.value, set(target.members)))
 
 
-def _as_called(function, real, modules):
+def _as_called(function: Function, real: Callable[..., object], modules: dict[str, Module]) -> None:
     parameters = inspect.signature(real).parameters
     shown = {f"  [default: {each.default}]" for each in parameters.values()}  # beside the help's, in words, for None
     lines = [line[: line.rindex("  [")] if line.endswith(tuple(shown)) else line for line in inspect.getdoc(real).splitlines()]
@@ -64,7 +67,7 @@ def _as_called(function, real, modules):
     function.returns = _undeclared(function.returns, modules)
 
 
-def _undeclared(annotation, modules):
+def _undeclared(annotation: str | Expr | None, modules: dict[str, Module]) -> str | Expr | None:
     """The type in `Annotated[type, Option(...)]`, in a name of such a one, in `Outcome[type]`."""
     if isinstance(annotation, ExprSubscript) and annotation.canonical_name in ("Annotated", "Outcome"):
         return annotation.slice.elements[0] if isinstance(annotation.slice, ExprTuple) else annotation.slice
@@ -74,15 +77,15 @@ def _undeclared(annotation, modules):
     return annotation
 
 
-def linked(text):
+def linked(text: str) -> str:
     """A docstring in which a document's name is a link."""
     return re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", text)
 
 
-def fields_as_list(text, fields):
+def fields_as_list(text: str, fields: set[str]) -> str:
     """A docstring whose lines begin `field: `, or `field, field: `, with them as a list."""
 
-    def item(match):
+    def item(match: re.Match[str]) -> str:
         return f"\n- **{match[1]}**{match[2]}" if match[1].split(",")[0].strip("`") in fields else match[0]
 
     return re.sub(r"^(`?\w+`?(?:, `?\w+`?)*)((?:, [^:\n]*)?: )", item, text, flags=re.MULTILINE)

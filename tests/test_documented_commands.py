@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import tomllib
+from pathlib import Path
 
 import pytest
 import typer
@@ -145,7 +146,7 @@ NOT_RUN = {
 """Parts of command lines that are parsed and not run, with the reason."""
 
 SMALLER = {
-    r"--limit-tokens \S+": "--limit-tokens 4k",
+    r"--limit-tokens \S+": "--limit-tokens 2k",
     r"--samples \d+": "--samples 4",
     r"--workers \d+": "--workers 2",
     r"--limit 100": "--limit 2",
@@ -153,6 +154,7 @@ SMALLER = {
     r"\$SLURM_ARRAY_TASK_ID": "1",
     r"\$RECALLKIT_TEST_DATA/(?:corpus|tokenizers)/": "",
     r"train-0\*": "train/*",
+    r"--max-rate 125": "--max-count 5",
     r"\bMODEL\b": "zoo:attention",
     r"gap A B C": "gap zoo:attention zoo:mamba zoo:hyena",
     r"SmolLM2-135M-Instruct(?: |$)": "SmolLM2.gguf ",
@@ -161,9 +163,9 @@ SMALLER = {
 """What is run in the place of what a document says: less text, and the reader's own names."""
 
 BY_DEFAULT = {
-    **dict.fromkeys(("score", "gap", "intervene", "ablate"), ["--slices", "small"]),
-    "mqar": ["--samples", "2"],
-    "train-mqar": ["--steps", "2", "--examples", "64", "--test-examples", "8", "--learning-rates", "0.01"],
+    **{name: ["--slices", "small"] for name in ("score", "gap", "intervene", "ablate")},
+    "mqar": ["--samples", "2", "--length", "128", "--pairs", "4"],
+    "train-mqar": ["--steps", "2", "--batch", "4", "--examples", "64", "--test-examples", "8", "--learning-rates", "0.01"],
 }
 """Options for what a line leaves to defaults, which are of minutes: `small` has 2,000 tokens of the built-in text."""
 
@@ -199,16 +201,35 @@ def workspace(tmp_path_factory, small_slices, home):
     return folder
 
 
+WRITES = {
+    "count": "counts.duckdb",
+    "slice": "slices",
+    "profile": "profile",
+    "mqar": "mqar",
+    "eval-recall": "evals",
+    "train-mqar": "train-mqar",
+}
+"""Where commands write by default. What is there already is removed: lines that write to one place are alternatives."""
+
+
 def run_block(block, workspace, folder, run, monkeypatch) -> list[str]:
-    """Runs a block's lines in a copy of the workspace, without what they make themselves. Returns those that failed, with the reason."""
+    """Runs a block's lines in a copy of the workspace. Returns those that failed, with what they said."""
     shutil.copytree(workspace, folder, symlinks=True, dirs_exist_ok=True)
     monkeypatch.chdir(folder)
     lines = [in_small(line) for line in block.commands if words(line) and not reason_not_to_run(line)]
-    made = [given[given.index("-o") + 1] if "-o" in given else "counts.duckdb" for given in lines if "-o" in given or given[0] == "count"]
-    for path in map(folder.joinpath, made):
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    done = [(given, run(*given)) for given in lines]
-    return [f"{shlex.join(given)}\n{result.stderr}" for given, result in done if result.returncode]
+    if any(given[0] == "gap" for given in lines):
+        shutil.rmtree("slices/gap", ignore_errors=True)
+    if "SmolLM2" in block.text and "--counts" in block.text and lines[0][0] != "count":
+        lines.insert(0, ["count", "train/0.jsonl.zst", "--tokenizer", "SmolLM2.gguf"])
+    failed = []
+    for given in lines:
+        made = Path(given[given.index("-o") + 1] if "-o" in given else WRITES.get(given[0], "none"))
+        if given[0] in WRITES:
+            shutil.rmtree(made, ignore_errors=True)
+            made.unlink(missing_ok=True)
+        done = run(*given)
+        failed += [f"{shlex.join(given)}\n{done.stderr}"] * (done.returncode != 0)
+    return failed
 
 
 def holding(*parts: str) -> list[object]:
@@ -218,7 +239,7 @@ def holding(*parts: str) -> list[object]:
     return [pytest.param(block, id=f"{block.document}:{block.line}") for block in runnable]
 
 
-@pytest.mark.parametrize("block", holding("--counts counts.duckdb -o slices\n", "zoology:1"))
+@pytest.mark.parametrize("block", holding("count 'train/*.jsonl.zst' --tokenizer gpt2.json -o", "zoology:1"))
 def test_commands_without_models_run(block, workspace, run, tmp_path, monkeypatch):
     assert run_block(block, workspace, tmp_path, run, monkeypatch) == []
 
@@ -258,11 +279,12 @@ def whole_workspace(workspace, tiny_model, smollm2, run):
     few, counts = ["--limit-tokens", "2k", "--seq-len", 256, "--max-count", 5], ["--counts", workspace / "counts.duckdb"]
     for given in (
         ["slice", "demo:sample", *few, "--counts", recallkit.zoo_counts(), "-o", workspace / "small"],
-        ["gap", "control:recall", "control:bigram", "--slices", workspace / "slices", *counts, "-o", workspace / "results"],
+        ["gap", "control:recall", "control:bigram", "--slices", workspace / "slices", *counts],
         ["eval-recall", "control:copy", "--data", ROOT / "examples/04_recall_rows.jsonl", "-o", workspace / "evals"],
     ):
         done = run(*given)
         assert done.returncode == 0, done.stderr
+    shutil.copytree(workspace / "slices/gap", workspace / "results")
     return workspace
 
 
