@@ -8,13 +8,17 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from griffe import Docstring, Expr, ExprAttribute, ExprName, ExprSubscript, ExprTuple, Extension, Function, GriffeLoader, Module
-from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
