@@ -157,7 +157,8 @@ SMALLER = {
     r"--max-rate 125": "--max-count 5",
     r"\bMODEL\b": "zoo:attention",
     r"gap A B C": "gap zoo:attention zoo:mamba zoo:hyena",
-    r"SmolLM2-135M-Instruct(?: |$)": "SmolLM2.gguf ",
+    r"SmolLM2-135M-Instruct(?: |$)": "SmolLM2.gguf --mixers 3 ",
+    r"passages.jsonl|valid30.jsonl": "valid.jsonl --limit-tokens 2k",
     r"score state-spaces/mamba-130m-hf": "score path/to/mamba",
 }
 """What is run in the place of what a document says: less text, and the reader's own names."""
@@ -192,8 +193,7 @@ def workspace(tmp_path_factory, small_slices, home):
     (folder / "train").mkdir()
     for name, path in (("train", "train/0.jsonl.zst"), ("valid", "valid.jsonl.zst")):
         (folder / path).write_bytes(zstandard.compress((small_slices.parent / f"{name}.jsonl").read_bytes()))
-    for name in ("valid.jsonl", "valid30.jsonl", "passages.jsonl"):
-        shutil.copy(small_slices.parent / "valid.jsonl", folder / name)
+    shutil.copy(small_slices.parent / "valid.jsonl", folder)
     for name in ("gpt2.json", "neox.json"):
         shutil.copy(ROOT / "recallkit/data/tokenizer.json", folder / name)
     shutil.copy(small_slices.parent / "counts.duckdb", folder)
