@@ -212,6 +212,10 @@ WRITES = {
 """Where commands write by default. What is there already is removed: lines that write to one place are alternatives."""
 
 
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
 def run_block(block, workspace, folder, run, monkeypatch) -> list[str]:
     """Runs a block's lines in a copy of the workspace. Returns those that failed, with what they said."""
     shutil.copytree(workspace, folder, symlinks=True, dirs_exist_ok=True)
@@ -225,8 +229,7 @@ def run_block(block, workspace, folder, run, monkeypatch) -> list[str]:
     for given in lines:
         made = Path(given[given.index("-o") + 1] if "-o" in given else WRITES.get(given[0], "none"))
         if given[0] in WRITES:
-            shutil.rmtree(made, ignore_errors=True)
-            made.unlink(missing_ok=True)
+            remove(made)
         done = run(*given)
         failed += [f"{shlex.join(given)}\n{done.stderr}"] * (done.returncode != 0)
     return failed
@@ -293,3 +296,52 @@ def whole_workspace(workspace, tiny_model, smollm2, run):
 @pytest.mark.parametrize("block", holding("recallkit"))
 def test_every_command_runs(block, whole_workspace, run, tmp_path, monkeypatch):
     assert run_block(block, whole_workspace, tmp_path, run, monkeypatch) == []
+
+
+PYTHON_NOT_RUN = {
+    "# my_model.py": "a file of the reader's: tests/models/test_user.py",
+    'build("based-360m")': "360M parameters: tests/models/test_presets.py",
+}
+"""Parts of Python blocks that are not run, with the reason; docs/python.md is, by tests/commands/test_python.py."""
+
+
+def said_of(block, node: ast.stmt) -> tuple[object, str] | None:
+    """What the comment behind an expression begins with, `0.75, 0.25  # ...` up to a colon, if that is a value; and as written."""
+    _, _, comment = block.text.splitlines()[node.end_lineno - 1].rpartition("  # ")
+    try:
+        return ast.literal_eval(comment.partition(":")[0]), comment.partition(":")[0]
+    except (SyntaxError, ValueError):
+        return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=f"{block.document}:{block.line}")
+        for block in BLOCKS
+        if block.kind == "python" and block.document != "docs/python.md" and not any(part in block.text for part in PYTHON_NOT_RUN)
+    ],
+)
+def test_python_runs_and_gives_what_it_says(block, whole_workspace, tmp_path, monkeypatch):
+    import datasets
+    import tokenizers
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    shutil.copytree(whole_workspace, tmp_path, symlinks=True, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": ["a text", "another"]})}).save_to_disk("data")
+    names = {"recallkit": recallkit, "torch": torch, "datasets": datasets} | dict.fromkeys("qkv", torch.randn(1, 2, 8, 16))
+    names |= {"model": AutoModelForCausalLM.from_pretrained("path/to/attention"), "tokenizer": tokenizers.Tokenizer.from_file("gpt2.json")}
+    for node in ast.parse(block.text).body:
+        if made := re.search(r"\bout='([\w.]+)", ast.unparse(node)):
+            remove(Path(made[1]))
+        said = said_of(block, node)
+        if said is None or not isinstance(node, ast.Expr):
+            exec(compile(ast.Module([node], []), block.document, "exec"), names)
+            continue
+        found = eval(compile(ast.Expression(node.value), block.document, "eval"), names)
+        digits = len(re.search(r"\.?(\d*)$", said[1].strip())[1])
+        flat = [torch.as_tensor(each).double().flatten() for each in (found if isinstance(found, tuple) else [found])]
+        assert torch.cat(flat).tolist() == pytest.approx(torch.tensor(said[0]).double().flatten().tolist(), abs=0.51 * 10.0**-digits)
