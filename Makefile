@@ -23,9 +23,9 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 
-# The documentation as a site, in build/site: opens from disk.
+# The documentation as a site, in build/site: opens from disk. (With --quiet, mkdocs would not count warnings.)
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet --strict --config-file docs/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --config-file docs/mkdocs.yml
 
 benchmarks: $(VENV)/.installed-dev
 	for script in tests/benchmarks/*.py; do $(VENV)/bin/python $$script || exit 1; done

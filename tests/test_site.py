@@ -32,7 +32,7 @@ runpy.run_module("mkdocs", run_name="__main__", alter_sys=True)
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    words = ["build", "--strict", "--quiet", "--config-file", str(ROOT / "docs/mkdocs.yml"), "--site-dir", str(folder)]
+    words = ["build", "--strict", "--config-file", str(ROOT / "docs/mkdocs.yml"), "--site-dir", str(folder)]
     done = subprocess.run([sys.executable, "-c", BUILD, *words], cwd=folder, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
     return folder
@@ -104,6 +104,14 @@ def test_a_public_name_is_explained(name, site):
         assert re.search(rf"[(,]{parameter}:", said), f"not in the signature: {parameter}"
         assert re.sub(r"\s", "", helps.get(parameter, "")) in said
     assert not re.search(r"Annotated|Option\(|Outcome", said)
+
+
+def test_a_signature_is_that_of_python(site):
+    """Without the declarations of options, and what the command line alone has."""
+    said = section(site, "gap")
+    assert "gap(reference:AnyModel|None=None,models:AnyModels|None=None,*,slices:File|None=None," in said
+    assert ",workers:int=1,force:bool=False)->GapTables" in said.replace(",)", ")")
+    assert "boundary:Literal['pack','document']='pack'" in section(site, "slice").replace('"', "'")
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
