@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 import json
 import re
 import shlex
@@ -25,12 +26,16 @@ from tests.documented import PROGRAMS, blocks, documents, inline, words
 BLOCKS = [block for path in documents() for block in blocks(path)]
 GROUP = typer.main.get_command(cli.app)
 LINES = [(block, line) for block in BLOCKS if block.kind == "shell" for line in block.commands]
+OWN = {flag for parameter in GROUP.params for flag in parameter.opts}
+"""Options of the program itself, before a command's name."""
 OURS = [pytest.param(line, id=f"{block.document}:{line[10:60]}") for block, line in LINES if words(line)]
 
 
 def accepted(given: list[str]) -> None:
     """Parses words as the command line does, and runs nothing. Raises for what it would refuse."""
-    given = [word.replace("$SLURM_ARRAY_TASK_ID", "1") for word in given if word != "--log-json"]
+    given = [word.replace("$SLURM_ARRAY_TASK_ID", "1") for word in given if word not in OWN]
+    if not given:
+        return
     context = GROUP.commands[given[0]].make_context(given[0], given[1:])
     if given[0] in ("score", "gap", "intervene", "ablate", "eval-recall", "mqar"):
         named = [context.params.get(name) or () for name in ("reference", "model", "models")]
@@ -73,12 +78,12 @@ def test_other_programs_lines_name_what_is_there():
     assert not wrong
 
 
-OF_OTHERS = '"--append-eod"'
-"""Options of other tools that documents name: Megatron-LM's."""
+OF_OTHERS = '"--append-eod" "--torch-backend"'
+"""Options of other tools that documents name: Megatron-LM's, uv's."""
 
 
 def options(name: str) -> set[str]:
-    return {flag for parameter in GROUP.commands[name].params for flag in parameter.opts} | {"--help", "--log-json"}
+    return {flag for parameter in GROUP.commands[name].params for flag in parameter.opts} | {"--help"} | OWN
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.stem)
@@ -138,6 +143,7 @@ NOT_RUN = {
     "--device cuda": "needs a GPU",
     "openai:": "asks a server: tests/models/test_server.py",
     "--engine ray": "needs a Ray cluster",
+    "--watch": "goes on until a run ends: tests/tracking/test_run.py",
     "my_model.py": "a file of the reader's: tests/models/test_user.py",
     "path/to/adapter": "tests/models/test_adapters.py",
     "byte-level-mamba": "tests/scoring has models with tokenizers of their own",
@@ -181,6 +187,8 @@ def in_small(line: str) -> list[str]:
 
 
 def reason_not_to_run(line: str) -> str | None:
+    if words(line)[0] in OWN - {"--log-json"}:
+        return "the program's own option: tests/commands/test_cli.py"
     return next((reason for part, reason in NOT_RUN.items() if part in line + "  "), None)
 
 
@@ -261,6 +269,8 @@ def whole_workspace(workspace, tiny_model, smollm2, run):
         shutil.copytree(tiny_model(family), workspace / name)
     for number, family in ((7, "llama"), (9, "mamba")):
         shutil.copytree(tiny_model(family), workspace / f"runs/{number}/hf")
+    for step, run_of in itertools.product((100, 200), ("run", "track")):
+        shutil.copytree(tiny_model("llama"), workspace / run_of / f"checkpoint-{step}")
     torch.manual_seed(1)
     shape = {"vocab_size": 4096, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 6, "num_attention_heads": 4}
     kinds = {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8, "num_experts": 2, "use_mamba_kernels": False}
@@ -288,6 +298,7 @@ def whole_workspace(workspace, tiny_model, smollm2, run):
         done = run(*given)
         assert done.returncode == 0, done.stderr
     shutil.copytree(workspace / "slices/gap", workspace / "results")
+    shutil.copytree(workspace / "small", workspace / "track/slices")
     return workspace
 
 

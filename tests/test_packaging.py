@@ -197,7 +197,9 @@ def strangers(text: str) -> list[str]:
     """What a text tells to install of the distribution `recallkit`, which is another project's; a command may have that name."""
     asked = [re.sub(r"(--from|--spec) (\S+).*", r"\2", words) for line in text.splitlines() for words in INSTALLING.findall(line)]
     words = [word.strip("\"'\\") for line in asked for word in line.split()]
-    return [word for word in words if re.fullmatch(r"recallkit([\[=<>~!@].*)?", word)] + re.findall(r"(?<![\w./-])recallkit\[[\w,]+\]", text)
+    return [word for word in words if re.fullmatch(r"recallkit([\[=<>~!@].*)?", word)] + re.findall(
+        r"(?<![\w./-])recallkit\[[\w,]+\]", text
+    )
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,11 @@ def test_no_line_installs_the_distribution_of_another_project():
 
 
 def test_every_remedy_names_an_extra_that_there_is():
-    asked = {name for path in python_files("recallkit") for name in re.findall(r"installing\([\"'](\w+)[\"']\)", path.read_text(encoding="utf-8"))}
+    asked = {
+        name
+        for path in python_files("recallkit")
+        for name in re.findall(r"installing\([\"'](\w+)[\"']\)", path.read_text(encoding="utf-8"))
+    }
     assert "fast" in asked
     assert asked <= set(PROJECT["optional-dependencies"])
     assert config.installing("fast") == 'pip install "recallkit-lm[fast]"'

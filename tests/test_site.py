@@ -86,7 +86,7 @@ def section(site: Path, name: str) -> str:
     """What the page of the API says of a public name."""
     html = (site / "docs/api.html").read_text(encoding="utf-8")
     (start,) = [found.start() for found in re.finditer(f'id="recallkit.{name}"', html)]
-    end = re.compile(r'id="recallkit\.\w+"|<h2').search(html, start + 10)
+    end = re.compile(r'id="recallkit\.\w+"|<h2 ').search(html, start + 10)
     return Article(f"<article>{html[start : end.start() if end else len(html)]}").words()
 
 
@@ -97,8 +97,13 @@ def test_a_public_name_is_explained(name, site):
     doc = re.sub(r"docs/([\w-]+\.md)", r"\1", inspect.getdoc(thing).replace("`", ""))
     first, _, rest = doc.partition("\n\n")
     assert re.sub(r"\s", "", first) in said
-    if inspect.isclass(thing):
-        return
+    methods = (
+        [name for name, value in vars(thing).items() if inspect.isfunction(value) and not name.startswith("_")]
+        if inspect.isclass(thing)
+        else []
+    )
+    for method in methods:
+        assert re.sub(r"\s", "", inspect.getdoc(getattr(thing, method)).partition("\n")[0].replace("`", "")) in said, method
     helps = dict(re.findall(r"^    (\w+): (.*?)(?:  \[.*\])?$", rest.partition("Arguments:")[2], re.MULTILINE))
     for parameter in inspect.signature(thing).parameters:
         assert re.search(rf"[(,]{parameter}:", said), f"not in the signature: {parameter}"
