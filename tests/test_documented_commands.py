@@ -342,8 +342,11 @@ def test_python_runs_and_gives_what_it_says(block, whole_workspace, tmp_path, mo
 
     shutil.copytree(whole_workspace, tmp_path, symlinks=True, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    remove(Path("track"))
     datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": ["a text", "another"]})}).save_to_disk("data")
-    names = {"recallkit": recallkit, "torch": torch, "datasets": datasets} | dict.fromkeys("qkv", torch.randn(1, 2, 8, 16))
+    names = {"recallkit": recallkit, "torch": torch, "datasets": datasets, "step": 0, "batches": [0]} | dict.fromkeys(
+        "qkv", torch.randn(1, 2, 8, 16)
+    )
     names |= {"model": AutoModelForCausalLM.from_pretrained("path/to/attention"), "tokenizer": tokenizers.Tokenizer.from_file("gpt2.json")}
     for node in ast.parse(block.text).body:
         if made := re.search(r"\bout='([\w.]+)", ast.unparse(node)):
