@@ -47,8 +47,8 @@ def look(folder: Path) -> Look:
     from recallkit.mqar.tables import MqarTables
 
     tables, manifest = read_tables(MqarTables, folder), artifacts.read_manifest(folder / "mqar.parquet")
-    facts = {name: manifest[name] for name in ("pairs", "length", "power", "seed")}
-    command = command_line("mqar", *manifest["models"], **facts, samples=manifest["num_samples"], o="DIR")
+    facts = {name: manifest[name] for name in ("pairs", "power", "seed")}
+    command = command_line("mqar", *manifest["models"], seq_len=manifest["length"], **facts, samples=manifest["num_samples"], o="DIR")
     drawn = mqar_figures(tables.mqar, tables.by_distance)
     return Look(tables, shown_mqar(tables), drawn, answer(tables), method(tables, manifest), command)
 

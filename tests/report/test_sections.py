@@ -133,7 +133,7 @@ def test_commands_that_make_results_again_are_commands(written):
         command = get_command(app).commands[name]
         parsed = command.make_context(name, list(given)).params
         if name == "mqar":
-            assert (parsed["models"], parsed["length"], parsed["samples"]) == ([REFERENCE, MODELS[0]], 64, 12)
+            assert (parsed["models"], parsed["seq_len"], parsed["samples"]) == ([REFERENCE, MODELS[0]], 64, 12)
         if name == "profile":
             assert (parsed["max_count"], parsed["seq_len"]) == (9, 64)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import xml.etree.ElementTree as ET
 
 import pytest
+from typer.main import get_command
 
+from recallkit.commands.app import app
 from recallkit.display.chart_theme import PAGE, PAPER, svg
 from recallkit.storage import schemas
 from recallkit.tradeoff.charts import tradeoff_figures
@@ -116,9 +119,12 @@ def test_the_answer_has_the_best_model_and_the_smallest_state_as_good():
 
 
 def test_the_command_has_what_is_not_the_presets():
-    choices = Choices(mixers=["attention", "based"], learning_rates=[0.001, 0.01], steps=50, mlp=False)
+    choices = Choices(mixers=["attention", "based"], learning_rates=[0.001, 0.01], length=64, test_length=128, steps=50, mlp=False)
     manifest = {"preset": "cpu", "choices": chosen_in(choices)}
-    told = "recallkit train-mqar --preset cpu --mixers attention,based --learning-rates 0.001,0.01 --steps 50 --no-mlp -o DIR"
+    told = "recallkit train-mqar --preset cpu --mixers attention,based --learning-rates 0.001,0.01 --seq-len 64 "
+    told += "--test-seq-len 128 --steps 50 --no-mlp -o DIR"
     assert command(manifest) == told
+    parsed = get_command(app).commands["train-mqar"].make_context("train-mqar", shlex.split(told)[2:]).params
+    assert (parsed["seq_len"], parsed["test_seq_len"], parsed["no_mlp"], parsed["learning_rates"]) == (64, 128, True, [0.001, 0.01])
     usual = chosen_in(Choices(mixers=[], learning_rates=[], mlp=True))
     assert command({"preset": "cpu", "choices": usual}) == command({"preset": "cpu"}) == "recallkit train-mqar --preset cpu -o DIR"
