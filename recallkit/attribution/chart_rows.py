@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import is_void
-from recallkit.display.chart_parts import FULL, Key, haloed, labels, legend, rounded, shorten, stacked, upright, values
+from recallkit.display.chart_parts import FULL, Key, cleared, labels, legend, rounded, shorten, stacked, upright, values
 from recallkit.display.chart_theme import Figure
 from recallkit.display.console import counted, percent
 
@@ -74,14 +74,15 @@ def _draw_perplexities(reference: str, sides: Mapping[str, Sequence[tuple[str, f
 
 
 def _row_heads(names: Iterable[tuple[str, str, float]], palette: Palette) -> list[alt.Chart]:
-    """Above each row, the model on the left and its numbers on the right."""
+    """Above each row, the model on the left and its numbers on the right, on a ground that no line runs through."""
     import altair as alt
 
     rows = [{"name": name, "figures": shown, "y": y} for name, shown, y in names]
     base = alt.Chart(values(rows)).encode(y=alt.Y("y:Q"))
     mark: dict[str, Any] = {"baseline": "alphabetic", "aria": False}
-    left, right = base.encode(x=alt.value(0), text="name:N"), base.encode(x=alt.value(FULL), text="figures:N")
-    return [*haloed(left, palette, align="left", **mark), *haloed(right, palette, align="right", color=palette.soft, **mark)]
+    left = base.mark_text(align="left", **mark).encode(x=alt.value(0), text="name:N")
+    right = base.mark_text(align="right", color=palette.soft, **mark).encode(x=alt.value(FULL), text="figures:N")
+    return [cleared([row["y"] for row in rows], palette), left, right]
 
 
 def _perplexity(nll: float) -> str:

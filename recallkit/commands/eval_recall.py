@@ -107,6 +107,7 @@ def eval_recall(
     The first model is the reference. Columns: see `RecallTables`, and docs/recall.md.
     """
     from recallkit import builtin, recall
+    from recallkit.recall.charts import figures
     from recallkit.recall.stock_tasks import SETS, lm_eval_names, plan_stock, task_names
     from recallkit.recall.tasks import tasks_of
     from recallkit.recall.view import metrics_table, print_metrics, print_recall, recall_json, recall_tables
@@ -159,7 +160,7 @@ def eval_recall(
         assert recalled is not None, "Python's function has no tasks of lm-eval"
         return recalled[0]
 
-    return Outcome(value=value, show=show, json=json, exports=exports)
+    return Outcome(value=value, show=show, json=json, exports=exports, figures=lambda: [] if recalled is None else figures(recalled[0]))
 
 
 @checked

@@ -115,6 +115,8 @@ def gap(
     Zoology.
     """
     from recallkit import attribution, builtin, scoring
+    from recallkit.attribution import comparison
+    from recallkit.attribution.charts import figures
     from recallkit.attribution.view import gap_json, gap_tables, print_gap, worst_ar_gap
     from recallkit.scoring.scores import choose_last
     from recallkit.slicing.definitions import parse_slices
@@ -155,6 +157,7 @@ def gap(
         show=show,
         json=lambda: {**gap_json(tables, manifest_of(folder), target), **({"causal": causal.json()} if causal else {})},
         exports=lambda: [(tables, gap_tables(tables, manifest_of(folder), target), target), *(causal.exports() if causal else ())],
+        figures=lambda: [*figures(comparison.read_comparison(target, folder)), *(causal.figures() if causal else ())],
         failure=f"a model's NLL on AR hits is more than {own.fail_above} nats above the reference's" if is_behind else None,
     )
 

@@ -19,6 +19,7 @@ from recallkit.display.chart_parts import (
     series,
     span,
     stacked,
+    unit_line,
     values,
 )
 from recallkit.display.chart_theme import HEIGHT, WIDTH, Figure
@@ -203,4 +204,4 @@ def _draw_by_distance(rows: Sequence[Row], distances: Sequence[Row], palette: Pa
         axes = {"x": bucket_axis(every, title, most=5, width=_PANEL_WIDTH), "y": _share_axis(most, "y", numbered=index % 2 == 0)}
         above = head(palette, counted(number, "pair"), width=_PANEL_WIDTH)
         panels.append(line_panel(looks, points, axes, palette, above=above, size=(_PANEL_WIDTH, _PANEL_HEIGHT), dot=12))
-    return stacked(alt.concat(*panels, columns=2, spacing=alt.RowColnumber(row=14, column=0)), legend(keys(looks), palette))
+    return stacked(unit_line("values recalled, share of those asked for", palette), alt.concat(*panels, columns=2, spacing=alt.RowColnumber(row=14, column=0)), legend(keys(looks), palette))
