@@ -181,7 +181,8 @@ def _row_plot(
         squares = alt.Chart(values(rows)).mark_point(shape="square", size=40, stroke=palette.soft, strokeWidth=1.2, opacity=1, aria=False)
         marks = [squares.encode(x=_other(x, "of"), y=y)]
     else:
-        marks = [] if is_void(whole) else [upright(palette, whole["gap_share"], x, size[1], [4, 3])]
+        is_within = not is_void(whole) and low <= whole["gap_share"] <= high
+        marks = [upright(palette, whole["gap_share"], x, size[1], [4, 3])] if is_within else []
     zero = upright(palette, 0.0, x, size[1], [1, 0], palette.rule)
     return [zero, *marks, lines, dots.encode(x=x, y=y, description="text:N")]
 
@@ -217,7 +218,7 @@ def _share_axis(domain: tuple[float, float], width: float) -> alt.Axis:
     import altair as alt
 
     low, high = domain
-    steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
+    steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0)
     step = next((step for step in steps if step / (high - low) * width >= _TICK), steps[-1])
     ticks = [place * step for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
     return alt.Axis(title=None, values=ticks, format=".0%", grid=True, labelFlush=False, labelOverlap=False, domain=False, ticks=False)
@@ -282,7 +283,7 @@ def _draw_thresholds(comparison: Comparison, of_models: Mapping[str, Sequence[Ro
         others = [_share_lines([rows for name, rows in of_models.items() if name != model], x, y, palette)] if len(of_models) > 1 else []
         mine = _share_band(looks[model], of_models[model], x, y, domain)
         told = {model: f"{shorten(model, 60)}, knee: {found[model]:,}"} if model in found else {}
-        both = [name for name in (comparison.reference, model) if name in found]
+        both = [name for name in (comparison.reference, model) if name in found and place(found[name]) <= places[1] + 0.5]
         bends = [upright(palette, place(found[name]), x, height, [1, 0], looks[name].colour, told.get(name, "")) for name in both]
         top = head(palette, titles[model])
         plots.append(alt.layer(*others, *rules, *bends, *mine, *top, width=width, height=height))

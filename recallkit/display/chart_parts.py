@@ -72,9 +72,9 @@ def values(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
 
 
 def shorten(name: str, length: int = _NAME) -> str:
-    """The name in one line of at most `length` characters: its beginning and its end, which distinguishes models more often."""
+    """The name in one line of at most `length` characters: its beginning and its end."""
     name = printable(name) or "(no name)"
-    first = (length - 1) // 3
+    first = (length - 1) // 2
     return name if len(name) <= length else f"{name[:first]}…{name[first + 1 - length :]}"
 
 
@@ -182,15 +182,15 @@ def cleared(baselines: Iterable[float], palette: Palette, width: float = FULL) -
     return drawn.encode(x=alt.value(0), x2=alt.value(width), y=alt.Y("y:Q"), y2="y2:Q")
 
 
-def name_axis(names: Sequence[str], title: str, **more: Any) -> tuple[alt.Y, float]:
-    """The y axis of bars with a name each, column `name`, in this order; and the pixels that it takes."""
+def name_axis(names: Sequence[str], title: str, field: str = "name", **more: Any) -> tuple[alt.Y, float]:
+    """The y axis of rows with a name each, in column `field`, in this order; and the pixels that it takes."""
     import altair as alt
 
     room = 10 + CHARACTER * max(map(len, names))
     head: dict[str, Any] = {"titleAngle": 0, "titleAlign": "right", "titleX": -6, "titleY": -8, "titleBaseline": "alphabetic"}
     size: dict[str, Any] = {"minExtent": room, "maxExtent": room, "labelLimit": room, "labelPadding": 6}
     axis = alt.Axis(title=title, ticks=False, domain=False, **head, **size, **more)
-    return alt.Y("name:N", scale=alt.Scale(domain=list(names)), sort=None, axis=axis), room
+    return alt.Y(f"{field}:N", scale=alt.Scale(domain=list(names)), sort=None, axis=axis), room
 
 
 def head(palette: Palette, left: str, right: str = "", width: float = WIDTH) -> list[alt.Chart]:
@@ -203,7 +203,7 @@ def unit_line(unit: str, palette: Palette, start: float = -AXIS) -> Chart:
     """A line above several plots, beginning `start` pixels left of them: what they all show."""
     import altair as alt
 
-    drawn: Chart = alt.layer(text(unit, start, 6, colour=palette.soft), width=WIDTH, height=8)
+    drawn: Chart = alt.layer(text(unit, start, 6, colour=palette.soft), width=FULL + start, height=8)
     return drawn
 
 

@@ -19,7 +19,7 @@ from recallkit.errors import UserError
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import altair as alt
@@ -183,7 +183,8 @@ def _drawn(figure: Figure, specification: dict[str, Any]) -> ET.Element:
     drawn = vl_convert.vegalite_to_svg(specification, allowed_base_urls=[])
     root = ET.fromstring(drawn)  # noqa: S314  (vl-convert's own output: no document type, no entities of data)
     _check(root)
-    _tidy(root, figure.name)
+    found = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
+    _tidy(root, {each: f"{figure.name}-{place}" for place, each in enumerate(found)})
     attributes = dict(root.attrib)
     root.attrib.clear()
     root.attrib.update({"data-made-by": "recallkit", **attributes, "role": "img", "aria-label": figure.title})
@@ -201,13 +202,13 @@ def _check(root: ET.Element) -> None:
                 raise ValueError(f"a drawing contains the attribute {name}")
 
 
-def _tidy(element: ET.Element, name: str) -> None:
+def _tidy(element: ET.Element, ids: Mapping[str, str]) -> None:
     """Removes invisible elements, rounds coordinates to a tenth of a pixel, and moves attributes that all children share to the group.
 
-    This makes a page of eight models' points a third as long. Identifiers get the figure's name, because a page contains many drawings.
+    This makes a page of eight models' points a third as long. `ids`: new identifiers, as a page contains many drawings, and vl-convert counts them through all that it draws.
     """
     for child in list(element):
-        _tidy(child, name)
+        _tidy(child, ids)
         if _is_nothing(child):
             element.remove(child)
     element[:] = [part for child in element for part in (child if child.tag == _GROUP and not child.attrib else [child])]
@@ -219,10 +220,10 @@ def _tidy(element: ET.Element, name: str) -> None:
     if element.get("transform") == "translate(0,0)":
         del element.attrib["transform"]
     if "id" in element.attrib:
-        element.set("id", f"{name}-{element.attrib['id']}")
+        element.set("id", ids[element.attrib["id"]])
     for key, value in element.attrib.items():
         if value.startswith("url(#"):
-            element.set(key, f"url(#{name}-{value.removeprefix('url(#')}")
+            element.set(key, f"url(#{ids[value.removeprefix('url(#').removesuffix(')')]})")
     if element.tag == _GROUP and len(element):
         _share(element)
 

@@ -40,6 +40,8 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 152, 96
 """Width of one of two plots beside each other."""
 _MOST_MARKED = 7
 """Numbers of pairs labelled on an axis: if there are more, every second, third ... one."""
+_MOST_POWERS = 8
+"""Powers of ten labelled on an axis, at most."""
 _LARGEST_LOG = 700.0
 """Largest NLL whose exp is finite in float64."""
 
@@ -168,11 +170,12 @@ def _log_axis(low: float, high: float, field: str) -> alt.Y:
     import altair as alt
 
     steps = (1,) if high / low > 200 else (1, 2, 5)
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    exponents = range(first, last + 1, math.ceil((last - first + 1) / _MOST_POWERS))
     marks = [step * 10.0**exponent for exponent in exponents for step in steps if low <= step * 10.0**exponent <= high]
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
     marked = {"values": marks} if len(marks) > 1 else {"tickCount": 3}
-    return alt.Y(f"{field}:Q", scale=scale, axis=alt.Axis(**marked, format="~s", title=None, minExtent=AXIS, maxExtent=AXIS))
+    return alt.Y(f"{field}:Q", scale=scale, axis=alt.Axis(**marked, format="~s" if high < 1e15 else "~e", title=None, minExtent=AXIS, maxExtent=AXIS))
 
 
 def _share_axis(most: float, field: str, *, numbered: bool = True) -> alt.Y:

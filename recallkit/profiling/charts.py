@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.chart_parts import FULL, MOST_SOURCES, labels, name_axis, not_drawn, values
+from recallkit.display.chart_parts import FULL, MOST_SOURCES, labels, name_axis, not_drawn
 from recallkit.display.chart_theme import HEIGHT, WIDTH, Figure, model_colours
 from recallkit.profiling.power_law import power_law_masses
 
@@ -66,11 +66,12 @@ def drawn_sources(tables: ProfileTables) -> list[str]:
 
 def _draw_bigrams(tables: ProfileTables, sources: list[str], palette: Palette) -> Chart:
     import altair as alt
+    import polars as pl
 
     names = labels([_ALL, *sources])
     rows = [_bar(row, names) for row in tables.profile.to_dicts() if row["source"] in names]
-    y, room = name_axis(list(names.values()), "source")
-    base = alt.Chart(values(rows)).encode(y=y)
+    y, room = name_axis(list(names.values()), "source", "source")
+    base = alt.Chart(pl.DataFrame(rows)).encode(y=y)
     x = alt.X("repeated:Q", axis=alt.Axis(title="repeated bigrams a sequence", tickCount=4, format="~s"))
     bars = base.mark_bar(height=13).encode(x=x, color=alt.condition(alt.datum.is_all, alt.value(palette.rest), alt.value(palette.hits)))
     known = alt.datum.low != None  # noqa: E711  (an expression of Vega, not of Python)
@@ -81,7 +82,7 @@ def _draw_bigrams(tables: ProfileTables, sources: list[str], palette: Palette) -
 
 def _bar(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     bounds = {"low": row["repeated_bigrams_ci_low"], "high": row["repeated_bigrams_ci_high"]}
-    shown = {"name": names[row["source"]], "is_all": row["source"] == _ALL}
+    shown = {"source": names[row["source"]], "is_all": row["source"] == _ALL}
     return {**shown, "repeated": row["repeated_bigrams"], "distinct": row["distinct_bigrams"], **bounds}
 
 
