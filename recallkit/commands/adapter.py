@@ -294,9 +294,28 @@ def command(name: str, *, examples: tuple[str, ...], words: type | None = None, 
         parameters = _parameters(function)
         DECLARED[name] = Command(name, function, parameters, words, examples, exports)
         first = () if words is None else (None,)
-        return _python(function, parameters, lambda *given, **named: function(*first, *given, **named).value(), skip=len(first))
+        return _python(function, parameters, lambda *given, **named: _shown_value(function(*first, *given, **named)), skip=len(first))
 
     return made
+
+
+def _shown_value(outcome: Outcome[T]) -> T:
+    """The value for Python, which a notebook shows as the command prints and draws it."""
+    return in_notebooks(outcome.value(), lambda: [table for _, shown, _ in outcome.exports() for table in shown.values()], outcome.figures)
+
+
+def in_notebooks(value: T, tables: "Callable[[], Sequence[Table]]", figures: "Callable[[], Sequence[Figure]]" = tuple) -> T:
+    """The value, with what a notebook shows of it if it is a result that can be shown; nothing is made before it is asked for."""
+    from recallkit.display.notebook import Shown
+
+    def html() -> str:
+        from recallkit.report.notebook import tables_html
+
+        return tables_html(tables())
+
+    if isinstance(value, Shown):
+        value.show_as(html, figures)
+    return value
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
