@@ -77,12 +77,13 @@ def _row_heads(names: Iterable[tuple[str, str, float]], palette: Palette) -> lis
     """Above each row, the model on the left and its numbers on the right, on a ground that no line runs through."""
     import altair as alt
 
-    rows = [{"name": name, "figures": shown, "y": y} for name, shown, y in names]
+    told = list(names)
+    rows = [{"name": name, "figures": shown, "y": y} for name, shown, y in told]
     base = alt.Chart(values(rows)).encode(y=alt.Y("y:Q"))
     mark: dict[str, Any] = {"baseline": "alphabetic", "aria": False}
     left = base.mark_text(align="left", **mark).encode(x=alt.value(0), text="name:N")
     right = base.mark_text(align="right", color=palette.soft, **mark).encode(x=alt.value(FULL), text="figures:N")
-    return [cleared([row["y"] for row in rows], palette), left, right]
+    return [cleared([y for *_, y in told], palette), left, right]
 
 
 def _perplexity(nll: float) -> str:

@@ -135,7 +135,9 @@ def _draw_rows(
     plots = []
     for index, model in enumerate(models):
         rows = _source_axis(names, sources, height, left, is_named=index % columns == 0)
-        drawn_rows = _row_plot(looks[model], names, sources, shares[model], whole.get(model), (axis, rows, domain), (width, height), palette)
+        drawn_rows = _row_plot(
+            looks[model], names, sources, shares[model], whole.get(model), (axis, rows, domain), (width, height), palette
+        )
         plots.append(alt.layer(*drawn_rows, *head(palette, titles[model]), width=width, height=height))
     key = (
         Key("all sources", palette.soft, [4, 3], None, 1) if whole else Key("share of tokens", palette.soft, None, "square", is_hollow=True)

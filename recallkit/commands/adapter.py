@@ -64,8 +64,8 @@ class Argument(Option):
 class Outcome(Generic[T]):
     """The result of a command, in every form that can be requested; only the requested one is made.
 
-    `exports` are frames by name (a dataclass or a mapping), tables as they are printed, and the folder, if there is one; with `figures` they
-    are also what a notebook shows of the value. `failure` ends the command with status 1, after a note if it is not empty.
+    `exports` are frames by name (a dataclass or a mapping), tables as they are printed, and the folder, if there is one; with `figures`
+    they are also what a notebook shows of the value. `failure` ends the command with status 1, after a note if it is not empty.
     """
 
     value: Callable[[], T]

@@ -205,7 +205,8 @@ def _check(root: ET.Element) -> None:
 def _tidy(element: ET.Element, ids: Mapping[str, str]) -> None:
     """Removes invisible elements, rounds coordinates to a tenth of a pixel, and moves attributes that all children share to the group.
 
-    This makes a page of eight models' points a third as long. `ids`: new identifiers, as a page contains many drawings, and vl-convert counts them through all that it draws.
+    This makes a page of eight models' points a third as long. `ids`: new identifiers, because a page contains many
+    drawings, and vl-convert counts on from one drawing to the next.
     """
     for child in list(element):
         _tidy(child, ids)
@@ -289,7 +290,7 @@ def check_picture(path: Path) -> None:
 def save_figure(figure: Figure, path: Path) -> None:
     """Writes one chart as SVG, PNG or PDF, by the suffix of `path`, atomically. Raises UserError as `check_picture` does."""
     check_picture(path)
-    drawing = {".svg": _svg_file, ".png": _png_file, ".pdf": _pdf_file}[path.suffix](figure)
+    drawing = _svg_file(figure) if path.suffix == ".svg" else _png_file(figure) if path.suffix == ".png" else _pdf_file(figure)
     with artifacts.replacing(path) as temporary:
         temporary.write_bytes(drawing)
 

@@ -175,7 +175,9 @@ def _log_axis(low: float, high: float, field: str) -> alt.Y:
     marks = [step * 10.0**exponent for exponent in exponents for step in steps if low <= step * 10.0**exponent <= high]
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
     marked = {"values": marks} if len(marks) > 1 else {"tickCount": 3}
-    return alt.Y(f"{field}:Q", scale=scale, axis=alt.Axis(**marked, format="~s" if high < 1e15 else "~e", title=None, minExtent=AXIS, maxExtent=AXIS))
+    return alt.Y(
+        f"{field}:Q", scale=scale, axis=alt.Axis(**marked, format="~s" if high < 1e15 else "~e", title=None, minExtent=AXIS, maxExtent=AXIS)
+    )
 
 
 def _share_axis(most: float, field: str, *, numbered: bool = True) -> alt.Y:
@@ -207,4 +209,8 @@ def _draw_by_distance(rows: Sequence[Row], distances: Sequence[Row], palette: Pa
         axes = {"x": bucket_axis(every, title, most=5, width=_PANEL_WIDTH), "y": _share_axis(most, "y", numbered=index % 2 == 0)}
         above = head(palette, counted(number, "pair"), width=_PANEL_WIDTH)
         panels.append(line_panel(looks, points, axes, palette, above=above, size=(_PANEL_WIDTH, _PANEL_HEIGHT), dot=12))
-    return stacked(unit_line("values recalled, share of those asked for", palette), alt.concat(*panels, columns=2, spacing=alt.RowColnumber(row=14, column=0)), legend(keys(looks), palette))
+    return stacked(
+        unit_line("values recalled, share of those asked for", palette),
+        alt.concat(*panels, columns=2, spacing=alt.RowColnumber(row=14, column=0)),
+        legend(keys(looks), palette),
+    )

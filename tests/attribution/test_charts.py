@@ -378,7 +378,9 @@ def test_no_line_runs_through_a_name(comparison, drawn):
             strips = [
                 place
                 for place, shape in enumerate(found)
-                if shape.kind == "path" and shape.paint.get("fill") == "var(--page)" and _holds(shape.box, name.x, name.y, 6.5 * len(name.text))
+                if shape.kind == "path"
+                and shape.paint.get("fill") == "var(--page)"
+                and _holds(shape.box, name.x, name.y, 6.5 * len(name.text))
             ]
             assert strips, (kind, name.text)
             after = [shape for shape in found[strips[-1] :] if shape.kind == "line"]

@@ -138,7 +138,9 @@ def test_a_pdf_is_whole_and_ours_and_the_same_every_time(tmp_path):
 
     def busy(palette):
         title = alt.TitleParams("A title", fontWeight="bold")
-        return alt.layer(points(palette, opacity=alt.value(0.4)), points(palette).mark_bar(opacity=0.5), points(palette).mark_line(clip=True)).properties(title=title)
+        return alt.layer(
+            points(palette, opacity=alt.value(0.4)), points(palette).mark_bar(opacity=0.5), points(palette).mark_line(clip=True)
+        ).properties(title=title)
 
     raw = {vl_convert.svg_to_pdf(svg(figure(draw=busy), PAPER)) for _ in range(4)}
     assert len(raw) > 1, "no longer needed"

@@ -33,15 +33,20 @@ Tables %s.
 \end{document}
 """
 LAYOUTS = ["10pt", "10pt,twocolumn"]
-LONG = ["models/of/mine/attention-360m-slimpajama-100k-steps", "organisation/some-model-of-2.8b-parameters-instruct", "zoo:base-conv-selective"]
+LONG = [
+    "models/of/mine/attention-360m-slimpajama-100k-steps",
+    "organisation/some-model-of-2.8b-parameters-instruct",
+    "zoo:base-conv-selective",
+]
 CONTROLS = ["control:recall", "control:bigram", "control:unigram"]
 
 
 @pytest.fixture(scope="module")
 def tables(small_slices, tmp_path_factory) -> dict[str, Table]:
-    """What commands export: of a comparison of models with long names, a profile, the slices, the papers' tables, and names that are none."""
+    """What commands export: of models with long names, a profile, the slices, the papers' tables, and names that are none."""
     folder = tmp_path_factory.mktemp("results")
-    specs = list_models([f"{name.rpartition('/')[2].partition(':')[0]}={control}" for name, control in zip(LONG, CONTROLS, strict=True)])
+    names = [name.rpartition("/")[2].partition(":")[0] for name in LONG]
+    specs = list_models([f"{name}={control}" for name, control in zip(names, CONTROLS, strict=True)])
     slices = manifest_of(small_slices)
     compared = attribution.gap(specs[0], specs[1:], small_slices, folder / "gap", given=parse_slices(["far=distance > 8", "all"]))
     profiled = profile_slices(small_slices, folder / "profile")

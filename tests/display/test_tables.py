@@ -133,7 +133,9 @@ def test_figures_below_nothing_have_a_minus_and_names_a_hyphen():
 
 def test_long_names_are_folded_behind_signs_and_headers_where_they_say():
     name = "organisation/some-model-with-a-name-of-2.8b-parameters-instruct"
-    source = Table("t", ["model", "distance\n1 to 256", "zoo:base-conv-selective"], [[name, "▁▂", Struck("-1.0 %")], ["x" * 70, "", ""]]).latex("gap")
+    source = Table(
+        "t", ["model", "distance\n1 to 256", "zoo:base-conv-selective"], [[name, "▁▂", Struck("-1.0 %")], ["x" * 70, "", ""]]
+    ).latex("gap")
     assert r"\shortstack[l]{organisation/some-model-\\with-a-name-of-2.8b-\\parameters-instruct} & ▁▂" in source
     assert r"model & \shortstack[r]{distance\\1 to 256} & \shortstack[r]{zoo:base-conv-\\selective} \\" in source
     assert rf"\shortstack[l]{{{'x' * 28}\\{'x' * 28}\\{'x' * 14}}} &" in source
