@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.ablation.words import HEADERS, SLICES_TOLD, labelled
-from recallkit.display.chart_parts import AXIS, CHARACTER, labels, values
-from recallkit.display.chart_theme import WIDTH, Figure
+from recallkit.display.chart_parts import FULL, labels, name_axis, values
+from recallkit.display.chart_theme import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,18 +36,18 @@ def _draw(rows: Sequence[Row], palette: Palette) -> Chart:
     import altair as alt
 
     names = labels(list(dict.fromkeys(map(labelled, rows))))
-    drawn = [{**_cell(row), "set": names[labelled(row)], "slice": HEADERS[row["slice"]]} for row in rows if row["loss"] is not None]
+    drawn = [{**_cell(row), "name": names[labelled(row)], "slice": HEADERS[row["slice"]]} for row in rows if row["loss"] is not None]
     most = max((cell["loss"] for cell in drawn), default=0.0)
-    room = max(CHARACTER * max(map(len, names.values())), AXIS)
-    axis: dict[str, Any] = {"title": None, "ticks": False, "domain": False, "grid": False}
+    plain: dict[str, Any] = {"ticks": False, "domain": False, "grid": False}
+    y, room = name_axis(list(names.values()), "without", grid=False)
     base = alt.Chart(values(drawn)).encode(
-        x=alt.X("slice:N", sort=list(HEADERS.values()), axis=alt.Axis(orient="top", labelAngle=0, **axis)),
-        y=alt.Y("set:N", sort=list(names.values()), axis=alt.Axis(labelLimit=round(room) + 8, **axis)),
+        x=alt.X("slice:N", sort=list(HEADERS.values()), axis=alt.Axis(title="nats per token lost", orient="top", labelAngle=0, **plain)),
+        y=y,
     )
     depth = alt.Opacity("loss:Q", scale=alt.Scale(type="sqrt", domain=[0, max(most, 1e-9)], range=[0.0, _DARKEST], clamp=True), legend=None)
     boxes = base.mark_rect(color=palette.models[0], stroke=palette.page).encode(opacity=depth, description="told:N")
     figures = base.mark_text(aria=False, color=palette.ink).encode(text="text:N")
-    return alt.layer(boxes, figures, width=WIDTH + AXIS - room, height=_ROW_HEIGHT * len(names))
+    return alt.layer(boxes, figures, width=FULL - room, height=_ROW_HEIGHT * len(names))
 
 
 def _cell(row: Row) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from recallkit.attribution.bootstrap import expanded_interval, number_or_none, r
 from recallkit.attribution.breakdowns import slice_breakdown
 from recallkit.attribution.collect import collect_sums
 from recallkit.attribution.intervals import gap_intervals
+from recallkit.display.notebook import Shown
 from recallkit.slicing.definitions import SLICES
 from recallkit.storage.schemas import LAYOUTS
 
@@ -44,7 +45,7 @@ class AblatedSet:
 
 
 @dataclass(frozen=True, slots=True)
-class AblationTables:
+class AblationTables(Shown):
     """What ablations of a model lose. NLLs and losses are in nats per token, positive where the model is worse without the mixers.
 
     ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the last four partition the tokens).

@@ -22,7 +22,6 @@ from recallkit.display.chart_parts import (
     shorten,
     span,
     stacked,
-    text,
 )
 from recallkit.display.chart_theme import WIDTH, Figure
 from recallkit.display.console import counted
@@ -92,8 +91,7 @@ def _draw(
         x, nlls = axis(places, title if index == len(panels) - 1 else None), [point.y for points in sides.values() for point in points]
         above, below = head(palette, name, _NATS), []
         if _REPEATS.get(name) and (high := min(edge, max(places) + 0.5)) > min(places) - 0.5:
-            below = [shade(palette, min(places) - 0.5, high, x, _TALL)]
-            above.append(text("AR hits", 6, _TALL - 8, colour=palette.soft))
+            below, above = [shade(palette, min(places) - 0.5, high, x, _TALL)], head(palette, f"{name} (shaded: AR hits)", _NATS)
         axes = {"x": x, "y": nice_axis(min(nlls), max(nlls), most=most)}
         parts.append(line_panel(looks, sides, axes, palette, below=below, above=above, **panel))
     return stacked(*parts, legend(keys(looks), palette), spacing=spacing)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import is_void
-from recallkit.display.chart_parts import FULL, Key, haloed, labels, legend, rounded, shorten, stacked, upright, values
+from recallkit.display.chart_parts import FULL, Key, cleared, labels, legend, rounded, shorten, stacked, upright, values
 from recallkit.display.chart_theme import Figure
 from recallkit.display.console import counted, percent
 
@@ -74,14 +74,16 @@ def _draw_perplexities(reference: str, sides: Mapping[str, Sequence[tuple[str, f
 
 
 def _row_heads(names: Iterable[tuple[str, str, float]], palette: Palette) -> list[alt.Chart]:
-    """Above each row, the model on the left and its numbers on the right."""
+    """Above each row, the model on the left and its numbers on the right, on a ground that no line runs through."""
     import altair as alt
 
-    rows = [{"name": name, "figures": shown, "y": y} for name, shown, y in names]
+    told = list(names)
+    rows = [{"name": name, "figures": shown, "y": y} for name, shown, y in told]
     base = alt.Chart(values(rows)).encode(y=alt.Y("y:Q"))
     mark: dict[str, Any] = {"baseline": "alphabetic", "aria": False}
-    left, right = base.encode(x=alt.value(0), text="name:N"), base.encode(x=alt.value(FULL), text="figures:N")
-    return [*haloed(left, palette, align="left", **mark), *haloed(right, palette, align="right", color=palette.soft, **mark)]
+    left = base.mark_text(align="left", **mark).encode(x=alt.value(0), text="name:N")
+    right = base.mark_text(align="right", color=palette.soft, **mark).encode(x=alt.value(FULL), text="figures:N")
+    return [cleared([y for *_, y in told], palette), left, right]
 
 
 def _perplexity(nll: float) -> str:
@@ -104,18 +106,22 @@ def _perplexity_axis(nlls: Sequence[float]) -> alt.X:
     every = max(1, math.ceil((high - low) / 7))
     steps = (1, 2, 5) if high - low < 2.5 else (1, 3) if high - low < 4 else (1,)
     powers = range(math.floor(low), math.ceil(high) + 1, every)
-    ticks = {math.log10(step) + power: step * 10.0**power for power in powers for step in steps}
-    within = {tick: number for tick, number in ticks.items() if low <= tick <= high}
+    ticks = {math.log10(step) + power: f"{step}e{power}" for power in powers for step in steps}
+    within = {tick: _tick(number) for tick, number in ticks.items() if low <= tick <= high}
     scale = alt.Scale(domain=[low, high], nice=False, zero=False)
     return alt.X("x:Q", scale=scale, axis=_named_ticks(within, "perplexity"))
 
 
-def _named_ticks(ticks: Mapping[float, float], title: str) -> alt.Axis:
-    """An axis with a tick at each key, labelled with its number. The expression contains only numbers of our own."""
+def _tick(number: str) -> str:
+    """2e3 -> 2k; as it is if there is no name for so many, or if it is more than a float can be."""
+    return rounded(float(number)) if float(number) < 1e15 else number
+
+
+def _named_ticks(ticks: Mapping[float, str], title: str) -> alt.Axis:
+    """An axis with a tick at each key, labelled with its name. The expression contains only numbers of our own."""
     import altair as alt
 
-    names = [rounded(number) if number < 1e15 else f"{number:.0e}" for number in ticks.values()]
-    numbered = [f"abs(datum.value - {tick!r}) < 1e-9 ? '{name}' :" for tick, name in zip(ticks, names, strict=True)]
+    numbered = [f"abs(datum.value - {tick!r}) < 1e-9 ? '{name}' :" for tick, name in ticks.items()]
     return alt.Axis(values=list(ticks), labelExpr=" ".join([*numbered, "''"]), title=title)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +12,19 @@ from recallkit.display.chart_parts import (
     AXIS,
     CHARACTER,
     FULL,
+    MOST_SOURCES,
     Key,
     bucket_axis,
     head,
     labels,
     legend,
+    not_drawn,
     place,
     rounded,
     series,
     shorten,
     stacked,
+    unit_line,
     upright,
     values,
 )
@@ -41,17 +45,21 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]
 
 _HITS, _OTHER = "ar_hit", "other"
-_MOST_SOURCES, _SLICE_NAME = 12, 25
+_SOURCE_NAME, _SLICE_NAME = 16, 25
+_OF_AR_HITS, _THRESHOLD = "AR hits' share of the gap", "AR hits are bigrams up to"
 _LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be told from zero, are left out."
 _LEAST_SHARE, _LARGEST_SHARE = -1.0, 2.0
 """Shares beyond these are drawn at the edge: if the gap of a source is close to zero, they can be of any size."""
+_TICK = 34
+"""Pixels from one labelled tick of shares to the next."""
 
 
 def by_source(comparison: Comparison) -> Figure | None:
     """The AR hits' share of each source's gap, for the largest sources only. None if there is nothing to draw."""
     of_models = {model: _source_rows(comparison, model) for model in comparison.models}
     tokens = {row["source"]: row["tokens"] for row in of_models[comparison.models[0]]["all"]}
-    sources = sorted(tokens, key=lambda source: (-tokens[source], source))[:_MOST_SOURCES]
+    sources = sorted(tokens, key=lambda source: (-tokens[source], source))
+    sources, smaller = sources[:MOST_SOURCES], sources[MOST_SOURCES:]
     shares = {
         model: {row["source"]: row for row in rows[_HITS] if row["source"] in sources and not is_void(row)}
         for model, rows in of_models.items()
@@ -59,10 +67,9 @@ def by_source(comparison: Comparison) -> Figure | None:
     shown = [model for model in comparison.models if shares[model]]
     if not shown or len(tokens) < 2:
         return None
-    rest = f" The {_MOST_SOURCES} largest of {len(tokens):,} sources." if len(tokens) > _MOST_SOURCES else ""
     caption = (
-        f"The AR hits' share of each source's gap, with its 95 % interval; the dashed line is the share of all sources together.{rest} "
-        f"{_LEFT_OUT}"
+        f"The AR hits' share of each source's gap, with its 95 % interval; the dashed line is the share of all sources "
+        f"together. {_LEFT_OUT}{not_drawn(smaller)}"
     )
     whole = {model: comparison.totals[model, _HITS] for model in shown}
     draw = partial(_draw_rows, comparison, shown, sources, shares, whole)
@@ -117,23 +124,26 @@ def _draw_rows(
     import altair as alt
 
     looks = {look.name: look for look in series(comparison.models, palette, comparison.reference)}
-    names = labels(sources, 16 if whole else _SLICE_NAME)
-    columns, left = (1 if len(models) == 1 else 2), min(110 if whole else 150, 10 + CHARACTER * max(len(name) for name in names.values()))
+    names = labels(sources, _SOURCE_NAME if whole else _SLICE_NAME)
+    columns, left = (1 if len(models) == 1 else 2), 10 + CHARACTER * max(len(name) for name in names.values())
     width, height = (FULL - left - 18 * (columns - 1)) / columns, 18 * len(sources)
     drawn = [row for rows in shares.values() for row in rows.values()]
     marks = [row["gap_share"] for row in whole.values() if not is_void(row)] if whole else [row["share_of_tokens"] for row in drawn]
     domain = _share_domain(drawn, marks)
     axis = alt.X("x:Q", scale=alt.Scale(domain=domain, nice=False), axis=_share_axis(domain, width))
+    titles = _titles(looks, models, width)
     plots = []
     for index, model in enumerate(models):
         rows = _source_axis(names, sources, height, left, is_named=index % columns == 0)
-        plots.append(
-            _row_plot(looks[model], names, sources, shares[model], whole.get(model), (axis, rows, domain), (width, height), palette)
+        drawn_rows = _row_plot(
+            looks[model], names, sources, shares[model], whole.get(model), (axis, rows, domain), (width, height), palette
         )
+        plots.append(alt.layer(*drawn_rows, *head(palette, titles[model]), width=width, height=height))
     key = (
         Key("all sources", palette.soft, [4, 3], None, 1) if whole else Key("share of tokens", palette.soft, None, "square", is_hollow=True)
     )
-    return _grid(plots, columns, palette, [key], left)
+    what = f"{_OF_AR_HITS}, by source" if whole else "share of the gap"
+    return stacked(unit_line(what, palette, -left), _grid(plots, columns, palette, [key], left))
 
 
 def _source_axis(names: Mapping[str, str], sources: Sequence[str], height: float, left: float, *, is_named: bool) -> alt.Y:
@@ -155,7 +165,8 @@ def _row_plot(
     axes: tuple[alt.X, alt.Y, tuple[float, float]],
     size: tuple[float, float],
     palette: Palette,
-) -> Chart:
+) -> list[alt.Chart]:
+    """The layers of one model's plot: its shares with their intervals, cut at the edges of the axis."""
     import altair as alt
 
     x, y, (low, high) = axes
@@ -172,16 +183,15 @@ def _row_plot(
         squares = alt.Chart(values(rows)).mark_point(shape="square", size=40, stroke=palette.soft, strokeWidth=1.2, opacity=1, aria=False)
         marks = [squares.encode(x=_other(x, "of"), y=y)]
     else:
-        marks = [] if is_void(whole) else [upright(palette, whole["gap_share"], x, size[1], [4, 3])]
+        is_within = not is_void(whole) and low <= whole["gap_share"] <= high
+        marks = [upright(palette, whole["gap_share"], x, size[1], [4, 3])] if is_within else []
     zero = upright(palette, 0.0, x, size[1], [1, 0], palette.rule)
-    layers = [
-        zero,
-        *marks,
-        lines,
-        dots.encode(x=x, y=y, description="text:N"),
-        *head(palette, shorten(look.label, int(size[0] / CHARACTER))),
-    ]
-    return alt.layer(*layers, width=size[0], height=size[1])
+    return [zero, *marks, lines, dots.encode(x=x, y=y, description="text:N")]
+
+
+def _titles(looks: Mapping[str, Series], models: Sequence[str], width: float) -> dict[str, str]:
+    """A title for each model's plot of `width` pixels, no two alike."""
+    return dict(zip(models, labels([looks[model].label for model in models], int(width / CHARACTER)).values(), strict=True))
 
 
 def _share_told(row: Row, noun: str = "AR hit") -> str:
@@ -206,9 +216,14 @@ def _share_domain(rows: Sequence[Row], marks: Sequence[float] = ()) -> tuple[flo
 
 
 def _share_axis(domain: tuple[float, float], width: float) -> alt.Axis:
+    """An axis of shares, with as many round ticks as have room, two or more."""
     import altair as alt
 
-    return alt.Axis(title=None, format=".0%", grid=True, tickCount=max(2, int(width // 45)), labelFlush=False, domain=False, ticks=False)
+    low, high = domain
+    steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0)
+    step = next((step for step in steps if step / (high - low) * width >= _TICK), steps[-1])
+    ticks = [place * step for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return alt.Axis(title=None, values=ticks, format=".0%", grid=True, labelFlush=False, labelOverlap=False, domain=False, ticks=False)
 
 
 def _grid(plots: Sequence[Chart], columns: int, palette: Palette, entries: Sequence[Key], left: float = AXIS) -> Chart:
@@ -253,14 +268,16 @@ def _draw_thresholds(comparison: Comparison, of_models: Mapping[str, Sequence[Ro
     height = 200 if columns == 1 else 100
     drawn = [row for rows in of_models.values() for row in rows]
     domain, known = _share_domain(drawn), {row["threshold"] for row in drawn}
-    x = bucket_axis([0, max(map(place, known))], None, most=9 if columns == 1 else 5)
+    places = [0, max(map(place, known))]
     marks = {used: Key(f"AR hits here: up to {rounded(used)}", palette.ink, [4, 3], None, 1)}
     papers = papers_count(comparison.manifest["slices"]["counts"]["num_tokens"])
     if 0 < papers <= max(known):
         marks.setdefault(papers, Key(f"the papers' rate: up to {rounded(papers)}", palette.soft, [1.5, 2.5], None, 1.2))
     found = {name: knee.count for name, knee in knees(comparison.tables.by_count).items() if knee.count is not None}
+    titles = _titles(looks, list(of_models), width)
     plots = []
     for index, model in enumerate(of_models):
+        x = bucket_axis(places, _THRESHOLD if index >= len(of_models) - columns else None, most=9 if columns == 1 else 5)
         named: dict[str, Any] = {"minExtent": AXIS, "maxExtent": AXIS} if index % columns == 0 else {"labels": False}
         axis = alt.Axis(title=None, format=".0%", grid=True, tickCount=4 if columns == 2 else 6, domain=False, ticks=False, **named)
         y = alt.Y("y:Q", scale=alt.Scale(domain=domain, nice=False), axis=axis)
@@ -268,13 +285,13 @@ def _draw_thresholds(comparison: Comparison, of_models: Mapping[str, Sequence[Ro
         others = [_share_lines([rows for name, rows in of_models.items() if name != model], x, y, palette)] if len(of_models) > 1 else []
         mine = _share_band(looks[model], of_models[model], x, y, domain)
         told = {model: f"{shorten(model, 60)}, knee: {found[model]:,}"} if model in found else {}
-        both = [name for name in (comparison.reference, model) if name in found]
+        both = [name for name in (comparison.reference, model) if name in found and place(found[name]) <= places[1] + 0.5]
         bends = [upright(palette, place(found[name]), x, height, [1, 0], looks[name].colour, told.get(name, "")) for name in both]
-        top = head(palette, shorten(looks[model].label, int(width / CHARACTER)))
+        top = head(palette, titles[model])
         plots.append(alt.layer(*others, *rules, *bends, *mine, *top, width=width, height=height))
     reference = looks[comparison.reference]
     entries = [Key(f"knee of {shorten(reference.label, 30)}", reference.colour, [1, 0], None, 1)] if comparison.reference in found else []
-    return _grid(plots, columns, palette, [*marks.values(), *entries])
+    return stacked(unit_line(_OF_AR_HITS, palette), _grid(plots, columns, palette, [*marks.values(), *entries]))
 
 
 def _share_lines(of_others: Sequence[Sequence[Row]], x: alt.X, y: alt.Y, palette: Palette) -> alt.Chart:
@@ -282,13 +299,13 @@ def _share_lines(of_others: Sequence[Sequence[Row]], x: alt.X, y: alt.Y, palette
     import altair as alt
 
     rows = [{"x": place(row["threshold"]), "y": row["gap_share"], "run": run} for run, found in enumerate(of_others) for row in found]
-    lines = alt.Chart(values(rows)).mark_line(color=palette.rest, opacity=0.4, strokeWidth=0.9, aria=False)
+    lines = alt.Chart(values(rows)).mark_line(color=palette.rest, opacity=0.4, strokeWidth=0.9, aria=False, clip=True)
     drawn: alt.Chart = lines.encode(x=x, y=y, detail="run:N")
     return drawn
 
 
 def _share_band(look: Series, rows: Sequence[Row], x: alt.X, y: alt.Y, domain: tuple[float, float]) -> list[alt.Chart]:
-    """The share of one model with its interval, and a labelled dot at every threshold."""
+    """The share of one model with its interval, cut at the edges of the plot, and a labelled dot at every threshold within it."""
     import altair as alt
 
     found = []
@@ -296,9 +313,10 @@ def _share_band(look: Series, rows: Sequence[Row], x: alt.X, y: alt.Y, domain: t
         told = f"{shorten(look.name, 60)}, up to {row['threshold']:,}: {_share_told(row)}"
         found.append({"x": place(row["threshold"]), "y": row["gap_share"], "low": row["ci_low"], "high": row["ci_high"], "text": told})
     band = alt.Chart(values(row for row in found if row["low"] is not None))
-    area = band.mark_area(color=look.colour, opacity=0.2, aria=False).encode(
+    area = band.mark_area(color=look.colour, opacity=0.2, aria=False, clip=True).encode(
         x=x, y=alt.Y("low:Q", scale=y["scale"], axis=y["axis"]), y2="high:Q"
     )
-    line = alt.Chart(values(found)).mark_line(color=look.colour, strokeWidth=1.6, aria=False).encode(x=x, y=y)
-    dots = alt.Chart(values(found)).mark_point(shape=look.shape, size=9, fill=look.colour, stroke=look.colour, strokeWidth=1, opacity=1)
+    line = alt.Chart(values(found)).mark_line(color=look.colour, strokeWidth=1.6, aria=False, clip=True).encode(x=x, y=y)
+    within = [row for row in found if domain[0] <= row["y"] <= domain[1]]
+    dots = alt.Chart(values(within)).mark_point(shape=look.shape, size=9, fill=look.colour, stroke=look.colour, strokeWidth=1, opacity=1)
     return [area, line, dots.encode(x=x, y=y, description="text:N")]

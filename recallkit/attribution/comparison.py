@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.tables import TABLES, GapTables
+from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts, schemas
@@ -21,7 +22,7 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Shown):
     """Models compared with a reference, as `recallkit gap` wrote them. `models` are sorted by overall perplexity, the best first.
 
     `given` are the slices requested besides those of every comparison.

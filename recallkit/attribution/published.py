@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import clipped_share, describe_gap, enrichment
+from recallkit.display.notebook import Shown
 from recallkit.errors import UserError, lacks_resources
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class PublishedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedGap:
+class PublishedGap(Shown):
     """The attribution of a published table, group by group: a table without a column `group` is one group, whose name is "".
 
     frame: one row per model, in the table's order: group; model; all, ar, other (perplexities, as given); implied_ar_share (fraction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
@@ -15,7 +16,6 @@ from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from recallkit.attribution.tables import GapTables
     from recallkit.models.spec import ModelSpec
@@ -35,7 +35,9 @@ def gap_path(
     """Default folder of the gap between these models: each question has a folder of its own."""
     by = "".join([*(f" by {slice_.given}" for slice_ in given), " clean" * clean, *(f" {last}" for last in context_gain)])
     keys = [model if isinstance(model, str) else model.key for model in (reference, *models)]
-    return slices / "gap" / artifacts.file_slug(" vs ".join(keys) + by)
+    first, *others = [PurePath(model).name if isinstance(model, str) else model.shown for model in (reference, *models)]
+    short = f"{first} vs {others[0] if len(others) == 1 else f'{len(others)} models'}{by}"
+    return slices / "gap" / artifacts.file_slug(" vs ".join(keys) + by, short)
 
 
 def gap(

@@ -17,6 +17,7 @@ from recallkit.attribution.collect import Collected, Totals, collect_sums
 from recallkit.attribution.intervals import GapIntervals, gap_intervals
 from recallkit.attribution.shares import ALL_TOKENS, FEW_CLUSTERS, clipped_share, describe_gap, enrichment, is_void, like_uniform
 from recallkit.config import MAX_RESAMPLED_SOURCES
+from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import SPLIT, Slice
 from recallkit.storage import db, schemas
@@ -37,7 +38,7 @@ _CONTROL = ("control_share", "control_ci_low", "control_ci_high")
 
 
 @dataclass(frozen=True, slots=True)
-class GapTables:
+class GapTables(Shown):
     """The gap of each model to the reference. NLLs and differences are in nats per token, shares are fractions.
 
     gap: model x source (ALL first) x slice (all, ar_hit, other, repeated, then the requested ones); `share_of_tokens` and `gap_share`

@@ -21,6 +21,7 @@ from recallkit.display.chart_parts import (
     shorten,
     stacked,
     text,
+    unit_line,
     values,
 )
 from recallkit.display.chart_theme import PAPER, Figure, check_picture, save_figure
@@ -40,19 +41,24 @@ _WIDTH, _HEIGHT = 300, 200
 _LETTERS = {"b": "rows in the batch", "n": "tokens", "t": "tokens", "d": "width", "vocab": "vocabulary", "keys": "keys a query"}
 
 
-def draw(results: Results, path: Path) -> int:
-    """Writes one picture (`path` ends in .svg or .png) of every operation measured at two sizes or more -> how many plots it has.
+def bench_figures(results: Results, name: str = "bench") -> list[Figure]:
+    """One picture of every operation measured at two sizes or more, a plot each; none where there is no such operation."""
+    found = list(_varied(results.rows))
+    machine = results.machine
+    caption = f"{machine['name']}, {machine['dtype']}, torch {machine['torch']}"
+    return [Figure(name, "Times of operations", f"{caption}.", partial(_draw, found, caption))] if found else []
 
-    Writes nothing and returns 0 where there is nothing to draw. Raises UserError for another kind of file, and where `path` is a
-    file that is not one of our pictures.
+
+def draw(results: Results, path: Path) -> bool:
+    """Writes the picture of `bench_figures` (`path` ends in .svg, .png or .pdf) -> whether there is something to draw.
+
+    Raises UserError for another kind of file, and where `path` is a file that is not one of our pictures.
     """
     check_picture(path)
-    found = list(_varied(results.rows))
-    if found:
-        machine = results.machine
-        caption = f"{machine['name']}, {machine['dtype']}, torch {machine['torch']}"
-        save_figure(Figure(path.stem, "Times of operations", caption, partial(_draw, found, caption)), path)
-    return len(found)
+    figures = bench_figures(results, path.stem)
+    for figure in figures:
+        save_figure(figure, path)
+    return bool(figures)
 
 
 def _varied(rows: list[Row]) -> Iterator[tuple[str, str, list[Row]]]:
@@ -76,7 +82,7 @@ def _draw(found: Sequence[tuple[str, str, list[Row]]], caption: str, palette: Pa
 
     plots = [_draw_one(title, letter, rows, palette) for title, letter, rows in found]
     grid = alt.concat(*plots, columns=_ACROSS, spacing=28).resolve_scale(x="independent", y="independent")
-    return stacked(alt.layer(text(caption, -AXIS, 6, colour=palette.soft), width=_WIDTH, height=8), grid)
+    return stacked(unit_line(caption, palette), grid)
 
 
 def _draw_one(title: str, letter: str, rows: Sequence[Row], palette: Palette) -> Chart:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
@@ -120,21 +122,26 @@ def make_folder(folder: Path) -> None:
         artifacts.check_replaceable(folder / name, beginning)
 
 
+def measured_rows(results: Results) -> pa.Table:
+    """The measurements as a table, a row each: the content of bench.parquet."""
+    import pyarrow as pa
+
+    rows = [{**row.to_json(), "size": row.size_text} for row in results.rows]
+    texts, numbers = ("benchmark", "size", "implementation", "unit", "problem"), ("seconds", "fastest", "slowest", "rate", "share", "ratio")
+    schema = pa.schema([*((name, pa.string()) for name in texts), *((name, pa.float64()) for name in numbers)])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
 def write_results(results: Results, folder: Path) -> list[Path]:
     """bench.json and bench.parquet, and a picture, bench.svg, where a size was varied -> the files.
 
     `folder` must exist: see `make_folder`.
     """
-    import pyarrow as pa
-
     from recallkit.bench.plot import draw
     from recallkit.storage import artifacts
 
     files = [folder / "bench.json", folder / "bench.parquet"]
     artifacts.write_json(files[0], results.to_json())
-    rows = [{**row.to_json(), "size": row.size_text} for row in results.rows]
-    texts, numbers = ("benchmark", "size", "implementation", "unit", "problem"), ("seconds", "fastest", "slowest", "rate", "share", "ratio")
-    schema = pa.schema([*((name, pa.string()) for name in texts), *((name, pa.float64()) for name in numbers)])
-    table = pa.Table.from_pylist(rows, schema=schema)
+    table = measured_rows(results)
     artifacts.write_parquet(files[1], [table], table.schema, {"kind": "bench", "machine": results.machine})
     return [*files, folder / "bench.svg"] if draw(results, folder / "bench.svg") else files

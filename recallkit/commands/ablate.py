@@ -19,7 +19,6 @@ _MODEL = "zoo:hybrid"
         "recallkit ablate path/to/model --slices slices -o ablation",
     ),
     exports=True,
-    draws=True,
 )
 def ablate(
     model: Annotated[opt.AnyModel | None, Argument(f"The model, {opt.MODEL_SYNTAX}; {_MODEL} if none.", metavar="MODEL")] = None,

@@ -66,8 +66,8 @@ class Argument(Option):
 class Outcome(Generic[T]):
     """The result of a command, in every form that can be requested; only the requested one is made.
 
-    `exports` are frames by name (a dataclass or a mapping), tables as they are printed, and the folder, if there is one.
-    `failure` ends the command with status 1, after a note if it is not empty.
+    `exports` are frames by name (a dataclass or a mapping), tables as they are printed, and the folder, if there is one; with `figures`
+    they are also what a notebook shows of the value. `failure` ends the command with status 1, after a note if it is not empty.
     """
 
     value: Callable[[], T]
@@ -188,12 +188,11 @@ class Command:
     words: type | None
     examples: tuple[str, ...]
     exports: bool
-    draws: bool
 
     @property
     def options(self) -> list[Parameter]:
         """All options of the command, in the order of its help."""
-        more = [("figures", FIGURES)] * self.draws + [("export", EXPORT)] * self.exports
+        more = [("figures", FIGURES), ("export", EXPORT)] if self.exports else []
         common = [Parameter.declared(name, annotation, None) for name, annotation in more]
         last = [self.parameters["force"]] if "force" in self.parameters else []
         first = [each for name, each in self.parameters.items() if name != "force"]
@@ -208,7 +207,7 @@ class Command:
 
         as_json = given.pop("as_json")
         formats = given.pop("export") if self.exports else None
-        folder = given.pop("figures") if self.draws else None
+        folder = given.pop("figures") if self.exports else None
         own = [self.words(**{field.name: given.pop(field.name) for field in fields(self.words)})] if self.words else []
         if folder is not None:
             from recallkit.display.chart_theme import check_figures_folder
@@ -218,7 +217,7 @@ class Command:
         outcome = self.function(*own, **given)
         written = [*(_export(outcome, formats) if formats else ()), *(() if folder is None else _draw(outcome, Path(folder)))]
         if as_json:
-            console.print_json({**outcome.json(), "files": [str(path) for path in written]} if self.draws else outcome.json())
+            console.print_json({**outcome.json(), "files": [str(path) for path in written]} if formats or folder else outcome.json())
         else:
             outcome.show()
             print_files(written)
@@ -231,7 +230,7 @@ class Command:
         """The value for Python; `args` and `named` are those of its function. A tracker that fails is reported, and costs nothing else."""
         trackers = _open_trackers(named)
         outcome = self.function(*args, **named)
-        value = outcome.value()
+        value = _shown_value(outcome)
         self.log(trackers, outcome, inspect.signature(self.function).bind(*args, **named).arguments)
         return value
 
@@ -268,9 +267,13 @@ def _export(outcome: Outcome[Any], formats: Sequence[str]) -> list[Path]:
 
 
 def _draw(outcome: Outcome[Any], folder: Path) -> list[Path]:
+    from recallkit.display import console
     from recallkit.display.chart_theme import save_figures
 
-    return save_figures(outcome.figures(), folder)
+    figures = outcome.figures()
+    if not figures:
+        console.note("no figures are written: this result has nothing to draw")
+    return save_figures(figures, folder)
 
 
 def _formats(text: Any) -> list[str]:
@@ -289,7 +292,7 @@ EXPORT = Annotated[
         panel=OUTPUT,
     ),
 ]
-FIGURES = Annotated[File | None, Option("Also write the figures there, as SVG and PNG for a paper.", metavar="DIR", panel=OUTPUT)]
+FIGURES = Annotated[File | None, Option("Also write the figures there, as SVG, PNG and PDF for a paper.", metavar="DIR", panel=OUTPUT)]
 
 DECLARED: dict[str, Command] = {}
 """The commands by name, as far as their modules are imported."""
@@ -302,30 +305,49 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 @overload
 def command(
-    name: str, *, examples: tuple[str, ...], words: None = None, exports: bool = False, draws: bool = False
+    name: str, *, examples: tuple[str, ...], words: None = None, exports: bool = False
 ) -> Callable[[Callable[P, Outcome[T]]], Callable[P, T]]: ...
 
 
 @overload
 def command(
-    name: str, *, examples: tuple[str, ...], words: type[E], exports: bool = False, draws: bool = False
+    name: str, *, examples: tuple[str, ...], words: type[E], exports: bool = False
 ) -> Callable[[Callable[Concatenate[E | None, P], Outcome[T]]], Callable[P, T]]: ...
 
 
-def command(name: str, *, examples: tuple[str, ...], words: type | None = None, exports: bool = False, draws: bool = False) -> Any:
+def command(name: str, *, examples: tuple[str, ...], words: type | None = None, exports: bool = False) -> Any:
     """Makes a function the command `name`, and the function that Python calls; the first paragraph of its docstring is the help.
 
-    `examples` are command lines, the end of the help. `exports` and `draws`: it accepts `--export`, `--figures`. `words` is a
+    `examples` are command lines, the end of the help. `exports`: it has tables, hence `--export` and `--figures`. `words` is a
     dataclass of options of the command line only: the function's first parameter, which is None from Python.
     """
 
     def made(function: Callable[..., Outcome[Any]]) -> Callable[..., Any]:
         parameters = _parameters(function)
-        DECLARED[name] = declared = Command(name, function, parameters, words, examples, exports, draws)
+        DECLARED[name] = declared = Command(name, function, parameters, words, examples, exports)
         first = () if words is None else (None,)
         return _python(function, parameters, lambda *given, **named: declared.call(*first, *given, **named), skip=len(first))
 
     return made
+
+
+def _shown_value(outcome: Outcome[T]) -> T:
+    """The value for Python, which a notebook shows as the command prints and draws it."""
+    return in_notebooks(outcome.value(), lambda: [table for _, shown, _ in outcome.exports() for table in shown.values()], outcome.figures)
+
+
+def in_notebooks(value: T, tables: "Callable[[], Sequence[Table]]", figures: "Callable[[], Sequence[Figure]]" = tuple) -> T:
+    """The value, with what a notebook shows of it if it is a result that can be shown; nothing is made before it is asked for."""
+    from recallkit.display.notebook import Shown
+
+    def html() -> str:
+        from recallkit.report.notebook import tables_html
+
+        return tables_html(tables())
+
+    if isinstance(value, Shown):
+        value.show_as(html, figures)
+    return value
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:

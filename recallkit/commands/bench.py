@@ -1,13 +1,15 @@
 """The speed of this machine: `bench`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from recallkit import config
 from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, command
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from recallkit.bench.results import Results
 
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
         "recallkit bench operations --device cpu --quick",
         "recallkit bench based-360m transformer++-360m --device cuda -o bench",
     ),
+    exports=True,
 )
 def bench(
     what: Annotated[
@@ -49,7 +52,8 @@ def bench(
 ) -> Outcome["Results"]:
     """Time this machine: operations beside PyTorch's and public kernels, and scoring, prefill and generation of models."""
     from recallkit.bench import run
-    from recallkit.bench.view import print_bench
+    from recallkit.bench.plot import bench_figures
+    from recallkit.bench.view import bench_tables, print_bench
     from recallkit.display.progress import progress
     from recallkit.models.torch_model import choose_device, choose_dtype
 
@@ -66,5 +70,13 @@ def bench(
         value=lambda: results,
         show=lambda: print_bench(results, files),
         json=results.to_json,
+        exports=lambda: [({"measurements": _frame(run.measured_rows(results))}, bench_tables(results), folder)],
+        figures=lambda: bench_figures(results),
         failure="" if any(row.is_ours_and_failed for row in results.rows) else None,
     )
+
+
+def _frame(rows: Any) -> "pl.DataFrame":
+    import polars as pl
+
+    return pl.DataFrame(rows)

@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from recallkit.attribution.tables import GapTables
 
 
-@command("demo", examples=("recallkit demo",))
+@command("demo", examples=("recallkit demo",), exports=True)
 def demo(*, force: Force = False) -> Outcome["GapTables"]:
     """Run the whole pipeline on the built-in text: slice it, score the zoo's models, find where their gaps lie, and write a page."""
     from recallkit import attribution, builtin, scoring
-    from recallkit.attribution.view import gap_json, print_gap
+    from recallkit.attribution import comparison
+    from recallkit.attribution.charts import figures
+    from recallkit.attribution.view import gap_json, gap_tables, print_gap
     from recallkit.display import console
     from recallkit.report.write import write_report
     from recallkit.slicing.view import manifest_of, print_slices, slices_json
@@ -37,4 +39,6 @@ def demo(*, force: Force = False) -> Outcome["GapTables"]:
         value=lambda: tables,
         show=show,
         json=lambda: {"slices": slices_json(slices, sliced), "gap": gap_json(tables, sliced, out), "page": str(page)},
+        exports=lambda: [(tables, gap_tables(tables, sliced, out), out)],
+        figures=lambda: figures(comparison.read_comparison(out, slices)),
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from recallkit import config
 from recallkit.commands import options as opt
-from recallkit.commands.adapter import Argument, File, Option, Outcome, checked, command
+from recallkit.commands.adapter import Argument, File, Option, Outcome, checked, command, in_notebooks
 from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -216,9 +216,11 @@ def gap_of_table(table: File, *, reference: str | None = None, ar_share: ArShare
     """
     from recallkit.attribution import papers
     from recallkit.attribution.published import attribute_published
+    from recallkit.attribution.view import published_tables
 
     path = papers.table_path(str(table)) if papers.is_name(str(table)) else opt.path(table)
-    return attribute_published(path, reference=reference, ar_share=ar_share)
+    published = attribute_published(path, reference=reference, ar_share=ar_share)
+    return in_notebooks(published, lambda: list(published_tables(published).values()))
 
 
 @checked
@@ -235,5 +237,8 @@ def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison"
     `folder` is that of the tables, or a slice directory that contains exactly one comparison.
     """
     from recallkit.attribution import comparison
+    from recallkit.attribution.charts import figures
+    from recallkit.attribution.view import gap_tables
 
-    return comparison.read_comparison(opt.path(folder), opt.path(slices))
+    read = comparison.read_comparison(opt.path(folder), opt.path(slices))
+    return in_notebooks(read, lambda: list(gap_tables(read.tables, read.manifest["slices"], read.folder).values()), lambda: figures(read))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         "recallkit intervene path/to/attention path/to/mamba --slices slices --figures figures",
     ),
     exports=True,
-    draws=True,
 )
 def intervene(
     models: opt.Models = None,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         "recallkit mqar path/to/model --seq-len 512 --pairs 16,64 -o mqar",
     ),
     exports=True,
-    draws=True,
 )
 def eval_mqar(
     models: Annotated[

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         "recallkit profile 'books/*.txt' --boundary document --seq-len 4096 -o books",
     ),
     exports=True,
-    draws=True,
 )
 def profile(
     sources: opt.Sources = None,

@@ -11,8 +11,8 @@ from recallkit.commands.adapter import Argument, File, Option, Outcome, command
 if TYPE_CHECKING:
     import altair as alt
 
-    from recallkit.attribution.comparison import Comparison
     from recallkit.display.chart_theme import Figure
+    from recallkit.display.notebook import Shown
     from recallkit.report.write import Report
 
     Chart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart | alt.FacetChart
@@ -105,27 +105,22 @@ def _open(page: Path) -> None:
         console.note(f"no browser was found: open {page}")
 
 
-def figures(of: Union[File, "Comparison"]) -> "dict[str, Chart]":
+def figures(of: Union[File, "Shown"]) -> "dict[str, Chart]":
     """The figures of results by name, as altair charts in the colours of a paper: shown in a notebook, `.save("x.svg")`.
 
-    `of` is a comparison, or a folder that `gap`, `profile`, `eval_mqar` or `eval_recall` wrote: the figures of a report.
+    `of` is what a function returned (`gap`, `profile`, `eval_mqar` ...) or `read_comparison`, or a folder that they wrote.
     """
-    import altair as alt
+    from recallkit.display.notebook import Shown, charts
 
-    from recallkit.display.chart_theme import PAPER, themed
-
-    drawn = {figure.name: themed(figure.draw(PAPER), PAPER) for figure in _figures(of)}
-    return {name: alt.Chart.from_dict(specification) for name, specification in drawn.items()}
+    return charts(of.figures() if isinstance(of, Shown) else _figures(of))
 
 
-def _figures(of: Union[File, "Comparison"]) -> "list[Figure]":
+def _figures(of: File) -> "list[Figure]":
     from recallkit.attribution.charts import figures as gap_figures
-    from recallkit.attribution.comparison import Comparison, read_comparison
+    from recallkit.attribution.comparison import read_comparison
     from recallkit.report.found import find_results
     from recallkit.report.sections import OTHERS
 
-    if isinstance(of, Comparison):
-        return gap_figures(of)
     found = find_results(opt.path(of))
     compared = gap_figures(read_comparison(found["gap"])) if "gap" in found else []
     return [*compared, *(figure for kind, place in found.items() if kind != "gap" for figure in OTHERS[kind](place)[1])]

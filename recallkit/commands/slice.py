@@ -48,6 +48,7 @@ def slice_(
     row's tokens; the last two null without counts). The labels themselves: `tokens`.
     """
     from recallkit import builtin
+    from recallkit.slicing.charts import slice_figures
     from recallkit.slicing.labels import summarise_slices
     from recallkit.slicing.view import print_slices, read_slices_table, slices_json
 
@@ -71,4 +72,5 @@ def slice_(
         show=lambda: print_slices(folder, manifest),
         json=lambda: slices_json(folder, manifest),
         exports=lambda: [({"summary": summary()}, {"summary": read_slices_table(folder, manifest)}, folder)],
+        figures=lambda: slice_figures(summary()),
     )

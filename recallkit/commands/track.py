@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --watch",
     ),
     exports=True,
-    draws=True,
 )
 def track(
     reference: Annotated[opt.AnyModel | None, Argument(f"A model to compare with: {opt.MODEL_SYNTAX}.", metavar="REFERENCE")] = None,

@@ -33,7 +33,6 @@ def _number(what: str, most: int = config.MOST) -> Option:
         "recallkit train-mqar --mixers attention,mamba --seq-len 64 --pairs 4,8 --widths 32,64 -o mamba",
     ),
     exports=True,
-    draws=True,
 )
 def train_mqar(
     *,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,9 @@ _LINE = 17
 _NAME = 24
 _DOT = 26
 _MOST_TICKS = 9
+MOST_SOURCES = 6
+"""Sources in a plot, the largest: more can be told apart neither by colours nor by rows as long as a phone is wide."""
+_MOST_SAID = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +72,35 @@ def values(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
 
 
 def shorten(name: str, length: int = _NAME) -> str:
-    """The name in one line of at most `length` characters: its end, which distinguishes models more often than its beginning."""
+    """The name in one line of at most `length` characters: its beginning and its end."""
     name = printable(name) or "(no name)"
-    return name if len(name) <= length else "…" + name[1 - length :]
+    first = (length - 1) // 2
+    return name if len(name) <= length else f"{name[:first]}…{name[first + 1 - length :]}"
 
 
 def labels(names: Sequence[str], length: int = _NAME) -> dict[str, str]:
-    """A short label for each name, no two alike."""
+    """A short label for each name, no two alike: of a path that is too long its last part, if no other name ends in it."""
+    lasts = {name: name.rstrip("/").rpartition("/")[2] for name in names}
+    known = Counter([*names, *lasts.values()])
     found: dict[str, str] = {}
-    for name in names:
-        label, again = shorten(name, length), 2
+    for name, last in lasts.items():
+        whole = last if last and len(printable(name)) > length and known[last] == 1 else name
+        label, again = shorten(whole, length), 2
         while label in found.values():
             mark = f" ({again})"
-            label, again = shorten(name, length - len(mark)) + mark, again + 1
+            label, again = shorten(whole, length - len(mark)) + mark, again + 1
         found[name] = label
     return found
+
+
+def not_drawn(names: Sequence[str]) -> str:
+    """A sentence for a caption that names what a picture leaves out, after a space; empty if that is nothing."""
+    if not names:
+        return ""
+    said = [shorten(name, 40) for name in names[:_MOST_SAID]]
+    rest = [f"{len(names) - len(said):,} more"] if len(names) > len(said) else []
+    *before, last = [*said, *rest]
+    return f" Not drawn, being smaller: {', '.join(before)}{' and ' if before else ''}{last}."
 
 
 def series(models: Sequence[str], palette: Palette, reference: str | None = None) -> list[Series]:
@@ -155,16 +173,38 @@ def text(shown: str, x: float, y: float, *, align: str = "left", colour: str | N
     return words.encode(x=alt.value(x), y=alt.value(y), text="text:N")
 
 
-def haloed(chart: alt.Chart, palette: Palette, **mark: Any) -> list[alt.Chart]:
-    """Text with a halo: first in the page's colour, wider, then itself, so that lines do not run through it."""
-    below = {**mark, "stroke": palette.page, "strokeWidth": 4, "strokeJoin": "round", "color": palette.page}
-    return [chart.mark_text(**below), chart.mark_text(**mark)]
+def cleared(baselines: Iterable[float], palette: Palette, width: float = FULL) -> alt.Chart:
+    """A strip of the page's colour behind each line of text at `baselines`, in pixels: no line of a plot runs through a name."""
+    import altair as alt
+
+    rows = [{"y": baseline - 12, "y2": baseline + 5} for baseline in baselines]
+    drawn: alt.Chart = alt.Chart(values(rows)).mark_rect(color=palette.page, opacity=1, aria=False)
+    return drawn.encode(x=alt.value(0), x2=alt.value(width), y=alt.Y("y:Q"), y2="y2:Q")
+
+
+def name_axis(names: Sequence[str], title: str, field: str = "name", **more: Any) -> tuple[alt.Y, float]:
+    """The y axis of rows with a name each, in column `field`, in this order; and the pixels that it takes."""
+    import altair as alt
+
+    room = 10 + CHARACTER * max(map(len, names))
+    head: dict[str, Any] = {"titleAngle": 0, "titleAlign": "right", "titleX": -6, "titleY": -8, "titleBaseline": "alphabetic"}
+    size: dict[str, Any] = {"minExtent": room, "maxExtent": room, "labelLimit": room, "labelPadding": 6}
+    axis = alt.Axis(title=title, ticks=False, domain=False, **head, **size, **more)
+    return alt.Y(f"{field}:N", scale=alt.Scale(domain=list(names)), sort=None, axis=axis), room
 
 
 def head(palette: Palette, left: str, right: str = "", width: float = WIDTH) -> list[alt.Chart]:
     """The line above a plot: its title, and at the right its unit."""
     unit = [text(right, width, -8, align="right", colour=palette.soft)] if right else []
     return [text(left, 0, -8, bold=True), *unit]
+
+
+def unit_line(unit: str, palette: Palette, start: float = -AXIS) -> Chart:
+    """A line above several plots, beginning `start` pixels left of them: what they all show."""
+    import altair as alt
+
+    drawn: Chart = alt.layer(text(unit, start, 6, colour=palette.soft), width=FULL + start, height=8)
+    return drawn
 
 
 def line_panel(

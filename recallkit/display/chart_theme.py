@@ -1,4 +1,4 @@
-"""What all charts share: colours, sizes, rendering as SVG and PNG.
+"""What all charts share: colours, sizes, rendering as SVG, PNG and PDF.
 
 A chart is drawn twice from one description. On a page its colours are the page's (CSS variables, so that light and dark are
 defined by the style sheet); in a file they are fixed. vl-convert renders charts to SVG without scripts or links; its output is
@@ -11,14 +11,15 @@ import re
 import xml.etree.ElementTree as ET
 import zlib
 from dataclasses import dataclass
-from itertools import groupby
+from functools import lru_cache
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import altair as alt
@@ -48,7 +49,10 @@ _UNSEEN = {"class", "role", "aria-roledescription", "aria-hidden", "pointer-even
 _INHERITED = ("fill", "stroke", "stroke-width", "stroke-dasharray", "font-family", "font-size", "font-weight", "text-anchor")
 SVG_HEAD = f'<svg xmlns="{_SVG}" data-made-by="recallkit"'.encode()
 PNG_HEAD, PNG_HEAD_AT = b"\x00\x00\x00\x12tEXtSoftware\x00recallkit", 33
-"""What identifies our files: the first attribute of an SVG, the chunk after a PNG's header."""
+PDF_HEAD = b"%PDF-1.7\n%\x80\x80\x80\x80\n% made by recallkit\n"
+"""What identifies our files: the first attribute of an SVG, the chunk after a PNG's header, a PDF's first comment."""
+_PDF_REFERENCE = re.compile(rb"\b(\d+) 0 R\b")
+_PDF_RESOURCES = re.compile(rb"(?:^ +/\w+ \d+ 0 R\n)+", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ DASHES = ([1, 0], [5, 3], [2, 2])
 SHAPES = ("square", "triangle-up", "diamond", "circle", "triangle-down", "cross", "triangle-right")
 """Shapes of models' points in order, as many as colours; the reference's is a circle."""
 
-ENDINGS = (".svg", ".png")
+ENDINGS = (".svg", ".png", ".pdf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,21 +169,22 @@ def svg(figure: Figure, palette: Palette = PAGE) -> str:
     Its points are named by `aria-label`, the whole by the figure's title. Raises ValueError if a drawing contains anything
     but shapes and text, which would be a bug in a chart.
     """
-    root = _drawn(figure, palette, FONT if palette is PAGE else _FILE_FONT)
+    root = _drawn(figure, themed(figure.draw(palette), palette, FONT if palette is PAGE else _FILE_FONT))
     root.attrib.pop("width", None)
     root.attrib.pop("height", None)
     return ET.tostring(root, encoding="unicode")
 
 
-def _drawn(figure: Figure, palette: Palette, font: str) -> ET.Element:
-    """The drawing, parsed, checked and simplified: the same on every run."""
+def _drawn(figure: Figure, specification: dict[str, Any]) -> ET.Element:
+    """The drawing of a figure's specification, parsed, checked and simplified: the same on every run."""
     import vl_convert
 
     ET.register_namespace("", _SVG)
-    drawn = vl_convert.vegalite_to_svg(themed(figure.draw(palette), palette, font), allowed_base_urls=[])
+    drawn = vl_convert.vegalite_to_svg(specification, allowed_base_urls=[])
     root = ET.fromstring(drawn)  # noqa: S314  (vl-convert's own output: no document type, no entities of data)
     _check(root)
-    _tidy(root, figure.name)
+    found = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
+    _tidy(root, {each: f"{figure.name}-{place}" for place, each in enumerate(found)})
     attributes = dict(root.attrib)
     root.attrib.clear()
     root.attrib.update({"data-made-by": "recallkit", **attributes, "role": "img", "aria-label": figure.title})
@@ -197,13 +202,14 @@ def _check(root: ET.Element) -> None:
                 raise ValueError(f"a drawing contains the attribute {name}")
 
 
-def _tidy(element: ET.Element, name: str) -> None:
+def _tidy(element: ET.Element, ids: Mapping[str, str]) -> None:
     """Removes invisible elements, rounds coordinates to a tenth of a pixel, and moves attributes that all children share to the group.
 
-    This makes a page of eight models' points a third as long. Identifiers get the figure's name, because a page contains many drawings.
+    This makes a page of eight models' points a third as long. `ids`: new identifiers, because a page contains many
+    drawings, and vl-convert counts on from one drawing to the next.
     """
     for child in list(element):
-        _tidy(child, name)
+        _tidy(child, ids)
         if _is_nothing(child):
             element.remove(child)
     element[:] = [part for child in element for part in (child if child.tag == _GROUP and not child.attrib else [child])]
@@ -215,10 +221,10 @@ def _tidy(element: ET.Element, name: str) -> None:
     if element.get("transform") == "translate(0,0)":
         del element.attrib["transform"]
     if "id" in element.attrib:
-        element.set("id", f"{name}-{element.attrib['id']}")
+        element.set("id", ids[element.attrib["id"]])
     for key, value in element.attrib.items():
         if value.startswith("url(#"):
-            element.set(key, f"url(#{name}-{value.removeprefix('url(#')}")
+            element.set(key, f"url(#{ids[value.removeprefix('url(#').removesuffix(')')]})")
     if element.tag == _GROUP and len(element):
         _share(element)
 
@@ -261,7 +267,7 @@ def _wrapped(run: list[ET.Element]) -> ET.Element:
 
 
 def save_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
-    """Writes each picture as NAME.svg and NAME.png (300 dots per inch), atomically; returns the files.
+    """Writes each picture as NAME.svg, NAME.png (300 dots per inch) and NAME.pdf, atomically; returns the files.
 
     Raises UserError if a file of that name was not written by recallkit: it is not replaced, and nothing else is written.
     """
@@ -276,31 +282,80 @@ def save_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
 def check_picture(path: Path) -> None:
     """Raises UserError if `path` has another suffix, or is a file that recallkit did not write."""
     if path.suffix not in ENDINGS:
-        raise UserError(f"charts cannot be written as {path.suffix or 'that'}", where=path, remedy="use .svg or .png")
-    head, at = (SVG_HEAD, 0) if path.suffix == ".svg" else (PNG_HEAD, PNG_HEAD_AT)
+        raise UserError(f"charts cannot be written as {path.suffix or 'that'}", where=path, remedy="use .svg, .png or .pdf")
+    head, at = {".svg": (SVG_HEAD, 0), ".png": (PNG_HEAD, PNG_HEAD_AT), ".pdf": (PDF_HEAD, 0)}[path.suffix]
     artifacts.check_replaceable(path, head, at=at)
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Writes one chart as SVG or PNG, by the suffix of `path`, atomically. Raises UserError as `check_picture` does."""
+    """Writes one chart as SVG, PNG or PDF, by the suffix of `path`, atomically. Raises UserError as `check_picture` does."""
     check_picture(path)
-    drawing = _svg_file(figure) if path.suffix == ".svg" else _png_file(figure)
+    drawing = _svg_file(figure) if path.suffix == ".svg" else _png_file(figure) if path.suffix == ".png" else _pdf_file(figure)
     with artifacts.replacing(path) as temporary:
         temporary.write_bytes(drawing)
 
 
+@lru_cache(maxsize=1)
+def _file_specification(figure: Figure) -> dict[str, Any]:
+    """Kept for the next ending: altair takes longer than vl-convert."""
+    return themed(figure.draw(PAPER), PAPER, _FILE_FONT)
+
+
+@lru_cache(maxsize=1)
 def _svg_file(figure: Figure) -> bytes:
-    drawing: bytes = ET.tostring(_drawn(figure, PAPER, _FILE_FONT), encoding="utf-8")
+    drawing: bytes = ET.tostring(_drawn(figure, _file_specification(figure)), encoding="utf-8")
     return drawing + b"\n"
 
 
 def _png_file(figure: Figure) -> bytes:
     import vl_convert
 
-    specification = themed(figure.draw(PAPER), PAPER, _FILE_FONT)
-    drawing: bytes = vl_convert.vegalite_to_png(specification, ppi=_PIXELS_PER_INCH, allowed_base_urls=[])
+    drawing: bytes = vl_convert.vegalite_to_png(_file_specification(figure), ppi=_PIXELS_PER_INCH, allowed_base_urls=[])
     software = PNG_HEAD + zlib.crc32(PNG_HEAD[4:]).to_bytes(4, "big")
     return drawing[:PNG_HEAD_AT] + software + drawing[PNG_HEAD_AT:]
+
+
+def _pdf_file(figure: Figure) -> bytes:
+    """The same drawing as the SVG file's, with text as text: the same on every run."""
+    import vl_convert
+
+    drawing: bytes = vl_convert.svg_to_pdf(_svg_file(figure).decode())
+    return _ordered_pdf(drawing)
+
+
+def _ordered_pdf(drawing: bytes) -> bytes:
+    """A PDF with our comment, its objects numbered in the order in which they are referred to: vl-convert's are in any order."""
+    found = drawing.rindex(b"xref\n", 0, drawing.rindex(b"startxref"))
+    starts = sorted(int(offset) for offset in re.findall(rb"^(\d{10}) \d{5} n", drawing[found:], re.MULTILINE))
+    objects: dict[bytes, tuple[bytes, bytes]] = {}
+    for start, end in pairwise([*starts, found]):
+        number, _, content = drawing[start:end].partition(b" 0 obj\n")
+        facts, stream, rest = content.partition(b"\nstream\n")  # what a stream contains is not for us to change
+        objects[number] = _PDF_RESOURCES.sub(_sorted_lines, facts), stream + rest
+    trailer = drawing[drawing.rindex(b"trailer\n") : drawing.rindex(b"startxref\n")]
+    numbers: dict[bytes, int] = {}
+    asked = [trailer]
+    while asked:
+        for number in _PDF_REFERENCE.findall(asked.pop(0)):
+            if number not in numbers:
+                numbers[number] = len(numbers) + 1
+                asked.append(objects[number][0])
+
+    def renumbered(facts: bytes) -> bytes:
+        return _PDF_REFERENCE.sub(lambda at: b"%d 0 R" % numbers[at[1]], facts)
+
+    written, offsets = PDF_HEAD, []
+    for number, place in numbers.items():
+        offsets.append(len(written))
+        written += b"%d 0 obj\n%s%s" % (place, renumbered(objects[number][0]), objects[number][1])
+    table = b"".join(b"%010d 00000 n\r\n" % offset for offset in offsets)
+    head = b"xref\n0 %d\n0000000000 65535 f\r\n" % (len(offsets) + 1)
+    size = re.sub(rb"/Size \d+", b"/Size %d" % (len(offsets) + 1), renumbered(trailer))
+    return b"%s%s%s%sstartxref\n%d\n%%%%EOF" % (written, head, table, size, len(written))
+
+
+def _sorted_lines(found: re.Match[bytes]) -> bytes:
+    return b"".join(sorted(found[0].splitlines(keepends=True)))
 
 
 def check_figures_folder(folder: Path | None) -> None:

@@ -89,7 +89,7 @@ def _contents(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Se
         "csv": {name: (frame.clear().write_csv(), _csv(frame)) for name, frame in frames.items()} if "csv" in formats else {},
         "json": {name: (_JSON_HEAD, _json(name, frame)) for name, frame in frames.items()} if "json" in formats else {},
         "md": {name: (MARKDOWN_HEAD, table.markdown()) for name, table in shown.items()} if "md" in formats else {},
-        "tex": {name: (LATEX_HEAD, table.latex()) for name, table in shown.items()} if "tex" in formats else {},
+        "tex": {name: (LATEX_HEAD, table.latex(name)) for name, table in shown.items()} if "tex" in formats else {},
     }
     return [(folder / f"{name}.{ending}", content) for ending in formats for name, content in made[ending].items()]
 

@@ -47,6 +47,14 @@ _LATEX_STRIKE = (
     r"\providecommand{\recallkitstruck}[1]{{\setbox0=\hbox{#1}\rlap{\rule[0.5ex]{\wd0}{0.4pt}}\box0}}" + " % figures that mean nothing\n"
 )
 """Strikes text out without a package."""
+_LATEX_FIT = (
+    "% and \\usepackage{graphicx}, to narrow a table that is wider than its column\n"
+    r"\providecommand{\recallkitfit}[1]{\sbox0{#1}\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi}" + "\n"
+)
+_WIDEST_CELL, _WIDEST_HEADER = 28, 14
+"""Characters from which on LaTeX's cells, mostly names, are folded."""
+_FOLDED = re.compile(r".*?[/\-_:., ]+|.+")
+"""A part of a name, to behind the next place at which it can be folded."""
 _OTHER_LETTERS = "% contains letters that XeLaTeX and LuaLaTeX support, but pdfLaTeX does not\n"
 
 
@@ -88,18 +96,25 @@ class Table:
         above = f"**{title}**\n\n" if title else ""  # "****" alone would be a rule
         return f"{MARKDOWN_HEAD}\n{above}{body}\n{caption}"
 
-    def latex(self) -> str:
-        """A `table` of booktabs, as in the papers: rules above, below the header and at the bottom, then the caption."""
-        lines = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in (self.headers, *self.rows)]
+    def latex(self, name: str = "result") -> str:
+        """A `table` of booktabs, as in the papers: rules above, below the header and at the bottom, then the caption and a label.
+
+        It is no wider than a column of text: long names are folded, and what is still too wide is narrowed. `\\ref{tab:NAME}` refers
+        to it.
+        """
+        sides = "l" + "r" * (len(self.headers) - 1)
+        head = [_latex_header(header, side) for header, side in zip(self.headers, sides, strict=True)]
+        cells = [[_latex_cell(cell, side, _WIDEST_CELL) for cell, side in zip(row, sides, strict=True)] for row in self.rows]
+        lines = [" & ".join(row) + r" \\" for row in (head, *cells)]
         caption = _latex(f"{self.title.rstrip('.')}. {self.caption or ''}")
         body = (
-            f"\\begin{{table}}\n\\centering\n\\begin{{tabular}}{{l{'r' * (len(self.headers) - 1)}}}\n\\toprule\n"
+            f"\\begin{{table}}\n\\centering\n\\recallkitfit{{\\begin{{tabular}}{{{sides}}}\n\\toprule\n"
             + "\n".join((*_latex_groups(self.groups), lines[0], r"\midrule", *lines[1:]))
-            + f"\n\\bottomrule\n\\end{{tabular}}\n\\caption{{{caption}}}\n\\end{{table}}\n"
+            + f"\n\\bottomrule\n\\end{{tabular}}}}\n\\caption{{{caption}}}\n\\label{{tab:{name}}}\n\\end{{table}}\n"
         )
         letters = _OTHER_LETTERS if any(character > _LAST_LATIN for character in body) else ""
         struck = _LATEX_STRIKE if any(isinstance(cell, Struck) for row in self.rows for cell in row) else ""
-        return LATEX_HEAD + letters + struck + body
+        return LATEX_HEAD + _LATEX_FIT + letters + struck + body
 
 
 def _markdown(text: str) -> str:
@@ -112,6 +127,33 @@ def _markdown(text: str) -> str:
 def _latex(text: str) -> str:
     shown = _LATEX_MINUS.sub("$-$", _LATEX_SPECIAL.sub(lambda found: _LATEX[found[0]], printable(text)))
     return rf"\recallkitstruck{{{shown}}}" if isinstance(text, Struck) else shown
+
+
+def _latex_cell(cell: str, side: str, widest: int) -> str:
+    """A cell, aligned at its `side`; one of more than `widest` characters in several lines, none of its characters left out."""
+    lines = [_latex(Struck(line) if isinstance(cell, Struck) else line) for line in _folded(printable(cell), widest)]
+    return _latex_stack(lines, side)
+
+
+def _latex_header(header: str, side: str) -> str:
+    """The same of a header, which may have lines of its own."""
+    return _latex_stack([_latex(line) for part in header.split("\n") for line in _folded(part, _WIDEST_HEADER)], side)
+
+
+def _latex_stack(lines: Sequence[str], side: str) -> str:
+    return rf"\shortstack[{side}]{{" + r"\\".join(lines) + "}" if len(lines) > 1 else lines[0]
+
+
+def _folded(text: str, widest: int) -> list[str]:
+    """Lines of at most `widest` characters, folded behind signs that join the parts of names."""
+    if len(text) <= widest:
+        return [text]
+    lines = [""]
+    for part in _FOLDED.findall(text):
+        for piece in (part[start : start + widest] for start in range(0, len(part), widest)):
+            fits = len(lines[-1]) + len(piece.rstrip()) <= widest
+            lines[-1:] = [lines[-1] + piece] if fits else [lines[-1], piece]
+    return [line.strip() for line in lines if line.strip()]
 
 
 def _latex_groups(groups: Sequence[tuple[str, int]]) -> list[str]:

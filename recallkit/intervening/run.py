@@ -30,7 +30,9 @@ def intervention_path(slices: Path, models: Sequence[ModelSpec], options: Interv
         {"slices": [slice_.given for slice_ in options.slices]} if options.slices else {}
     )
     more = f" {artifacts.digest_json(changed)[:8]}" if changed else ""
-    return slices / "intervene" / artifacts.file_slug(" ".join(spec.key for spec in models) + more)
+    first, *others = [spec.shown for spec in models]
+    short = f"{first} and {len(others)} more" if len(others) > 1 else " ".join([first, *others])
+    return slices / "intervene" / artifacts.file_slug(" ".join(spec.key for spec in models) + more, short + more)
 
 
 def intervene(

@@ -19,6 +19,7 @@ from recallkit.attribution.aligned import RowReader, batch_ranges, open_scores, 
 from recallkit.attribution.bootstrap import effective_number, expanded_interval, freedom_of, number_or_none
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
+from recallkit.display.notebook import Shown
 from recallkit.intervening.estimates import Documents, WeightedMeans
 from recallkit.intervening.places import CHANGES
 from recallkit.intervening.sampling import FIRST_RARE, SliceReader
@@ -43,7 +44,7 @@ _AGAIN = "score the model again with --force"
 
 
 @dataclass(frozen=True, slots=True)
-class InterveneTables:
+class InterveneTables(Shown):
     """What models lose by changes of their context, in nats per token, with 95 % intervals `*_ci_low`, `*_ci_high` over documents.
 
     intervene: model x slice: `tokens` of the slice, `samples` asked, `excluded` ones, `documents` with samples and their effective number;

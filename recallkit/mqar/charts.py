@@ -19,6 +19,7 @@ from recallkit.display.chart_parts import (
     series,
     span,
     stacked,
+    unit_line,
     values,
 )
 from recallkit.display.chart_theme import HEIGHT, WIDTH, Figure
@@ -39,6 +40,8 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 152, 96
 """Width of one of two plots beside each other."""
 _MOST_MARKED = 7
 """Numbers of pairs labelled on an axis: if there are more, every second, third ... one."""
+_MOST_POWERS = 8
+"""Powers of ten labelled on an axis, at most."""
 _LARGEST_LOG = 700.0
 """Largest NLL whose exp is finite in float64."""
 
@@ -167,11 +170,14 @@ def _log_axis(low: float, high: float, field: str) -> alt.Y:
     import altair as alt
 
     steps = (1,) if high / low > 200 else (1, 2, 5)
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    exponents = range(first, last + 1, math.ceil((last - first + 1) / _MOST_POWERS))
     marks = [step * 10.0**exponent for exponent in exponents for step in steps if low <= step * 10.0**exponent <= high]
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
     marked = {"values": marks} if len(marks) > 1 else {"tickCount": 3}
-    return alt.Y(f"{field}:Q", scale=scale, axis=alt.Axis(**marked, format="~s", title=None, minExtent=AXIS, maxExtent=AXIS))
+    return alt.Y(
+        f"{field}:Q", scale=scale, axis=alt.Axis(**marked, format="~s" if high < 1e15 else "~e", title=None, minExtent=AXIS, maxExtent=AXIS)
+    )
 
 
 def _share_axis(most: float, field: str, *, numbered: bool = True) -> alt.Y:
@@ -203,4 +209,8 @@ def _draw_by_distance(rows: Sequence[Row], distances: Sequence[Row], palette: Pa
         axes = {"x": bucket_axis(every, title, most=5, width=_PANEL_WIDTH), "y": _share_axis(most, "y", numbered=index % 2 == 0)}
         above = head(palette, counted(number, "pair"), width=_PANEL_WIDTH)
         panels.append(line_panel(looks, points, axes, palette, above=above, size=(_PANEL_WIDTH, _PANEL_HEIGHT), dot=12))
-    return stacked(alt.concat(*panels, columns=2, spacing=alt.RowColnumber(row=14, column=0)), legend(keys(looks), palette))
+    return stacked(
+        unit_line("values recalled, share of those asked for", palette),
+        alt.concat(*panels, columns=2, spacing=alt.RowColnumber(row=14, column=0)),
+        legend(keys(looks), palette),
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.bootstrap import number_or_none
 from recallkit.attribution.buckets import log2_bucket
+from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
 from recallkit.recall.accuracy import mean_bounds, mean_difference_bounds, share_bounds, share_difference_bounds
 from recallkit.storage import artifacts, db, schemas
@@ -71,7 +72,7 @@ def join_parts(parts: Sequence[Path], pairs: int, files: MqarFiles, manifest: di
 
 
 @dataclass(frozen=True, slots=True)
-class MqarTables:
+class MqarTables(Shown):
     """Models compared on MQAR, the first as the reference. Accuracies are fractions, NLLs nats per token, ppl exp of them.
 
     mqar: model x pairs. `accuracy`, `ar_nll`, `ar_ppl` of the queried values, `filler_*` of the filler in the tail (null if there is

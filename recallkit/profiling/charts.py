@@ -1,6 +1,6 @@
 """What a text repeats, in the manner of Zoology's Figures 3 to 5: how much by source, at what distance, at what position.
 
-At most `MOST_SOURCES` are drawn, the largest by tokens; the tables contain all.
+At most `MOST_SOURCES` are drawn, the largest by tokens; captions name the others, the tables contain all.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.chart_parts import AXIS, CHARACTER
+from recallkit.display.chart_parts import FULL, MOST_SOURCES, labels, name_axis, not_drawn
 from recallkit.display.chart_theme import HEIGHT, WIDTH, Figure, model_colours
 from recallkit.profiling.power_law import power_law_masses
 
@@ -19,20 +19,15 @@ if TYPE_CHECKING:
     from recallkit.display.chart_theme import Chart, Palette
     from recallkit.profiling.tables import ProfileTables
 
-MOST_SOURCES = 7
-"""As many as there are colours, so that no two share one."""
 _ALL = "ALL"
 _BUCKETS_PER_OCTAVE = 2
-_LABEL = 130
-"""Width limit of a source's name in pixels: with its bars it is as wide as other pictures."""
 _ROW_HEIGHT = 24
 
 
 def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
     """The pictures for which the tables have enough data."""
     sources = drawn_sources(tables)
-    hidden = len(tables.profile) - 1 - len(sources)
-    rest = f" {hidden:,} smaller sources are not drawn." if hidden > 0 else ""
+    rest = not_drawn(tables.profile["source"].to_list()[1 + len(sources) :]) if sources else ""
     figures = [
         Figure(
             "repeated_bigrams",
@@ -73,39 +68,38 @@ def _draw_bigrams(tables: ProfileTables, sources: list[str], palette: Palette) -
     import altair as alt
     import polars as pl
 
-    rows = [row for row in tables.profile.to_dicts() if row["source"] in (_ALL, *sources)]
-    base = alt.Chart(pl.DataFrame([_bar(row) for row in rows]))
-    axis = alt.Axis(title=None, labelLimit=_LABEL, ticks=False, domain=False)
-    names = alt.Y("source:N", sort=[row["source"] for row in rows], axis=axis)
-    scale = alt.X("repeated:Q", axis=alt.Axis(title="repeated bigrams a sequence", tickCount=4, format="~s"))
-    colour = alt.condition(alt.datum.source == _ALL, alt.value(palette.rest), alt.value(palette.hits))
-    bars = base.mark_bar(height=13).encode(y=names, x=scale, color=colour)
+    names = labels([_ALL, *sources])
+    rows = [_bar(row, names) for row in tables.profile.to_dicts() if row["source"] in names]
+    y, room = name_axis(list(names.values()), "source", "source")
+    base = alt.Chart(pl.DataFrame(rows)).encode(y=y)
+    x = alt.X("repeated:Q", axis=alt.Axis(title="repeated bigrams a sequence", tickCount=4, format="~s"))
+    bars = base.mark_bar(height=13).encode(x=x, color=alt.condition(alt.datum.is_all, alt.value(palette.rest), alt.value(palette.hits)))
     known = alt.datum.low != None  # noqa: E711  (an expression of Vega, not of Python)
-    whiskers = base.transform_filter(known).mark_rule(color=palette.ink, strokeWidth=1.5).encode(y=names, x="low:Q", x2="high:Q")
-    distinct = base.mark_tick(color=palette.ink, thickness=2, height=13).encode(y=names, x="distinct:Q")
-    room = min(_LABEL, CHARACTER * max(len(row["source"]) for row in rows))
-    return alt.layer(bars, whiskers, distinct).properties(width=WIDTH + AXIS - room, height=max(2, len(rows)) * _ROW_HEIGHT)
+    whiskers = base.transform_filter(known).mark_rule(color=palette.ink, strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
+    distinct = base.mark_tick(color=palette.ink, thickness=2, height=13).encode(x="distinct:Q")
+    return alt.layer(bars, whiskers, distinct).properties(width=FULL - room, height=max(2, len(rows)) * _ROW_HEIGHT)
 
 
-def _bar(row: dict[str, Any]) -> dict[str, Any]:
+def _bar(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     bounds = {"low": row["repeated_bigrams_ci_low"], "high": row["repeated_bigrams_ci_high"]}
-    return {"source": row["source"], "repeated": row["repeated_bigrams"], "distinct": row["distinct_bigrams"], **bounds}
+    shown = {"source": names[row["source"]], "is_all": row["source"] == _ALL}
+    return {**shown, "repeated": row["repeated_bigrams"], "distinct": row["distinct_bigrams"], **bounds}
 
 
 def _draw_distances(tables: ProfileTables, sources: list[str], palette: Palette) -> Chart:
     import altair as alt
     import polars as pl
 
-    names = [_ALL, *sources]
-    points = [point for name in names for point in _points(tables.distances, name)]
-    lines = [point for name in names for point in _line(tables.fits, name)]
+    names = labels([_ALL, *sources])
+    points = [{**point, "source": shown} for name, shown in names.items() for point in _points(tables.distances, name)]
+    lines = [{**point, "source": shown} for name, shown in names.items() for point in _line(tables.fits, name)]
     x = alt.X(
         "distance:Q",
         scale=alt.Scale(type="log", base=2, nice=False, padding=6),
         axis=_powers("tokens back to the latest occurrence", points),
     )
     y = alt.Y("share:Q", scale=alt.Scale(type="log", nice=False, padding=6), axis=_decades("share at each distance", points))
-    colour = _colours(names, palette)
+    colour = _colours(list(names.values()), palette)
     dots = alt.Chart(pl.DataFrame(points)).mark_circle(size=22, opacity=0.85).encode(x=x, y=y, color=colour)
     fitted = (
         alt.Chart(pl.DataFrame(lines, schema={"source": pl.String, "distance": pl.Float64, "share": pl.Float64}))
@@ -142,7 +136,7 @@ def _points(distances: pl.DataFrame, source: str) -> list[dict[str, Any]]:
     sums, _ = np.histogram(distance, bins=edges, weights=counted)
     middle = np.sqrt(edges[:-1] * (edges[1:] - 1))
     shares = sums / np.diff(edges) / counted.sum()
-    return [{"source": source, "distance": float(d), "share": float(s)} for d, s in zip(middle, shares, strict=True) if s > 0]
+    return [{"distance": float(d), "share": float(s)} for d, s in zip(middle, shares, strict=True) if s > 0]
 
 
 def _line(fits: pl.DataFrame, source: str) -> list[dict[str, Any]]:
@@ -153,7 +147,7 @@ def _line(fits: pl.DataFrame, source: str) -> list[dict[str, Any]]:
         if row["kind"] == "content" and row["alpha"] is not None:
             masses = power_law_masses(row["alpha"], row["x_min"], row["x_max"]) * row["tail_share"]
             chosen = np.unique(np.geomspace(row["x_min"], row["x_max"], 24).astype(int))
-            return [{"source": source, "distance": float(d), "share": float(masses[d - row["x_min"]])} for d in chosen]
+            return [{"distance": float(d), "share": float(masses[d - row["x_min"]])} for d in chosen]
     return []
 
 
@@ -161,14 +155,15 @@ def _draw_positions(tables: ProfileTables, sources: list[str], column: str, titl
     import altair as alt
     import polars as pl
 
-    names = [_ALL, *sources]
+    names = labels([_ALL, *sources])
     rows = [row for row in tables.positions.iter_rows(named=True) if row["source"] in names]
-    points = [{"source": row["source"], "position": (row["low"] + row["high"]) / 2, "share": row[column]} for row in rows]
+    points = [{"source": names[row["source"]], "position": (row["low"] + row["high"]) / 2, "share": row[column]} for row in rows]
     x = alt.X(
         "position:Q", scale=alt.Scale(nice=False, zero=True), axis=alt.Axis(title="position in the sequence", tickCount=6, grid=False)
     )
     y = alt.Y("share:Q", scale=alt.Scale(zero=True), axis=alt.Axis(title=title, format="~%", tickCount=5))
-    lines = alt.Chart(pl.DataFrame(points)).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=_colours(names, palette), detail="source:N")
+    colour = _colours(list(names.values()), palette)
+    lines = alt.Chart(pl.DataFrame(points)).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, detail="source:N")
     chart: Chart = lines.properties(width=WIDTH, height=HEIGHT)
     return chart
 

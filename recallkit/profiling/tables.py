@@ -31,6 +31,7 @@ from recallkit.attribution.bootstrap import (
 from recallkit.attribution.breakdowns import NUM_POSITION_BUCKETS
 from recallkit.attribution.buckets import position_bucket
 from recallkit.config import MAX_RESAMPLED_SOURCES
+from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
 from recallkit.profiling import histogram_kernels
 from recallkit.profiling.histogram_kernels import Histograms
@@ -70,7 +71,7 @@ FEW_DOCUMENTS = f"text of effectively fewer than {MIN_CLUSTERS} documents: no in
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileTables:
+class ProfileTables(Shown):
     """The tables of a profile, by source (ALL first, then the largest). Shares are fractions, `*_ci_low` and `*_ci_high` 95 % intervals.
 
     distances: source x distance (tokens back to the bigram's latest earlier occurrence): tokens at exactly that distance,

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _FEW_PROMPTS = 20
 """An accuracy over fewer prompts is drawn hollow: one prompt is five percentage points or more."""
-_BAR, _NAME, _FIGURE = 18, 20, 46
-"""Pixels from bar to bar, characters per name, pixels for the figure at the right."""
+_BAR, _NAME, _FIGURE, _TASK = 18, 20, 46, 36
+"""Pixels from bar to bar, characters per name, pixels for the figure at the right, characters of a task."""
 _PANEL = 150
 _BUCKETS = {
     "by_distance": ("By distance of the answer", "tokens between the answer and the prompt's end, up to", "distance"),
@@ -66,11 +66,11 @@ def _draw_accuracy(models: Sequence[str], reference: str, rows: Sequence[Row], p
     looks = {look.name: look for look in series(models, palette, reference)}
     names = labels(models, _NAME)
     left = CHARACTER * max(len(name) for name in names.values()) + 18
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    tasks = labels(list(dict.fromkeys(row["task"] for row in rows)), _TASK)
     panels = []
-    for task in tasks:
+    for task, title in tasks.items():
         mine = [row for row in rows if row["task"] == task]
-        panels.append(_task_bars(shorten(task, 40), mine, names, looks, left, palette))
+        panels.append(_task_bars(title, mine, names, looks, left, palette))
     return stacked(*panels)
 
 
@@ -149,9 +149,9 @@ def _draw_buckets(
     places = [point.x for sides in panels.values() for points in sides.values() for point in points]
     ticks = alt.Axis(title=None, format=".0%", tickCount=5, grid=True, domain=False, ticks=False, minExtent=AXIS, maxExtent=AXIS)
     y = alt.Y("y:Q", scale=alt.Scale(domain=[0, 1]), axis=ticks)
-    drawn = []
+    drawn, titles = [], labels(list(panels), _TASK)
     for index, (task, sides) in enumerate(panels.items()):
         x = bucket_axis(places, unit if index == len(panels) - 1 else None)
-        above = head(palette, shorten(task, 36), "accuracy")
+        above = head(palette, titles[task], "accuracy")
         drawn.append(line_panel(looks, sides, {"x": x, "y": y}, palette, above=above, size=(WIDTH, _PANEL)))
     return stacked(*drawn, legend(keys(looks), palette))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.bootstrap import number_or_none
 from recallkit.attribution.buckets import log2_bucket
+from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
 from recallkit.recall.accuracy import accuracy_intervals
 from recallkit.recall.squad_metrics import word_f1
@@ -32,7 +33,7 @@ def write_documents(path: Path, documents: Sequence[Mapping[str, Any]], manifest
 
 
 @dataclass(frozen=True, slots=True)
-class RecallTables:
+class RecallTables(Shown):
     """Models compared on recall evaluations, the first as the reference. Accuracies are fractions.
 
     recall: model x task, with standard errors and 95 % intervals, of which documents are the units (recall.accuracy), and the paired

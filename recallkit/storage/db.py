@@ -41,7 +41,8 @@ def connect(path: Path | None = None, *, read_only: bool = False, threads: int |
         if has_odd_log and read_only:  # DuckDB looks for its log at a path that it does not allow; files that are written are our own
             connection.execute("SET allowed_paths = [$log]", {"log": ".wal?".join(where.split("?", 1))})
             connection.execute("SET enable_external_access = false")
-        connection.execute("SET enable_progress_bar = false")
+        if connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() != [(False,)]:
+            connection.execute("SET enable_progress_bar = false")  # fails in a notebook without ipywidgets, where there is no bar
         connection.execute("SET lock_configuration = true")
         if path is not None and read_only:
             _check_holds_tables(connection, path)

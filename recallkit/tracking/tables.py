@@ -16,6 +16,7 @@ import polars as pl
 from recallkit.attribution.aligned import RowReader, batch_ranges, open_scores
 from recallkit.attribution.bootstrap import effective_number, expanded_interval, freedom_of, number_or_none, resample_totals
 from recallkit.attribution.clusters import group_numbers
+from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
 from recallkit.slicing.first_occurrences import first_occurrences
 from recallkit.storage import schemas
@@ -38,7 +39,7 @@ _SLICE_AGAIN = "slice again with --force"
 
 
 @dataclass(frozen=True, slots=True)
-class TrackTables:
+class TrackTables(Shown):
     """A run's checkpoints by step, the reference (if there is one; step null) first.
 
     track: `tokens`, `ar_hits`, `documents` with AR hits and their effective number; in nats per token, each with `*_ci_low` and

@@ -81,7 +81,7 @@ def _draw(rows: Sequence[Row], x: str, title: str, models: Sequence[Row], palett
         mine = [row for row in rows if row["task"] == task]
         below = [_front(mine, axis, y, palette)] if front else []
         points = {name: _points(mine, name, x) for name in names}
-        above = head(palette, task if len(tasks) > 1 else "accuracy")
+        above = head(palette, task if len(tasks) > 1 else "MQAR", "accuracy")
         panels.append(line_panel(looks, points, {"x": axis("x"), "y": y("y")}, palette, below=below, above=above, size=(WIDTH, HEIGHT)))
     return stacked(*panels, legend(keys(looks), palette))
 

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recallkit.display.notebook import Shown
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class TradeoffTables:
+class TradeoffTables(Shown):
     """A sweep of models trained on MQAR.
 
     `tradeoff`: a row per model and task, at the best of its learning rates. `accuracy` and `loss_nats` are means over the tests, each of

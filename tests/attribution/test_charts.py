@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,8 @@ import pytest
 
 from recallkit import attribution
 from recallkit.attribution.chart_lines import _POSITIONS, by_match
+from recallkit.attribution.chart_rows import gap_parts, perplexities
+from recallkit.attribution.chart_shares import by_source, by_threshold
 from recallkit.attribution.charts import figures
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.shares import NOT_TOLD_FROM_ZERO, is_void
@@ -296,7 +300,10 @@ def test_any_name_is_text(twelve):
 
 
 def test_short_names_keep_their_ends_and_differ():
-    assert shorten("models/" * 30 + "mamba", 10) == "…els/mamba"
+    assert shorten("models/" * 30 + "mamba", 10) == "mode…mamba"
+    folders = ["runs/attention/checkpoint-1000", "runs/mamba/checkpoint-1000", "runs/mamba-with-a-longer-name-than-that"]
+    assert list(labels(folders, 24).values()) == ["runs/attent…ckpoint-1000", "runs/mamba/…ckpoint-1000", "mamba-with-…me-than-that"]
+    assert list(labels(["models/of/mine/attention-360m", "x"]).values()) == ["attention-360m", "x"]
     found = labels(["models/" * 30 + "mamba", "others/models/" * 30 + "models/models/models/mamba", "mamba", "", "\x1b"], 12)
     assert len(set(found.values())) == 5
     assert all(1 <= len(label) <= 12 for label in found.values())
@@ -340,5 +347,114 @@ def test_what_has_nothing_to_show_is_left_out(comparison):
     names = [figure.name for figure in figures(void)]
     assert names == [name for name in NAMES[:7] if name != "by_partition"], "shares of a gap that is none"
     parts = svg(next(figure for figure in figures(void) if figure.name == "gap_parts"))
-    assert sum("share means nothing" in s.text for s in shapes(parts)) == 2 * len(MODELS), "each with its halo"
+    assert sum("share means nothing" in s.text for s in shapes(parts)) == len(MODELS)
     assert not [s for s in shapes(parts) if s.paint.get("stroke-width") == "1.4"], "an interval of nothing"
+
+
+def test_axes_say_what_they_show(drawn):
+    titles = {
+        "perplexities": {"perplexity"},
+        "gap_parts": {"nats per token behind the reference"},
+        "by_partition": {"share of the gap"},
+        "by_count": {"training count of the bigram, up to", "NLL, nats per token"},
+        "by_distance": {"tokens back to the bigram, up to", "NLL, nats per token"},
+        "by_match": {"tokens matched, from", "NLL, nats per token"},
+        "by_position": {"position in the sequence", "NLL, nats per token"},
+        "by_source": {"AR hits' share of the gap, by source"},
+        "by_threshold": {"AR hits' share of the gap", "AR hits are bigrams up to"},
+    }
+    assert titles.keys() == drawn.keys()
+    for name, wanted in titles.items():
+        assert wanted <= {shape.text for shape in shapes(drawn[name])}, name
+
+
+def test_no_line_runs_through_a_name(comparison, drawn):
+    """Behind every name is a strip of the page's colour, which is drawn after all lines that cross it."""
+    for kind in ("perplexities", "gap_parts"):
+        found = shapes(drawn[kind])
+        named = [shape for shape in found if shape.kind == "text" and shape.text in (REFERENCE, *MODELS)]
+        assert len(named) == len(MODELS) + (kind == "perplexities")
+        for name in named:
+            strips = [
+                place
+                for place, shape in enumerate(found)
+                if shape.kind == "path"
+                and shape.paint.get("fill") == "var(--page)"
+                and _holds(shape.box, name.x, name.y, 6.5 * len(name.text))
+            ]
+            assert strips, (kind, name.text)
+            after = [shape for shape in found[strips[-1] :] if shape.kind == "line"]
+            assert not [line for line in after if line.y <= name.y <= line.y + float(line.attributes.get("y2", 0))], (kind, name.text)
+
+
+def _holds(box: tuple[float, float, float, float], x: float, y: float, width: float) -> bool:
+    return box[0] <= x + 0.1 and x + width <= box[2] + 0.1 and box[1] <= y - 8 and y + 3 <= box[3]
+
+
+def scaled(comparison: Comparison, factor: float, model: str = MODELS[0]) -> Comparison:
+    """The comparison with one model's NLLs, differences and shares times `factor`."""
+    columns = ("nll_model", "delta_nll", "gap_share", "ci_low", "ci_high")
+    is_one = pl.col("model") == model
+    of = lambda frame, _: frame.with_columns(  # noqa: E731
+        pl.when(is_one).then(pl.col(c) * factor).otherwise(pl.col(c)).alias(c) for c in columns if c in frame.columns
+    )
+    return changed(comparison, of)
+
+
+def test_extreme_figures_leave_a_picture_its_ticks_and_its_size(comparison):
+    """NLLs of which no perplexity is a float, and a gap a thousand times another's."""
+    for draw in (perplexities, gap_parts, by_source, by_threshold):
+        figure = draw(scaled(comparison, 3000.0))
+        drawing = svg(figure)
+        assert size_of(drawing)[0] < 420, figure.name
+        ticks = [s for s in shapes(drawing) if s.kind == "text" and s.paint.get("text-anchor") == "middle" and re.match(r"[−\d]", s.text)]
+        rows = {round(s.y) for s in ticks}
+        assert rows, figure.name
+        for y in rows:
+            row = sorted((s.x, s.text) for s in ticks if round(s.y) == y)
+            assert len({text for _, text in row}) >= 2, (figure.name, row)
+            for (x, text), (after, following) in itertools.pairwise(row):
+                assert after - x > 2.9 * (len(text) + len(following)), (figure.name, row)
+
+
+def size_of(drawing: str) -> list[float]:
+    return [float(number) for number in re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawing).groups()]
+
+
+def test_bands_and_lines_of_thresholds_end_at_the_plot(comparison):
+    """Shares of several hundred per cent: what is beyond the axis is cut, not drawn over the names."""
+    drawing = svg(by_threshold(scaled(comparison, 40.0, MODELS[1])))
+    root = ET.fromstring(drawing)
+    clips = {f"url(#{clip.get('id')})": clip[0] for clip in root.iter("{http://www.w3.org/2000/svg}clipPath")}
+    heights = {key: float(rect.get("height")) for key, rect in clips.items()}
+    assert set(heights.values()) == {100.0}
+    curves = [(path, clip) for path, clip in clipped(root) if "L" in path.get("d", "") and not path.get("aria-label")]
+    beyond = [clip for path, clip in curves if min(float(y) for y in re.findall(r"[ML]-?[\d.]+,(-?[\d.]+)", path.get("d"))) < -20]
+    assert len(beyond) >= 2, "the band, and a line"
+    assert set(beyond) <= set(clips)
+    assert not [s for s in shapes(drawing) if s.label.startswith(f"{MODELS[1]}, up to") and s.y < 0], "a dot above the plot"
+
+
+def clipped(element: ET.Element, clip: str = "") -> Iterator[tuple[ET.Element, str]]:
+    """Every element with what cuts it, if anything does."""
+    clip = element.get("clip-path", clip)
+    yield element, clip
+    for child in element:
+        yield from clipped(child, clip)
+
+
+def test_six_sources_are_drawn_and_the_others_named(comparison):
+    def more(frame, name):
+        if "source" not in frame.columns:
+            return frame
+        books = frame.filter(source="books")
+        extra = [books.with_columns(source=pl.lit(f"source {n}"), tokens=pl.col("tokens") // (n + 2)) for n in range(20)]
+        return pl.concat([frame, *extra])
+
+    figure = by_source(changed(comparison, more))
+    shown = {shape.text for shape in shapes(svg(figure)) if shape.text == "books" or shape.text.startswith(("source ", "letters"))}
+    named = {name for name in ("books", "letters", *(f"source {n}" for n in range(20))) if re.search(rf"{name}\b", figure.caption)}
+    assert len(shown) == 6
+    assert len(named) == 12
+    assert not shown & named
+    assert figure.caption.endswith(" more.")

@@ -231,8 +231,8 @@ def test_a_picture_has_an_axis_for_what_was_varied(tmp_path):
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert plot.draw(Results(MACHINE, ROWS[:2]), tmp_path / "none.svg") == 0
     assert not (tmp_path / "none.svg").exists()
-    for name in ("bench.txt", "bench.pdf"):
-        with pytest.raises(UserError, match=r"use \.svg or \.png"):
+    for name in ("bench.txt", "bench.eps"):
+        with pytest.raises(UserError, match=r"use \.svg, \.png or \.pdf"):
             plot.draw(Results(MACHINE, ROWS), tmp_path / name)
     path.write_text("<svg>mine</svg>")
     with pytest.raises(UserError, match="did not write"):

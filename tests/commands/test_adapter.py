@@ -7,8 +7,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Literal
 
+import altair as alt
 import polars as pl
 import pytest
 import typer
@@ -17,8 +19,9 @@ from recallkit import cli
 from recallkit.commands import COMMANDS, PANELS, adapter
 from recallkit.commands.adapter import Argument, Option, Outcome, Parameter, command
 from recallkit.commands.app import as_typer
-from recallkit.commands.options import Figures, File, amount, names, path
+from recallkit.commands.options import File, amount, names, path
 from recallkit.display import console
+from recallkit.display.chart_theme import Figure
 from recallkit.errors import UserError
 
 
@@ -33,6 +36,7 @@ class ToyWords:
 
 
 MANY = 2**60
+FIGURE = Figure("orders", "Orders", "A dot.", lambda palette: alt.Chart(alt.InlineData([{"x": 1}])).mark_point().encode(x="x:Q"))
 
 
 def declare():
@@ -49,7 +53,6 @@ def declare():
         pairs: Annotated[int | Sequence[int] | None, Option("Numbers.", least=1, joined=True)] = None,
         rows: Annotated[int | Sequence[int] | None, Option("Rows.", least=0)] = None,
         how: Annotated[Literal["pack", "document"], Option("How.")] = "pack",
-        figures: Figures = None,
         colour: Annotated[Colour | None, Option("Colour.", ("--paint",))] = None,
         force: Annotated[bool, Option("Again.")] = False,
     ) -> Outcome[dict[str, object]]:
@@ -67,7 +70,6 @@ def declare():
             "pairs": pairs,
             "rows": rows,
             "how": how,
-            "figures": str(path(figures)),
             "colour": colour,
             "force": force,
             "own": own is not None and own.shout,
@@ -78,6 +80,7 @@ def declare():
             show=lambda: console.print_line(f"order {order}"),
             json=lambda: found,
             exports=lambda: [({"toy": frame}, {}, path(out))],
+            figures=lambda: [FIGURE] if order == 2 else [],
             failure="out of order" if order == 5 else None,
         )
 
@@ -111,7 +114,7 @@ SAME = [
     ([], {}),
     (["a"], {"sources": "a"}),
     (["a", "b"], {"sources": ["a", "b"]}),
-    (["-o", "x/y", "--figures", "z"], {"out": "x/y", "figures": "z"}),
+    (["-o", "x/y"], {"out": "x/y"}),
     (["--size", "10M"], {"size": "10M"}),
     (["--size", "1250"], {"size": 1250}),
     (["--order", "3", "--most", str(MANY)], {"order": 3, "most": MANY}),
@@ -177,10 +180,23 @@ def test_what_is_found_is_printed_written_and_judged(invoke, tmp_path):
     assert (status, (tmp_path / "toy.csv").read_text()) == (0, "order\n2\n")
     assert out.splitlines()[0] == "order 2"
     assert out.splitlines()[-1] == "toy.csv"
+    status, out, _ = invoke("--figures", tmp_path / "drawn", "--json")
+    files = [str(tmp_path / "drawn" / f"orders.{ending}") for ending in ("svg", "png", "pdf")]
+    assert (status, json.loads(out)["files"]) == (0, files)
+    assert [path.read_bytes()[:4] for path in map(Path, files)] == [b"<svg", b"\x89PNG", b"%PDF"]
+    assert "nothing to draw" in invoke("--order", 3, "--figures", tmp_path / "none")[2]
+    assert not (tmp_path / "none").exists()
+    assert "not a directory" in invoke("--figures", files[0])[2]
     assert invoke("--export", "csv")[::2] == (2, "recallkit: --export: no directory to write to; name it with -o DIR\n")
     assert invoke("--export", "xls")[0] == 2
     assert invoke("--order", 5) == (1, "order 5\n", "recallkit: out of order\n")
     assert json.loads(invoke("--order", 5, "--json")[1])["order"] == 5
+
+
+def test_every_command_with_tables_writes_them_and_draws_them():
+    both = {name for name in COMMANDS if {"export", "figures"} <= {option.name for option in adapter.DECLARED[name].options}}
+    assert {"gap", "intervene", "ablate", "profile", "eval-recall", "mqar", "train-mqar", "slice", "bench", "demo"} <= both
+    assert {name for name, command in adapter.DECLARED.items() if command.exports} == both
 
 
 def test_options_of_the_command_line_alone_are_none_of_pythons(toy, invoke):

@@ -98,7 +98,7 @@ def test_each_format_holds_what_it_is_for(tmp_path):
     assert sorted(path.name for path in files) == ["by_count.csv", "by_count.json", "gap.csv", "gap.json", "gap.md", "gap.tex"]
     assert "0.30000000000000004" in (tmp_path / "new/gap.csv").read_text()
     assert (tmp_path / "new/gap.md").read_text() == SHOWN["gap"].markdown()
-    assert (tmp_path / "new/gap.tex").read_text() == SHOWN["gap"].latex()
+    assert (tmp_path / "new/gap.tex").read_text() == SHOWN["gap"].latex("gap")
     assert sorted(tmp_path.glob("new/*")) == sorted(files), "nothing is left beside"
     before = {path: path.read_bytes() for path in files}
     assert export(tables, SHOWN, tmp_path / "new", list(FORMATS)) == files, "our own files are replaced"

@@ -109,10 +109,15 @@ def tex_rows(source: str) -> list[list[str]]:
 def test_latex_prints_every_cell_as_it_is(rows, title, caption):
     source = Table(title, ["first", "second"], rows, caption=caption).latex()
     found = tex_rows(source)
-    assert [[tex_text(cell) for cell in row] for row in found[1:]] == [[printable(cell) for cell in row] for row in rows]
+    for row, given_ in zip(found[1:], rows, strict=True):
+        for cell, text in zip(row, map(printable, given_), strict=True):
+            folded = re.fullmatch(r"\\shortstack\[[lr]\]\{(.*)\}", cell)
+            assert bool(folded) is (len(text) > 28)
+            shown = "".join(tex_text(line) for line in folded[1].split(r"\\")) if folded else tex_text(cell)
+            assert "".join(shown.split()) == "".join(text.split()) if folded else shown == text
     for line in source.split("\n"):
         assert not re.match(r"\s*[\[*(]", line.split(" & ")[0]) or line.startswith("("), "an argument of the row's end before"
-    shown = re.search(r"\\caption\{(.*)\}\n\\end\{table\}\n$", source, re.DOTALL)
+    shown = re.search(r"\\caption\{(.*)\}\n\\label\{tab:result\}\n\\end\{table\}\n$", source, re.DOTALL)
     assert shown
     assert "\n" not in shown[1]
     tex_text(shown[1])
@@ -124,6 +129,18 @@ def test_figures_below_nothing_have_a_minus_and_names_a_hyphen():
         r"zoo:base-conv-2 & $-$0.7 \% & $-$2.0 to $-$0.6 \% & 1e-05 & ($-$3) & \textendash{} \\"
         in Table("t", list("abcdef"), [row]).latex()
     )
+
+
+def test_long_names_are_folded_behind_signs_and_headers_where_they_say():
+    name = "organisation/some-model-with-a-name-of-2.8b-parameters-instruct"
+    source = Table(
+        "t", ["model", "distance\n1 to 256", "zoo:base-conv-selective"], [[name, "▁▂", Struck("-1.0 %")], ["x" * 70, "", ""]]
+    ).latex("gap")
+    assert r"\shortstack[l]{organisation/some-model-\\with-a-name-of-2.8b-\\parameters-instruct} & ▁▂" in source
+    assert r"model & \shortstack[r]{distance\\1 to 256} & \shortstack[r]{zoo:base-conv-\\selective} \\" in source
+    assert rf"\shortstack[l]{{{'x' * 28}\\{'x' * 28}\\{'x' * 14}}} &" in source
+    assert source.endswith("\\label{tab:gap}\n\\end{table}\n")
+    assert all(line.startswith(("%", r"\providecommand")) for line in source.partition("\\begin{table}")[0].splitlines())
 
 
 @given(CELLS)

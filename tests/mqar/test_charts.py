@@ -93,4 +93,4 @@ def test_names_and_many_models(tmp_path):
         assert "<script" not in drawing
         assert not re.search(r"https?://(?!www\.w3\.org)", drawing)
     paths = save_figures(figures, tmp_path / "figures")
-    assert {path.name for path in paths} == {f"{name}.{ending}" for name in FIGURES for ending in ("svg", "png")}
+    assert {path.name for path in paths} == {f"{name}.{ending}" for name in FIGURES for ending in ("svg", "png", "pdf")}

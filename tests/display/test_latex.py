@@ -1,0 +1,83 @@
+"""Exported tables through a real TeX: each is printed, fits the column that it is in, and can be referred to."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from recallkit import attribution, gap_of_table
+from recallkit.attribution.view import gap_tables, published_tables
+from recallkit.display.tables import Struck, Table
+from recallkit.models.spec import list_models
+from recallkit.profiling import profile_slices
+from recallkit.profiling.view import profile_tables
+from recallkit.slicing.definitions import parse_slices
+from recallkit.slicing.view import manifest_of, read_slices_table
+from recallkit.storage import artifacts
+from tests.display.test_tables import HOSTILE
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex: apt-get install texlive-latex-recommended"),
+]
+PAPER = r"""\documentclass[%s]{article}
+\usepackage[T1]{fontenc}
+\usepackage{booktabs,graphicx}
+\begin{document}
+%s
+\clearpage
+Tables %s.
+\end{document}
+"""
+LAYOUTS = ["10pt", "10pt,twocolumn"]
+LONG = [
+    "models/of/mine/attention-360m-slimpajama-100k-steps",
+    "organisation/some-model-of-2.8b-parameters-instruct",
+    "zoo:base-conv-selective",
+]
+CONTROLS = ["control:recall", "control:bigram", "control:unigram"]
+
+
+@pytest.fixture(scope="module")
+def tables(small_slices, tmp_path_factory) -> dict[str, Table]:
+    """What commands export: of models with long names, a profile, the slices, the papers' tables, and names that are none."""
+    folder = tmp_path_factory.mktemp("results")
+    names = [name.rpartition("/")[2].partition(":")[0] for name in LONG]
+    specs = list_models([f"{name}={control}" for name, control in zip(names, CONTROLS, strict=True)])
+    slices = manifest_of(small_slices)
+    compared = attribution.gap(specs[0], specs[1:], small_slices, folder / "gap", given=parse_slices(["far=distance > 8", "all"]))
+    profiled = profile_slices(small_slices, folder / "profile")
+    found = {f"gap-{name}": table for name, table in gap_tables(compared, slices, folder / "gap").items()}
+    made = artifacts.read_manifest(folder / "profile" / "profile.parquet")
+    found |= {f"profile-{name}": table for name, table in profile_tables(profiled, made).items()}
+    found["slices"] = read_slices_table(small_slices, slices)
+    for paper in ("zoology:1", "zoology:4", "zoology:5"):
+        found |= {f"{paper.replace(':', '-')}-{name}": table for name, table in published_tables(gap_of_table(paper)).items()}
+    rows = [[name, "1.00", Struck("-252.7 %"), "2.0 to 3.1 %"] for name in (*HOSTILE, *LONG, "x" * 90)]
+    groups = [("", 1), ("perplexity", 1), ("gap_{%}", 2)]
+    found["hostile"] = Table("A title & 50 %", ["model", *LONG], rows, caption="\n".join(HOSTILE), groups=groups)
+    return found
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tables_are_printed_within_a_column_and_can_be_referred_to(tables, tmp_path, layout):
+    sources = {name: table.latex(name) for name, table in tables.items()}
+    others = {name for name, source in sources.items() if "XeLaTeX" in source}
+    assert others <= {"hostile"}, "pdfLaTeX has no such letters"
+    body = "\n".join(source.replace("\u202e", "") for name, source in sources.items() if name not in others)
+    references = ", ".join(rf"\ref{{tab:{name}}}" for name in sources if name not in others)
+    (tmp_path / "paper.tex").write_text(PAPER % (layout, body, references), encoding="utf-8")
+    for _ in range(2):
+        done = subprocess.run(
+            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=tmp_path, capture_output=True, check=False
+        )
+        log = (tmp_path / "paper.log").read_text(encoding="latin-1")
+        assert done.returncode == 0, log[-2000:]
+    assert not re.findall(r"Overfull \\hbox[^\n]*", log)
+    assert "undefined" not in log
+    assert "multiply defined" not in log
+    assert "Missing character" not in log
+    assert (tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF")

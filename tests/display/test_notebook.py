@@ -1,0 +1,106 @@
+"""Results as notebooks show them: the printed tables as escaped HTML, the figures as charts, nothing of a copy."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from html.parser import HTMLParser
+
+import altair as alt
+import pytest
+
+import recallkit
+from recallkit.commands.adapter import in_notebooks
+from recallkit.display.tables import Struck, Table
+from recallkit.errors import printable
+from recallkit.profiling.tables import ProfileTables
+from recallkit.profiling.view import profile_tables
+from recallkit.report.notebook import tables_html
+from recallkit.storage import artifacts
+
+EVIL = "<script>alert('1')</script>&\"<b>"
+
+
+class Cells(HTMLParser):
+    """The texts of cells, and the elements."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.cells, self.tags = [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        assert not {"src", "href", "onclick", "onload"} & {name for name, _ in attrs}
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_data(self, data):
+        if self.tags and self.cells and self.tags[-1] in ("td", "th", "s"):
+            self.cells[-1] += data
+
+
+@pytest.fixture(scope="module")
+def profiled(small_slices, tmp_path_factory) -> ProfileTables:
+    return recallkit.profile(slices=small_slices, out=tmp_path_factory.mktemp("profiled"))
+
+
+def test_a_result_shows_the_tables_that_the_command_exports(profiled, small_slices, tmp_path_factory):
+    html = profiled._repr_html_()
+    found = Cells(html)
+    [made] = {path.parent for path in tmp_path_factory.getbasetemp().glob("profiled*/profile.parquet")}
+    tables = profile_tables(profiled, artifacts.read_manifest(made / "profile.parquet"))
+    assert found.cells == [printable(cell) for table in tables.values() for row in (table.headers, *table.rows) for cell in row]
+    assert found.tags.count("table") == len(tables) == 2
+    assert found.tags.count("details") == 1
+    assert html.startswith('<div class="recallkit-result"><style>')
+    style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
+    selectors = [part.strip() for line in style.strip().splitlines() for part in line.split("{")[0].split(",")]
+    assert all(selector.startswith(".recallkit-result ") for selector in selectors), "a style that reaches other cells"
+
+
+def test_charts_are_those_of_the_figures(profiled):
+    charts = recallkit.figures(profiled)
+    assert list(charts) == [figure.name for figure in profiled.figures()]
+    assert isinstance(profiled.chart(), alt.LayerChart)
+    assert profiled.chart().to_dict() == charts["repeated_bigrams"].to_dict()
+    assert profiled.chart("distances").to_dict() == charts["distances"].to_dict()
+    with pytest.raises(recallkit.UserError, match="no such figure; there are repeated_bigrams, distances"):
+        profiled.chart("gap")
+
+
+def test_a_comparison_read_back_shows_what_the_function_showed(small_slices, tmp_path):
+    tables = recallkit.gap("control:recall", ["control:bigram"], slices=small_slices, out=tmp_path / "gap")
+    read = recallkit.read_comparison(tmp_path / "gap", slices=small_slices)
+    shown = Cells(tables._repr_html_()).cells
+    assert "control:bigram" in shown
+    assert Cells(read._repr_html_()).cells == shown
+    assert [figure.name for figure in read.figures()] == [figure.name for figure in tables.figures()] != []
+
+
+def test_printed_perplexities_have_tables_and_no_figures():
+    published = recallkit.gap_of_table("zoology:4")
+    assert {"Attention", "Hyena", "RWKV"} <= set(Cells(published._repr_html_()).cells)
+    with pytest.raises(recallkit.UserError, match="no figures here"):
+        published.chart()
+
+
+def test_copies_are_the_same_data_and_show_none(profiled):
+    for other in (copy.copy(profiled), pickle.loads(pickle.dumps(profiled))):
+        assert other.profile.equals(profiled.profile)
+        assert other._repr_html_() is None
+        with pytest.raises(recallkit.UserError, match=r"recallkit\.figures"):
+            other.chart()
+
+
+def test_names_are_text_and_nothing_is_made_before_it_is_shown():
+    html = tables_html([Table(EVIL, ["model", EVIL], [[EVIL, Struck("-1 %")]], caption=EVIL)])
+    found = Cells(html)
+    assert not {"script", "b", "details"} & set(found.tags)
+    assert found.tags.count("s") == 1
+    assert EVIL in found.cells
+    assert "details" in Cells(tables_html([Table("t", ["a"], [["x"]])] * 3)).tags
+    assert "2 more tables" in tables_html([Table("t", ["a"], [["x"]])] * 3)
+    assert tables_html([]).startswith("<div")
+    assert in_notebooks({"not": "shown"}, lambda: pytest.fail("made")) == {"not": "shown"}
