@@ -76,6 +76,7 @@ def test_shortened_documents_keep_what_parts_them_from_the_query() -> None:
             "c? a b\n\na b\nQuestion: c?\nAnswer:",
         ),
         (row("a b\nc", question="c"), "a b\na b\nc"),
+        (row("a\nsize:", key="size:"), "Information about Size. a\nsize:.\na\nsize:. Size::"),
     ],
 )
 def test_prompts_that_give_the_document_twice(given_row: RecallRow, text: str) -> None:

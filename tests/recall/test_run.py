@@ -179,7 +179,7 @@ def test_other_accepted_answers(home, tmp_path):
     assert table["contains_any"].to_list() == [True, True, False, None]
 
 
-ANSWERS = [["nothing", "FEN"], ["fen"], ["nothing", "no more"], ["nothing"]]
+ANSWERS = [["drained", "FEN"], ["fen"], ["nothing", "no more"], ["nothing"]]
 
 
 def write_questions(path: Path, answers=ANSWERS) -> Path:
@@ -210,7 +210,7 @@ def test_any_of_several_answers_is_right(home, run, tmp_path):
     assert "drop: 4 prompts of 4 documents; any of several answers is right; comparable" in " ".join(done.stdout.split())
     table = documents(tmp_path, "control:copy", "drop-v1")
     assert table["contains"].to_list() == table["contains_any"].to_list() == [True, True, False, False]
-    assert table["value"].to_list() == ["FEN", "fen", "nothing", "nothing"]
+    assert table["value"].to_list() == ["drained", "fen", "nothing", "nothing"]
     assert table["occurrences"].to_list() == [1, 1, 0, 0]
     [folder] = (tmp_path / "compared").iterdir()
     assert pl.read_parquet(folder / "recall.parquet").filter(model="control:copy")["accuracy"].to_list() == [0.5]
@@ -244,7 +244,7 @@ def test_all_tasks_of_jrt_once_and_twice(home, run, tmp_path):
 
 
 def test_contexts_are_cut_to_as_many_tokens_as_asked(home, run, tmp_path):
-    data = write_questions(tmp_path / "nq_512.jsonl", ANSWERS[:1])
+    data = write_questions(tmp_path / "nq_512.jsonl", [["nothing", "FEN"]])
     command = ["eval-recall", "control:copy", "--tasks", "nq_512", "--data", data, "-o", tmp_path / "e"]
     refused = run(*command, "--cut-tokens", 8)
     assert (refused.returncode, "--cut-tokens: is for documents cut around the answer; add --cut answer" in refused.stderr) == (2, True)
