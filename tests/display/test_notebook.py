@@ -56,7 +56,9 @@ def test_a_result_shows_the_tables_that_the_command_exports(profiled, folder):
     html = profiled._repr_html_()
     found = Cells(html)
     tables = profile_tables(profiled, artifacts.read_manifest(folder / "profile.parquet"))
-    assert found.cells == [printable(cell) for table in tables.values() for row in (table.headers, *table.rows) for cell in row]
+    assert [cell.strip() for cell in found.cells] == [
+        printable(cell) for table in tables.values() for row in (table.headers, *table.rows) for cell in row
+    ]
     assert found.tags.count("table") == len(tables) == 2
     assert found.tags.count("details") == 1
     assert html.startswith('<div class="recallkit-result"><style>')
