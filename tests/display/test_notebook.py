@@ -6,6 +6,7 @@ import copy
 import pickle
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import altair as alt
 import pytest
@@ -42,16 +43,22 @@ class Cells(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def profiled(small_slices, tmp_path_factory) -> ProfileTables:
-    return recallkit.profile(slices=small_slices, out=tmp_path_factory.mktemp("profiled"))
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("profiled")
 
 
-def test_a_result_shows_the_tables_that_the_command_exports(profiled, small_slices, tmp_path_factory):
+@pytest.fixture(scope="module")
+def profiled(small_slices, folder) -> ProfileTables:
+    return recallkit.profile(slices=small_slices, out=folder)
+
+
+def test_a_result_shows_the_tables_that_the_command_exports(profiled, folder):
     html = profiled._repr_html_()
     found = Cells(html)
-    [made] = {path.parent for path in tmp_path_factory.getbasetemp().glob("profiled*/profile.parquet")}
-    tables = profile_tables(profiled, artifacts.read_manifest(made / "profile.parquet"))
-    assert found.cells == [printable(cell) for table in tables.values() for row in (table.headers, *table.rows) for cell in row]
+    tables = profile_tables(profiled, artifacts.read_manifest(folder / "profile.parquet"))
+    assert [cell.strip() for cell in found.cells] == [
+        printable(cell) for table in tables.values() for row in (table.headers, *table.rows) for cell in row
+    ]
     assert found.tags.count("table") == len(tables) == 2
     assert found.tags.count("details") == 1
     assert html.startswith('<div class="recallkit-result"><style>')
