@@ -16,7 +16,7 @@ MOST_NAMED = 4
 
 
 def command_line(name: str, /, *words: str, **options: Value) -> str:
-    """`recallkit mqar zoo:attention zoo:hyena --pairs 4,8 --length 256 -o DIR`.
+    """`recallkit mqar zoo:attention zoo:hyena --pairs 4,8 --seq-len 256 -o DIR`.
 
     An option of one letter has one dash. Those that are None, False or empty are left out; True is an option without a value, a list
     is joined with commas, and a tuple repeats the option.

@@ -56,6 +56,11 @@ class RecallOptions(EvaluationOptions):
     data: Path | None = None
 
     @property
+    def has_own_cut(self) -> bool:
+        """Whether documents are cut to another length than usual."""
+        return self.cut == "answer" and self.cut_tokens != CENTRED_TOKENS
+
+    @property
     def variation(self) -> str:
         """The settings that differ from the usual ones, if any: `-twice-answer-cut`."""
         tokens = f"-{self.cut_tokens}" * (self.cut_tokens != CENTRED_TOKENS)
@@ -115,6 +120,7 @@ class RecallPlan:
         folder = comparison_path(self.out, keys, list(self.rows), self.options)
         contexts = {name: model.options.context for name, model in self.models.items() if model.options.context is not None}
         facts = {**shown, "rows": origins, "contexts": contexts, "limit": self.options.limit}
+        facts |= {"cut_tokens": self.options.cut_tokens} if self.options.has_own_cut else {}
         Result(folder / "recall.parquet", "recall", question).write_tables(tables, facts, timings)
         return tables, folder
 
@@ -155,8 +161,7 @@ def describe_tasks() -> list[tuple[str, str]]:
 
 def _asked(task: str, options: RecallOptions) -> dict[str, Any]:
     asked = {"task": task, "version": options.version, "prompt": options.prompt, "cut": options.cut}
-    has_own = options.cut == "answer" and options.cut_tokens != CENTRED_TOKENS
-    return {**asked, **({"cut_tokens": options.cut_tokens} if has_own else {})}
+    return {**asked, **({"cut_tokens": options.cut_tokens} if options.has_own_cut else {})}
 
 
 def _result(evaluated: EvaluatedModel, task: str, rows: RecallRows, out: Path, options: RecallOptions) -> Result:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-NOTEBOOK = ROOT / "examples/08_notebook.ipynb"
+NOTEBOOK = ROOT / "examples/09_notebook.ipynb"
 
 
 def outputs(notebook: dict[str, Any]) -> list[list[list[str]]]:

@@ -263,7 +263,7 @@ def test_contexts_are_cut_to_as_many_tokens_as_asked(home, run, tmp_path):
 
 
 def test_the_examples_of_rows_with_several_answers(home, run, tmp_path):
-    done = run("eval-recall", "control:copy", "--data", ROOT / "examples" / "08_question_rows.jsonl", "-o", tmp_path, "--json")
+    done = run("eval-recall", "control:copy", "--data", ROOT / "examples" / "10_question_rows.jsonl", "-o", tmp_path, "--json")
     [row] = json.loads(done.stdout)["recall"]
     assert (row["task"], row["num_rows"], row["num_documents"], row["accuracy"]) == ("own", 4, 3, 1.0)
 

@@ -100,4 +100,6 @@ def test_the_answer_and_the_command_of_an_evaluation():
         "recallkit eval-recall attention mamba,context=512 --tasks swde,fda --data fda.jsonl --limit 40 -o DIR"
     )
     changed = RecallTables(*(frame.with_columns(prompt=pl.lit("twice"), version=0) for frame in (tables.recall,) * 4))
+    cut = RecallTables(*(frame.with_columns(cut=pl.lit("answer")) for frame in (tables.recall,) * 4))
+    assert command(cut, {"cut_tokens": 462}) == f"{asked} --cut answer --cut-tokens 462 -o DIR"
     assert command(changed, {}) == f"{asked} --task-version 0 --prompt twice -o DIR"
