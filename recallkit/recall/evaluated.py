@@ -170,7 +170,7 @@ class EvaluatedModel:
 
         name = self._named_tokenizer
         if name is None and not self._is_control:
-            console.note(f"{self.shown}: no tokenizer beside it, taken to read ids of {BUILTIN} (else name its own: NAME=PATH,tokenizer=...)")
+            console.note(f"{self.shown}: no tokenizer beside it, taken to read ids of {BUILTIN} (else give its own: PATH,tokenizer=...)")
         try:
             return load_tokenizer(name)
         except UserError as error:

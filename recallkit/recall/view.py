@@ -122,7 +122,16 @@ def command(tables: RecallTables, manifest: Mapping[str, Any]) -> str:
     data = None if not local else local[0] if len(local) == 1 else "DATA"
     contexts = manifest.get("contexts", {})
     named = [f"{model},context={contexts[model]}" if model in contexts else model for model in models]
-    return command_line("eval-recall", *named, tasks=list(tasks), data=data, limit=manifest.get("limit"), **unusual, cut_tokens=manifest.get("cut_tokens"), o="DIR")
+    return command_line(
+        "eval-recall",
+        *named,
+        tasks=list(tasks),
+        data=data,
+        limit=manifest.get("limit"),
+        **unusual,
+        cut_tokens=manifest.get("cut_tokens"),
+        o="DIR",
+    )
 
 
 def _is_file(origin: str) -> bool:

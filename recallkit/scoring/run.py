@@ -387,7 +387,7 @@ def _other_tokenizer(
     name, spec = given or own_tokenizer(request.spec), request.name
     if name is None:
         if not quiet and (Path(request.spec).is_dir() or request.module is not None):
-            console.note(f"{spec}: no tokenizer beside it, taken to read ids of {used['name']} (else name its own: NAME=PATH,tokenizer=...)")
+            console.note(f"{spec}: no tokenizer beside it, taken to read ids of {used['name']} (else give its own: PATH,tokenizer=...)")
         return None
     try:
         mine = _load_tokenizer(name, used["end_token"])
