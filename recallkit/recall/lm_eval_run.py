@@ -109,8 +109,7 @@ def _seed() -> None:
 
 def _environment() -> dict[str, str]:
     """Versions and machine, under lm-eval's names; lm-eval itself would run pip and git, which takes seconds."""
-    names = ("recallkit", "torch", "tokenizers", "datasets")
-    versions = [f"{name} {version(name)}" for name in names]
+    versions = [f"recallkit {VERSION}", *(f"{name} {version(name)}" for name in ("torch", "tokenizers", "datasets"))]
     return {
         "pretty_env_info": ", ".join([platform.platform(), f"Python {platform.python_version()}", *versions]),
         "transformers_version": version("transformers"),
