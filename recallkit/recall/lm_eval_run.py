@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recallkit.config import VERSION
 from recallkit.errors import UserError
 from recallkit.recall.squad_metrics import provide_to_lm_eval
 from recallkit.storage import artifacts
