@@ -378,7 +378,7 @@ def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: Scor
 
 
 def _other_tokenizer(
-    request: ModelRequest, given: str | None, slices: Path, used: Mapping[str, Any], *, quiet: bool
+    request: ModelRequest, given: str | None, slices: Path, used: Mapping[str, Any], *, quiet: bool = False
 ) -> tuple[str, TextTokenizer] | None:
     """The model's tokenizer, with its name, if it gives other ids than those of the slices.
 

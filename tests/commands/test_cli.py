@@ -20,6 +20,7 @@ import zstandard
 from scipy import stats
 
 from recallkit import __version__, builtin, cli, counting, scoring
+from recallkit.attribution.bootstrap import MIN_CLUSTERS
 from recallkit.models import zoo
 from recallkit.storage import artifacts
 from recallkit.text import demo_text
@@ -506,7 +507,10 @@ def test_the_demo_tells_how_much_was_recall(invoke, briefly):
         hits, others = rows[model, "ar_hit"], rows[model, "other"]
         # What the papers show at scale: these models are far behind on AR hits, and little behind elsewhere.
         assert hits["delta_nll"] > 1 > others["delta_nll"] > -0.3
-        assert hits["ci_low"] < hits["gap_share"] < hits["ci_high"]
+        if hits["effective_clusters"] >= MIN_CLUSTERS:  # which few documents these are depends on what is installed
+            assert hits["ci_low"] < hits["gap_share"] < hits["ci_high"]
+        else:
+            assert hits["ci_low"] is None
     assert Path(result["gap"]["path"], "gap.parquet").is_file()
     assert "zoo:hyena" in Path(result["page"]).read_text(encoding="utf-8")
     asked = json.loads(invoke("intervene", "--samples", 5, "--json")[1])
