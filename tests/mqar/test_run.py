@@ -331,7 +331,7 @@ def test_the_command(run, home, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "x[bold]" in done.stdout
     assert {path.name for path in figures.iterdir()} == {
-        f"mqar_{name}.{ending}" for name in ("perplexity", "accuracy", "by_distance") for ending in ("svg", "png")
+        f"mqar_{name}.{ending}" for name in ("perplexity", "accuracy", "by_distance") for ending in ("svg", "png", "pdf")
     }
     found = json.loads(run(*command, "--json").stdout)
     assert [(row["model"], row["pairs"]) for row in found["mqar"]] == [(m, p) for m in ("control:recall", "control:bigram") for p in (4, 8)]
