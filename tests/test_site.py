@@ -115,7 +115,8 @@ def test_a_signature_is_that_of_python(site):
     """Without the declarations of options, and what the command line alone has."""
     said = section(site, "gap")
     assert "gap(reference:AnyModel|None=None,models:AnyModels|None=None,*,slices:File|None=None," in said
-    assert ",workers:int=1,force:bool=False)->GapTables" in said.replace(",)", ")")
+    assert ",workers:int=1,log_to:" in said
+    assert ",force:bool=False)->GapTables" in said.replace(",)", ")")
     assert "boundary:Literal['pack','document']='pack'" in section(site, "slice").replace('"', "'")
 
 

@@ -22,6 +22,7 @@ from recallkit.scoring import ScoringOptions
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
+from recallkit.text import demo_text
 
 FEW = InterventionOptions(samples=60)
 EXACT = InterventionOptions(samples=60, design="exact")
@@ -32,7 +33,9 @@ CONTROLS = ("control:recall", "control:bigram")
 def slices(home, tmp_path_factory) -> Path:
     """Half of the built-in sample: real text."""
     folder = tmp_path_factory.mktemp("sliced") / "slices"
-    recallkit.slice("demo:sample", folder, counts=recallkit.zoo_counts(), max_count=5, seq_len=256, limit_tokens="12k")
+    with pytest.MonkeyPatch.context() as patch:  # short passages, so that they are of many documents whatever is installed
+        patch.setattr(demo_text, "SAMPLE_CHARACTERS", 90_000)
+        recallkit.slice("demo:sample", folder, counts=recallkit.zoo_counts(), max_count=5, seq_len=256, limit_tokens="12k")
     return folder
 
 
