@@ -64,7 +64,7 @@ def command(manifest: Mapping[str, Any]) -> str:
     options = manifest["options"]
     cluster = None if options["cluster"] == "document" else options["cluster"]
     more = {"by": options["by"], "cluster": cluster, "clean": options["clean"]}
-    return command_line("ablate", options["model"], slices="DIR", mixers=list(options["mixers"]), **more)
+    return command_line("ablate", manifest["model"], slices="DIR", mixers=list(options["mixers"]), **more)
 
 
 def ablation_json(tables: AblationTables, manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:

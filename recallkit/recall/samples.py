@@ -43,12 +43,11 @@ _REMEDY = "evaluate it again with --force"
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """`data`: JSON for a page's script (see `read_samples`); `shown` of `prompts` are in it; `files`: where they are from."""
+    """`data`: JSON for a page's script (see `read_samples`); `shown` of `prompts` are in it."""
 
     data: str
     shown: int
     prompts: int
-    files: Sequence[str]
 
 
 def read_samples(folder: Path, tables: RecallTables, most_bytes: int = MOST_BYTES) -> Samples:
@@ -66,18 +65,16 @@ def read_samples(folder: Path, tables: RecallTables, most_bytes: int = MOST_BYTE
     tasks = tables.recall["task"].unique(maintain_order=True).to_list()
     keys = manifest["options"]["models"]
     found: dict[str, list[Sequence[Row]]] = {}
-    files = []
     for task, variant in zip(tasks, variants, strict=True):
         paths = [documents_path(folder.parent.parent, key, variant) for key in keys]
         found[task] = [_rows(path, tables.recall, model, task) for path, model in zip(paths, models, strict=True)]
-        files += [str(path.relative_to(folder.parent.parent)) for path in paths]
     chosen = _choose(found, most_bytes)
     totals = [[[sum(verdict(row) == name for row in rows) for name in VERDICTS] for rows in found[task]] for task in tasks]
     ordered = sorted(chosen)
     entries = ",\n".join(chosen[place] for place in ordered)
     facts = _json({"models": list(map(printable, models)), "tasks": list(map(printable, tasks)), "totals": totals})
     data = f'{facts[:-1]},"prompts":[{entries}]}}'
-    return Samples(data, len(chosen), sum(len(of[0]) for of in found.values()), files)
+    return Samples(data, len(chosen), sum(len(of[0]) for of in found.values()))
 
 
 def verdict(row: Row) -> str:

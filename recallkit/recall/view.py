@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
@@ -23,6 +21,7 @@ from recallkit.text.readers import suffix_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import polars as pl
 
@@ -67,13 +66,11 @@ def _of_few_tasks(tables: RecallTables) -> Iterator[RecallTables]:
 def look(folder: Path) -> Look:
     """A comparison as a page, an export and pictures show it."""
     from recallkit.recall.charts import figures
-    from recallkit.recall.run import documents_path
     from recallkit.recall.tables import RecallTables
 
     tables, manifest = read_tables(RecallTables, folder), read_manifest(folder / "recall.parquet")
-    asked = itertools.product(manifest.get("options", {}).get("models", []), manifest.get("tasks", []))
-    documents = [documents_path(Path(), *pair) for pair in asked]
-    files = [str(path) for path in documents if (folder.parent.parent / path).exists()]
+    documents = [f"documents/*/{variant}.parquet" for variant in manifest.get("tasks", [])]  # a model's folder may have its path's name
+    files = [name for name in documents if any(folder.parent.parent.glob(name))]
     facts = method(tables, manifest)
     return Look(tables, recall_tables(tables), figures(tables), answer(tables), facts, command(tables, manifest), files)
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from recallkit.report.words import Totals
 
 _KINDS = tuple(slice_.name for slice_ in SPLIT)
-_MOST_FILES = 6
-"""Files that are named among those read."""
 _NUM_OWN_COLUMNS, _NUM_FAR_COLUMNS, _MOST_COLUMNS = 3, 4, 8
 """In the tables by source and of the far gap: columns before those of models, and models per part."""
 
@@ -273,10 +271,9 @@ def section_of(kind: str, folder: Path) -> tuple[list[Section], list[Figure]]:
     shown = [markup.shown_table(table) for table in look.shown.values()]
     answer = [tag("p", text(look.answer), class_="answer")] if look.answer else []
     tables = [f"{each.name}.parquet" for each in fields(look.tables)]
-    files = f"{', '.join([kind + '.parquet', *(name for name in tables if name != kind + '.parquet'), *look.files[:_MOST_FILES]])}"
-    more = f" and {len(look.files) - _MOST_FILES:,} more" if len(look.files) > _MOST_FILES else ""
+    files = ", ".join(dict.fromkeys([f"{kind}.parquet", *tables, *look.files]))
     again = tag("dt", "Made again by") + tag("dd", tag("code", _command(look.command), class_="command"))
-    facts = _facts({**look.method, "Files read": f"{files}{more}, in {folder.resolve().name}"}, *([again] if look.command else []))
+    facts = _facts({**look.method, "Files read": files}, *([again] if look.command else []))
     opening = "\n".join([*answer, tag("div", facts, class_="made")])
     section = Section(kind, KINDS[kind].title, "\n".join([pictures(look.figures), *shown]), opening)
     return [section, *([samples_section(folder, look.tables)] if kind == "recall" else [])], list(look.figures)
@@ -288,7 +285,8 @@ def samples_section(folder: Path, tables: RecallTables) -> Section:
     try:
         samples = read_samples(folder, tables)
     except UserError as error:
-        return Section("generations", title, tag("p", text(f"Not shown here: {error}"), class_="notes"))
+        reason = "; ".join(filter(None, [error.problem, error.remedy]))  # without where: a page names no folder
+        return Section("generations", title, tag("p", text(f"Not shown here: {reason}."), class_="notes"))
     some = f" {samples.shown:,} of {samples.prompts:,} prompts are on this page, drawn by chance: of each task, model and verdict up to "
     some = "" if samples.shown == samples.prompts else f"{some}{MOST_OF_EACH}."
     intro = (

@@ -208,12 +208,15 @@ def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[s
 
 
 def files(comparison: Comparison) -> str:
-    """The files that the page is made of, by name: tables, and, where the slices are at hand, labels and scores."""
+    """The files that the page is made of: tables, and, where the slices are at hand, labels and scores.
+
+    Scores are named by their models: their files' names contain the folders of models.
+    """
     tables = ", ".join(f"{name}.parquet" for name in comparison.tables.frames())
     if comparison.slices is None:
         return tables
-    scores = ", ".join(str(name) for name in comparison.manifest.get("score_files", {}).values())
-    return f"{tables}; of the slices tokens.parquet, tokenizer.json" + (f", in scores {scores}" if scores else "")
+    scored = ", ".join([comparison.reference, *comparison.manifest["models"]])
+    return f"{tables}; of the slices tokens.parquet, tokenizer.json and the scores of {scored}"
 
 
 def _context_options(context_gain: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -34,7 +34,10 @@ def test_one_command_makes_tables_files_and_a_part_of_the_page(tiny_model, small
     assert {row["mixers"] for row in found["ablation"]} == {"1", "0+1"}
     page = tmp_path / "page.html"
     assert call(capsys, "report", out, "-o", page)[0] == 0
-    assert "What each mixer is worth" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "What each mixer is worth" in text
+    assert f"<span>ablate</span> <span>{model.name}</span>" in text
+    assert str(model.parent) not in text
     tables = recallkit.ablate(model, slices=small_slices, mixers="1,0+1", device="cpu", out=out)
     assert tables.ablation.equals(read_tables(AblationTables, out).ablation)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,7 @@ def test_the_command(run, words, tmp_path):
     assert told["results"] == {"gap": str(read_comparison(words).folder)}
     page = Page.read(out)
     drawn = [attributes["id"].removeprefix("figure-") for name, attributes, _, _ in page.elements if name == "figure"]
-    files = {f"{name}.{ending}" for name in drawn for ending in ("svg", "png")}
+    files = {f"{name}.{ending}" for name in drawn for ending in ("svg", "png", "pdf")}
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == files == {Path(path).name for path in told["pictures"]}
     assert all(path.stat().st_size > 500 for path in (tmp_path / "pictures").iterdir())
     assert [excerpt["sequence"] for excerpt in page.token_data()["excerpts"] if excerpt["asked"]] == [3, 5]
@@ -118,6 +119,16 @@ def test_the_command(run, words, tmp_path):
     assert failed.returncode == 1
     assert failed.stderr.count("\n") == 1
     assert "no such directory" in failed.stderr
+
+
+def test_folders_of_results_are_not_on_their_pages(evaluations, tmp_path):
+    """Their names may be those of the folders of models."""
+    private = shutil.copytree(evaluations[0], tmp_path / "PRIVATE")
+    for folder in (private / "evals/compared/fda-v1", private / "mqar", private / "profile"):
+        moved = folder.rename(folder.with_name(f"PRIVATE-runs-{folder.name}"))
+        text = write_report(moved, tmp_path / "page.html").page.read_text()
+        assert "Files read" in text
+        assert "PRIVATE" not in text
 
 
 def test_commands_that_make_results_again_are_commands(written):
