@@ -17,8 +17,13 @@ TIMES_OF_DAY = [
     "recallkit/events.py: _line",
     "recallkit/recall/lm_eval_run.py: run_tasks",
     "recallkit/storage/artifacts.py: digest_weights",
+    "recallkit/trackers/to_mlflow.py: _write",
+    "recallkit/trackers/to_tensorboard.py: log",
+    "recallkit/trackers/to_tensorboard.py: log",
+    "recallkit/tracking/steps.py: _is_settled",
+    "recallkit/tracking/steps.py: _is_settled",
 ]
-"""What asks for the time of day: beside the times of a file, for lm-eval's date, for the time of an event."""
+"""What asks for the time of day: beside the times of a file, for lm-eval's date, for the time of an event or of a tracker's record."""
 
 
 def set_back_often() -> None:

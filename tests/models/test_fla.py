@@ -154,7 +154,7 @@ def write_config(folder: Path, **entries: object) -> Path:
 @pytest.mark.skipif(IS_INSTALLED, reason="fla is installed")
 @pytest.mark.parametrize("entries", [{"model_type": "rwkv7"}, {"model_type": "gated_deltanet", "num_heads": 2, "allow_neg_eigval": True}])
 def test_a_model_of_fla_without_fla_is_one_line(tmp_path, entries):
-    with pytest.raises(UserError, match=rf"{entries['model_type']} is a model of flash-linear-attention, .*recallkit\[fla\]"):
+    with pytest.raises(UserError, match=rf"{entries['model_type']} is a model of flash-linear-attention, .*recallkit-lm\[fla\]"):
         load_model(request(write_config(tmp_path, **entries)))
 
 
