@@ -141,7 +141,8 @@ def write_results(results: Results, folder: Path) -> list[Path]:
     from recallkit.storage import artifacts
 
     files = [folder / "bench.json", folder / "bench.parquet"]
-    artifacts.write_json(files[0], results.to_json())
+    with artifacts.replacing(files[0]) as temporary:
+        temporary.write_text(artifacts.json_text(results.to_json()), encoding="utf-8")
     table = measured_rows(results)
     artifacts.write_parquet(files[1], [table], table.schema, {"kind": "bench", "machine": results.machine})
     return [*files, folder / "bench.svg"] if draw(results, folder / "bench.svg") else files

@@ -142,23 +142,23 @@ class CountedShardRange:
 
     @classmethod
     def load(cls, path: Path) -> CountedShardRange | None:
-        """The result of a range that is done; None if it or one of its runs is missing or truncated."""
+        """The result of a range that is done; None if it or one of its runs is missing or damaged."""
         if not path.is_file():
             return None
         saved = artifacts.read_json(path)
         runs = {kind: SavedRun(**run) for kind, run in saved["runs"].items()}
-        if not all(RunFiles(path.parent, kind).is_whole(run) for kind, run in runs.items()):
+        if not all(RunFiles(path.parent, kind).is_sound(run) for kind, run in runs.items()):
             return None
         lists = {name: tuple(saved[name]) for name in ("head", "tail", "first_skipped")}
         return cls(**{**saved, **lists, "runs": runs})
 
 
 def counting_state(journal: Journal) -> CountingState | None:
-    """The position of the journal's last commit; None if there is none, or if one of its runs is incomplete."""
+    """The position of the journal's last commit; None if there is none, or if one of its runs is damaged."""
     saved = journal.state.get("stream")
     runs = journal.state.get("runs", {})
-    is_whole = all(RunFiles(journal.folder, kind).is_whole(SavedRun(**run)) for kind in runs for run in runs[kind])
-    return CountingState.from_json(saved) if saved and is_whole else None
+    is_sound = all(RunFiles(journal.folder, kind).is_sound(SavedRun(**run)) for kind in runs for run in runs[kind])
+    return CountingState.from_json(saved) if saved and is_sound else None
 
 
 def count_shard_range(

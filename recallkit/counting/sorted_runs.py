@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, seals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,10 +64,11 @@ def kind_of(name: str) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run on disk: one file `stem.COLUMN` per column, each of `num_rows` values."""
+    """A run on disk: one file `stem.COLUMN` per column, each of `num_rows` values, and their checksums."""
 
     stem: str
     num_rows: int
+    checksums: Sequence[str]
 
 
 class RunFiles:
@@ -85,6 +86,16 @@ class RunFiles:
         """Whether all of a run's files are there, in full length."""
         return all(path.is_file() and path.stat().st_size == 8 * run.num_rows for path in self.paths(run.stem))
 
+    def is_sound(self, run: SavedRun) -> bool:
+        """Whether all of a run's files are as they were written."""
+        return self.is_whole(run) and self._checksums(run.stem) == list(run.checksums)
+
+    def _checksums(self, stem: str) -> list[str]:
+        return [seals.file_checksum(path) for path in self.paths(stem)]
+
+    def _saved(self, stem: str, num_rows: int) -> SavedRun:
+        return SavedRun(stem, num_rows, self._checksums(stem))
+
     def load(self, run: SavedRun) -> Run:
         """A run's arrays, memory-mapped. Raises UserError if a file is missing or truncated."""
         if not self.is_whole(run):
@@ -99,7 +110,7 @@ class RunFiles:
         with self._replacing(stem) as temporary:
             for path, array in zip(temporary, counted, strict=True):
                 array.astype("<u8", copy=False).tofile(path)
-        return SavedRun(stem, len(counted[0]))
+        return self._saved(stem, len(counted[0]))
 
     def link(self, run: SavedRun, others: RunFiles) -> SavedRun:
         """Links (or copies) a run of another folder into this one; the original stays."""
@@ -120,7 +131,7 @@ class RunFiles:
             for path, array in zip(temporary, outputs, strict=True):
                 array.flush()
                 os.truncate(path, 8 * num_rows)
-        return SavedRun(stem, num_rows)
+        return self._saved(stem, num_rows)
 
     def merge_all(self, runs: Sequence[Run], *, num_threads: int = 2) -> SavedRun:
         """Merges any number of runs into a new one: several threads merge ranges of keys, which are written in order."""
@@ -131,7 +142,7 @@ class RunFiles:
                 num_rows += len(merged[0])
                 for file, array in zip(files, merged, strict=True):
                     np.asarray(array, "<u8").tofile(file)
-        return SavedRun(stem, num_rows)
+        return self._saved(stem, num_rows)
 
     def merged_ranges(self, runs: Sequence[Run], *, num_threads: int = 2) -> Iterator[Run]:
         """The merged runs in key order, one range of keys at a time; the next ranges are merged while one is used."""

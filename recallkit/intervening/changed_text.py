@@ -29,6 +29,7 @@ from recallkit.slicing.definitions import SLICES
 from recallkit.slicing.run import make_labels
 from recallkit.slicing.threshold import Threshold
 from recallkit.storage import artifacts, schemas
+from recallkit.storage.journal import Journal
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
 from recallkit.text import sequences, tokenizers
@@ -103,7 +104,7 @@ def make_changed_text(
     }
     folder = tokens.path.parent / "intervene" / f"text-{artifacts.digest_json(identity)[:12]}"
     result = Result(folder / "samples.parquet", "samples", identity, force=options.force)
-    with artifacts.holding(folder, make=True):
+    with Journal(result.path, identity, patient=True):  # of two runs that ask the same, one waits for the other
         if (manifest := result.finished()) is None:
             with timings.stage("changing"):
                 manifest = _write(result, tokens, slices, options, _open_counts(tokens, counts))

@@ -23,7 +23,7 @@ from recallkit.recall.evaluated import (
 )
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
-from recallkit.storage.timings import Timings, write_manifest
+from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -214,9 +214,10 @@ def _make(asked: MqarModel, pairs: int, result: Result, options: MqarOptions) ->
         _make_parts(asked, options.task(pairs), journal, parts, int(batch_tokens), timings)
         facts = {**_asked(options), "pairs": pairs, "batch_tokens": batch_tokens, **_facts(asked)}
         manifest = {**result.stamp(), **facts}
-        files = MqarFiles(result.path, *result.others)
-        join_parts([journal.parts.path(number) for number in range(len(parts))], pairs, files, manifest)
-        write_manifest(result.path.with_suffix(".json"), manifest, timings)
+        with artifacts.replacing_together(result.path.parent) as staged:
+            files = MqarFiles(staged / result.path.name, *result.others)
+            join_parts([journal.parts.path(number) for number in range(len(parts))], pairs, files, manifest)
+            result.write_json(manifest, timings, staged)
         journal.finish()
 
 

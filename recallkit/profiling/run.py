@@ -20,8 +20,8 @@ from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount, note_threshold
 from recallkit.storage import artifacts
-from recallkit.storage.result import MANIFEST, Result, read_tables
-from recallkit.storage.timings import Timings, write_manifest
+from recallkit.storage.result import Result, read_tables
+from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, TextOptions
 
 if TYPE_CHECKING:
@@ -235,9 +235,8 @@ def _write(result: Result, sums: ProfileSums, facts: dict[str, Any], options: Pr
         "stop_words": words,
         "x_min": options.x_min,
     }
-    artifacts.write_frames(tables, result.path.parent, manifest)
-    del manifest["schema_version"]  # only in the tables
-    write_manifest(result.path.with_name(MANIFEST), manifest, timings)
+    facts = {name: value for name, value in manifest.items() if name != "schema_version"}  # only in the tables
+    artifacts.write_frames(tables, result.path.parent, manifest, more=lambda staged: result.write_json(facts, timings, staged))
     return tables
 
 

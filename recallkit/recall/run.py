@@ -22,7 +22,7 @@ from recallkit.recall.evaluated import (
 from recallkit.recall.tasks import GROUPS, OWN, TASKS, load_rows
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
-from recallkit.storage.timings import Timings, write_manifest
+from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -183,8 +183,9 @@ def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Re
             if not there:
                 stage.amounts["prompts"] = len(documents)
         facts = {**result.stamp(), **_asked(task, options)}
-        _write(result.path, documents, recalls, rows, evaluated, facts)
-        write_manifest(result.path.with_suffix(".json"), facts, timings)
+        with artifacts.replacing_together(result.path.parent) as staged:
+            _write(staged / result.path.name, documents, recalls, rows, evaluated, facts)
+            result.write_json(facts, timings, staged)
         journal.finish()
 
 

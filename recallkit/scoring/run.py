@@ -24,7 +24,7 @@ from recallkit.scoring.model_tokenizer import identify_tokenizer, own_tokenizer,
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Parts, PartsJournal
 from recallkit.storage.result import Result
-from recallkit.storage.timings import Timings, read_timings, write_manifest
+from recallkit.storage.timings import Timings, read_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -182,9 +182,6 @@ class ScoringPlan:
 
         options, result, sequences = self.options, self.result, self.sequences
         if (manifest := result.finished()) is not None:
-            beside = result.path.with_suffix(".json")
-            if not beside.exists():  # the disk was full, or the run was killed, between the two files
-                write_manifest(beside, manifest, Timings())
             num_parts = -(-sequences["num_sequences"] // SEQUENCES_PER_PART)
             return manifest if options.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
         cut: dict[str, Any] = {"batch_tokens": options.batch_tokens, "sequences_per_part": SEQUENCES_PER_PART}
@@ -496,10 +493,11 @@ def _join(job: ScoringJob, num_parts: int, result: Result, sequences: Mapping[st
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,
     }
     files = [job.parts.path(number) for number in range(num_parts)]
-    with timings.stage("joining", of=job.where) as stage:
-        manifest = scores.join_parts(files, job.sequences_per_part, result.path, facts)
-        stage.amounts["tokens"] = sequences["num_rows"]
-    write_manifest(result.path.with_suffix(".json"), manifest, timings)
+    with artifacts.replacing_together(result.path.parent) as staged:
+        with timings.stage("joining", of=job.where) as stage:
+            manifest = scores.join_parts(files, job.sequences_per_part, staged / result.path.name, facts)
+            stage.amounts["tokens"] = sequences["num_rows"]
+        result.write_json(manifest, timings, staged)
     return manifest
 
 

@@ -13,7 +13,7 @@ from recallkit.errors import UserError
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount, note_threshold
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.result import MANIFEST, Result
-from recallkit.storage.timings import Timings, write_manifest
+from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, TextOptions
 
 if TYPE_CHECKING:
@@ -69,8 +69,6 @@ def slice_text(
 
 
 def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings, *, force: bool) -> dict[str, Any]:
-    import pyarrow.parquet as pq
-
     from recallkit.text import sequences
 
     options = {**opened.identity(), "seq_len": seq_len}
@@ -102,7 +100,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
                 show(done, opened.estimated_tokens(done))
         if not journal.num_parts:
             raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
-        parts = (pq.read_table(journal.part(number), schema=schemas.arrow_schema("sequences")) for number in range(journal.num_parts))
+        parts = (journal.read(number, schemas.arrow_schema("sequences")) for number in range(journal.num_parts))
         manifest = sequences.write_sequences(path, parts, {**result.stamp(), **options, "names": opened.names()})
         stage.amounts["tokens"] = manifest["num_rows"]
         journal.finish()
@@ -143,11 +141,13 @@ def make_labels(
         found = {"num_bytes": None if num_bytes is None else num_bytes.rows()}
         return {**facts, **found, "in_training": None if copies is None else copies.summary()}
 
-    with timings.stage("labelling") as stage, progress("labelling", total=sequences["num_rows"]) as show:
-        tables = labels.label_sequences(
-            out / "sequences.parquet", table, threshold.max_count, num_bytes=num_bytes, copies=copies, progress=show
-        )
-        manifest = artifacts.write_parquet(result.path, tables, schemas.arrow_schema("tokens"), manifest_at_end, **labels.PARQUET_OPTIONS)
-        stage.amounts["tokens"] = sequences["num_rows"]
-    write_manifest(out / MANIFEST, manifest, timings)
+    with artifacts.replacing_together(out) as staged:
+        with timings.stage("labelling") as stage, progress("labelling", total=sequences["num_rows"]) as show:
+            tables = labels.label_sequences(
+                out / "sequences.parquet", table, threshold.max_count, num_bytes=num_bytes, copies=copies, progress=show
+            )
+            schema, path = schemas.arrow_schema("tokens"), staged / result.path.name
+            manifest = artifacts.write_parquet(path, tables, schema, manifest_at_end, **labels.PARQUET_OPTIONS)
+            stage.amounts["tokens"] = sequences["num_rows"]
+        result.write_json(manifest, timings, staged)
     return manifest

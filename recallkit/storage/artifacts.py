@@ -12,12 +12,15 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from recallkit.config import SCHEMA_VERSION, home
 from recallkit.errors import UserError, lacks_resources
+from recallkit.storage import seals
 from recallkit.storage.schemas import check_manifest
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 MANIFEST_KEY = b"recallkit"
 PARQUET_MAGIC = b"PAR1"
+_AGAIN = "make it again with --force"
+_CHECKSUM = "checksum"
 PARTIAL = ".partial"
 """Suffix of the folders of unfinished work."""
 
@@ -37,8 +42,6 @@ _NUM_SAMPLES = 16
 
 _REMEMBERED_BYTES = 64 << 20
 """Files larger than this are digested once: a smaller one takes a tenth of a second at most."""
-_SETTLING_NS = 2_000_000_000
-"""Times of files are coarse: a second write within this interval would not change them."""
 _MOST_DIGESTS = 2000
 
 
@@ -50,7 +53,7 @@ def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.parent.name.endswith(PARTIAL):  # a journal's folder, of thousands of parts, is removed as a whole
-        _remove_abandoned(path)
+        remove_abandoned(path.parent)
     temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.part")
     both = temporary, temporary.with_name(f"{temporary.name}.wal")  # DuckDB's log, which remains if the disk is full
     for left in both:  # in containers every process has the same number
@@ -62,7 +65,7 @@ def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     finally:
         for left in both:
             left.unlink(missing_ok=True)
@@ -72,14 +75,15 @@ def _host() -> str:
     return "".join(c for c in platform.node() if c.isalnum()) or "host"
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Removes what killed processes of this machine left of their attempts to write `path`."""
-    start = f".{path.name}.{_host()}."
-    for left in path.parent.iterdir():
-        if left.name.startswith(start) and ".part" in left.name:
-            owner = left.name[len(start) :].split(".")[0]
-            if owner.isdigit() and not _is_running(int(owner)):
-                left.unlink(missing_ok=True)
+def remove_abandoned(folder: Path) -> None:
+    """Removes what killed processes of this machine left of their attempts to write files and sets of tables in `folder`."""
+    for left in folder.iterdir():
+        found = _TEMPORARY.fullmatch(left.name)
+        if found and found["host"] == _host() and not _is_running(int(found["process"])):
+            remove(left)
+
+
+_TEMPORARY = re.compile(r"\..+\.(?P<host>\w+)\.(?P<process>\d{1,9})(\.[0-9a-f]+)?\.part(\.wal)?")
 
 
 def _is_running(process: int) -> bool:
@@ -92,7 +96,8 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Makes what was created, renamed and removed in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -100,18 +105,31 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes JSON, indented and with sorted keys, atomically."""
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Writes a JSON object with its checksum, indented and with sorted keys, atomically."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(json_text(with_checksum(value)), encoding="utf-8")
 
 
-def read_json(path: Path) -> Any:
-    """Reads a JSON file of ours. Raises UserError if it is damaged."""
+def json_text(value: Any) -> str:
+    """JSON as in files: indented, with sorted keys."""
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object with the digest of its other entries as `checksum`."""
+    return {**value, _CHECKSUM: digest_json(value)}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file with its checksum, without it. Raises UserError if it is damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise UserError("not a readable JSON file", where=path, remedy="make it again with --force") from error
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value.pop(_CHECKSUM) == digest_json(value):
+            return dict(value)
+    except (ValueError, OSError, RecursionError, AttributeError, KeyError, TypeError) as error:
+        raise UserError("not a readable JSON file of recallkit", where=path, remedy=_AGAIN) from error
+    raise UserError("damaged: it is not as it was written", where=path, remedy=_AGAIN)
 
 
 def json_object(path: Path) -> dict[str, Any]:
@@ -126,7 +144,7 @@ def json_object(path: Path) -> dict[str, Any]:
 def write_parquet(
     path: Path, tables: Iterable[pa.Table], schema: pa.Schema, manifest: dict[str, Any] | Callable[[], dict[str, Any]], **options: Any
 ) -> dict[str, Any]:
-    """Writes each table as one row group (zstd), the manifest in the footer, atomically; returns the manifest.
+    """Writes each table as one row group (zstd), the manifest and the seal in the footer, atomically; returns the manifest.
 
     A callable `manifest` is called after all tables are written, for facts that are known only then. `options` are passed to
     pyarrow.parquet.ParquetWriter (`use_dictionary`, `column_encoding` ...).
@@ -134,53 +152,122 @@ def write_parquet(
     import pyarrow.parquet as pq
 
     options = {"compression": "zstd", "write_page_checksum": True, **options}
-    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
-        for table in tables:
-            writer.write_table(table, row_group_size=max(1, table.num_rows))
-        stamp = {"schema_version": SCHEMA_VERSION, **(manifest() if callable(manifest) else manifest)}
-        writer.add_key_value_metadata({MANIFEST_KEY.decode(): json.dumps(stamp, sort_keys=True)})
+    with replacing(path) as temporary:
+        with pq.ParquetWriter(temporary, schema, **options) as writer:
+            for table in tables:
+                writer.write_table(table, row_group_size=max(1, table.num_rows))
+            stamp = {"schema_version": SCHEMA_VERSION, **(manifest() if callable(manifest) else manifest)}
+            writer.add_key_value_metadata({MANIFEST_KEY.decode(): json.dumps(stamp, sort_keys=True)})
+            writer.add_key_value_metadata({seals.KEY: seals.EMPTY})
+        seals.seal(temporary)
     return stamp
 
 
-def write_frames(tables: Any, folder: Path, manifest: dict[str, Any]) -> list[Path]:
+def write_frames(tables: Any, folder: Path, manifest: dict[str, Any], *, more: Callable[[Path], None] = lambda _: None) -> list[Path]:
     """Writes each polars frame of a dataclass to `folder`/FIELD.parquet with `manifest` (its `kind` set to FIELD); returns the files.
 
-    A field that is None has no file.
-    They are replaced one by one. Each has the digest of all (`tables`), which reveals a mixture of two runs, one of which
-    was killed. If two runs write at once, one waits for the other.
+    A field that is None has no file, and one of an earlier run is removed. All are replaced together, with what `more` writes
+    into the folder that it is given. Each has the digest of all (`tables`), which reveals a mixture of copied files.
     """
     frames = {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
     arrows = {name: frame.to_arrow() for name, frame in frames.items() if frame is not None}
     mark = digest_bytes(*(_digest_table(table).encode() for table in arrows.values()))
-    files = [folder / f"{name}.parquet" for name in arrows]
-    with holding(folder, make=True):
-        for path, (name, table) in zip(files, arrows.items(), strict=True):
-            write_parquet(path, [table], table.schema, {**manifest, "tables": mark, "kind": name})
+    with replacing_together(folder) as staged:
+        for name, table in arrows.items():
+            write_parquet(staged / f"{name}.parquet", [table], table.schema, {**manifest, "tables": mark, "kind": name})
         for name in frames.keys() - arrows.keys():
-            _remove_older(folder / f"{name}.parquet", name)
-    return files
+            _remove_older(folder / f"{name}.parquet", name, staged)
+        more(staged)
+    return [folder / f"{name}.parquet" for name in arrows]
 
 
-def _remove_older(path: Path, kind: str) -> None:
-    """Removes a table of an earlier run, which had more of them."""
+def _remove_older(path: Path, kind: str, staged: Path) -> None:
+    """Has a table of an earlier run, which had more of them, removed with the commit."""
     with contextlib.suppress(UserError):
         if path.is_file() and read_manifest(path).get("kind") == kind:
-            path.unlink()
+            (staged / f"{path.name}{_REMOVED}").touch()
+
+
+_COMMITTED = ".committed"
+"""A folder of files that replace those of the same names in the folder that it is in."""
+_REMOVED = ".removed"
+"""Suffix of an empty file there, for one that is to be removed."""
 
 
 @contextlib.contextmanager
-def holding(folder: Path, *, make: bool = False) -> Iterator[None]:
-    """A block in which no other process writes tables to `folder`, which is created with `make`; readers share the lock.
+def replacing_together(folder: Path) -> Iterator[Path]:
+    """Yields an empty folder. If the block succeeds, its files replace those of the same names in `folder`: all of them or none.
 
-    The wait is short, since writing a set of tables takes no longer. Some file systems cannot lock folders: there tables of two runs
+    One rename commits them, as `.committed` in `folder`, from where they are moved. If the process is killed meanwhile, whoever reads
+    or writes a result there next moves the rest (`finish_commit`). If two runs write at once, one waits for the other.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(folder)
+    staged = folder / f".tables.{_host()}.{os.getpid()}.{uuid.uuid4().hex}.part"
+    staged.mkdir()
+    try:
+        yield staged
+        sync_folder(staged)
+        with _locked(folder, fcntl.LOCK_EX):
+            _move_committed(folder)
+            staged.rename(folder / _COMMITTED)
+            sync_folder(folder)
+            _move_committed(folder)
+    finally:
+        remove(staged)
+
+
+def finish_commit(folder: Path) -> None:
+    """Moves what a killed run had committed but not moved. Raises UserError if it cannot be moved."""
+    if not _is_committed(folder):
+        return
+    try:
+        with _locked(folder, fcntl.LOCK_EX):
+            _move_committed(folder)
+    except OSError as error:
+        if lacks_resources(error):
+            raise
+        problem = f"tables of an interrupted run cannot be moved to where they belong ({error.strerror})"
+        raise UserError(problem, where=folder / _COMMITTED, remedy="run this once as a user who may write there") from error
+
+
+def _is_committed(folder: Path) -> bool:
+    committed = folder / _COMMITTED
+    return committed.is_dir() and not committed.is_symlink()
+
+
+def _move_committed(folder: Path) -> None:
+    """Moves committed files, in any order: who reads them before all are moved finishes this first, or waits for the lock."""
+    if not _is_committed(folder):
+        return
+    for path in sorted((folder / _COMMITTED).iterdir()):
+        if path.name.endswith(_REMOVED):
+            (folder / path.name.removesuffix(_REMOVED)).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        else:
+            path.replace(folder / path.name)
+    sync_folder(folder)
+    (folder / _COMMITTED).rmdir()
+
+
+@contextlib.contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """A block in which no other process replaces tables in `folder`, and which finds them all of one run.
+
+    The wait is short, since replacing takes no longer. Some file systems cannot lock folders: there tables of two runs
     may mix, which their digests reveal.
     """
-    if make:
-        folder.mkdir(parents=True, exist_ok=True)
+    finish_commit(folder)
+    with _locked(folder, fcntl.LOCK_SH):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, kind: int) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX if make else fcntl.LOCK_SH)
+            fcntl.flock(descriptor, kind)
         yield
     finally:
         os.close(descriptor)
@@ -197,21 +284,39 @@ def _digest_table(table: pa.Table) -> str:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest in a Parquet file's footer, its schema version checked.
+    """The manifest in a Parquet file's footer, its schema version checked, and every byte of the file by its seal.
 
     Raises UserError if the file is missing, damaged, not ours, or of another schema version.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    finish_commit(path.parent)
     try:
-        metadata = pq.read_metadata(path).metadata or {}
+        with path.open("rb") as file:
+            manifest = _checked_manifest(pq.read_metadata(file).metadata or {}, path)
+            seals.check_seal(path, file, _AGAIN)
     except FileNotFoundError:
         raise UserError("no such table", where=path, remedy="make it with `recallkit slice` or `recallkit score`") from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if lacks_resources(error):
             raise
-        raise UserError(f"not a readable Parquet file ({error})", where=path, remedy="make it again with --force") from error
+        raise UserError(f"not a readable Parquet file ({error})", where=path, remedy=_AGAIN) from error
+    return check_manifest(manifest, path)
+
+
+def read_parquet(path: Path, schema: pa.Schema | None = None) -> pa.Table:
+    """A file of `write_parquet`, whole. Raises DamagedError if a byte of it is not as it was written, and errors of Arrow."""
+    import pyarrow.parquet as pq
+
+    with path.open("rb") as file:
+        table = pq.read_table(file, schema=schema, page_checksum_verification=True)
+        seals.check_seal(path, file, _AGAIN)
+    return table
+
+
+def _checked_manifest(metadata: dict[bytes, bytes], path: Path) -> dict[str, Any]:
+    """The manifest in a file's metadata. Raises UserError if there is none, or one of another schema version."""
     if MANIFEST_KEY not in metadata:
         raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
     try:
@@ -219,9 +324,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict):
-        raise UserError("its manifest is damaged", where=path, remedy="make it again with --force")
+        raise UserError("its manifest is damaged", where=path, remedy=_AGAIN)
     check_schema_version(manifest, path)
-    return check_manifest(manifest, path)
+    return manifest
 
 
 def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | None:
@@ -329,7 +434,7 @@ def digest_weights(path: Path) -> str:
         return str(known[-1])
     started = time.time_ns()
     digest = digest_file(path)
-    is_settled = started - max(before[1:3]) > _SETTLING_NS
+    is_settled = started - max(before[1:3]) > seals.SETTLING_NS
     if is_settled and _file_state(path) == before:
         _remember_digest(real, [*before, digest])
     return digest
@@ -337,8 +442,7 @@ def digest_weights(path: Path) -> str:
 
 def _file_state(path: Path) -> list[int]:
     """What changes when a file does: length, times of change of the content and of the inode (ns), inode, device."""
-    state = path.stat()
-    return [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino, state.st_dev]
+    return list(seals.file_state(path.stat()))
 
 
 def _read_digests() -> dict[str, list[Any]]:

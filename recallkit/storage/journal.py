@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import time
 import uuid
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from recallkit import events
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts
+from recallkit.storage.seals import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def _read_state(path: Path) -> dict[str, Any]:
     """A journal's last commit. Raises UserError if it is damaged."""
     saved = artifacts.read_json(path)
     kinds = {"key": dict, "num_parts": int, "state": dict}
-    if not isinstance(saved, dict) or any(not isinstance(saved.get(name), kind) for name, kind in kinds.items()) or saved["num_parts"] < 0:
+    if any(not isinstance(saved.get(name), kind) for name, kind in kinds.items()) or saved["num_parts"] < 0:
         raise UserError("the state of unfinished work is damaged", where=path, remedy="begin again with --force")
     return saved
 
@@ -140,6 +140,18 @@ class Journal:
         """The path of part `index`."""
         return self.folder / f"part-{index:06d}"
 
+    def read(self, index: int, schema: pa.Schema) -> pa.Table:
+        """Part `index`, a Parquet file. Raises UserError if it is missing or damaged: those after it continue from it."""
+        import pyarrow as pa
+
+        try:
+            return artifacts.read_parquet(self.part(index), schema)
+        except (pa.ArrowException, OSError, DamagedError) as error:
+            if lacks_resources(error):
+                raise
+            problem = "a part of unfinished work is missing or damaged"
+            raise UserError(problem, where=self.part(index), remedy="begin again with --force") from error
+
     def commit(self, state: dict[str, Any], *, num_new_parts: int = 1) -> None:
         """Records that `num_new_parts` more parts are complete on disk, and the state from which to resume.
 
@@ -187,7 +199,7 @@ class Parts:
     def begun_state(self, index: int) -> dict[str, Any]:
         """The state of the journal of an incomplete part; empty if there is none that can be read."""
         try:
-            state: dict[str, Any] = artifacts.read_json(Journal(self.path(index), {}).folder / _STATE)["state"]
+            state: dict[str, Any] = _read_state(Journal(self.path(index), {}).folder / _STATE)["state"]
         except UserError:
             return {}
         return state
@@ -196,8 +208,8 @@ class Parts:
         """The value that the first of all processes proposed for `name`: all of them use the same."""
         path = self.folder / f"settled-{self.mark}-{name}"
         if not path.exists():
-            _write_once(path, propose())
-        return artifacts.read_json(path)
+            _write_once(path, {"settled": propose()})
+        return artifacts.read_json(path)["settled"]
 
 
 @contextlib.contextmanager
@@ -210,7 +222,7 @@ def removing_damage(part: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, DamagedError) as error:
         if lacks_resources(error) or getattr(error, "errno", None) not in (None, errno.ENOENT):
             raise
         part.unlink(missing_ok=True)
@@ -219,23 +231,22 @@ def removing_damage(part: Path) -> Iterator[None]:
 
 
 def read_part(part: Path, schema: pa.Schema | None = None) -> pa.Table:
-    """A part that is a Parquet file, every page of it checked; see `removing_damage`."""
-    import pyarrow.parquet as pq
-
+    """A part that is a Parquet file, every byte of it checked; see `removing_damage`."""
     with removing_damage(part):
-        return pq.read_table(part, schema=schema, page_checksum_verification=True)
+        return artifacts.read_parquet(part, schema)
 
 
 def _mark(key: dict[str, Any]) -> str:
     return artifacts.digest_json(key)[:12]
 
 
-def _write_once(path: Path, value: Any) -> None:
-    """Writes JSON atomically, unless the file exists already."""
+def _write_once(path: Path, value: dict[str, Any]) -> None:
+    """Writes a JSON object with a checksum, atomically, unless the file exists already."""
     mine = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    mine.write_text(json.dumps(value), encoding="utf-8")
+    artifacts.write_json(mine, value)
     try:
         os.link(mine, path)
+        artifacts.sync_folder(path.parent)
     except FileExistsError:
         pass
     except OSError:  # a file system without links
@@ -296,12 +307,25 @@ class PartsJournal(Journal):
 def forget_finished(target: Path, key: dict[str, Any]) -> None:
     """Removes the journal of a complete output, left by a run killed before it could; any other journal is kept.
 
-    `key` is that of the finished output, all of which is part of the key of the journal that made it.
+    `key` is that of the finished output, all of which is part of the key of the journal that made it. A folder without a state
+    was being removed; one that another process uses stays.
     """
-    journal = Journal(target, {})
-    try:
-        saved = _read_state(journal.folder / _STATE)["key"]
-    except UserError:
+    folder = Journal(target, {}).folder
+    if not folder.is_dir() or folder.is_symlink():
         return
-    if all(saved.get(name) == value for name, value in key.items()):
-        journal.finish()
+    with contextlib.suppress(UserError, BlockingIOError), _locked_folder(folder):
+        state = folder / _STATE
+        saved = _read_state(state)["key"] if state.exists() else key
+        if all(saved.get(name) == value for name, value in key.items()):
+            artifacts.remove(folder)
+
+
+@contextlib.contextmanager
+def _locked_folder(folder: Path) -> Iterator[None]:
+    """A block in which no other process uses a journal's folder. Raises BlockingIOError if one does."""
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(lock)

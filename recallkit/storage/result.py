@@ -13,6 +13,7 @@ Every command that makes a result does this:
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -21,7 +22,7 @@ from recallkit.config import SCHEMA_VERSION, VERSION
 from recallkit.errors import UserError
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.journal import Journal, PartsJournal, forget_finished
-from recallkit.storage.timings import Timings, write_manifest
+from recallkit.storage.timings import Timings, is_of, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,7 @@ class Result:
         Raises UserError if it was made with other options, is damaged, or can never be written.
         """
         artifacts.check_folders(self.path)
+        artifacts.finish_commit(self.path.parent)
         if self.force or not self.path.exists():
             return None
         manifest = self.read(self.path)
@@ -66,8 +68,23 @@ class Result:
             raise UserError(f"already made with other options (differs in {', '.join(changed)})", where=self.path, remedy=self.remedy)
         if any(artifacts.manifest_options(other) != self.options for other in self.others):
             return None  # one was removed, or a run with --force and other options was killed while it wrote them
-        forget_finished(self.path, self.options)
+        self._tidy(manifest)
         return manifest
+
+    def _tidy(self, manifest: dict[str, Any]) -> None:
+        """Removes what killed runs left beside a complete result, and writes its JSON file if that is missing or of another result."""
+        with contextlib.suppress(OSError):  # a folder of another user's can be read
+            forget_finished(self.path, self.options)
+            artifacts.remove_abandoned(self.path.parent)
+            if self.json_path is not None and not is_of(self.json_path, manifest):
+                write_manifest(self.json_path, manifest, Timings())
+
+    @property
+    def json_path(self) -> Path | None:
+        """The file of the manifest with the timings, if there is one: that of the folder, or beside one table of many in a folder."""
+        if self.kind in _KINDS_WITH_OWN_JSON:
+            return self.path.with_suffix(".json")
+        return self.path.with_name(MANIFEST) if self.kind == "tokens" or self.kind in KINDS else None
 
     def is_complete(self) -> bool:
         """Whether the result is complete; see `finished`."""
@@ -96,9 +113,14 @@ class Result:
     def write_tables(self, tables: Any, facts: Mapping[str, Any], timings: Timings) -> None:
         """Writes each frame of a dataclass into the result's folder, stamped and with `facts`, and `manifest.json` with the timings."""
         manifest = {**self.stamp(), **facts}
-        artifacts.write_frames(tables, self.path.parent, manifest)
-        write_manifest(self.path.parent / MANIFEST, manifest, timings)
+        artifacts.write_frames(tables, self.path.parent, manifest, more=lambda staged: self.write_json(manifest, timings, staged))
 
+    def write_json(self, manifest: Mapping[str, Any], timings: Timings, staged: Path) -> None:
+        """Writes the manifest with the timings into `staged`, a folder of `artifacts.replacing_together`."""
+        write_manifest(self.json_path or self.path.with_name(MANIFEST), manifest, timings, staged=staged)
+
+
+_KINDS_WITH_OWN_JSON = {"scores", "mqar queries", "recall documents"}
 
 MANIFEST = "manifest.json"
 """The manifest beside the tables, with the timings."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from recallkit import events
+from recallkit.errors import UserError
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
@@ -100,11 +101,23 @@ def read_timings(path: Path, **facts: Any) -> dict[str, Any] | None:
     return {**found, "stages": sound}
 
 
-def write_manifest(path: Path, manifest: Mapping[str, Any], timings: Timings) -> None:
-    """Writes a manifest file with timings, atomically. An existing one of another kind of result is kept."""
+def is_of(path: Path, manifest: Mapping[str, Any]) -> bool:
+    """Whether a manifest file is undamaged and of the result with this manifest, or of a result of another kind."""
+    try:
+        found = artifacts.read_json(path)
+    except UserError:
+        return artifacts.json_object(path).get("kind") not in (None, manifest.get("kind"))
+    return found.get("kind") != manifest.get("kind") or found.get("options") == manifest.get("options")
+
+
+def write_manifest(path: Path, manifest: Mapping[str, Any], timings: Timings, *, staged: Path | None = None) -> None:
+    """Writes a manifest file with timings and a checksum, atomically, or into the folder `staged`, from where it is moved to `path`.
+
+    An existing one of another kind of result is kept.
+    """
     if artifacts.json_object(path).get("kind") not in (None, manifest.get("kind")):
         return
     sorted_facts = json.loads(json.dumps(manifest, sort_keys=True))
-    with artifacts.replacing(path) as temporary:  # stages keep their order
-        text = json.dumps({**sorted_facts, KEY: timings.to_json()}, indent=2, ensure_ascii=False)
+    with artifacts.replacing(path if staged is None else staged / path.name) as temporary:  # stages keep their order
+        text = json.dumps(artifacts.with_checksum({**sorted_facts, KEY: timings.to_json()}), indent=2, ensure_ascii=False)
         temporary.write_text(text + "\n", encoding="utf-8")

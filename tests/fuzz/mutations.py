@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+from recallkit.storage import seals
+
 Damage = Callable[[Path], None]
 """Changes a file in place."""
 
@@ -211,14 +213,16 @@ def _other_value(kind: str, old: Any, column_type: pa.DataType, value: Any, text
 
 
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], manifest: Callable[[Any], Any] = lambda value: value) -> None:
-    """Writes a Parquet file again with another table, or another manifest, in it."""
+    """Writes a Parquet file again with another table, or another manifest, in it, and a seal that fits."""
     facts = (pq.read_metadata(path).metadata or {}).get(b"recallkit")
     changed = change(pq.ParquetFile(path).read())
     loose = changed.cast(pa.schema([field.with_nullable(True) for field in changed.schema]))
     with pq.ParquetWriter(path, loose.schema) as writer:
         writer.write_table(loose)
         if facts is not None:
-            writer.add_key_value_metadata({"recallkit": json.dumps(manifest(json.loads(facts)))})
+            writer.add_key_value_metadata({"recallkit": json.dumps(manifest(json.loads(facts))), seals.KEY: seals.EMPTY})
+    if facts is not None:
+        seals.seal(path)  # as another program would that knows how, so that what is inside is read
 
 
 @st.composite

@@ -179,7 +179,7 @@ def contents(out: Path) -> dict[str, bytes]:
     files = {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
     for name in [name for name in files if name.endswith(".json")]:
         manifest = json.loads(files[name])
-        del manifest["timings"]
+        del manifest["timings"], manifest["checksum"]
         files[name] = json.dumps(manifest).encode()
     return files
 

@@ -90,9 +90,9 @@ def test_a_database_may_be_called_anything(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with db.connect(Path(name)) as connection:
         connection.execute(db.query("counts/create_tables"))
-        connection.execute(db.query("counts/insert_fact"), {"key": "schema_version", "value": "1"})
+        connection.execute(db.query("counts/insert_fact"), {"key": "schema_version", "value": "2"})
         connection.execute("CHECKPOINT")
-    assert read_meta(Path(name)) == {"schema_version": 1}
+    assert read_meta(Path(name)) == {"schema_version": 2}
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 

@@ -187,7 +187,7 @@ def test_a_journal_adds_up_the_seconds_of_all_runs(tmp_path):
         assert before - 0.05 < journal.seconds_before <= before
     state = tmp_path / f".x{artifacts.PARTIAL}" / "state.json"
     for damaged in ("NaN", '"x"', "-1.0", "1e999", "null", "[]"):
-        state.write_text(json.dumps({"key": {"a": 1}, "num_parts": 3, "state": {}})[:-1] + f', "seconds": {damaged}}}')
+        artifacts.write_json(state, {"key": {"a": 1}, "num_parts": 3, "state": {}, "seconds": json.loads(damaged)})
         with Journal(tmp_path / "x", {"a": 1}) as journal:
             assert (journal.seconds_before, journal.num_parts) == (0.0, 3)
 
@@ -208,10 +208,10 @@ def test_a_killed_run_counts(tmp_path, warm, home):
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    saved = json.loads(state.read_text())
+    saved = artifacts.read_json(state)
     assert 0 < saved["seconds"] < 60
     before = 1000.0  # more than the second run takes
-    state.write_text(json.dumps({**saved, "seconds": before}))
+    artifacts.write_json(state, {**saved, "seconds": before})
     begun = time.monotonic()
     process = warm.Process(target=work, args=(str(tmp_path),))
     process.start()
