@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from recallkit.commands.tokens import token_texts, tokens
     from recallkit.commands.track import track
     from recallkit.commands.train_mqar import train_mqar
+    from recallkit.commands.verify import verify
     from recallkit.intervening.tables import InterveneTables
     from recallkit.models.spec import ModelSpec
     from recallkit.mqar.tables import MqarTables
@@ -89,6 +90,7 @@ __all__ = [
     "tokens",
     "track",
     "train_mqar",
+    "verify",
     "write_report",
     "zoo_counts",
 ]
@@ -112,6 +114,7 @@ _PLACES = {
     "recallkit.commands.tokens": ("token_texts", "tokens"),
     "recallkit.commands.track": ("track",),
     "recallkit.commands.train_mqar": ("train_mqar",),
+    "recallkit.commands.verify": ("verify",),
     "recallkit.intervening.tables": ("InterveneTables",),
     "recallkit.models.spec": ("ModelSpec",),
     "recallkit.mqar.tables": ("MqarTables",),

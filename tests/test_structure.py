@@ -47,6 +47,7 @@ tracking
 recall
 mqar
 tradeoff
+verification
 report
 bench
 doctor

@@ -16,6 +16,7 @@ COMMANDS = {
     "train-mqar": "recallkit.commands.train_mqar",
     "report": "recallkit.commands.report",
     "tokens": "recallkit.commands.tokens",
+    "verify": "recallkit.commands.verify",
     "models": "recallkit.commands.lists",
     "sources": "recallkit.commands.lists",
     "tasks": "recallkit.commands.lists",
@@ -28,7 +29,7 @@ PANELS = {
     **dict.fromkeys(("demo", "count", "slice", "profile", "score", "gap", "track"), "The gap"),
     **dict.fromkeys(("intervene", "ablate"), "Is it recall?"),
     **dict.fromkeys(("eval-recall", "build-rows", "mqar", "train-mqar"), "Recall tasks"),
-    **dict.fromkeys(("report", "tokens"), "Results"),
+    **dict.fromkeys(("report", "tokens", "verify"), "Results"),
     **dict.fromkeys(("models", "sources", "tasks"), "What there is"),
     **dict.fromkeys(("bench", "doctor"), "This machine"),
 }

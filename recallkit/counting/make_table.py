@@ -9,7 +9,7 @@ import numpy as np
 
 from recallkit.config import SCHEMA_VERSION
 from recallkit.counting.bigrams import CountedStream
-from recallkit.counting.table import NGRAM_HASHES
+from recallkit.counting.table import NGRAM_HASHES, counts_id
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
 from recallkit.storage.timings import KEY as TIMINGS
@@ -33,9 +33,8 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
     The id is a digest of the counts, the tokenizer and the boundary: equal for equal tables, however they were made. Hashes of
     n-grams, which affect no count, have a digest of their own.
     """
-    keys, counts = counted.bigrams
-    identity = artifacts.digest_json([meta.get("tokenizer"), meta.get("boundary"), meta.get("only")])
-    longer = () if counted.ngrams is None else (artifacts.digest_arrays(*counted.ngrams).encode(),)
+    keys, _ = counted.bigrams
+    longer = () if counted.ngrams is None else (artifacts.digest_arrays(*counted.ngrams),)
     meta = {
         **meta,
         "schema_version": SCHEMA_VERSION,
@@ -44,9 +43,7 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
         "num_bigrams": len(keys),
         **({} if counted.ngrams is None else {"num_ngrams": len(counted.ngrams.counts)}),
         **({} if not counted.hashes else {NGRAM_HASHES: _describe_hashes(counted)}),
-        "id": artifacts.digest_bytes(
-            identity.encode(), artifacts.digest_arrays(keys, counts, counted.tokens, counted.token_counts).encode(), *longer
-        ),
+        "id": counts_id(meta, *counted.bigrams, counted.tokens, counted.token_counts, longer),
     }
     timings = timings or Timings()
     with artifacts.replacing(path, absent=True) as temporary, db.connect(temporary) as connection:

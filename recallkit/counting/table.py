@@ -16,7 +16,7 @@ from recallkit.storage import artifacts, db
 from recallkit.storage.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import duckdb
@@ -136,6 +136,23 @@ class CountsTable:
             remedy = "count again with that tokenizer (--tokenizer), or use the tokenizer of the counts here, too"
             raise UserError(f"counted with tokenizer {mine.get('name')}, but here {name} is used", where=self.path, remedy=remedy)
 
+    def recompute_id(self) -> str:
+        """The id according to what is in the tables, which is that of the meta unless one of them was changed."""
+        longer = [self._digest_ngrams()] if "num_ngrams" in self.meta else []
+        return counts_id(self.meta, self.keys, self.counts, self.tokens, self.token_counts, longer)
+
+    def _digest_ngrams(self) -> str:
+        from recallkit.counting.ngram_kernels import pack_ngrams
+
+        with _reading(self.path) as connection:
+            rows = connection.execute(db.query("counts/select_ngrams")).fetchnumpy()
+        ids = [np.asarray(rows[name], np.uint32) for name in ("first", "second", "third", "fourth", "fifth")[: int(self.meta["order"])]]
+        return artifacts.digest_arrays(*pack_ngrams(ids), np.asarray(rows["count"], np.uint64))
+
+    def recompute_hashes_digest(self) -> str:
+        """The digest of the hashes of n-grams that are in the table."""
+        return artifacts.digest_json({str(found.size): artifacts.digest_arrays(found.hashes) for found in self.ngram_hashes})
+
     def describe(self) -> dict[str, Any]:
         """What the manifest of a result records about these counts."""
         return {
@@ -146,6 +163,15 @@ class CountsTable:
             "boundary": self.meta.get("boundary"),
             **({} if self.hash_facts is None else {"hashes": self.hash_facts["digest"]}),
         }
+
+
+def counts_id(
+    meta: Mapping[str, Any], keys: np.ndarray, counts: np.ndarray, tokens: np.ndarray, token_counts: np.ndarray, longer: Sequence[str] = ()
+) -> str:
+    """The id of a table with these facts and arrays (`CountsTable`), and, if they were counted, `longer` n-grams with this digest."""
+    identity = artifacts.digest_json([meta.get("tokenizer"), meta.get("boundary"), meta.get("only")])
+    digests = [identity, artifacts.digest_arrays(keys, counts, tokens, token_counts), *longer]
+    return artifacts.digest_bytes(*(digest.encode() for digest in digests))
 
 
 def counts_result(out: Path, options: dict[str, Any], *, force: bool) -> Result:

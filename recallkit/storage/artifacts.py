@@ -75,15 +75,29 @@ def _host() -> str:
     return "".join(c for c in platform.node() if c.isalnum()) or "host"
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Removes what killed processes of this machine left of their attempts to write files and sets of tables in `folder`."""
-    for left in folder.iterdir():
-        found = _TEMPORARY.fullmatch(left.name)
-        if found and found["host"] == _host() and not _is_running(int(found["process"])):
-            remove(left)
+def remove_abandoned(folder: Path) -> int:
+    """Removes what killed processes of this machine left of their attempts to write files and sets of tables in `folder`.
+
+    Returns how many files and folders that were.
+    """
+    abandoned = [path for path in folder.iterdir() if is_abandoned(path)]
+    for path in abandoned:
+        remove(path)
+    return len(abandoned)
 
 
 _TEMPORARY = re.compile(r"\..+\.(?P<host>\w+)\.(?P<process>\d{1,9})(\.[0-9a-f]+)?\.part(\.wal)?")
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether this is the name of a file, or of a folder of tables, that is being written."""
+    return _TEMPORARY.fullmatch(path.name) is not None
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether a process of this machine that no longer runs was writing this."""
+    found = _TEMPORARY.fullmatch(path.name)
+    return found is not None and found["host"] == _host() and not _is_running(int(found["process"]))
 
 
 def _is_running(process: int) -> bool:
@@ -129,7 +143,7 @@ def read_json(path: Path) -> dict[str, Any]:
             return dict(value)
     except (ValueError, OSError, RecursionError, AttributeError, KeyError, TypeError) as error:
         raise UserError("not a readable JSON file of recallkit", where=path, remedy=_AGAIN) from error
-    raise UserError("damaged: it is not as it was written", where=path, remedy=_AGAIN)
+    raise UserError("damaged (it is not as it was written)", where=path, remedy=_AGAIN)
 
 
 def json_object(path: Path) -> dict[str, Any]:
@@ -188,7 +202,7 @@ def _remove_older(path: Path, kind: str, staged: Path) -> None:
             (staged / f"{path.name}{_REMOVED}").touch()
 
 
-_COMMITTED = ".committed"
+COMMITTED = ".committed"
 """A folder of files that replace those of the same names in the folder that it is in."""
 _REMOVED = ".removed"
 """Suffix of an empty file there, for one that is to be removed."""
@@ -210,7 +224,7 @@ def replacing_together(folder: Path) -> Iterator[Path]:
         sync_folder(staged)
         with _locked(folder, fcntl.LOCK_EX):
             _move_committed(folder)
-            staged.rename(folder / _COMMITTED)
+            staged.rename(folder / COMMITTED)
             sync_folder(folder)
             _move_committed(folder)
     finally:
@@ -228,11 +242,11 @@ def finish_commit(folder: Path) -> None:
         if lacks_resources(error):
             raise
         problem = f"tables of an interrupted run cannot be moved to where they belong ({error.strerror})"
-        raise UserError(problem, where=folder / _COMMITTED, remedy="run this once as a user who may write there") from error
+        raise UserError(problem, where=folder / COMMITTED, remedy="run this once as a user who may write there") from error
 
 
 def _is_committed(folder: Path) -> bool:
-    committed = folder / _COMMITTED
+    committed = folder / COMMITTED
     return committed.is_dir() and not committed.is_symlink()
 
 
@@ -240,14 +254,14 @@ def _move_committed(folder: Path) -> None:
     """Moves committed files, in any order: who reads them before all are moved finishes this first, or waits for the lock."""
     if not _is_committed(folder):
         return
-    for path in sorted((folder / _COMMITTED).iterdir()):
+    for path in sorted((folder / COMMITTED).iterdir()):
         if path.name.endswith(_REMOVED):
             (folder / path.name.removesuffix(_REMOVED)).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
         else:
             path.replace(folder / path.name)
     sync_folder(folder)
-    (folder / _COMMITTED).rmdir()
+    (folder / COMMITTED).rmdir()
 
 
 @contextlib.contextmanager
@@ -355,11 +369,11 @@ def check_replaceable(path: Path, magic: bytes, *, at: int = 0) -> None:
         with path.open("rb") as handle:
             handle.seek(at)
             is_ours = handle.read(len(magic)) == magic
-        if not is_ours or (magic == PARQUET_MAGIC and _is_foreign_parquet(path)):
+        if not is_ours or (magic == PARQUET_MAGIC and is_foreign_parquet(path)):
             raise UserError("a file that recallkit did not write, and will not replace", where=path, remedy="give another name")
 
 
-def _is_foreign_parquet(path: Path) -> bool:
+def is_foreign_parquet(path: Path) -> bool:
     """Whether this is an undamaged Parquet file of another program. A damaged one may have been ours."""
     import pyarrow as pa
     import pyarrow.parquet as pq

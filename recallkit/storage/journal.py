@@ -313,16 +313,22 @@ def forget_finished(target: Path, key: dict[str, Any]) -> None:
     folder = Journal(target, {}).folder
     if not folder.is_dir() or folder.is_symlink():
         return
-    with contextlib.suppress(UserError, BlockingIOError), _locked_folder(folder):
-        state = folder / _STATE
-        saved = _read_state(state)["key"] if state.exists() else key
-        if all(saved.get(name) == value for name, value in key.items()):
+    with contextlib.suppress(UserError, BlockingIOError), locked(folder):
+        found = read_key(folder)
+        if found is None or all(found.get(name) == value for name, value in key.items()):
             artifacts.remove(folder)
 
 
+def read_key(folder: Path) -> dict[str, Any] | None:
+    """The key of the journal in `folder`; None if it has no state. Raises UserError if that is damaged."""
+    state = folder / _STATE
+    key: dict[str, Any] | None = _read_state(state)["key"] if state.exists() else None
+    return key
+
+
 @contextlib.contextmanager
-def _locked_folder(folder: Path) -> Iterator[None]:
-    """A block in which no other process uses a journal's folder. Raises BlockingIOError if one does."""
+def locked(folder: Path) -> Iterator[None]:
+    """A block in which no other process uses the journal in `folder`. Raises BlockingIOError if one does."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

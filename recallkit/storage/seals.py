@@ -70,9 +70,9 @@ def check_seal(path: Path, file: BinaryIO, remedy: str) -> None:
     """Raises DamagedError if a byte of an open Parquet file of ours is not as it was written. Reads the whole file; see `checksum`."""
     footer = _read_footer(file)
     if footer is None or footer.value()[_HALF:] != footer.checksum():
-        raise DamagedError("damaged: its footer is not as it was written", where=path, remedy=remedy)
+        raise DamagedError("damaged (its footer is not as it was written)", where=path, remedy=remedy)
     if footer.value()[:_HALF] != checksum(path, file, footer.start):
-        raise DamagedError("damaged: its content is not as it was written", where=path, remedy=remedy)
+        raise DamagedError("damaged (its content is not as it was written)", where=path, remedy=remedy)
 
 
 def checksum(path: Path, file: BinaryIO, length: int) -> str:

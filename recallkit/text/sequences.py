@@ -271,22 +271,44 @@ def write_sequences(path: Path, blocks: Iterable[pa.Table], facts: dict[str, Any
 
     The manifest's `sequences_digest` identifies the ids and where sequences end, independent of the text they came from.
     """
-    digests: list[str] = []
-    totals = {"num_sequences": 0, "num_rows": 0, "longest": 0}
+    found = _Summary()
 
     def groups() -> Iterator[pa.Table]:
         for table in blocks:
-            tokens = table["tokens"].combine_chunks()
-            digests.append(digest_arrays(tokens.values.to_numpy(), tokens.offsets.to_numpy()))
-            totals["num_sequences"] += table.num_rows
-            totals["num_rows"] += len(tokens.values) - table.num_rows
-            totals["longest"] = max(totals["longest"], int(np.diff(tokens.offsets.to_numpy()).max()) - 1)
+            found.add(table)
             yield table
 
-    def manifest() -> dict[str, Any]:
-        return {**facts, **totals, "sequences_digest": digest_json(digests)}
+    return write_parquet(path, groups(), arrow_schema("sequences"), lambda: {**facts, **found.facts()}, use_dictionary=False)
 
-    return write_parquet(path, groups(), arrow_schema("sequences"), manifest, use_dictionary=False)
+
+class _Summary:
+    """What the manifest records of the sequences themselves."""
+
+    def __init__(self) -> None:
+        self._digests: list[str] = []
+        self._num_sequences = self._num_rows = self._longest = 0
+
+    def add(self, group: pa.Table) -> None:
+        tokens = group["tokens"].combine_chunks()
+        self._digests.append(digest_arrays(tokens.values.to_numpy(), tokens.offsets.to_numpy()))
+        self._num_sequences += group.num_rows
+        self._num_rows += len(tokens.values) - group.num_rows
+        self._longest = max(self._longest, int(np.diff(tokens.offsets.to_numpy()).max()) - 1)
+
+    def facts(self) -> dict[str, Any]:
+        totals = {"num_sequences": self._num_sequences, "num_rows": self._num_rows, "longest": self._longest}
+        return {**totals, "sequences_digest": digest_json(self._digests)}
+
+
+def describe_sequences(path: Path) -> dict[str, Any]:
+    """What the manifest of `sequences.parquet` records of its rows, computed anew: totals and `sequences_digest`.
+
+    Raises UserError if the file is damaged.
+    """
+    found = _Summary()
+    for group in sequence_groups(path):
+        found.add(group)
+    return found.facts()
 
 
 def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
