@@ -1,9 +1,10 @@
 # README's two commands, and what a contributor runs. Everything happens in .venv; nothing else is touched.
 VENV ?= .venv
+SECONDS_OF_FUZZ ?= 3600
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: demo test lint types slow docs benchmarks wheel clean
+.PHONY: demo test fuzz lint types slow docs benchmarks wheel clean
 
 # Sets up and runs the main job on the built-in text: the gaps of the zoo's models, with intervals, and a page.
 demo: $(VENV)/.installed
@@ -15,6 +16,10 @@ test: $(VENV)/.installed-dev
 
 slow: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -q -m slow
+
+# Flips bits for an hour: every command answers rightly, or refuses.
+fuzz: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m tests.fuzz.answers --seconds $(SECONDS_OF_FUZZ)
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .

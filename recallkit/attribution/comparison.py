@@ -10,6 +10,7 @@ from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts, schemas
+from recallkit.storage.seals import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -128,6 +129,8 @@ def _slices_of(folder: Path, manifest: Mapping[str, Any], named: Path | None) ->
     for around in dict.fromkeys([folder.absolute().parent.parent, folder.resolve().parent.parent]):
         try:
             found = artifacts.read_manifest(around / "tokens.parquet")
+        except DamagedError:
+            raise
         except UserError:
             continue
         if _is_labelled_alike(manifest, found):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.storage.result import KINDS
+from recallkit.storage.seals import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,9 +61,15 @@ def _contains(folder: Path, kind: str) -> bool:
     path = folder / f"{kind}.parquet"
     try:
         return path.is_file() and bool(artifacts.read_manifest(path).get("kind") == kind)
-    except UserError:
-        # A comparison that is damaged, or of another version, is one all the same: reading it says what is wrong with it.
-        return kind == "gap"
+    except UserError as error:
+        # One that is damaged is one all the same, as is a comparison of another version: reading it says what is wrong with it.
+        return kind == "gap" or (isinstance(error, DamagedError) and _was_parquet(path))
+
+
+def _was_parquet(path: Path) -> bool:
+    """Whether one of the ends of a file, at least, is that of a Parquet file."""
+    content = path.read_bytes()
+    return content.startswith(artifacts.PARQUET_MAGIC) or content.endswith(artifacts.PARQUET_MAGIC)
 
 
 def _only(kind: str, folders: Sequence[Path], top: Path) -> Path:

@@ -13,6 +13,7 @@ from recallkit.report import excerpts, page, sections, words
 from recallkit.report.found import find_results
 from recallkit.storage import artifacts
 from recallkit.storage.result import KINDS
+from recallkit.storage.seals import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,7 +120,7 @@ def _others(found: Mapping[str, Path]) -> tuple[list[Section], list[Figure]]:
 
 
 def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> tuple[Section, int]:
-    """The token view, or why there is none; an error if text was requested."""
+    """The token view, or why there is none; an error if text was requested, or a file of it is damaged."""
     reason = UserError("the slices of this comparison were not found")
     if comparison.slices is not None:
         try:
@@ -127,6 +128,8 @@ def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> 
             if view.shown:
                 return sections.token_section(view, "DIR"), view.shown
             reason = UserError("no excerpt contains AR hits, or none fits on a page")
+        except DamagedError:
+            raise
         except UserError as error:
             reason = error
     if options.slices is not None or options.sequences or options.documents:

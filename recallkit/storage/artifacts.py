@@ -308,14 +308,17 @@ def read_manifest(path: Path) -> dict[str, Any]:
     finish_commit(path.parent)
     try:
         with path.open("rb") as file:
-            manifest = _checked_manifest(pq.read_metadata(file).metadata or {}, path)
+            metadata = pq.read_metadata(file).metadata or {}
+            # What is damaged is called so, whatever else it looks like; a table of an older version has no seal.
+            manifest = {} if seals.KEY.encode() in metadata else _checked_manifest(metadata, path)
             seals.check_seal(path, file, _AGAIN)
+            manifest = manifest or _checked_manifest(metadata, path)
     except FileNotFoundError:
         raise UserError("no such table", where=path, remedy="make it with `recallkit slice` or `recallkit score`") from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if lacks_resources(error):
             raise
-        raise UserError(f"not a readable Parquet file ({error})", where=path, remedy=_AGAIN) from error
+        raise seals.DamagedError(f"not a readable Parquet file ({error})", where=path, remedy=_AGAIN) from error
     return check_manifest(manifest, path)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, journal
+from recallkit.storage.result import MANIFEST
 from recallkit.storage.seals import DamagedError
 from recallkit.storage.timings import KEY as TIMINGS
 from recallkit.verification.references import check_references
@@ -85,12 +86,16 @@ def verify(folder: Path, *, clean: bool = False) -> Verified:
     """Reads every table, counts table, manifest and journal in a folder and the folders in it, and compares what they record.
 
     Every byte of a table is checked by its seal; digests of sequences, ids of counts and numbers of rows are computed again; labels,
-    scores and comparisons are those of the sequences, counts and scores beside them. With `clean`, what killed runs left is removed
-    first: temporary files, the rest of a commit, and the parts of results that are complete. Raises UserError if there is no such folder.
+    scores and comparisons are those of the sequences, counts and scores beside them. Tables that a killed run had committed are moved
+    into place, as by every reader. With `clean`, what killed runs left is removed first: temporary files, and parts of results that are
+    complete. Raises UserError if there is no such folder.
     """
     if not folder.is_dir():
         raise UserError("no such directory", where=folder, remedy="name one that recallkit wrote results to")
     found = Verified(folder)
+    for path in [path for path in _files(folder, found) if path.name == artifacts.COMMITTED]:
+        with found.finding(path):
+            artifacts.finish_commit(path.parent)
     files = sorted(_files(folder, found))
     if clean:
         found.num_removed = _clean(folder, files)
@@ -132,7 +137,15 @@ def _check_of(path: Path) -> Callable[[Path, Verified, Manifests], None] | None:
         return None
     if in_journal:
         return _check_part
-    return {".parquet": _check_table, ".duckdb": _check_counts, ".json": _check_json}.get(path.suffix)
+    if path.suffix == ".json":
+        return _check_manifest_file if _is_manifest_file(path) else None
+    return {".parquet": _check_table, ".duckdb": _check_counts}.get(path.suffix)
+
+
+def _is_manifest_file(path: Path) -> bool:
+    """Whether JSON is a manifest of ours, which has timings, or should be one; any other is somebody else's."""
+    value = artifacts.json_object(path)
+    return TIMINGS in value or (not value and (path.name == MANIFEST or path.with_suffix(".parquet").is_file()))
 
 
 def _check_table(path: Path, found: Verified, manifests: Manifests) -> None:
@@ -181,12 +194,8 @@ def _check_counts(path: Path, found: Verified, manifests: Manifests) -> None:
     manifests[path] = dict(table.meta)
 
 
-def _check_json(path: Path, found: Verified, manifests: Manifests) -> None:
-    """Manifests of ours, which have timings and stand beside tables; any other JSON is somebody else's."""
-    value = artifacts.json_object(path)
-    beside = path.with_suffix(".parquet")
-    if TIMINGS in value or (not value and (beside.is_file() or path.name == "manifest.json")):
-        manifests[path] = artifacts.read_json(path)
+def _check_manifest_file(path: Path, found: Verified, manifests: Manifests) -> None:
+    manifests[path] = artifacts.read_json(path)
 
 
 def _check_part(path: Path, found: Verified, manifests: Manifests) -> None:
@@ -211,8 +220,6 @@ def _note_unfinished(files: list[Path], found: Verified) -> None:
                 found.add(path, "leftover", "parts of a result that is complete", _LEFTOVER_REMEDY)
             else:
                 found.add(path, "unfinished", "work that was interrupted, or is under way", "run its command again to finish it")
-        elif path.name == artifacts.COMMITTED:
-            found.add(path, "leftover", "tables that were committed and not moved into place", "run verify with --clean, which moves them")
         elif artifacts.is_temporary(path):
             if artifacts.is_abandoned(path):
                 found.add(path, "leftover", "a temporary file of a killed run", _LEFTOVER_REMEDY)
@@ -241,7 +248,7 @@ def _options_of(target: Path) -> dict[str, Any]:
 
 
 def _clean(folder: Path, files: list[Path]) -> int:
-    """Removes what killed runs of this machine left, and moves what they had committed; returns how many files and folders it was."""
+    """Removes what killed runs of this machine left; returns how many files and folders that was."""
     removed = 0
     for path in files:
         if path.name.endswith(artifacts.PARTIAL) and _is_leftover(path):
@@ -249,8 +256,7 @@ def _clean(folder: Path, files: list[Path]) -> int:
             removed += 1
     for place in sorted({folder, *(path.parent for path in files)}):
         if place.is_dir():
-            removed += (place / artifacts.COMMITTED).is_dir() + artifacts.remove_abandoned(place)
-            artifacts.finish_commit(place)
+            removed += artifacts.remove_abandoned(place)
     return removed
 
 

@@ -208,7 +208,7 @@ def digest_home(tmp_path, monkeypatch):
     """A cache folder of its own, and files that count as large and settled as soon as they are written."""
     monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(artifacts, "_REMEMBERED_BYTES", 8)
-    monkeypatch.setattr(artifacts, "_SETTLING_NS", -1)
+    monkeypatch.setattr(artifacts.seals, "SETTLING_NS", -1)
     return tmp_path / "home"
 
 
@@ -236,7 +236,7 @@ def test_a_changed_file_is_noticed_even_with_the_old_length_and_time(digest_home
     weights.write_bytes(b"0123456789")
     artifacts.digest_weights(weights)
     before = weights.stat()
-    time.sleep(0.05)  # beyond the grain of the system's file times, as _SETTLING_NS sees to in earnest
+    time.sleep(0.05)  # beyond the grain of the system's file times, as SETTLING_NS sees to in earnest
     if change.startswith("another"):
         (tmp_path / "other").write_bytes(b"012345678x")
         (tmp_path / "other").replace(weights)
@@ -253,7 +253,7 @@ def test_small_and_fresh_files_are_not_remembered(digest_home, tmp_path, monkeyp
     small.write_bytes(b"01234567")
     fresh.write_bytes(b"0123456789")
     artifacts.digest_weights(small)
-    monkeypatch.setattr(artifacts, "_SETTLING_NS", 2_000_000_000)
+    monkeypatch.setattr(artifacts.seals, "SETTLING_NS", 2_000_000_000)
     artifacts.digest_weights(fresh)
     os.utime(fresh, (1, 1))
     assert artifacts.digest_weights(fresh) == artifacts.digest_file(fresh)
@@ -315,7 +315,7 @@ import time
 from pathlib import Path
 from pathlib import Path
 from recallkit.storage import artifacts
-artifacts._REMEMBERED_BYTES, artifacts._SETTLING_NS = 8, -1
+artifacts._REMEMBERED_BYTES, artifacts.seals.SETTLING_NS = 8, -1
 for number in range(40):
     path = Path(f"{sys.argv[1]}.{number}")
     path.write_bytes(sys.argv[1].encode() * 10 + bytes([number]))

@@ -1,0 +1,85 @@
+"""Seals: any changed bit of a table is noticed, wherever it is; nothing else is called damage."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recallkit.errors import UserError
+from recallkit.storage import artifacts, seals
+from recallkit.storage.seals import DamagedError
+
+# As statistics in a footer and as a manifest, text that looks like a seal.
+LIKE_A_SEAL = (b"\x18" + bytes([len(seals.KEY)]) + seals.KEY.encode() + b"\x18" + bytes([len(seals.EMPTY)])).decode() + seals.EMPTY
+TABLE = pa.table({"a": list(range(200)), "text": [LIKE_A_SEAL] * 200})
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "t.parquet"
+    artifacts.write_parquet(path, [TABLE, TABLE], TABLE.schema, {"kind": "x", "note": LIKE_A_SEAL})
+    return path
+
+
+def test_every_flipped_bit_is_refused(path):
+    content = path.read_bytes()
+    assert artifacts.read_manifest(path)["kind"] == "x"
+    assert artifacts.read_parquet(path).equals(pa.concat_tables([TABLE, TABLE]))
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        with pytest.raises(UserError):
+            artifacts.read_manifest(path)
+
+
+def test_the_table_is_one_that_any_program_reads(path):
+    assert pq.read_table(path).num_rows == 400
+
+
+@pytest.mark.parametrize("length", [0, 3, 4, 100, -1])
+def test_a_file_that_was_cut_is_damaged(path, length):
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(DamagedError):
+        artifacts.read_manifest(path)
+
+
+def test_a_table_without_a_seal_is_damaged(path):
+    manifest = {artifacts.MANIFEST_KEY: pq.read_metadata(path).metadata[artifacts.MANIFEST_KEY]}
+    pq.write_table(TABLE.replace_schema_metadata(manifest), path)
+    with pytest.raises(DamagedError, match="its footer is not as it was written"):
+        artifacts.read_manifest(path)
+
+
+def test_a_file_is_read_once_while_nothing_about_it_changes(path, monkeypatch):
+    monkeypatch.setattr(seals, "SETTLING_NS", -(10**18))
+    read = []
+    monkeypatch.setattr(seals, "_checksum", lambda file, length, real=seals._checksum: read.append(length) or real(file, length))
+    for _ in range(3):
+        artifacts.read_manifest(path)
+    assert len(read) == 1
+    path.write_bytes(path.read_bytes())
+    artifacts.read_manifest(path)
+    assert len(read) == 2
+
+
+def test_a_file_that_was_just_written_is_not_taken_as_known(path, monkeypatch):
+    """A second write within the grain of the system's file times would go unnoticed."""
+    monkeypatch.setattr(seals, "SETTLING_NS", 10**18)
+    artifacts.read_manifest(path)
+    assert path not in seals._known
+
+
+def test_json_has_a_checksum(tmp_path):
+    path = tmp_path / "x.json"
+    artifacts.write_json(path, {"a": [1, "ü"], "b": None})
+    assert artifacts.read_json(path) == {"a": [1, "ü"], "b": None}
+    for changed in ('"a": [\n    2', '"c"'):
+        path.write_text(path.read_text().replace('"a": [\n    1', changed).replace('"b"', changed) if changed == '"c"' else changed)
+        with pytest.raises(UserError, match="JSON file of recallkit|not as it was written"):
+            artifacts.read_json(path)
+    for other in ("{}", "[]", "3", '{"checksum": 3}', '{"a": 1}'):
+        path.write_text(other)
+        with pytest.raises(UserError, match=str(path)):
+            artifacts.read_json(path)

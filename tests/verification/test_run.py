@@ -1,0 +1,219 @@
+"""`verify`: finds what is damaged, what does not fit and what was left; finds nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from recallkit.storage import artifacts
+from recallkit.verification.run import Verified, verify
+from tests.fuzz.conftest import make
+from tests.fuzz.harness import assert_manners, copy_of, invoke
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+    return make(tmp_path_factory.mktemp("verified") / "made")
+
+
+@pytest.fixture
+def folder(made: Path):
+    with copy_of(made) as folder:
+        yield folder
+
+
+def recorded(folder: Path) -> list[Path]:
+    """The files of which something is recorded."""
+    found = [path for path in folder.rglob("*") if path.suffix in (".parquet", ".json", ".duckdb") and "lm-eval" not in path.parts]
+    return sorted(path for path in found if path.is_file())
+
+
+def lines(found: Verified) -> list[tuple[str, str]]:
+    return [(finding.kind, finding.file) for finding in found.findings]
+
+
+def test_good_results_are_sound(made):
+    found = verify(made)
+    assert (lines(found), found.is_sound) == ([], True)
+    assert found.num_files == len(recorded(made)) - 1, "all but tokenizer.json, which is read with the sequences"
+    outcome = assert_manners(invoke("verify", made))
+    assert outcome.status == 0
+    assert "everything is as it was written, and fits together" in outcome.out
+
+
+def flips(folder: Path, number: int, seed: int) -> list[str]:
+    """Flips that `verify` does not find although they change what is recorded."""
+    drawn, missed = random.Random(seed), []
+    files = recorded(folder)
+    sizes = [path.stat().st_size for path in files]
+    for tried in range(number):
+        path = drawn.choice(files) if tried % 2 else drawn.choices(files, sizes)[0]
+        content = path.read_bytes()
+        at, bit = drawn.randrange(len(content)), drawn.randrange(8)
+        changed = bytearray(content)
+        changed[at] ^= 1 << bit
+        path.write_bytes(changed)
+        if verify(folder).is_sound and not is_same(path, content, bytes(changed)):
+            missed.append(f"byte {at}, bit {bit} of {path.relative_to(folder)}")
+        path.write_bytes(content)
+    return missed
+
+
+def is_same(path: Path, before: bytes, after: bytes) -> bool:
+    """Whether a flip changes no number: white space in JSON, or bytes of a database that nobody reads."""
+    if path.suffix == ".json":
+        return bool(json.loads(before) == json.loads(after))
+    return path.suffix == ".duckdb" and invoke("count", path, "--export", path.with_suffix(".csv.parquet")).status != 0
+
+
+def test_flipped_bits_are_found(folder):
+    assert not flips(folder, 40, seed=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_a_thousand_flipped_bits_are_found(folder):
+    assert not flips(folder, 1000, seed=4)
+
+
+def test_a_damaged_file_is_named_with_a_remedy(folder):
+    path = next(folder.glob("slices/scores/control-bigram*.parquet"))
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    outcome = assert_manners(invoke("verify", folder))
+    assert outcome.status == 1
+    assert f"damaged     {path.relative_to(folder)}: damaged (its content is not as it was written)" in outcome.out
+    assert "-> make it again with --force" in outcome.out
+    told = json.loads(invoke("verify", folder, "--json").out)
+    assert (told["sound"], [f["file"] for f in told["findings"]]) == (False, [str(path.relative_to(folder))])
+
+
+def other(made: Path, folder: Path, *options: object) -> Path:
+    """Slices of other sequences."""
+    out = folder / "others"
+    assert invoke("slice", made / "text.jsonl", "-o", out, "--seq-len", 16, *options).status == 0
+    return out
+
+
+def test_tables_of_other_results_do_not_fit(made, folder):
+    others = other(made, folder, "--counts", folder / "counts.duckdb")
+    shutil.copy(others / "sequences.parquet", folder / "slices" / "sequences.parquet")
+    mismatched = {file for kind, file in lines(verify(folder)) if kind == "mismatch"}
+    scores = {str(path.relative_to(folder)) for path in folder.glob("slices/scores/*.parquet")}
+    assert {"slices/tokens.parquet", *scores} <= mismatched
+    assert any(file.endswith("gap.parquet") for file in mismatched)
+
+
+def test_a_table_of_another_run_among_its_set_does_not_fit(made, folder):
+    gap = next(folder.glob("slices/gap/*"))
+    other_gap = folder / "gap"
+    command = ("gap", "control:recall", "control:unigram", "--slices", folder / "slices", "-o", other_gap)
+    assert invoke(*command, "--counts", folder / "counts.duckdb").status == 0
+    shutil.copy(other_gap / "by_count.parquet", gap / "by_count.parquet")
+    assert lines(verify(folder)) == [("mismatch", str((gap / "by_count.parquet").relative_to(folder)))]
+
+
+def test_scores_made_again_otherwise_do_not_fit_the_comparison(folder):
+    command = ("score", "control:bigram", "--slices", folder / "slices", "--counts", folder / "counts.duckdb")
+    assert invoke(*command, "--context", 16, "--stride", 8, "--force").status == 0
+    found = verify(folder)
+    assert {kind for kind, _ in lines(found)} == {"mismatch"}
+    assert all("compared with other scores of control:bigram" in finding.problem for finding in found.findings)
+
+
+def test_counts_and_tokenizers_of_others_do_not_fit(made, folder):
+    counts, text = folder / "counts.duckdb", folder / "text.jsonl"
+    assert invoke("slice", text, "--counts", counts, "-o", folder / "s", "--seq-len", 32).status == 0
+    assert invoke("count", text, "-o", counts, "--limit-tokens", 100, "--force").status == 0
+    told = {finding.file: finding.problem for finding in verify(folder).findings}
+    assert told["s/tokens.parquet"] == "labelled with other counts than counts.duckdb has now"
+    tokenizer = folder / "s" / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace('"a":', '"\u0103":'))
+    assert any(finding.is_error and "tokenizer" in finding.problem for finding in verify(folder).findings)
+
+
+def test_a_manifest_file_of_another_table_does_not_fit(folder):
+    path = folder / "slices" / "manifest.json"
+    artifacts.write_json(path, {**artifacts.read_json(path), "max_count": 77})
+    (finding,) = verify(folder).findings
+    assert (finding.kind, finding.file) == ("mismatch", "slices/manifest.json")
+    assert "differs in max_count" in finding.problem
+
+
+def test_counts_that_were_changed_inside_are_found(folder):
+    import duckdb
+
+    with duckdb.connect(str(folder / "counts.duckdb")) as connection:
+        connection.execute("UPDATE bigrams SET count = count + 1 WHERE first = (SELECT min(first) FROM bigrams)")
+    assert ("damaged", "counts.duckdb") in lines(verify(folder))
+
+
+DEAD = 2**22 + 1
+"""Above the largest number of a process of Linux."""
+
+
+def test_leftovers_are_told_and_swept(folder):
+    host = "".join(c for c in platform.node() if c.isalnum()) or "host"
+    left = folder / "slices" / f".tokens.parquet.{host}.{DEAD}.part"
+    left.touch()
+    staged = folder / "slices" / f".tables.{host}.{DEAD}.0af3.part"
+    staged.mkdir()
+    (staged / "tokens.parquet").touch()
+    running = folder / "slices" / f".x.parquet.{host}.{os.getpid()}.part"
+    running.touch()
+    empty = folder / "slices" / ".tokens.parquet.partial"
+    empty.mkdir()
+    found = verify(folder)
+    assert found.is_sound
+    names = {f"slices/{path.name}" for path in (left, staged, empty)}
+    assert {file for kind, file in lines(found) if kind == "leftover"} == names
+    assert [file for kind, file in lines(found) if kind == "unfinished"] == [f"slices/{running.name}"]
+    swept = verify(folder, clean=True)
+    assert (swept.num_removed, lines(swept)) == (3, [("unfinished", f"slices/{running.name}")])
+    assert not any(path.exists() for path in (left, staged, empty))
+    assert running.exists()
+
+
+def test_unfinished_work_is_kept_by_clean(folder):
+    from recallkit.storage.journal import Journal
+
+    with pytest.raises(KeyboardInterrupt), Journal(folder / "new.parquet", {"seed": 1}) as journal:
+        artifacts.write_parquet(journal.part(0), [], artifacts_schema(), {})
+        journal.commit({})
+        raise KeyboardInterrupt
+    found = verify(folder, clean=True)
+    assert lines(found) == [("unfinished", ".new.parquet.partial")]
+    state = journal.folder / "state.json"
+    state.write_text(state.read_text().replace('"num_parts": 1', '"num_parts": 2'))
+    assert ("damaged", ".new.parquet.partial/state.json") in lines(verify(folder))
+
+
+def artifacts_schema():
+    import pyarrow as pa
+
+    return pa.schema([("a", pa.int8())])
+
+
+def test_files_of_others_are_left_alone(tmp_path):
+    import polars as pl
+
+    pl.DataFrame({"text": ["a"]}).write_parquet(tmp_path / "corpus.parquet")
+    (tmp_path / "config.json").write_text('{"mine": 1}')
+    (tmp_path / "notes.txt").write_text("x")
+    found = verify(tmp_path, clean=True)
+    assert lines(found) == [("foreign", "corpus.parquet")]
+    assert found.is_sound
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path):
+    outcome = assert_manners(invoke("verify", tmp_path / "none"))
+    assert outcome.status == 1
+    assert "no such directory" in outcome.err
