@@ -14,11 +14,11 @@ NAMES = ("replace", "rename", "link", "unlink", "rmdir", "fsync", "mkdir")
 DEAD = 77
 
 
-def place_of(path: object, dir_fd: int | None = None) -> str:
+def place_of(path: int | str | Path, dir_fd: int | None = None) -> str:
     """The path that a call is about, which may be an open file, or a name in an open folder."""
     if isinstance(path, int):
-        return os.readlink(f"/proc/self/fd/{path}")
-    return os.path.join("" if dir_fd is None else os.readlink(f"/proc/self/fd/{dir_fd}"), os.fspath(path))
+        return str(Path(f"/proc/self/fd/{path}").readlink())
+    return str((Path() if dir_fd is None else Path(f"/proc/self/fd/{dir_fd}").readlink()) / os.fspath(path))
 
 
 def die_at(number: int, folder: Path, tally: Path) -> None:
@@ -37,7 +37,7 @@ def die_at(number: int, folder: Path, tally: Path) -> None:
             tally.write_text(str(done))
             if name == "fsync":
                 on_disk.add(os.fstat(path).st_ino)
-            if name in ("replace", "rename") and os.stat(path).st_ino not in on_disk:
+            if name in ("replace", "rename") and Path(path).stat().st_ino not in on_disk:
                 tally.write_text(f"{path} is renamed before it is on the disk")
                 os._exit(DEAD + 1)
             return call(path, *args, **options)
