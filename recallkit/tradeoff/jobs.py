@@ -17,7 +17,7 @@ from recallkit import registry
 from recallkit.errors import UserError
 from recallkit.models.architecture import LayerConfig
 from recallkit.models.mixers import MIXERS, options_of
-from recallkit.storage.artifacts import replacing
+from recallkit.storage.artifacts import read_json, write_json
 from recallkit.tradeoff.sequences import Task, examples_of
 from recallkit.tradeoff.training import BYTES_PER_ELEMENT, Measured, Recipe, machine, made_model, mean_of, train
 
@@ -167,8 +167,7 @@ def train_run(job: Job, folder: Path, device: torch.device) -> Iterator[int]:
     }
     path = job.path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(outcome, indent=1) + "\n", encoding="utf-8")
+    write_json(path, outcome)
     yield job.steps - done
 
 
@@ -178,11 +177,11 @@ def read_run(job: Job, folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         is_ours = {name: found[name] for name in job.identity()} == json.loads(json.dumps(job.identity()))
         numbers = [found[name] for name in ("parameters", "state_bytes", "accuracy", "loss_nats", "num_steps", "seconds")]
         is_ours &= all(isinstance(number, int | float) for number in numbers) and len(found["by_pairs"]) == len(job.task.test)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UserError, KeyError, TypeError):
         is_ours = False
     if not is_ours:
         raise UserError("damaged, or not the outcome of this run", where=path, remedy="remove it: the same command makes it again")
