@@ -371,10 +371,10 @@ def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manif
         for start in range(0, len(parts), step):
             tables = []
             for part in parts[start : start + step]:
+                tables.append(read_part(part, schemas.arrow_schema("scores")))
                 for name, value in artifacts.read_manifest(part).items():
                     if name != "schema_version":
                         totals[name] = totals.get(name, 0) + value
-                tables.append(read_part(part, schemas.arrow_schema("scores")))
             yield pa.concat_tables(tables).combine_chunks()
 
     return artifacts.write_parquet(path, groups(), schemas.arrow_schema("scores"), lambda: {**manifest, **totals}, **PARQUET_OPTIONS)

@@ -311,7 +311,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             metadata = pq.read_metadata(file).metadata or {}
             # What is damaged is called so, whatever else it looks like; a table of an older version has no seal.
             manifest = {} if seals.KEY.encode() in metadata else _checked_manifest(metadata, path)
-            seals.check_seal(path, file, _AGAIN)
+            seals.check_seal(path, file, _how_to_make(metadata, path))
             manifest = manifest or _checked_manifest(metadata, path)
     except FileNotFoundError:
         raise UserError("no such table", where=path, remedy="make it with `recallkit slice` or `recallkit score`") from None
@@ -320,6 +320,23 @@ def read_manifest(path: Path) -> dict[str, Any]:
             raise
         raise seals.DamagedError(f"not a readable Parquet file ({error})", where=path, remedy=_AGAIN) from error
     return check_manifest(manifest, path)
+
+
+def _how_to_make(metadata: dict[bytes, bytes], path: Path) -> str:
+    """What to do about a table whose content is damaged, according to its manifest."""
+    try:
+        manifest = json.loads(metadata[MANIFEST_KEY])
+        kind, source = manifest.get("kind"), manifest.get("source")
+    except (ValueError, KeyError, AttributeError, RecursionError):
+        return _AGAIN
+    if kind in ("sequences", "tokens", "words"):
+        return "slice again with --force"
+    if kind != "scores":
+        return _AGAIN
+    folder = next((folder.parent for folder in path.parents if folder.name == "scores"), None)
+    if source is None or folder is None:
+        return "score the model again with --force"
+    return f"score them again with `recallkit score {source} --slices {folder} --force`"
 
 
 def read_parquet(path: Path, schema: pa.Schema | None = None) -> pa.Table:

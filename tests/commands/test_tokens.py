@@ -379,7 +379,5 @@ def test_damaged_scores_are_told_with_the_command_that_makes_them_again(slices, 
     path = scoring.score_path(own, MODEL)
     whole = path.read_bytes()
     path.write_bytes(whole[:100] + bytes(len(whole) // 2) + whole[100 + len(whole) // 2 :])
-    excerpts = open_excerpts(own, [MODEL])
-    for look in (lambda: excerpts.read(0), excerpts.most_telling):
-        with pytest.raises(UserError, match=r"damaged.*recallkit score control:bigram --slices .*slices --force"):
-            look()
+    with pytest.raises(UserError, match=r"damaged.*recallkit score control:bigram --slices .*slices --force"):
+        open_excerpts(own, [MODEL])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from recallkit.models.protocol import ModelRequest
 from recallkit.recall import lm_eval_run
 from recallkit.recall.lm_eval_model import ModelLM
 from recallkit.recall.lm_eval_task import RecallTask
+from recallkit.storage import artifacts
 from recallkit.storage.journal import Parts
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts
@@ -187,11 +187,12 @@ def test_batches_are_kept_and_the_same_whoever_made_them(ours, tmp_path):
     for number in (0, 2):
         (tmp_path / "parts" / f"part-one-{number:06d}").unlink()
     assert evaluated("one") == (texts, parts) == evaluated("two")
-    changed = json.loads(parts[1])
+    part = tmp_path / "parts" / "part-one-000001"
+    changed = artifacts.read_json(part)
     changed["outcomes"][0]["ids"] = [1]
-    (tmp_path / "parts" / "part-one-000001").write_text(json.dumps(changed))
+    artifacts.write_json(part, changed)
     assert evaluated("one")[0] != texts, "a batch that is there is not made again"
-    (tmp_path / "parts" / "part-one-000001").write_text(json.dumps({**changed, "asked": "something else"}))
+    artifacts.write_json(part, {**changed, "asked": "something else"})
     assert evaluated("one") == (texts, parts), "what was asked otherwise is no answer"
 
 
