@@ -141,7 +141,7 @@ class Journal:
         return self.folder / f"part-{index:06d}"
 
     def read(self, index: int, schema: pa.Schema) -> pa.Table:
-        """Part `index`, a Parquet file. Raises UserError if it is missing or damaged: those after it continue from it."""
+        """Part `index`, a Parquet file. If it is missing or damaged, forgets all, since later parts continue from it; raises UserError."""
         import pyarrow as pa
 
         try:
@@ -149,8 +149,9 @@ class Journal:
         except (pa.ArrowException, OSError, DamagedError) as error:
             if lacks_resources(error):
                 raise
-            problem = "a part of unfinished work is missing or damaged"
-            raise UserError(problem, where=self.part(index), remedy="begin again with --force") from error
+            (self.folder / _STATE).unlink(missing_ok=True)
+            problem = "a part of unfinished work is missing or damaged, so that it cannot be resumed"
+            raise UserError(problem, where=self.part(index), remedy="run the same command again: it begins anew") from error
 
     def commit(self, state: dict[str, Any], *, num_new_parts: int = 1) -> None:
         """Records that `num_new_parts` more parts are complete on disk, and the state from which to resume.
