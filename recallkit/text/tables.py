@@ -118,9 +118,11 @@ def _dictionary_sizes(header: bytes) -> list[int]:
     """Bytes of a dictionary page, without compression and with it; none if the header of a page is that of another one.
 
     The header begins with three numbers (Thrift's compact protocol): its kind, 2 for a dictionary, and both sizes. Each is a byte that
-    says "the next field, 32 bits", and the number in groups of 7 bits, lowest first: 0x15 0x04, 0x15 0xD0 0x0F is a dictionary of 1,000 bytes.
+    says "the next field, 32 bits", and twice the number in groups of 7 bits, lowest first: 0x15 0x04, 0x15 0xD0 0x0F is a dictionary
+    of 1,000 bytes.
     """
-    numbers, at = [], 0
+    numbers: list[int] = []
+    at = 0
     while len(numbers) < 3:
         if header[at : at + 1] != b"\x15":
             return []

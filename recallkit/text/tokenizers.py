@@ -607,10 +607,11 @@ def fast_encoder(tokenizer: TextTokenizer, notify: Callable[[str], None] = lambd
     except ImportError:
         return None
     longest = max((len(token.content) for token in tokenizer.backend.get_added_tokens_decoder().values()), default=0)
+    if longest > _LONGEST_FAST:
+        notify(f"gigatoken does not support this tokenizer (an added token of {longest:,} characters): using tokenizers")
+        return None
+    settings = tokenizer.backend.to_str()
     try:
-        if longest > _LONGEST_FAST:
-            raise ValueError(f"an added token of {longest:,} characters")
-        settings = tokenizer.backend.to_str()
         engine = _limited(lambda: gigatoken.Tokenizer.from_json(settings), len(settings), tokenizer.name)
     except Exception as error:  # noqa: BLE001 - whatever a foreign library raises here only costs speed
         notify(f"gigatoken does not support this tokenizer ({str(error).splitlines()[0]}): using tokenizers")

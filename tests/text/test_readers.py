@@ -134,7 +134,8 @@ def test_a_compressed_text_over_the_limit(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("number", ["1" * 25, "-" + "9" * 400, "9" * 5000, "1e400", "-1.5e999"])
 @pytest.mark.parametrize("suffix", [".jsonl", ".json"])
 def test_a_number_of_any_size_in_another_field_is_no_mistake(tmp_path: Path, number: str, suffix: str) -> None:
-    record = f'{{"text": "é", "n": [{{"m": {number}}}], "id": 18446744073709551615, "meta": "{{\\"pile_set_name\\": \\"P\\", \\"n\\": {number}}}"}}'
+    meta = json.dumps(f'{{"pile_set_name": "P", "n": {number}}}')
+    record = f'{{"text": "é", "n": [{{"m": {number}}}], "id": 18446744073709551615, "meta": {meta}}}'
     path = tmp_path / f"a{suffix}"
     path.write_text(f"[{record}, {record}]" if suffix == ".json" else f"{record}\n{record}\n", encoding="utf-8")
     assert [(d.text, d.id, d.source) for d in open_corpus([str(path)]).documents()] == [("é", "18446744073709551615", "P")] * 2
