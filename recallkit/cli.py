@@ -29,6 +29,7 @@ def run(arguments: list[str] | None = None) -> None:
 
     `--log-json` may be given before or after the command's name.
     """
+    os.environ["RUST_BACKTRACE"] = "0"  # a panic of a library in Rust becomes one line, without sixty of its stack before it
     given = sys.argv[1:] if arguments is None else arguments
     command = next((word for word in given if not word.startswith("-")), None)
     given = _start_events(given, command)

@@ -39,6 +39,9 @@ would take gigabytes, and a source of few sequences has no meaningful interval."
 MAX_RECORD_BYTES = 50_000_000
 """Longest record that is read (one line, one text): anything longer is a broken file rather than a document."""
 
+MAX_PROMPT_CHARACTERS = 4_000_000
+"""Longest text of a row of an evaluation: about a million tokens, for which `tokenizers` takes 200 bytes a character."""
+
 ENCODING_SECONDS = 60.0
 ENCODING_CHARACTERS_PER_SECOND = 10_000
 """Encoding times out after ENCODING_SECONDS plus one second per ENCODING_CHARACTERS_PER_SECOND characters, a hundred times what the

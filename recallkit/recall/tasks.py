@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from recallkit import config
 from recallkit.errors import UserError
 from recallkit.recall.package_metadata import read_installed
 from recallkit.recall.prompts import QuestionRow, RecallRow
@@ -196,6 +197,9 @@ def _not_blank(fields: Mapping[str, Any], name: str) -> str:
 
 def _string(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
+    if isinstance(value, str) and len(value) > config.MAX_PROMPT_CHARACTERS:
+        problem = f"the {name} has {len(value):,} characters, more than the {config.MAX_PROMPT_CHARACTERS:,} that a prompt may have"
+        raise FieldError(problem, "divide the document, as `recallkit build-rows` does")
     if value is None or isinstance(value, str):
         return value
     raise FieldError(f"{name} is {kind_of(value)}, not text", f"write {name} as a string")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.text.fields import FieldFinder, too_long
+from recallkit.text.fields import FieldFinder, parse_json, too_long
 from recallkit.text.records import Meter
 from recallkit.text.remote import AnyPath, RemotePath, digest_of, open_arrow, size_of
 
@@ -39,6 +39,8 @@ BLOCK_BYTES = 1 << 19
 
 _NOT_SPACE, _GOES_ON = re.compile(r"[^ \t\r\n]"), re.compile(r"[ \t\r\n]*[],]")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_WINDOW = "Frame requires too much memory for decoding"
+"""What zstd says of a window beyond 128 MB, the longest that it reads without being told."""
 
 
 def suffix_of(name: str, suffixes: Iterable[str]) -> str | None:
@@ -109,6 +111,10 @@ class FileShard:
         return [self]
 
     def _damaged(self, error: Exception, record: int) -> UserError:
+        if _WINDOW in str(error):
+            problem = "compressed with a longer window than readers allow (`zstd --long` or `--ultra` beyond 27, 128 MB)"
+            remedy = f"compress it again: zstd -dc --long=31 {self.path.name} | zstd -o OTHER.zst"
+            return UserError(problem, where=self.name, remedy=remedy)
         is_here = not isinstance(self.path, RemotePath)
         remedy = "the file is truncated or damaged: copy it again" if is_here else "check the network and the file, or copy it here"
         return UserError(f"cannot be read further ({error})", where=self.place(record), remedy=remedy)
@@ -166,7 +172,7 @@ class JsonLinesShard(FileShard):
                     continue
                 num_blank = 0
                 try:
-                    fields = orjson.loads(line)
+                    fields = parse_json(line)
                 except orjson.JSONDecodeError as error:
                     if bytes(line).isspace():
                         continue
@@ -269,7 +275,7 @@ def _as_record(number: int, item: str, on_bad: OnBad) -> Iterator[tuple[int, dic
     import orjson
 
     try:
-        value = orjson.loads(item.encode("utf-8", "surrogateescape"))
+        value = parse_json(item.encode("utf-8", "surrogateescape"))
     except orjson.JSONDecodeError as error:
         on_bad(number, f"not JSON ({error.msg})", "fix or remove the record")
         return
@@ -304,7 +310,7 @@ class _ArrayText:
     def __init__(self, blocks: Iterable[bytes]) -> None:
         self._blocks = iter(blocks)
         self._decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
-        self._scan = json.JSONDecoder(strict=False).raw_decode
+        self._scan = json.JSONDecoder(strict=False, parse_int=float).raw_decode  # int() refuses thousands of digits
         self._text = ""
         self.at = 0
 

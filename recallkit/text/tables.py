@@ -25,7 +25,11 @@ _BATCH_BYTES = 1 << 22
 _MAX_BATCH_ROWS = 1024
 _MAX_ROW_BYTES = 2 * config.MAX_RECORD_BYTES
 """Mean bytes per row of a row group: if they exceed it, the group is refused before it is decoded."""
-_REPEATED_BYTES, _MOST_REPEATED = 64, 1 << 28
+_VALUE_BYTES = 8
+_REPEATED_BYTES = 64
+_HEADER_BYTES, _DICTIONARY = 32, 2
+_MOST_REPEATED = 1 << 28
+"""Bytes decoded together where each row may contain all that is stored: one value of a dictionary, for example, in all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +89,56 @@ class ParquetShard(TableShard):
                 if start + group.num_rows <= first:
                     start += group.num_rows
                     continue
-                if group.total_byte_size > group.num_rows * _MAX_ROW_BYTES:
+                num_bytes = _bytes_of(group)
+                if num_bytes > group.num_rows * _MAX_ROW_BYTES:
                     raise UserError("rows longer than any document", where=self.place(start), remedy=too_long()[1])
-                for batch in file.iter_batches(
-                    rows_at_once(group.num_rows, group.total_byte_size), row_groups=[index], columns=columns, use_threads=False
-                ):
-                    skipped = min(batch.num_rows, max(0, first - start))
+                rows = rows_at_once(group.num_rows, num_bytes)
+                if rows * num_bytes > _MOST_REPEATED:
+                    repeated = max(_most_repeated(opened, group.column(place)) for place in range(group.num_columns))
+                    rows = max(1, min(rows, _MOST_REPEATED // max(1, repeated)))
+                for batch in file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
                     self.meter.share = (start + batch.num_rows) / file.metadata.num_rows
-                    yield start + skipped, batch.slice(skipped)
+                    yield from slices_of(batch, start, first)
                     start += batch.num_rows
+
+
+def _most_repeated(file: Any, column: Any) -> int:
+    """Bytes that every row of a column chunk may repeat: those of its dictionary, or where values refer to others, of all of it."""
+    kinds = set(column.encodings)
+    if not kinds & {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}:
+        return 0
+    start = column.data_page_offset
+    if column.has_dictionary_page:
+        start = min(start, column.dictionary_page_offset)
+    sizes = _dictionary_sizes(file.read_at(_HEADER_BYTES, start))
+    return max(sizes) if sizes and "DELTA_BYTE_ARRAY" not in kinds else int(column.total_uncompressed_size)
+
+
+def _dictionary_sizes(header: bytes) -> list[int]:
+    """Bytes of a dictionary page, without compression and with it; none if the header of a page is that of another one.
+
+    The header begins with three numbers (Thrift's compact protocol): its kind, 2 for a dictionary, and both sizes. Each is a byte that
+    says "the next field, 32 bits", and twice the number in groups of 7 bits, lowest first: 0x15 0x04, 0x15 0xD0 0x0F is a dictionary
+    of 1,000 bytes.
+    """
+    numbers: list[int] = []
+    at = 0
+    while len(numbers) < 3:
+        if header[at : at + 1] != b"\x15":
+            return []
+        end = next((place for place in range(at + 1, len(header)) if header[place] < 0x80), None)
+        if end is None:
+            return []
+        groups = header[at + 1 : end + 1]
+        numbers.append(sum((group & 0x7F) << (7 * place) for place, group in enumerate(groups)) >> 1)  # the lowest bit is the sign
+        at = end + 1
+    return numbers[1:] if numbers[0] == _DICTIONARY else []
+
+
+def _bytes_of(group: Any) -> int:
+    """Bytes of a row group without compression, by its footer; at least those of its numbers, of which many equal ones take no space."""
+    values = max((group.column(place).num_values for place in range(group.num_columns)), default=0)
+    return max(int(group.total_byte_size), _VALUE_BYTES * int(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +178,8 @@ def _open_ipc(file: pa.NativeFile) -> tuple[pa.Schema, Iterator[tuple[pa.RecordB
 
 def slices_of(batch: pa.RecordBatch, start: int, first: int = 0) -> Iterator[tuple[int, pa.RecordBatch]]:
     """A batch whose first row has the number `start` in slices of a few megabytes, without the rows before number `first`."""
-    at, size = max(0, first - start), rows_at_once(batch.num_rows, batch.nbytes)
+    repeats = any(sign in str(field.type) for field in batch.schema for sign in ("dictionary<", "run_end_encoded<"))
+    at, size = max(0, first - start), (rows_if_repeated if repeats else rows_at_once)(batch.num_rows, batch.nbytes)
     for begin in range(at, batch.num_rows, size):
         yield start + begin, batch.slice(begin, size)
 
@@ -145,6 +191,11 @@ def rows_at_once(num_rows: int, num_bytes: int) -> int:
     """
     usual = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * num_rows // max(1, num_bytes)))
     return usual if num_bytes > num_rows * _REPEATED_BYTES else max(1, min(usual, _MOST_REPEATED // max(1, num_bytes)))
+
+
+def rows_if_repeated(num_rows: int, num_bytes: int) -> int:
+    """The same where one stored value may be repeated, however long it is."""
+    return max(1, min(rows_at_once(num_rows, num_bytes), _MOST_REPEATED // max(1, num_bytes)))
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:

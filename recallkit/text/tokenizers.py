@@ -30,6 +30,7 @@ from recallkit.text.vocabulary import (
     PieceTable,
     byte_backend,
     byte_level_alphabet,
+    gives_text_once,
     is_byte_level,
     longest_growth,
     piece_bytes,
@@ -52,6 +53,13 @@ Encoder = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
 
 _SLICES_TOKENIZER = "tokenizer.json"
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>")
+_DECIDE_NO_ID = ("version", "truncation", "padding", "post_processor", "decoder", "model")
+"""Parts of a tokenizer.json that are not in the digest: the last has rules of its own, of a post-processor see `_check_determined`."""
+_DIGESTED_APART = ("type", "vocab", "merges", "dropout")
+_AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
+"""Options for which no text is the same as none at all."""
+_LONGEST_FAST = 1000
+"""Characters of an added token: gigatoken takes minutes for a long one, in which no signal is heard, its time being quadratic."""
 _BATCH_CHARACTERS = 4_000_000
 _BATCH_DOCUMENTS = 8192
 _CHARACTERS_PER_ID = 4
@@ -76,8 +84,9 @@ _PROBES = (
 class TextTokenizer:
     """A tokenizer with what the pipeline needs: flat ids, an end token, exact decoding, a digest.
 
-    `name` is for display; `digest` identifies the mapping from text to ids (vocabulary, merges, normaliser, splitting).
-    Raises UserError if no end token is found and none is given, and for a tokenizer that would need absurd amounts of memory.
+    `name` is for display; `digest` identifies the mapping from text to ids (vocabulary, merges, normaliser, splitting, options of
+    the model). Raises UserError if no end token is found and none is given, for a tokenizer that would need absurd amounts of memory,
+    and for one whose ids are not those of the text: merges dropped at random, a template that repeats the text or leaves it out.
     All methods that encode or decode raise UserError if that takes far too long (config.ENCODING_SECONDS) or the library fails.
     """
 
@@ -96,6 +105,7 @@ class TextTokenizer:
         self.name = name
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         _check_sizes(backend, name, self.vocab_size)
+        _check_determined(backend, name)
         self.end_token = _find_end_token(backend, name, end_token, default_end)
         self.end_token_id: int = backend.get_vocab(with_added_tokens=True)[self.end_token]
         self._begin_token = begin_token
@@ -223,7 +233,12 @@ class TextTokenizer:
 
     def _limited(self, call: Callable[[], Any], size: int) -> Any:
         """The value of `call`, which processes `size` characters or ids."""
-        return _limited(call, size, self.name)
+        try:
+            return _limited(call, size, self.name)
+        except Exception as error:
+            if not _is_of_tokenizers(error):
+                raise
+            raise _fails(error, self.name, "add the token that it lacks to its tokenizer.json, or use another tokenizer") from error
 
     def checked_encoder(self, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
         """gigatoken's encoder if it agrees with `encode` on probes and the first of `texts`, else `encode`."""
@@ -391,8 +406,17 @@ def _limited(call: Callable[[], Any], size: int, where: object) -> Any:
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # raised for Rust's panics: no subclass of Exception, and not importable
             raise
-        problem = f"the tokenizer fails ({next(iter(str(error).splitlines()), 'no reason given')})"
-        raise UserError(problem, where=where, remedy="use another tokenizer") from error
+        raise _fails(error, where, "use another tokenizer") from error
+
+
+def _is_of_tokenizers(error: Exception) -> bool:
+    """Whether this is a failure that `tokenizers` reports, for example an unknown token that is not in the vocabulary."""
+    return type(error) is Exception
+
+
+def _fails(error: BaseException, where: object, remedy: str) -> UserError:
+    reason = next(iter(str(error).splitlines()), "no reason given")
+    return UserError(f"the tokenizer fails ({reason})", where=where, remedy=remedy)
 
 
 def _check_sizes(backend: tokenizers.Tokenizer, name: str, vocab_size: int) -> None:
@@ -405,6 +429,17 @@ def _check_sizes(backend: tokenizers.Tokenizer, name: str, vocab_size: int) -> N
         growth *= 1 if part is None else longest_growth(json.loads(part.__getstate__()))
     if growth > config.MAX_GROWTH:
         raise UserError(f"its replacements can make a text {growth:,} times as long", where=name, remedy="use another tokenizer")
+
+
+def _check_determined(backend: tokenizers.Tokenizer, name: str) -> None:
+    """Raises UserError for a tokenizer whose ids of a text vary, or are not those of the text once."""
+    dropout = getattr(backend.model, "dropout", None)
+    if dropout:
+        problem = f"drops merges at random (dropout {dropout:g}), so that the ids of a text are others each time"
+        raise UserError(problem, where=name, remedy="set dropout to null in its tokenizer.json")
+    if backend.post_processor is not None and not gives_text_once(json.loads(backend.post_processor.__getstate__())):
+        problem = "its post-processor repeats the text or leaves it out"
+        raise UserError(problem, where=name, remedy="set post_processor to null in its tokenizer.json, or use another tokenizer")
 
 
 def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
@@ -452,10 +487,17 @@ def _configured_token(folder: Path, name: str) -> str | None:
 
 
 def _digest_settings(settings: Mapping[str, Any]) -> str:
+    """The digest of everything but what decides no id. Options of the model that are not set are left out: releases differ in these."""
     model = settings["model"]
-    deciding = {k: settings.get(k) for k in ("normalizer", "pre_tokenizer", "added_tokens")}
+    deciding = {name: value for name, value in settings.items() if name not in _DECIDE_NO_ID}
+    options = {name: value for name, value in model.items() if name not in _DIGESTED_APART and not _is_unset(name, value)}
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges", [])]
-    return digest_json({**deciding, "type": model.get("type"), "vocab": model.get("vocab"), "merges": merges})
+    made = {**deciding, "type": model.get("type"), "vocab": model.get("vocab"), "merges": merges}
+    return digest_json({**made, "options": options} if options else made)
+
+
+def _is_unset(name: str, value: Any) -> bool:
+    return value is None or value is False or (value == "" and name in _AFFIXES)
 
 
 def _find_end_token(backend: tokenizers.Tokenizer, name: str, given: str | None, default: str | None) -> str:
@@ -564,8 +606,13 @@ def fast_encoder(tokenizer: TextTokenizer, notify: Callable[[str], None] = lambd
         import gigatoken
     except ImportError:
         return None
+    longest = max((len(token.content) for token in tokenizer.backend.get_added_tokens_decoder().values()), default=0)
+    if longest > _LONGEST_FAST:
+        notify(f"gigatoken does not support this tokenizer (an added token of {longest:,} characters): using tokenizers")
+        return None
+    settings = tokenizer.backend.to_str()
     try:
-        engine = gigatoken.Tokenizer.from_json(tokenizer.backend.to_str())
+        engine = _limited(lambda: gigatoken.Tokenizer.from_json(settings), len(settings), tokenizer.name)
     except Exception as error:  # noqa: BLE001 - whatever a foreign library raises here only costs speed
         notify(f"gigatoken does not support this tokenizer ({str(error).splitlines()[0]}): using tokenizers")
         return None

@@ -103,6 +103,12 @@ def longest_growth(setting: Mapping[str, Any]) -> int:
     return growth
 
 
+def gives_text_once(post_processor: Mapping[str, Any]) -> bool:
+    """Whether a post-processor leaves the ids of a single text as they are, special tokens aside."""
+    templates = [part["single"] for part in _parts(post_processor, "processors") if part["type"] == "TemplateProcessing"]
+    return all(sum("Sequence" in piece for piece in template) == 1 for template in templates)
+
+
 def without_first_space(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the same tokenizer without the space before a text's first word, for text that continues a document."""
     changed: dict[str, Any] = copy.deepcopy({name: value for name, value in settings.items() if name != "model"})

@@ -271,3 +271,11 @@ def test_the_tasks_of_data_that_are_meant_where_none_is_named(tmp_path):
     assert tasks.tasks_of(tmp_path) == ["swde", "squad"]
     with pytest.raises(UserError, match="give them with --data FILE"):
         tasks.load_rows("own")
+
+
+@pytest.mark.parametrize("name", ["text", "value", "context"])
+def test_a_text_longer_than_any_prompt_is_refused_before_it_is_encoded(tmp_path: Path, name: str) -> None:
+    row = {"text": "Size: 3\nsize:", "key": "size", "value": "3", "context": "c"}
+    assert read(tmp_path, {**row, name: "a" * 4_000_000})
+    with pytest.raises(UserError, match=rf"line 1: the {name} has 4,000,001 characters, more than the 4,000,000 .*`recallkit build-rows`"):
+        read(tmp_path, {**row, name: "a" * 4_000_001})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.models.protocol import ModelRequest
-from recallkit.text.tokenizers import load_tokenizer
+from recallkit.text.tokenizers import fast_encoder, load_tokenizer
 from tests.conftest import write_jsonl
 
 END = "<|endoftext|>"
@@ -165,3 +166,66 @@ def test_a_chat_template_is_never_rendered(tiny_model, tmp_path):
     tokenizer = load_tokenizer(str(path))
     assert tokenizer.generated_text(tokenizer.encode(["hello"])[0].tolist()).replace(" ", "") == "hello"
     assert load_model(ModelRequest(str(path), 96, device="cpu")).vocab_size == 4096
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "BPE", "unk_token": "[UNK]"},
+        {"type": "WordLevel", "unk_token": "[UNK]"},
+        {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
+        {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0], [END, 0.0]]},
+    ],
+    ids=lambda model: model["type"],
+)
+def test_a_tokenizer_without_its_unknown_token_is_one_line(tmp_path, model):
+    changes = {"model": model, **({"added_tokens": []} if model["type"] == "Unigram" else {})}
+    tokenizer = load_tokenizer(str(written(tmp_path, settings(**changes))))
+    for way in (tokenizer.encode, tokenizer.encode_with_stops):
+        with pytest.raises(UserError, match=r"tokenizer\.json: the tokenizer fails \(.*(?i:unk).*\); add the token that it lacks"):
+            way(["é\n"])
+
+
+def test_a_panic_leaves_no_backtrace(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("RUST_BACKTRACE", "1")
+    tokenizer = written(tmp_path, settings(pre_tokenizer=split(BACKTRACKING)))
+    shard = write_jsonl(tmp_path / "hard.jsonl", ["a" * 40 + "!"])
+    process = start("count", shard, "--tokenizer", tokenizer, "-o", tmp_path / "c.duckdb")
+    process.join(120)
+    assert process.exitcode == 1
+    said = process.err.read_text()
+    assert "stack backtrace" not in said
+    assert re.search(r"the tokenizer fails \(.*retry-limit-in-match", said.splitlines()[-1])
+
+
+@pytest.mark.parametrize("dropout", [0.1, 1.0])
+def test_merges_dropped_at_random_are_refused(tmp_path, dropout):
+    with pytest.raises(UserError, match=rf"drops merges at random \(dropout {dropout:g}\).*; set dropout to null"):
+        load_tokenizer(str(written(tmp_path, settings(model={"dropout": dropout}))))
+    assert load_tokenizer(str(written(tmp_path, settings(model={"dropout": 0.0})))).encode(["a"])[0].tolist() == [65]
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_template_that_gives_the_text_another_number_of_times_is_refused(tmp_path, times):
+    text, end = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": END, "type_id": 0}}
+    named = {END: {"id": END, "ids": [95], "tokens": [END]}}
+    for single, refused in (([end] + [text] * times, True), ([end, text, end], False)):
+        template = {"type": "TemplateProcessing", "single": single, "pair": [text, text], "special_tokens": named}
+        byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+        path = written(tmp_path, settings(post_processor={"type": "Sequence", "processors": [byte_level, template]}))
+        if refused:
+            with pytest.raises(UserError, match="its post-processor repeats the text or leaves it out"):
+                load_tokenizer(str(path))
+        else:
+            assert load_tokenizer(str(path)).prefix_ids == [95]
+
+
+def test_gigatoken_is_not_given_an_added_token_that_it_takes_minutes_for(tmp_path):
+    pytest.importorskip("gigatoken", reason="the extra `fast` is not installed")
+    made = json.loads(load_tokenizer(None).backend.to_str())
+    notes: list[str] = []
+    for length, is_fast in ((1000, True), (1001, False)):
+        more = {**made["added_tokens"][0], "id": 4096, "content": "x" * length}
+        path = written(tmp_path, {**made, "added_tokens": [*made["added_tokens"], more]})
+        assert (fast_encoder(load_tokenizer(str(path)), notes.append) is not None) == is_fast
+    assert notes == ["gigatoken does not support this tokenizer (an added token of 1,001 characters): using tokenizers"]

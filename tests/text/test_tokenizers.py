@@ -25,7 +25,7 @@ from recallkit.text.tokenizers import (
     load_tokenizer,
     same_ids,
 )
-from tests.conftest import made_up_texts
+from tests.conftest import made_up_texts, write_jsonl
 from tests.made_tokenizers import NAMES, made
 
 
@@ -112,6 +112,68 @@ def test_the_digest_follows_what_decides_ids(tmp_path):
     word_tokenizer(["?", "</s>", "b"]).save(str(tmp_path / "three.json"))
     one, two, three = (load_tokenizer(str(tmp_path / f"{n}.json")).digest for n in ("one", "two", "three"))
     assert one == two != three
+
+
+OPTIONS = [
+    ("built-in", "ignore_merges", True),
+    ("built-in", "unk_token", "<|endoftext|>"),
+    ("built-in", "fuse_unk", True),
+    ("built-in", "byte_fallback", True),
+    ("built-in", "continuing_subword_prefix", "#"),
+    ("built-in", "end_of_word_suffix", "#"),
+    ("unigram", "unk_id", 3),
+    ("unigram", "byte_fallback", False),
+    ("wordpiece", "unk_token", "the"),
+    ("wordpiece", "max_input_chars_per_word", 3),
+]
+
+
+@pytest.mark.parametrize(("name", "option", "value"), OPTIONS)
+def test_the_digest_follows_every_option_of_the_model(tmp_path, name, option, value):
+    settings_of, digests = json.loads(made(name).backend.to_str()), set()
+    if option == "continuing_subword_prefix":
+        settings_of["model"]["merges"] = []  # none of which has the prefix
+    assert settings_of["model"][option] != value
+    for each in (settings_of["model"][option], value):
+        settings_of["model"][option] = each
+        (tmp_path / "t.json").write_text(json.dumps(settings_of))
+        digests.add(load_tokenizer(str(tmp_path / "t.json"), end_token=made(name).end_token).digest)
+    assert len(digests) == 2
+
+
+def test_the_digest_is_not_that_of_how_a_file_is_written(tmp_path):
+    tokenizer = made("built-in")
+    known = json.loads(tokenizer.backend.to_str())
+    unset = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "dropout": 0.0, "ignore_merges": False}
+    older = {name: value for name, value in known["model"].items() if name not in ("byte_fallback", "fuse_unk", "unk_token")}
+    older["merges"] = [" ".join(pair) for pair in known["model"]["merges"]]
+    padding = {
+        "strategy": "BatchLongest",
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "x",
+    }
+    for changed in ({"model": {**known["model"], **unset}}, {"model": older}, {"padding": padding}, {"post_processor": None}):
+        (tmp_path / "t.json").write_text(json.dumps({**known, **changed}))
+        assert load_tokenizer(str(tmp_path / "t.json")).digest == tokenizer.digest
+
+
+def test_counts_and_slices_of_a_tokenizer_with_another_option_are_refused(run, tmp_path):
+    """Every token of this text is in the vocabulary as a whole, but not reached by merges, so that `ignore_merges` changes its ids."""
+    known = json.loads(made("built-in").backend.to_str())
+    known["model"]["vocab"]["zqzqzq"] = 4096
+    path, text = tmp_path / "tok.json", write_jsonl(tmp_path / "a.jsonl", ["zqzqzq\n" * 300])
+    path.write_text(json.dumps(known))
+    assert run("count", text, "--tokenizer", path, "-o", tmp_path / "c.duckdb").returncode == 0
+    given = ("slice", text, "--tokenizer", path, "--counts", tmp_path / "c.duckdb", "-o", tmp_path / "s")
+    assert run(*given).returncode == 0
+    known["model"]["ignore_merges"] = True
+    path.write_text(json.dumps(known))
+    again = run(*given)
+    assert again.returncode != 0
+    assert "tokenizer" in again.stderr
 
 
 def test_a_model_directory_names_its_end_token(tmp_path):
