@@ -135,6 +135,15 @@ def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
     return {**value, _CHECKSUM: digest_json(value)}
 
 
+def without_checksum(value: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The other entries of such an object. Raises UserError if they are not those of its checksum."""
+    others = {name: entry for name, entry in value.items() if name != _CHECKSUM}
+    with contextlib.suppress(ValueError):  # text that cannot be written
+        if value.get(_CHECKSUM) == digest_json(others):
+            return others
+    raise UserError("damaged (it is not as it was written)", where=path, remedy=_AGAIN)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file with its checksum, without it. Raises UserError if it is damaged."""
     try:
