@@ -178,7 +178,7 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
                 raise UserError(problem, where=spec, remedy="give the model before it was quantised, or a .gguf file") from error
             problem = f"transformers cannot load it ({first_line(error)})"
             raise UserError(problem, where=spec, remedy="give a model directory, a .gguf file or a hub id") from error
-    _check_all_used(info, spec)
+    _check_all_used(info, model.config.get_text_config(), spec)
     if header is not None:
         _check_number_used(model, header, spec)
     return model
@@ -188,7 +188,7 @@ _NOT_OF_TEXT = re.compile(r"(^|[._])(vision|visual|audio|image|multi_modal|multi
 """Names of weights beside those of the language model: parts that read no text, heads of training, what is computed anew."""
 
 
-def _check_all_used(info: Mapping[str, Any], spec: str) -> None:
+def _check_all_used(info: Mapping[str, Any], config: Any, spec: str) -> None:
     """Raises UserError where the model that transformers made is not that of the files: the scores would be of another one."""
     remedy = "check that config and weights belong together"
     if missing := sorted(info.get("missing_keys", ())):
@@ -198,12 +198,20 @@ def _check_all_used(info: Mapping[str, Any], spec: str) -> None:
         name, *shapes = mismatched[0]
         there, wanted = (" x ".join(map(str, shape)) for shape in shapes)
         raise UserError(f"weight {name} has shape {there}, the config implies {wanted}", where=spec, remedy=remedy)
-    if unused := sorted(name for name in info.get("unexpected_keys", ()) if not _NOT_OF_TEXT.search(name)):
+    unused = sorted(name for name in info.get("unexpected_keys", ()) if not (_NOT_OF_TEXT.search(name) or _predicts_further(name, config)))
+    if unused:
         problem = f"{len(unused)} weights in its files are of no layer of its config, {unused[0]} among them"
         raise UserError(problem, where=spec, remedy=remedy)
 
 
-_NOT_WEIGHTS = re.compile(r"rope_freqs|rope_factors|nextn")
+def _predicts_further(name: str, config: Any) -> bool:
+    """Whether a weight is of the layers behind the last that only predict tokens beyond the next, as DeepSeek's files have them."""
+    layer, layers = re.search(r"\.layers\.(\d+)\.", name), getattr(config, "num_hidden_layers", 0)
+    further = getattr(config, "num_nextn_predict_layers", None) or 0
+    return layer is not None and layers <= int(layer[1]) < layers + further
+
+
+_NOT_WEIGHTS = re.compile(r"rope_freqs|rope_factors|rot_embd|nextn")
 
 
 def _check_number_used(model: Any, header: GgufHeader, spec: str) -> None:

@@ -141,6 +141,14 @@ def test_weights_of_more_layers_than_the_config_says_are_refused(tiny_model, tmp
     assert "weights in its files are of no layer of its config, model.layers." in refused(path)
 
 
+def test_layers_that_predict_tokens_beyond_the_next_are_let_by(tiny_model, tmp_path):
+    path = deeper(tiny_model, tmp_path / "model")
+    change_config(path, num_nextn_predict_layers=1)
+    ids, offsets = ragged([33], 4096)
+    scores = [load_model(asked(each)).score(ids, offsets).nll for each in (path, tiny_model("llama"))]
+    np.testing.assert_array_equal(*scores)
+
+
 @pytest.mark.parametrize(
     "name",
     [
