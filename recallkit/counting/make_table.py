@@ -34,7 +34,7 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
     n-grams, which affect no count, have a digest of their own.
     """
     keys, _ = counted.bigrams
-    longer = () if counted.ngrams is None else (artifacts.digest_arrays(*counted.ngrams),)
+    longer = [] if counted.ngrams is None else [artifacts.digest_arrays(*counted.ngrams)]
     meta = {
         **meta,
         "schema_version": SCHEMA_VERSION,

@@ -55,7 +55,8 @@ def read_gguf_header(path: Path) -> GgufHeader:
         fields = {}
         for _ in range(num_fields):
             name = _string(file)
-            fields[name] = _value(file, *_unpack(file, "I"), size)
+            [kind] = _unpack(file, "I")
+            fields[name] = _value(file, kind, size)
         tensors = [_tensor(file) for _ in range(num_tensors)]
         begin = file.tell()
     alignment = fields.get("general.alignment", _ALIGNMENT)

@@ -99,7 +99,7 @@ def count_weights(folder: Path) -> int:
 def _count_in(path: Path) -> int:
     if path.suffix == ".safetensors":
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
-            declared = sum(math.prod(entry["shape"]) for name, entry in safetensors_header(path).items() if name != "__metadata__")
+            declared: int = sum(math.prod(entry["shape"]) for name, entry in safetensors_header(path).items() if name != "__metadata__")
             return min(declared, 8 * path.stat().st_size)
     return path.stat().st_size
 

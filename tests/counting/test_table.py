@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pytest
 
 from recallkit import counting
-from recallkit.counting.table import open_counts, read_meta
+from recallkit.counting.table import counts_id, open_counts, read_meta
 from recallkit.errors import UserError
+from recallkit.storage import artifacts, db
 from recallkit.text.open_text import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -126,3 +128,18 @@ def test_hashes_that_were_changed(counted, tmp_path):
     table = open_counts(changed(counted, tmp_path, "UPDATE ngram_hashes SET hash = hash + 1 WHERE rowid = 3"))
     with pytest.raises(UserError, match="its hashes of n-grams are not those that were written"):
         _ = table.ngram_hashes
+
+
+def test_rows_that_are_there_twice_under_an_id_that_fits_them(counted, tmp_path):
+    """Searches rely on rows that increase: an id says only that they are those that were written."""
+    path = changed(counted, tmp_path, "INSERT INTO bigrams SELECT * FROM bigrams LIMIT 1")
+    meta = read_meta(path)
+    with duckdb.connect(str(path)) as connection:
+        rows = [connection.execute(db.query(f"counts/select_{name}")).fetchnumpy() for name in ("bigrams", "unigrams")]
+        arrays = [np.asarray(values) for of in rows for values in of.values()]
+        facts = {**meta, "num_bigrams": len(arrays[0]), "id": counts_id(meta, *arrays)}
+        connection.execute("DELETE FROM meta")
+        for name, value in artifacts.with_checksum(facts).items():
+            connection.execute(db.query("counts/insert_fact"), {"key": name, "value": json.dumps(value)})
+    assert read_meta(path) == facts
+    assert "damaged (a bigram has two counts)" in refused(path)
