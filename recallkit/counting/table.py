@@ -15,6 +15,7 @@ from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
 from recallkit.storage.result import Result
 from recallkit.storage.schemas import check_manifest
+from recallkit.storage.seals import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -117,7 +118,7 @@ class CountsTable:
         facts: dict[str, Any] | None = self.meta.get(NGRAM_HASHES)
         if facts is None or (isinstance(facts, dict) and isinstance(facts.get("most"), int) and isinstance(facts.get("digest"), str)):
             return facts
-        raise UserError(f"its meta is damaged (at {NGRAM_HASHES})", where=self.path, remedy="make it again with --force")
+        raise DamagedError(f"its meta is damaged (at {NGRAM_HASHES})", where=self.path, remedy="make it again with --force")
 
     @cached_property
     def ngram_hashes(self) -> tuple[NgramHashes, ...]:
@@ -134,7 +135,7 @@ class CountsTable:
                 hashes = np.asarray(rows["hash"], np.uint64)
                 found.append(NgramHashes(size, hashes, ALL if len(hashes) < facts["most"] else int(hashes[-1])))
         if _digest_hashes(found) != facts["digest"]:
-            raise UserError("damaged (its hashes of n-grams are not those that were written)", where=self.path, remedy=_AGAIN)
+            raise DamagedError("damaged (its hashes of n-grams are not those that were written)", where=self.path, remedy=_AGAIN)
         return tuple(found)
 
     def check_tokenizer(self, digest: str, name: str) -> None:
@@ -205,15 +206,15 @@ def read_meta(path: Path) -> dict[str, Any]:
     meta: dict[str, Any] = {}
     for key, value in rows:
         if key in meta:
-            raise UserError(f"its meta is damaged ({key} is there twice)", where=path, remedy=_AGAIN)
+            raise DamagedError(f"its meta is damaged ({key} is there twice)", where=path, remedy=_AGAIN)
         try:
             meta[key] = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"its meta is damaged (at {key})", where=path, remedy=_AGAIN) from error
+            raise DamagedError(f"its meta is damaged (at {key})", where=path, remedy=_AGAIN) from error
     artifacts.check_schema_version(meta, path)
     meta = check_manifest(artifacts.without_checksum(meta, path), path)
     if missing := sorted({"id", "num_tokens", "num_bigrams"} - meta.keys()):
-        raise UserError(f"its meta has no field {missing[0]}", where=path, remedy=_AGAIN)
+        raise DamagedError(f"its meta has no field {missing[0]}", where=path, remedy=_AGAIN)
     return meta
 
 
@@ -242,7 +243,7 @@ def _check_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         if lacking := sorted(columns - found.get(table, set())):
             name, kind, may_be_null = lacking[0]
             problem = f"not a readable counts table (it has no column {table}.{name} of {kind}{'' if may_be_null else ' without nulls'})"
-            raise UserError(problem, where=path, remedy=_AGAIN)
+            raise DamagedError(problem, where=path, remedy=_AGAIN)
 
 
 def open_counts(path: Path) -> CountsTable:
@@ -264,10 +265,10 @@ def open_counts(path: Path) -> CountsTable:
     )
     for kind, values in (("bigram", table.keys), ("token", table.tokens)):
         if not (values[1:] > values[:-1]).all():
-            raise UserError(f"damaged (a {kind} has two counts)", where=path, remedy=_AGAIN)
+            raise DamagedError(f"damaged (a {kind} has two counts)", where=path, remedy=_AGAIN)
     longer = [str(meta.get(NGRAMS_DIGEST))] if "num_ngrams" in meta else []
     if len(table.keys) != meta["num_bigrams"] or meta["id"] != table.id_of_arrays(longer):
-        raise UserError("damaged (its counts are not those that were written)", where=path, remedy=_AGAIN)
+        raise DamagedError("damaged (its counts are not those that were written)", where=path, remedy=_AGAIN)
     return table
 
 

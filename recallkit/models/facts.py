@@ -91,9 +91,9 @@ def made_without_weights(request: ModelRequest, found: dict[str, Any]) -> ModelF
     source, revision = (request.spec, None) if Path(request.spec).exists() else registry.split_revision(request.spec)
     facts, wanted = None, 0
     with contextlib.suppress(Exception), quiet_transformers():
-        config = AutoConfig.from_pretrained(source, **({"revision": revision} if revision else {}))
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False, **({"revision": revision} if revision else {}))
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config)
+            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         facts = ModelFacts(
             int(model.get_output_embeddings().weight.shape[0]), context_length(model.config.get_text_config(), model.base_model)
         )

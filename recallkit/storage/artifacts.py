@@ -141,7 +141,7 @@ def without_checksum(value: dict[str, Any], path: Path) -> dict[str, Any]:
     with contextlib.suppress(ValueError):  # text that cannot be written
         if value.get(_CHECKSUM) == digest_json(others):
             return others
-    raise UserError("damaged (it is not as it was written)", where=path, remedy=_AGAIN)
+    raise seals.DamagedError("damaged (it is not as it was written)", where=path, remedy=_AGAIN)
 
 
 def read_json(path: Path) -> dict[str, Any]:
