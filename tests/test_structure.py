@@ -143,7 +143,19 @@ def test_models_and_kernels_need_little():
 
     peft is imported for an adapter, fla for a model of fla, gguf for a GGUF file.
     """
-    allowed = {"torch", "triton", "numpy", "tokenizers", "safetensors", "transformers", "huggingface_hub", "recallkit", "peft", "fla", "gguf"}
+    allowed = {
+        "torch",
+        "triton",
+        "numpy",
+        "tokenizers",
+        "safetensors",
+        "transformers",
+        "huggingface_hub",
+        "recallkit",
+        "peft",
+        "fla",
+        "gguf",
+    }
     wrong = []
     for path in [*python_files("kernels"), *python_files("recallkit/models")]:
         names = {a.name for n in ast.walk(tree_of(path)) if isinstance(n, ast.Import) for a in n.names}
