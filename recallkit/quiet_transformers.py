@@ -26,10 +26,11 @@ FAILURES_TO_READ = (
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message; its type where there is no message."""
+    """The first line of an error's message, with the next where it ends in a colon; its type where there is no message."""
     if isinstance(error, struct.error):
         return "the file is damaged, or ends too early"
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    first, *others = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{first} {others[0].strip()}" if first.endswith(":") and others else first
 
 
 @contextlib.contextmanager

@@ -141,9 +141,21 @@ def test_no_modules_import_each_other():
 def test_models_and_kernels_need_little():
     """They run on a machine with a GPU and torch, triton, numpy, tokenizers, safetensors and transformers alone.
 
-    peft is imported for an adapter, fla for a model of fla.
+    peft is imported for an adapter, fla for a model of fla, gguf for a GGUF file.
     """
-    allowed = {"torch", "triton", "numpy", "tokenizers", "safetensors", "transformers", "huggingface_hub", "recallkit", "peft", "fla"}
+    allowed = {
+        "torch",
+        "triton",
+        "numpy",
+        "tokenizers",
+        "safetensors",
+        "transformers",
+        "huggingface_hub",
+        "recallkit",
+        "peft",
+        "fla",
+        "gguf",
+    }
     wrong = []
     for path in [*python_files("kernels"), *python_files("recallkit/models")]:
         names = {a.name for n in ast.walk(tree_of(path)) if isinstance(n, ast.Import) for a in n.names}

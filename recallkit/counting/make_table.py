@@ -9,7 +9,7 @@ import numpy as np
 
 from recallkit.config import SCHEMA_VERSION
 from recallkit.counting.bigrams import CountedStream
-from recallkit.counting.table import NGRAM_HASHES, counts_id
+from recallkit.counting.table import NGRAM_HASHES, NGRAMS_DIGEST, counts_id
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
 from recallkit.storage.timings import KEY as TIMINGS
@@ -34,14 +34,14 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
     n-grams, which affect no count, have a digest of their own.
     """
     keys, _ = counted.bigrams
-    longer = () if counted.ngrams is None else (artifacts.digest_arrays(*counted.ngrams),)
+    longer = [] if counted.ngrams is None else [artifacts.digest_arrays(*counted.ngrams)]
     meta = {
         **meta,
         "schema_version": SCHEMA_VERSION,
         "num_tokens": counted.num_tokens,
         "num_documents": counted.num_documents,
         "num_bigrams": len(keys),
-        **({} if counted.ngrams is None else {"num_ngrams": len(counted.ngrams.counts)}),
+        **({} if counted.ngrams is None else {"num_ngrams": len(counted.ngrams.counts), NGRAMS_DIGEST: longer[0]}),
         **({} if not counted.hashes else {NGRAM_HASHES: _describe_hashes(counted)}),
         "id": counts_id(meta, *counted.bigrams, counted.tokens, counted.token_counts, longer),
     }
@@ -51,7 +51,8 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
             _insert_all(connection, counted, meta)
             connection.execute("CHECKPOINT")
         meta[TIMINGS] = timings.to_json()
-        connection.executemany(db.query("counts/insert_fact"), [{"key": k, "value": json.dumps(v)} for k, v in meta.items()])
+        facts = artifacts.with_checksum(meta)
+        connection.executemany(db.query("counts/insert_fact"), [{"key": k, "value": json.dumps(v)} for k, v in facts.items()])
         connection.execute("CHECKPOINT")
     return meta
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from recallkit.counting.sorted_runs import HASHES
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
 from recallkit.storage.result import Result
+from recallkit.storage.schemas import check_manifest
+from recallkit.storage.seals import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 NGRAM_HASHES = "ngram_hashes"
 """The fact of the meta about hashes of the training text's n-grams: how many were to be kept of each size (`most`), their number by size
 (`num`), their `digest`. Tables that were imported, counted with --only or made by older versions have none."""
+
+NGRAMS_DIGEST = "ngrams_digest"
+"""The fact of the meta with the digest of longer n-grams, if they were counted: with it the id is checked without reading them."""
+
+_AGAIN = "make it again with --force"
 
 _MAX_INDEXED = 1 << 26
 """Up to this many bigrams a hash index is built, 800 MB at most; in larger tables counts are found by binary search."""
@@ -111,7 +118,7 @@ class CountsTable:
         facts: dict[str, Any] | None = self.meta.get(NGRAM_HASHES)
         if facts is None or (isinstance(facts, dict) and isinstance(facts.get("most"), int) and isinstance(facts.get("digest"), str)):
             return facts
-        raise UserError(f"its meta is damaged (at {NGRAM_HASHES})", where=self.path, remedy="make it again with --force")
+        raise DamagedError(f"its meta is damaged (at {NGRAM_HASHES})", where=self.path, remedy="make it again with --force")
 
     @cached_property
     def ngram_hashes(self) -> tuple[NgramHashes, ...]:
@@ -127,6 +134,8 @@ class CountsTable:
                 rows = connection.execute(db.query("counts/select_ngram_hashes"), {"size": size}).fetchnumpy()
                 hashes = np.asarray(rows["hash"], np.uint64)
                 found.append(NgramHashes(size, hashes, ALL if len(hashes) < facts["most"] else int(hashes[-1])))
+        if _digest_hashes(found) != facts["digest"]:
+            raise DamagedError("damaged (its hashes of n-grams are not those that were written)", where=self.path, remedy=_AGAIN)
         return tuple(found)
 
     def check_tokenizer(self, digest: str, name: str) -> None:
@@ -138,7 +147,10 @@ class CountsTable:
 
     def recompute_id(self) -> str:
         """The id according to what is in the tables, which is that of the meta unless one of them was changed."""
-        longer = [self._digest_ngrams()] if "num_ngrams" in self.meta else []
+        return self.id_of_arrays([self._digest_ngrams()] if "num_ngrams" in self.meta else [])
+
+    def id_of_arrays(self, longer: Sequence[str]) -> str:
+        """The id of the arrays here, and of `longer` n-grams with this digest."""
         return counts_id(self.meta, self.keys, self.counts, self.tokens, self.token_counts, longer)
 
     def _digest_ngrams(self) -> str:
@@ -148,10 +160,6 @@ class CountsTable:
             rows = connection.execute(db.query("counts/select_ngrams")).fetchnumpy()
         ids = [np.asarray(rows[name], np.uint32) for name in ("first", "second", "third", "fourth", "fifth")[: int(self.meta["order"])]]
         return artifacts.digest_arrays(*pack_ngrams(ids), np.asarray(rows["count"], np.uint64))
-
-    def recompute_hashes_digest(self) -> str:
-        """The digest of the hashes of n-grams that are in the table."""
-        return artifacts.digest_json({str(found.size): artifacts.digest_arrays(found.hashes) for found in self.ngram_hashes})
 
     def describe(self) -> dict[str, Any]:
         """What the manifest of a result records about these counts."""
@@ -163,6 +171,10 @@ class CountsTable:
             "boundary": self.meta.get("boundary"),
             **({} if self.hash_facts is None else {"hashes": self.hash_facts["digest"]}),
         }
+
+
+def _digest_hashes(found: Sequence[NgramHashes]) -> str:
+    return artifacts.digest_json({str(each.size): artifacts.digest_arrays(each.hashes) for each in found})
 
 
 def counts_id(
@@ -181,23 +193,69 @@ def counts_result(out: Path, options: dict[str, Any], *, force: bool) -> Result:
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """The facts of a counts database. Raises UserError if it is missing, damaged, or of another schema version."""
+    """The facts of a counts database.
+
+    Raises UserError if it is missing, damaged, or of another schema version, if a table of it has other columns than `count` writes, and
+    if a fact was changed.
+    """
     if not path.is_file():
         raise UserError("no such counts table", where=path, remedy="make it with `recallkit count`, or name it with --counts")
     with _reading(path) as connection:
+        _check_columns(connection, path)
         rows = connection.execute(db.query("counts/select_meta")).fetchall()
-    meta = {key: json.loads(value) for key, value in rows}
+    meta: dict[str, Any] = {}
+    for key, value in rows:
+        if key in meta:
+            raise DamagedError(f"its meta is damaged ({key} is there twice)", where=path, remedy=_AGAIN)
+        try:
+            meta[key] = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise DamagedError(f"its meta is damaged (at {key})", where=path, remedy=_AGAIN) from error
     artifacts.check_schema_version(meta, path)
+    meta = check_manifest(artifacts.without_checksum(meta, path), path)
+    if missing := sorted({"id", "num_tokens", "num_bigrams"} - meta.keys()):
+        raise DamagedError(f"its meta has no field {missing[0]}", where=path, remedy=_AGAIN)
     return meta
 
 
+@cache
+def _columns_by_table() -> dict[str, set[tuple[str, str, bool]]]:
+    """Name, type and whether it may be null of the columns of each table, as the queries that create them say."""
+    with db.connect() as connection:
+        for name in ("create_tables", "create_ngrams", "create_ngram_hashes"):
+            connection.execute(db.query(f"counts/{name}"))
+        return _columns_in(connection)
+
+
+def _columns_in(connection: duckdb.DuckDBPyConnection) -> dict[str, set[tuple[str, str, bool]]]:
+    found: dict[str, set[tuple[str, str, bool]]] = {}
+    for table, *column in connection.execute(db.query("counts/select_columns")).fetchall():
+        found.setdefault(table, set()).add(tuple(column))
+    return found
+
+
+def _check_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Raises UserError for a table whose columns differ: one of another type could have negative numbers, one of another name none."""
+    found, wanted = _columns_in(connection), _columns_by_table()
+    for table, columns in wanted.items():
+        if table not in found and table in ("ngrams", "ngram_hashes"):
+            continue
+        if lacking := sorted(columns - found.get(table, set())):
+            name, kind, may_be_null = lacking[0]
+            problem = f"not a readable counts table (it has no column {table}.{name} of {kind}{'' if may_be_null else ' without nulls'})"
+            raise DamagedError(problem, where=path, remedy=_AGAIN)
+
+
 def open_counts(path: Path) -> CountsTable:
-    """Reads a counts database into memory: 16 bytes a distinct bigram. Raises UserError as `read_meta` does."""
+    """Reads a counts database into memory: 16 bytes a distinct bigram. Raises UserError as `read_meta` does.
+
+    Also for rows that are there twice, and for counts that do not have the id of the meta.
+    """
     meta = read_meta(path)
     with _reading(path) as connection:
         bigrams = connection.execute(db.query("counts/select_bigrams")).fetchnumpy()
         unigrams = connection.execute(db.query("counts/select_unigrams")).fetchnumpy()
-    return CountsTable(
+    table = CountsTable(
         path=path,
         meta=meta,
         keys=np.asarray(bigrams["key"], np.uint64),
@@ -205,6 +263,13 @@ def open_counts(path: Path) -> CountsTable:
         tokens=np.asarray(unigrams["token"], np.uint32),
         token_counts=np.asarray(unigrams["count"], np.uint64),
     )
+    for kind, values in (("bigram", table.keys), ("token", table.tokens)):
+        if not (values[1:] > values[:-1]).all():
+            raise DamagedError(f"damaged (a {kind} has two counts)", where=path, remedy=_AGAIN)
+    longer = [str(meta.get(NGRAMS_DIGEST))] if "num_ngrams" in meta else []
+    if len(table.keys) != meta["num_bigrams"] or meta["id"] != table.id_of_arrays(longer):
+        raise DamagedError("damaged (its counts are not those that were written)", where=path, remedy=_AGAIN)
+    return table
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.models.refusals import OLD_NAMES
+from recallkit.models.weight_files import check_folder
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line
 from recallkit.registry import may_be_hub_id
 from recallkit.storage import artifacts
@@ -52,6 +53,7 @@ def read_adapter(folder: Path) -> Adapter:
     and where there are no weights.
     """
     where = folder / CONFIG
+    check_folder(folder)
     config = artifacts.json_object(where)
     base, kind = config.get("base_model_name_or_path"), config.get("peft_type")
     if not isinstance(base, str) or not base:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.published import CONFIG, Plan, Weights, positive, real
+from recallkit.models.weight_files import deciding_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -146,7 +147,7 @@ def _load(folder: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     found: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in (file for file in deciding_files(folder) if file.suffix == ".safetensors"):
         try:
             found |= load_file(path)
         except (SafetensorError, OSError) as error:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
 from recallkit.errors import UserError
-from recallkit.models import adapters, fla_layout, fla_models, native, published
+from recallkit.models import adapters, facts, fla_layout, fla_models, native, published, weight_files
 from recallkit.models.architecture import check_foreign
+from recallkit.models.gguf_header import read_gguf_header
 from recallkit.models.hub import hub_file, hub_file_if_any
 from recallkit.models.refusals import TOKENIZER_FILES, check_is_model, check_quantisation, quantisation
 from recallkit.models.torch_model import choose_device, choose_dtype
@@ -17,16 +20,12 @@ from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_tra
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from recallkit.models.gguf_header import GgufHeader
     from recallkit.models.native_model import NativeModel
     from recallkit.models.protocol import ModelRequest
     from recallkit.models.transformers_model import TransformersModel
-
-_DECIDING_FILES = ("config.json", "*.index.json", "*.safetensors", "*.bin")
-_TRAINING_FILES = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin", "scaler.bin"})
-"""Files that trainers leave next to the weights. They do not affect scores; neither does a tokenizer or a README."""
-
-_CODE_FILES = ("*.py",)
-"""They affect scores where the code of a checkpoint may run."""
 
 
 def load_transformers(request: ModelRequest) -> TransformersModel | NativeModel:
@@ -63,6 +62,8 @@ def _config(spec: str) -> dict[str, Any]:
     """The config.json of a directory or hub id; an empty mapping for a GGUF file. Raises UserError for what is no model."""
     path = Path(spec)
     if path.exists():
+        if path.is_dir():
+            weight_files.check_folder(path)
         check_is_model(path)
     config = artifacts.json_object(path / published.CONFIG if path.exists() else hub_file(spec, published.CONFIG))
     check_quantisation(config, spec)
@@ -82,9 +83,8 @@ def identify_transformers(request: ModelRequest) -> str:
     if path.is_file():
         return artifacts.digest_weights(path)
     if path.is_dir():
-        patterns = (*_DECIDING_FILES, *(_CODE_FILES if request.trust_remote_code else ()))
-        found = sorted({file for pattern in patterns for file in path.glob(pattern) if file.name not in _TRAINING_FILES})
-        return artifacts.digest_json([[file.name, artifacts.digest_weights(file)] for file in found])
+        found = weight_files.deciding_files(path, with_code=request.trust_remote_code)
+        return artifacts.digest_json([[str(file.relative_to(path)), artifacts.digest_weights(file)] for file in found])
     return hub_file(request.spec, "config.json").parent.name  # the commit is part of the path in the hub's cache
 
 
@@ -149,13 +149,23 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
     failures = (Exception,) if trusted else (*FAILURES_TO_READ, SafetensorError, StrictDataclassError, AssertionError)
     with quiet_transformers():
         try:
-            if "gguf_file" not in options:  # the header of a GGUF file is read by transformers, which takes seconds
+            header = read_gguf_header(Path(spec)) if "gguf_file" in options else None
+            if header is None:  # a GGUF file's config is read with its weights, which takes seconds
                 _check_config(source, **options)
+                if not trusted:
+                    facts.made_without_weights(request, _config(spec))
+            else:
+                options = {**options, "config": _gguf_config(source, header, **options)}
             from transformers import AutoModelForCausalLM
 
             loader = _own_class(source, **options) if trusted and "gguf_file" not in options else None
             model, info = (loader or AutoModelForCausalLM).from_pretrained(
-                source, dtype=choose_dtype(request.dtype), output_loading_info=True, trust_remote_code=trusted, **options
+                source,
+                dtype=choose_dtype(request.dtype),
+                output_loading_info=True,
+                trust_remote_code=trusted,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
+                **options,
             )
         except pickle.UnpicklingError as error:
             raise UserError("its .bin file contains more than weights, and could run code", where=spec, remedy="use safetensors") from error
@@ -168,10 +178,66 @@ def _from_pretrained(request: ModelRequest, source: str, options: dict[str, Any]
                 raise UserError(problem, where=spec, remedy="give the model before it was quantised, or a .gguf file") from error
             problem = f"transformers cannot load it ({first_line(error)})"
             raise UserError(problem, where=spec, remedy="give a model directory, a .gguf file or a hub id") from error
+    _check_all_used(info, model.config.get_text_config(), spec)
+    if header is not None:
+        _check_number_used(model, header, spec)
+    return model
+
+
+_NOT_OF_TEXT = re.compile(r"(^|[._])(vision|visual|audio|image|multi_modal|multimodal|mm|mtp|nextn|v_head|inv_freq|masked_bias)([._]|$)")
+"""Names of weights beside those of the language model: parts that read no text, heads of training, what is computed anew."""
+
+
+def _check_all_used(info: Mapping[str, Any], config: Any, spec: str) -> None:
+    """Raises UserError where the model that transformers made is not that of the files: the scores would be of another one."""
+    remedy = "check that config and weights belong together"
     if missing := sorted(info.get("missing_keys", ())):
         problem = f"{len(missing)} weights are missing from its files, {missing[0]} among them"
         raise UserError(problem, where=spec, remedy="scores of random weights mean nothing: check the files")
-    return model
+    if mismatched := sorted(info.get("mismatched_keys", ())):
+        name, *shapes = mismatched[0]
+        there, wanted = (" x ".join(map(str, shape)) for shape in shapes)
+        raise UserError(f"weight {name} has shape {there}, the config implies {wanted}", where=spec, remedy=remedy)
+    unused = sorted(name for name in info.get("unexpected_keys", ()) if not (_NOT_OF_TEXT.search(name) or _predicts_further(name, config)))
+    if unused:
+        problem = f"{len(unused)} weights in its files are of no layer of its config, {unused[0]} among them"
+        raise UserError(problem, where=spec, remedy=remedy)
+
+
+def _predicts_further(name: str, config: Any) -> bool:
+    """Whether a weight is of the layers behind the last that only predict tokens beyond the next, as DeepSeek's files have them."""
+    layer, layers = re.search(r"\.layers\.(\d+)\.", name), getattr(config, "num_hidden_layers", 0)
+    further = getattr(config, "num_nextn_predict_layers", None) or 0
+    return layer is not None and layers <= int(layer[1]) < layers + further
+
+
+_NOT_WEIGHTS = re.compile(r"rope_freqs|rope_factors|rot_embd|nextn")
+
+
+def _check_number_used(model: Any, header: GgufHeader, spec: str) -> None:
+    """Raises UserError where a GGUF file has more weights than the model: transformers leaves out tensors that it does not know."""
+    is_tied = bool(model.config.get_text_config().tie_word_embeddings)
+    skipped = [name for name in header.shapes if _NOT_WEIGHTS.search(name) or (is_tied and name.startswith("output."))]
+    there = sum(math.prod(shape) for name, shape in header.shapes.items() if name not in skipped)
+    used = sum(weight.numel() for weight in model.parameters())
+    if there > used:
+        problem = f"its tensors have {there - used:,} weights more than its architecture, which transformers would leave out"
+        raise UserError(problem, where=spec, remedy="give the model before it was converted")
+
+
+def _gguf_config(source: str, header: GgufHeader, **options: Any) -> Any:
+    """The config of a GGUF file. Raises ValueError for implausible sizes, UserError for many more weights than the file has."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(source, **options)
+    check_foreign(config.to_dict())
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config)
+    model.tie_weights()
+    there = sum(math.prod(shape) for shape in header.shapes.values())
+    facts.check_number(sum(weight.numel() for weight in model.parameters()), there, Path(source) / options["gguf_file"])
+    return config
 
 
 def _check_config(source: str, **revision: str) -> None:

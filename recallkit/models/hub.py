@@ -8,6 +8,7 @@ from pathlib import Path
 
 from recallkit.errors import UserError
 from recallkit.models.refusals import OLD_NAMES
+from recallkit.models.weight_files import names_in_index
 from recallkit.registry import may_be_hub_id, split_revision
 
 _unreachable = threading.Event()
@@ -72,11 +73,9 @@ def hub_file_if_any(spec: str, name: str) -> Path | None:
 
 def hub_folder(spec: str) -> Path:
     """The folder of a hub id's config.json and safetensors, in the hub's cache. Raises UserError as `hub_file` does."""
-    import json
-
     folder = hub_file(spec, "config.json").parent
     index = hub_file_if_any(spec, "model.safetensors.index.json")
-    names = {"model.safetensors"} if index is None else set(json.loads(index.read_bytes())["weight_map"].values())
-    for name in sorted(names):
+    names = ["model.safetensors"] if index is None else names_in_index(index)
+    for name in names:
         hub_file(spec, name)
     return folder

@@ -67,8 +67,8 @@ class ModelKind:
 
 
 def _is_user_model(spec: str) -> bool:
-    """`FILE.py:FUNCTION`, or a file that ends in .py whose function was forgotten."""
-    return ".py:" in spec or (spec.endswith(".py") and Path(spec).is_file())
+    """`FILE.py:FUNCTION` unless something of that very name is there, or a file that ends in .py whose function was forgotten."""
+    return spec.endswith(".py") and Path(spec).is_file() if Path(spec).exists() else ".py:" in spec
 
 
 def _is_native_directory(spec: str) -> bool:

@@ -17,6 +17,7 @@ from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line
 from recallkit.storage import artifacts
+from recallkit.storage.given_files import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -368,7 +369,7 @@ def real(entry: Mapping[str, Any], name: str, default: float, where: Path) -> fl
 
 def _read_config(path: Path) -> Mapping[str, Any]:
     try:
-        config = json.loads(path.read_bytes())
+        config = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"not a readable JSON file ({first_line(error)})", where=path) from error
     if not isinstance(config, dict):

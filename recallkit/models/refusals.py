@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
+from recallkit.models.weight_files import indexed_files
+from recallkit.storage.given_files import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,12 +34,14 @@ def check_is_model(path: Path) -> None:
         raise UserError("weights alone do not say which model they belong to", where=path, remedy=remedy)
     elif path.suffix.lower() != ".gguf":
         raise UserError("not a model: a directory, a .gguf file or a hub id is wanted", where=path)
+    else:
+        check_file(path)
 
 
 def _check_folder(folder: Path) -> None:
     weights = [file for file in _files(folder) if file.suffix in _WEIGHTS and file.name != "training_args.bin"]
     if (folder / "config.json").is_file():
-        if not weights:
+        if not weights and not indexed_files(folder):
             raise UserError("a config.json without weights", where=folder, remedy="complete the folder: model.safetensors is missing")
         return
     inner = sorted(child for child in _children(folder) if any((child / name).is_file() for name in _CONFIGS))

@@ -35,6 +35,7 @@ from recallkit.models.protocol import Continuation, TokenScores
 from recallkit.models.resources import memory_errors
 from recallkit.models.torch_model import TorchModel, choose_device, choose_dtype
 from recallkit.storage import artifacts
+from recallkit.storage.given_files import check_file, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -183,11 +184,11 @@ _RUN: dict[Path, tuple[str, _UserCode]] = {}
 
 def _open(spec: str) -> tuple[_UserCode, Callable[..., Any]]:
     """The code that a name refers to, after running it, and its function."""
-    file, _, name = spec.rpartition(":") if ".py:" in spec else (spec, "", "")
+    file, _, name = spec.rpartition(":") if ".py:" in spec and not Path(spec).exists() else (spec, "", "")
     path = Path(file).absolute()
-    if not path.is_file():
+    if not check_file(path).is_file():
         raise UserError("no such file", where=file, remedy="give path/to/file.py:function")
-    source = path.read_bytes()
+    source = read_file(path)
     digest = artifacts.digest_bytes(source)
     if path not in _RUN or _RUN[path][0] != digest:
         _RUN[path] = (digest, _run_file(spec, path, source))
@@ -233,7 +234,7 @@ def _files(code: _UserCode, spec: str) -> list[Path]:
         raise UserError("its FILES is not a list of file names", where=spec, remedy='write FILES = ["weights.safetensors"]')
     files = [code.path.parent / name for name in named]
     for file in files:
-        if not file.is_file():
+        if not check_file(file).is_file():
             raise UserError(f"no such file, but FILES of {code.path.name} names it", where=file)
     return files
 

@@ -17,6 +17,7 @@ from recallkit import config, registry
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.storage import artifacts
+from recallkit.storage.given_files import check_file, read_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -154,7 +155,7 @@ def read_ours(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
 
 def existing(path: Path) -> Path:
     """The path. Raises UserError where no file is there."""
-    if not path.is_file():
+    if not check_file(path).is_file():
         raise UserError("no such file", where=path, remedy="a model is a folder with its config and its weights")
     return path
 
@@ -163,7 +164,7 @@ def read_config(folder: Path) -> ArchitectureConfig:
     """The config of a checkpoint of ours. Raises UserError where it cannot be read."""
     path = existing(folder / CONFIG)
     try:
-        saved = json.loads(path.read_bytes())
+        saved = json.loads(read_file(path))
         saved.pop("model_type")
         return ArchitectureConfig.from_json(saved)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:

@@ -20,6 +20,7 @@ from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount, note_threshold
 from recallkit.storage import artifacts
+from recallkit.storage.given_files import read_file
 from recallkit.storage.result import Result, read_tables
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, TextOptions
@@ -265,7 +266,7 @@ def _words_of(path: Path) -> list[str]:
     if not path.is_file():
         raise UserError("no such list of stop words", where=path, remedy=remedy)
     try:
-        return [line for line in path.read_text(encoding="utf-8-sig").splitlines() if not line.startswith("#")]
+        return [line for line in read_file(path).decode("utf-8-sig").splitlines() if not line.startswith("#")]
     except UnicodeDecodeError as error:
         raise UserError("not text in UTF-8", where=path, remedy=remedy) from error
 

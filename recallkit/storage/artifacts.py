@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.config import SCHEMA_VERSION, home
 from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import seals
+from recallkit.storage import given_files, seals
 from recallkit.storage.schemas import check_manifest
 
 if TYPE_CHECKING:
@@ -135,6 +135,15 @@ def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
     return {**value, _CHECKSUM: digest_json(value)}
 
 
+def without_checksum(value: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The other entries of such an object. Raises UserError if they are not those of its checksum."""
+    others = {name: entry for name, entry in value.items() if name != _CHECKSUM}
+    with contextlib.suppress(ValueError):  # text that cannot be written
+        if value.get(_CHECKSUM) == digest_json(others):
+            return others
+    raise seals.DamagedError("damaged (it is not as it was written)", where=path, remedy=_AGAIN)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file with its checksum, without it. Raises UserError if it is damaged."""
     try:
@@ -147,9 +156,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in any file; an empty one if there is none that can be read."""
+    """The JSON object in any file; an empty one if there is none that can be read. Raises UserError for a pipe, and for a huge file."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(given_files.read_file(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -467,8 +467,9 @@ _OPTIONS = _with(
 )
 _ENTRIES: dict[str, Callable[[Any], bool]] = {
     **_SLICES,
-    **dict.fromkeys(("kind", "model", "recallkit_version", "origin", "counts_id", "filler_text"), _is_text),
-    **dict.fromkeys(("batch_tokens", "num_dropped", "num_samples", "length", "seed", "num_groups", "num_tokens", "longest"), _is_count),
+    **dict.fromkeys(("kind", "model", "recallkit_version", "origin", "counts_id", "filler_text", "id"), _is_text),
+    **dict.fromkeys(("batch_tokens", "num_dropped", "num_samples", "length", "seed", "num_groups", "longest"), _is_count),
+    **dict.fromkeys(("num_tokens", "num_bigrams"), _is_count),
     "comparable": lambda value: isinstance(value, bool),
     **dict.fromkeys(("clean", "overlap"), lambda value: isinstance(value, bool)),
     "context_gain": _list_of(_list_of(_is_count)),

@@ -23,6 +23,7 @@ from recallkit.errors import UserError
 from recallkit.ragged import offsets_of
 from recallkit.registry import may_be_hub_id, split_revision
 from recallkit.storage.artifacts import check_replaceable, digest_json, replacing
+from recallkit.storage.given_files import check_file, check_files_in
 from recallkit.text.records import Document, EncodedDocuments, Vocabulary
 from recallkit.text.time_limit import call_within
 from recallkit.text.vocabulary import (
@@ -301,6 +302,7 @@ def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTok
         text = (files("recallkit") / "data" / "tokenizer.json").read_text(encoding="utf-8")
         return TextTokenizer(Tokenizer.from_str(text), BUILTIN, end_token=end_token)
     path = Path(spec)
+    (check_files_in if path.is_dir() else check_file)(path)
     if path.is_file() and path.suffix != ".gguf":
         return TextTokenizer(_read_tokenizer_file(path), path.name, end_token=end_token)
     if (path / "tokenizer.json").is_file():

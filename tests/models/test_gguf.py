@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import resource
+import struct
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gguf
 import numpy as np
@@ -13,6 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from recallkit import cli, slicing
 from recallkit.errors import UserError
+from recallkit.models.gguf_header import read_gguf_header
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.scoring import run as scoring
@@ -21,6 +25,9 @@ from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 from tests.models.test_hf import LENGTHS, ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NUM_HEADS, NUM_KV_HEADS = 4, 2
 TENSOR_NAMES = {
@@ -63,7 +70,7 @@ def llama(tmp_path_factory) -> Path:
     return folder
 
 
-def write_gguf(path: Path, model: LlamaForCausalLM) -> None:
+def write_gguf(path: Path, model: LlamaForCausalLM, more: Mapping[str, np.ndarray] | None = None) -> None:
     config = model.config
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config.max_position_embeddings)
@@ -85,6 +92,8 @@ def write_gguf(path: Path, model: LlamaForCausalLM) -> None:
     writer.add_eos_token_id(tokenizer.end_token_id)
     for name, tensor in model.state_dict().items():
         writer.add_tensor(gguf_name(name), permuted(name, tensor.numpy()))
+    for name, values in (more or {}).items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -163,7 +172,40 @@ def cut_at(share: float):
     return lambda content: content[: int(len(content) * share)]
 
 
+def with_field(name: str, value: int):
+    """Another value of a field that is a 32-bit number."""
+
+    def damaged(content: bytes) -> bytes:
+        key = name.encode() + struct.pack("<I", 4)
+        assert content.count(key) == 1
+        place = content.index(key) + len(key)
+        return content[:place] + struct.pack("<I", value) + content[place + 4 :]
+
+    return damaged
+
+
+def with_offset(name: str, change: int):
+    """Another offset of a tensor's values."""
+
+    def damaged(content: bytes) -> bytes:
+        place = content.index(name.encode()) + len(name)
+        place += 4 + 8 * struct.unpack_from("<I", content, place)[0] + 4
+        offset = (struct.unpack_from("<Q", content, place)[0] + change) % 2**64
+        return content[:place] + struct.pack("<Q", offset) + content[place + 8 :]
+
+    return damaged
+
+
 DAMAGES = {
+    "no blocks": with_field("llama.block_count", 0),
+    "fewer blocks than it has": with_field("llama.block_count", 1),
+    "more blocks than it has": with_field("llama.block_count", 2**31),
+    "5 heads": with_field("llama.attention.head_count", 5),
+    "5 heads of keys": with_field("llama.attention.head_count_kv", 5),
+    "no heads": with_field("llama.attention.head_count", 0),
+    "an offset before the weights": with_offset("blk.0.ffn_up.weight", -(2**20)),
+    "an offset of the next tensor": with_offset("blk.0.ffn_up.weight", 48 * 96 * 4),
+    "an offset between two values": with_offset("blk.0.ffn_up.weight", 1),
     "empty": lambda _: b"",
     "text": lambda _: b"this is no model\n" * 9,
     "only the magic bytes": lambda content: content[:4],
@@ -187,14 +229,53 @@ def test_a_damaged_file_is_one_line(llama, tmp_path, damage, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("damage", [name for name in DAMAGES if "weights" not in name and "byte" not in name])
+OF_TOKENIZERS = ["empty", "text", "cut in its header", "cut in its settings", "cut in its vocabulary", "an unknown version"]
+
+
+@pytest.mark.parametrize("damage", [*OF_TOKENIZERS, "an unknown architecture"])
 def test_a_tokenizer_of_a_damaged_file_is_one_line(llama, tmp_path, damage):
-    if damage == "only the magic bytes":
-        pytest.skip("the same to the reader as a file cut in its header")
     path = tmp_path / "damaged.gguf"
     path.write_bytes(DAMAGES[damage]((llama / "x.gguf").read_bytes()))
     with pytest.raises(UserError, match="no tokenizer found here"):
         load_tokenizer(str(path))
+
+
+@pytest.mark.parametrize("offset", [2**64 - 32, 2**64 - 2**20, 2**63])
+def test_an_offset_at_which_64_bits_overflow(llama, tmp_path, offset):
+    """numpy's sum with the place where the weights begin is that of other weights, or of the header."""
+    content = (llama / "x.gguf").read_bytes()
+    path = tmp_path / "damaged.gguf"
+    header = read_gguf_header(llama / "x.gguf")
+    assert header.field("block_count") == 2
+    assert header.shapes["blk.0.ffn_up.weight"] == (48, 96)
+    path.write_bytes(with_offset("blk.0.ffn_up.weight", offset - offset_of(content, "blk.0.ffn_up.weight"))(content))
+    with pytest.raises(UserError, match=f"tensor blk.0.ffn_up.weight is at byte {offset:,} of the weights, not at "):
+        load_model(ModelRequest(str(path), 4096, device="cpu"))
+
+
+def offset_of(content: bytes, name: str) -> int:
+    place = content.index(name.encode()) + len(name)
+    return struct.unpack_from("<Q", content, place + 4 + 8 * struct.unpack_from("<I", content, place)[0] + 4)[0]
+
+
+def test_tensors_that_transformers_would_leave_out(llama, tmp_path):
+    """Biases, of which its Llama has none, are skipped without a word."""
+    model = LlamaForCausalLM.from_pretrained(llama / "safetensors")
+    path = tmp_path / "more.gguf"
+    write_gguf(path, model, {"blk.0.attn_q.bias": np.ones(48, np.float32)})
+    with pytest.raises(UserError, match="its tensors have 48 weights more than its architecture, which transformers would leave out"):
+        load_model(ModelRequest(str(path), 4096, device="cpu"))
+    write_gguf(path, model, {"rope_freqs.weight": np.ones(6, np.float32)})
+    assert load_model(ModelRequest(str(path), 4096, device="cpu")).vocab_size == 4096
+
+
+def test_a_vocabulary_without_weights_takes_no_memory(llama, tmp_path):
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(with_field("llama.vocab_size", 1 << 24)((llama / "x.gguf").read_bytes()))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match="its config asks for 1,610,654,448 weights, and its files have 434,928"):
+        load_model(ModelRequest(str(path), 4096, device="cpu"))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "KiB"
 
 
 def test_the_command_line_prints_one_line_and_exits_1(llama, small_slices, tmp_path, capfd):

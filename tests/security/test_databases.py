@@ -10,9 +10,10 @@ import polars as pl
 import pytest
 
 from recallkit import attribution, counting, slicing
+from recallkit.config import SCHEMA_VERSION
 from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
-from recallkit.storage import db
+from recallkit.storage import artifacts, db
 from recallkit.text.open_text import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -90,9 +91,11 @@ def test_a_database_may_be_called_anything(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with db.connect(Path(name)) as connection:
         connection.execute(db.query("counts/create_tables"))
-        connection.execute(db.query("counts/insert_fact"), {"key": "schema_version", "value": "2"})
+        facts = {"schema_version": SCHEMA_VERSION, "id": "0", "num_tokens": 0, "num_bigrams": 0}
+        for key, value in {**facts, "checksum": artifacts.digest_json(facts)}.items():
+            connection.execute(db.query("counts/insert_fact"), {"key": key, "value": json.dumps(value)})
         connection.execute("CHECKPOINT")
-    assert read_meta(Path(name)) == {"schema_version": 2}
+    assert read_meta(Path(name)) == facts
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 

@@ -1,0 +1,67 @@
+"""Files that a user names, before anything reads them: regular files of bounded size.
+
+A pipe would be waited for without end, a device read without end, also by libraries that are only given the path.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from recallkit import config
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_JSON_BYTES = 1 << 26
+"""Longest config, index of weights or other small file that is read: those of the largest public models have some 10 MB."""
+
+_TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "added_tokens.json")
+_NOT_READ = frozenset({"trainer_state.json"})
+"""JSON that no library reads, and that grows with training."""
+
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a directory"}
+
+
+def check_file(path: Path, most: int | None = None) -> Path:
+    """The path. Raises UserError if a pipe, a device or a directory is there, or a file of more than `most` bytes; not if nothing is."""
+    try:
+        _check(path.stat(), path, most)
+    except OSError:  # whoever opens it tells why it cannot be opened
+        return path
+    return path
+
+
+def check_files_in(folder: Path) -> None:
+    """Raises UserError if a library that reads a model or tokenizer in this folder would meet a pipe, a device or JSON without end."""
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir():
+            check_file(path, _most_bytes(path))
+
+
+def _most_bytes(path: Path) -> int | None:
+    if path.name in _TOKENIZERS:
+        return config.MAX_TOKENIZER_BYTES
+    return MAX_JSON_BYTES if path.suffix in (".json", ".jinja") and path.name not in _NOT_READ else None
+
+
+def read_file(path: Path, most: int = MAX_JSON_BYTES) -> bytes:
+    """The bytes of a file. Raises UserError as `check_file` does, OSError if it cannot be opened."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # which opens a pipe without waiting for who writes to it
+    try:
+        _check(os.fstat(descriptor), path, most)
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def _check(found: os.stat_result, path: Path, most: int | None) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
+        raise UserError(f"{kind}, where a file is to be read", where=path, remedy="give a regular file")
+    if most is not None and found.st_size > most:
+        problem = f"a file of {found.st_size:,} bytes, more than the {most:,} that such a file may have"
+        raise UserError(problem, where=path, remedy="check that it is the right file")

@@ -1,0 +1,145 @@
+"""A table of counts that is not as `count` wrote it is refused when it is opened, in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+
+from recallkit import counting
+from recallkit.counting.table import counts_id, open_counts, read_meta
+from recallkit.errors import UserError
+from recallkit.storage import artifacts, db
+from recallkit.text.open_text import TextOptions
+from tests.conftest import made_up_texts, write_jsonl
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory) -> Path:
+    """Tables of bigrams (`2.duckdb`) and of trigrams too (`3.duckdb`)."""
+    folder = tmp_path_factory.mktemp("counted")
+    text = write_jsonl(folder / "text.jsonl", made_up_texts(5, 60))
+    for order in (2, 3):
+        counting.count(TextOptions([str(text)], "training"), folder / f"{order}.duckdb", options=counting.CountingOptions(order=order))
+    return folder
+
+
+def changed(counted: Path, folder: Path, *statements: str, order: int = 2) -> Path:
+    path = folder / "counts.duckdb"
+    path.write_bytes((counted / f"{order}.duckdb").read_bytes())
+    with duckdb.connect(str(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    return path
+
+
+def refused(path: Path, reader=open_counts) -> str:
+    with pytest.raises(UserError) as caught:
+        reader(path)
+    assert "\n" not in caught.value.line()
+    return caught.value.line()
+
+
+@pytest.mark.parametrize("order", [2, 3])
+def test_a_table_as_it_was_written_is_read(counted, order):
+    table = open_counts(counted / f"{order}.duckdb")
+    assert table.meta["id"] == table.recompute_id()
+    assert len(table.ngram_hashes) == 2
+    assert "checksum" not in table.meta
+
+
+FACTS = [
+    ("id", 7),
+    ("id", None),
+    ("id", "0" * 32),
+    ("num_tokens", -1),
+    ("num_tokens", "many"),
+    ("num_tokens", 1.5),
+    ("num_tokens", None),
+    ("num_tokens", 77),
+    ("num_bigrams", 3),
+    ("tokenizer", "gpt2"),
+    ("tokenizer", {"name": 3}),
+    ("tokenizer", None),
+    ("boundary", "document"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), FACTS, ids=str)
+def test_a_fact_that_was_changed(counted, tmp_path, name, value):
+    path = changed(counted, tmp_path, f"UPDATE meta SET value = '{json.dumps(value)}' WHERE key = '{name}'")
+    assert "damaged (it is not as it was written)" in refused(path, read_meta)
+    assert "make it again with --force" in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("DELETE FROM meta WHERE key = 'id'", "not as it was written"),
+        ("DELETE FROM meta WHERE key = 'checksum'", "not as it was written"),
+        ("INSERT INTO meta SELECT * FROM meta WHERE key = 'id'", "id is there twice"),
+        ("UPDATE meta SET value = '\"\\ud800\"' WHERE key = 'sources'", "not as it was written"),
+        ("UPDATE meta SET value = 'x{' WHERE key = 'sources'", "damaged (at sources)"),
+        ("UPDATE meta SET value = repeat('[', 100000) WHERE key = 'sources'", "damaged (at sources)"),
+    ],
+)
+def test_a_meta_that_is_not_as_it_was_written(counted, tmp_path, statement, said):
+    assert said in refused(changed(counted, tmp_path, statement), read_meta)
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("ALTER TABLE bigrams ALTER count TYPE BIGINT", "bigrams.count of UBIGINT without nulls"),
+        ("ALTER TABLE unigrams ALTER count TYPE DOUBLE", "unigrams.count of UBIGINT"),
+        ("ALTER TABLE bigrams ALTER count DROP NOT NULL", "bigrams.count of UBIGINT without nulls"),
+        ("ALTER TABLE bigrams RENAME second TO next", "bigrams.second of UINTEGER"),
+        ("ALTER TABLE ngram_hashes ALTER hash TYPE VARCHAR", "ngram_hashes.hash of UBIGINT"),
+        ("DROP TABLE unigrams", "unigrams.count of UBIGINT"),
+        ("DROP TABLE meta", "meta.key of VARCHAR"),
+    ],
+)
+def test_columns_of_other_types_are_refused_before_a_value_is_read(counted, tmp_path, statement, said):
+    """Only columns of other types could have negative numbers or none."""
+    assert said in refused(changed(counted, tmp_path, statement), read_meta)
+
+
+@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO bigrams SELECT * FROM bigrams LIMIT 1",
+        "INSERT INTO unigrams SELECT * FROM unigrams LIMIT 1",
+        "DELETE FROM bigrams WHERE rowid = 3",
+        "DELETE FROM unigrams WHERE rowid = 3",
+        "UPDATE bigrams SET count = count + 1 WHERE rowid = 3",
+        "UPDATE unigrams SET count = count + 1 WHERE rowid = 3",
+        "UPDATE bigrams SET second = 4095 WHERE rowid = 3",
+    ],
+)
+def test_rows_that_are_missing_changed_or_there_twice(counted, tmp_path, statement, order):
+    assert "damaged (" in refused(changed(counted, tmp_path, statement, order=order))
+
+
+def test_hashes_that_were_changed(counted, tmp_path):
+    table = open_counts(changed(counted, tmp_path, "UPDATE ngram_hashes SET hash = hash + 1 WHERE rowid = 3"))
+    with pytest.raises(UserError, match="its hashes of n-grams are not those that were written"):
+        _ = table.ngram_hashes
+
+
+def test_rows_that_are_there_twice_under_an_id_that_fits_them(counted, tmp_path):
+    """Searches rely on rows that increase: an id says only that they are those that were written."""
+    path = changed(counted, tmp_path, "INSERT INTO bigrams SELECT * FROM bigrams LIMIT 1")
+    meta = read_meta(path)
+    with duckdb.connect(str(path)) as connection:
+        rows = [connection.execute(db.query(f"counts/select_{name}")).fetchnumpy() for name in ("bigrams", "unigrams")]
+        arrays = [np.asarray(values) for of in rows for values in of.values()]
+        facts = {**meta, "num_bigrams": len(arrays[0]), "id": counts_id(meta, *arrays)}
+        connection.execute("DELETE FROM meta")
+        for name, value in artifacts.with_checksum(facts).items():
+            connection.execute(db.query("counts/insert_fact"), {"key": name, "value": json.dumps(value)})
+    assert read_meta(path) == facts
+    assert "damaged (a bigram has two counts)" in refused(path)
