@@ -426,7 +426,7 @@ def digest_bytes(*parts: bytes) -> str:
 
 def digest_json(value: Any) -> str:
     """The digest of a JSON value, independent of key order."""
-    return digest_bytes(json.dumps(value, sort_keys=True, ensure_ascii=False).encode())
+    return digest_bytes(json.dumps(value, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 def digest_arrays(*arrays: np.ndarray) -> str:
