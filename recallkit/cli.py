@@ -143,7 +143,7 @@ def _explain(error: BaseException) -> None:
         _stop(UserError("no space left on the disk", remedy="free some and run the same command again"))
     if not isinstance(error, SystemExit | KeyboardInterrupt):
         if (name := _undecodable_name(error)) is not None:
-            _stop(UserError("a name that is not UTF-8, which not all libraries and formats can have", where=name, remedy="rename it"))
+            _stop(UserError("a name with characters that are not text", where=name, remedy="rename it"))
         _stop_defective(error)
 
 
