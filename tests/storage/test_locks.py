@@ -76,7 +76,7 @@ def test_a_short_wait_is_not_mentioned(hold, tmp_path, capfd):
     process = hold(tmp_path)
     begun = time.monotonic()
     other = release_when(process, lambda: time.monotonic() > begun + 0.3)
-    with artifacts.holding(tmp_path, make=True):
+    with artifacts.holding(tmp_path):
         pass
     os.waitpid(other, 0)
     assert capfd.readouterr().err == ""
