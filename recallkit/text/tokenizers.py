@@ -339,8 +339,8 @@ def check_tokenizer_file(slices: Path, tokenizer: TextTokenizer) -> None:
     path = slices / _SLICES_TOKENIZER
     check_regular(path)
     beside = [slices / name for name in ("sequences.parquet", "tokens.parquet")]
-    is_kept_there = any(table.is_file() and is_ours(table, PARQUET_MAGIC) for table in beside) and path.exists() and is_ours(path, b'{"')
-    if path.exists() and not is_kept_there and not _holds(path, tokenizer):
+    has_tables = any(table.is_file() and is_ours(table, PARQUET_MAGIC) for table in beside)
+    if path.exists() and not (has_tables and path.read_bytes().startswith(b"{")) and not _holds(path, tokenizer):
         problem = "a tokenizer that recallkit did not write and will not replace"
         raise UserError(problem, where=path, remedy="give another directory with -o")
 
