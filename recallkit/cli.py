@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import events
@@ -30,6 +33,8 @@ def run(arguments: list[str] | None = None) -> None:
     `--log-json` may be given before or after the command's name.
     """
     os.environ["RUST_BACKTRACE"] = "0"  # a panic of a library in Rust becomes one line, without sixty of its stack before it
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names that are not UTF-8 are printed escaped, as JSON has them
+        sys.stdout.reconfigure(errors="backslashreplace")
     given = sys.argv[1:] if arguments is None else arguments
     command = next((word for word in given if not word.startswith("-")), None)
     given = _start_events(given, command)
@@ -138,7 +143,17 @@ def _explain(error: BaseException) -> None:
     if "no space left" in str(error).lower():
         _stop(UserError("no space left on the disk", remedy="free some and run the same command again"))
     if not isinstance(error, SystemExit | KeyboardInterrupt):
+        if (name := _undecodable_name(error)) is not None:
+            _stop(UserError("a name with characters that are not text", where=name, remedy="rename it"))
         _stop_defective(error)
+
+
+def _undecodable_name(error: BaseException) -> str | None:
+    """The file name or argument that is not UTF-8, if the error is due to one: Python has its bytes as lone surrogates."""
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        before, after = error.object[: error.start], error.object[error.start :]
+        return re.split(r'["\n]', before)[-1] + re.split(r'["\n]', after)[0]  # a name among others, as in JSON
+    return next((word for word in (*sys.argv[1:], str(Path.cwd())) if any("\ud800" <= c <= "\udfff" for c in word)), None)
 
 
 def _stop_defective(error: BaseException) -> None:

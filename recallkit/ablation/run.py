@@ -15,7 +15,7 @@ from recallkit.models.mixer_outputs import choose_mixers
 from recallkit.models.spec import list_models, one_model
 from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result, read_tables
+from recallkit.storage.result import Result, read_tables, table_files
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -56,11 +56,12 @@ def ablate(
     if spec.ablate is not None:
         raise UsageError("it is ablated already", where=spec.typed(), remedy="give the model as it is, and name mixers with --mixers")
     out = out or ablation_path(slices, spec, asked, by, clean=clean)
-    artifacts.check_replaceable(out / "ablation.parquet", artifacts.PARQUET_MAGIC)
+    beside = table_files(AblationTables, out)
+    Result(out / "ablation.parquet", "ablation", {}, beside=beside).check_replaceable()
     scoring = replace(options, force=False)  # --force applies to these tables only
     [intact] = plan_scores([spec], slices, scoring)
     question = {"model": spec.key, "mixers": list(asked), "by": by, "cluster": cluster, "clean": clean, "scores": intact.result.options}
-    result = Result(out / "ablation.parquet", "ablation", question, force=options.force)
+    result = Result(out / "ablation.parquet", "ablation", question, force=options.force, beside=beside)
     if result.reused() is not None:
         return read_tables(AblationTables, out)
     placed = intact.mixers()

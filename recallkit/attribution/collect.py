@@ -30,7 +30,7 @@ from recallkit.attribution.breakdowns import (
 from recallkit.attribution.buckets import LARGEST_COUNT, count_class, log2_bucket, match_bucket, position_bucket
 from recallkit.attribution.clusters import ClusterSizes, Groups
 from recallkit.attribution.sums import Codes, GroupSums, Runs, Sums, gaps_of, join_sums, recode, renumber, values_of
-from recallkit.config import MAX_RESAMPLED_SOURCES
+from recallkit.config import MAX_RESAMPLED_SOURCES, MAX_SOURCES
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import NEW_TOKEN, context_kinds, members
 from recallkit.slicing.new_tokens import new_tokens
@@ -82,7 +82,8 @@ class Totals:
 class Collected:
     """Everything of one pass, by the name of the breakdown: `slices` by source, the others (see `breakdowns`) of all together.
 
-    `totals["slices"]` has the row of all sources first, then `sources`, sorted. `clusters["slices"]` has those of `resampled`:
+    `totals["slices"]` has the row of all sources first, then `sources`, sorted: the MAX_SOURCES largest by tokens, and last one of all
+    others together, by a name that no source has. `clusters["slices"]` has those of `resampled`:
     beyond MAX_RESAMPLED_SOURCES sources, the smaller ones share one last index, which has no name there.
     """
 
@@ -324,7 +325,12 @@ class _Collector:
         order[[self._source_codes[name] for name in names]] = np.arange(len(names))
         sums = renumber(join_sums(self._of_slices), source=order)
         once = sums.code < NUM_TOKEN_CODES
-        largest, places = _place_sources(sums.source[once], sums.tokens[once], len(names))
+        sizes = np.bincount(sums.source[once], weights=sums.tokens[once], minlength=len(names))
+        if len(names) > MAX_SOURCES:
+            kept, places = _largest(sizes, MAX_SOURCES)
+            names = [*(names[place] for place in kept), _name_others(names)]
+            sums, sizes = renumber(sums, source=places), np.append(sizes[kept], -1)
+        largest, places = _largest(sizes, MAX_RESAMPLED_SOURCES)
         totals, slices = self._by_source(sums, places, len(names))
         held = np.flatnonzero(slices.tokens.any(axis=(1, 2)))  # a document may have no token
         of_rows = {name: total.rows(self._unions[name]) for name, total in self._sums.items()}
@@ -360,13 +366,20 @@ def _with_all(sums: np.ndarray) -> np.ndarray:
     return np.concatenate([sums.sum(axis=-2, keepdims=True), sums], axis=-2)
 
 
-def _place_sources(source: np.ndarray, tokens: np.ndarray, num_sources: int) -> tuple[np.ndarray, np.ndarray]:
-    """The largest sources, sorted by name, and the index of each source among them, from entries of `tokens`."""
-    sizes = np.bincount(source, weights=tokens, minlength=num_sources)
-    largest = np.sort(np.argsort(-sizes, kind="stable")[:MAX_RESAMPLED_SOURCES])
-    places = np.full(num_sources, largest.size)
+def _largest(sizes: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the `most` largest sources, ascending, and the index of each source among them, one more for all others."""
+    largest = np.sort(np.argsort(-sizes, kind="stable")[:most])
+    places = np.full(sizes.size, largest.size)
     places[largest] = np.arange(largest.size)
     return largest, places
+
+
+def _name_others(names: Sequence[str]) -> str:
+    """A name for the smaller of these sources together that none of the sources has."""
+    known, name = set(names), f"{len(names) - MAX_SOURCES:,} smaller sources"
+    while name in known:
+        name += " together"
+    return name
 
 
 def _values(column: pa.ChunkedArray) -> np.ndarray:

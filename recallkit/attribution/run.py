@@ -11,7 +11,7 @@ from recallkit.display.progress import one_after_another
 from recallkit.models.spec import list_models
 from recallkit.scoring.run import ScoringOptions, count_inexact, plan_scores, score_path
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result
+from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def gap(
     from recallkit.attribution.context_gain import context_gains
     from recallkit.attribution.in_context import in_context_scores
     from recallkit.attribution.knee import knee_facts
-    from recallkit.attribution.tables import attribute_gap
+    from recallkit.attribution.tables import GapTables, attribute_gap
     from recallkit.slicing.words import make_words, needed_columns
 
     specs = list_models([reference], list(models))
@@ -71,8 +71,7 @@ def gap(
     question: dict[str, Any] = {"reference": keys[0], "models": keys[1:]}
     question |= ({"slice": [slice_.given for slice_ in given]} if given else {}) | ({"clean": True} if clean else {})
     question |= {"context_gain": [[last.ids, last.stride] for last in context_gain]} if context_gain else {}
-    result = Result(out / "gap.parquet", "gap", question, force=options.force)
-    artifacts.check_replaceable(result.path, artifacts.PARQUET_MAGIC)
+    result = Result(out / "gap.parquet", "gap", question, force=options.force, beside=table_files(GapTables, out))
     result.finished()  # a comparison of other models is not replaced; one of the same models takes seconds, and is made again
     # Labels that cannot answer the question are reported before hours of scoring.
     open_tokens(slices / "tokens.parquet").check_copies_known(given, clean=clean)

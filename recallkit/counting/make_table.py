@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
         "id": counts_id(meta, *counted.bigrams, counted.tokens, counted.token_counts, longer),
     }
     timings = timings or Timings()
-    with artifacts.replacing(path, absent=True) as temporary, db.connect(temporary) as connection:
+    with _writing(path), artifacts.replacing(path, absent=True) as temporary, db.connect(temporary) as connection:
         with timings.stage("writing"):
             _insert_all(connection, counted, meta)
             connection.execute("CHECKPOINT")
@@ -55,6 +56,21 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
         connection.executemany(db.query("counts/insert_fact"), [{"key": k, "value": json.dumps(v)} for k, v in facts.items()])
         connection.execute("CHECKPOINT")
     return meta
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A block that writes a database: DuckDB's errors of the disk, as of a failed fsync, are one line."""
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.IOException, duckdb.FatalException) as error:
+        if lacks_resources(error) or "no space left" in str(error).lower():
+            raise
+        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        remedy = "check the disk and run the same command again: it resumes from here"
+        raise UserError(f"the counts table could not be written ({first_line})", where=path, remedy=remedy) from error
 
 
 def _describe_hashes(counted: CountedStream) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from recallkit.counting.sorted_runs import HASHES
 from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import artifacts, db
+from recallkit.storage import artifacts, db, ownership
+from recallkit.storage.ownership import DATABASE_MAGIC
 from recallkit.storage.result import Result
 from recallkit.storage.schemas import check_manifest
 from recallkit.storage.seals import DamagedError
@@ -187,8 +188,7 @@ def counts_id(
 
 
 def counts_result(out: Path, options: dict[str, Any], *, force: bool) -> Result:
-    """A counts table as a result. Raises UserError where another file would be replaced."""
-    artifacts.check_replaceable(out, b"DUCK", at=8)
+    """A counts table as a result."""
     return Result(out, None, options, force=force, read=read_meta)
 
 
@@ -284,4 +284,5 @@ def _reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         if lacks_resources(error):
             raise
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UserError(f"not a readable counts table ({first_line})", where=path, remedy="make it again with --force") from error
+        remedy = "make it again with --force" if ownership.is_ours(path, DATABASE_MAGIC, at=8) else "name one that `recallkit count` made"
+        raise UserError(f"not a readable counts table ({first_line})", where=path, remedy=remedy) from error

@@ -13,7 +13,7 @@ from recallkit.models.spec import list_models
 from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
 from recallkit.slicing.words import make_words, needed_columns
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result
+from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def intervene(
         "design": options.design,
         "seed": options.seed,
     }
-    result = Result(out / "intervene.parquet", "intervene", question, force=options.force or scoring.force)
-    artifacts.check_replaceable(result.path, artifacts.PARQUET_MAGIC)
+    beside, force = table_files(InterveneTables, out), options.force or scoring.force
+    result = Result(out / "intervene.parquet", "intervene", question, force=force, beside=beside)
     result.finished()  # a result of another question is not replaced; one of the same question takes seconds, and is made again
     tokens = open_tokens(slices / "tokens.parquet")
     if needed_columns(options.asked):

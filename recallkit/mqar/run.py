@@ -22,7 +22,7 @@ from recallkit.recall.evaluated import (
     report_completed,
 )
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result
+from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -136,8 +136,14 @@ class MqarPlan:
 
     def run(self) -> tuple[MqarTables, Path]:
         """Makes what is missing, and the comparison; returns it with its folder. Raises UserError for what a user can correct."""
-        from recallkit.mqar.tables import MqarFiles, compare_mqar
+        from recallkit.mqar.tables import MqarFiles, MqarTables, compare_mqar
 
+        models = list(self.models)
+        keys = [asked.key for asked in self.models.values()]
+        question = {"reference": keys[0], "models": keys, "pairs": list(self.pairs), **_asked(self.options)}
+        folder = comparison_path(self.out, keys, self.pairs, self.options.length)
+        compared = Result(folder / "mqar.parquet", "mqar", question, beside=table_files(MqarTables, folder))
+        compared.check_replaceable()
         missing = {model: [pairs for pairs in self.pairs if not self.queries[model, pairs].is_complete()] for model in self.models}
         with report_completed(list(self.queries.values())):
             for model, of_model in one_after_another(list(missing.items())):
@@ -152,12 +158,8 @@ class MqarPlan:
             timings.keep(f"{model}, {pairs} pairs", queries.path.with_suffix(".json"), "asking")
         with timings.stage("comparing"):
             tables = compare_mqar({asked: MqarFiles(queries.path, *queries.others) for asked, queries in self.queries.items()})
-        models = list(self.models)
-        keys = [asked.key for asked in self.models.values()]
-        question = {"reference": keys[0], "models": keys, "pairs": list(self.pairs), **_asked(self.options)}
-        folder = comparison_path(self.out, keys, self.pairs, self.options.length)
         facts = {**question, "reference": models[0], "models": models, "of_models": self._ids_of_models()}
-        Result(folder / "mqar.parquet", "mqar", question).write_tables(tables, facts, timings)
+        compared.write_tables(tables, facts, timings)
         return tables, folder
 
     def _ids_of_models(self) -> dict[str, Any]:
@@ -199,7 +201,8 @@ def _result(asked: MqarModel, pairs: int, out: Path, options: MqarOptions) -> Re
     """The two tables of one model and one number of pairs as a result, with everything that determines their numbers."""
     files = files_of(out, asked.key, options.length, pairs)
     identity = {**asked.identity, **_asked(options), "pairs": pairs}
-    return Result(files.queries, "mqar queries", identity, force=options.force, others=[files.fillers], remedy=asked.remedy)
+    beside = [files.queries.with_suffix(".json")]
+    return Result(files.queries, "mqar queries", identity, options.force, [files.fillers], beside, remedy=asked.remedy)
 
 
 def _make(asked: MqarModel, pairs: int, result: Result, options: MqarOptions) -> None:

@@ -9,7 +9,7 @@ give the same bytes.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from recallkit.errors import UserError
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount, note_threshold
 from recallkit.storage import artifacts
 from recallkit.storage.given_files import read_file
-from recallkit.storage.result import Result, read_tables
+from recallkit.storage.result import Result, read_tables, table_files
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, TextOptions
 
@@ -163,13 +163,11 @@ def _wanted(words: list[str], options: ProfileOptions) -> dict[str, Any]:
 
 
 def _result(out: Path, key: dict[str, Any], *, force: bool) -> Result:
-    """The tables in `out` as a result. Raises UserError if a file of another program would be replaced."""
+    """The tables in `out` as a result."""
     from recallkit.profiling.tables import ProfileTables
 
-    *others, last = (out / f"{field.name}.parquet" for field in fields(ProfileTables))
-    for path in (*others, last):
-        artifacts.check_replaceable(path, artifacts.PARQUET_MAGIC)
-    return Result(last, "profile", key, force=force, others=others)
+    *others, last, manifest = table_files(ProfileTables, out)
+    return Result(last, "profile", key, force=force, others=others, beside=[manifest])
 
 
 def read_profile(folder: Path) -> ProfileTables:

@@ -33,6 +33,10 @@ class BuiltRows:
     absent: int
 
 
+_HEAD = b'{"doc_id":'
+"""How a file of rows begins."""
+
+
 def build_rows(
     documents: Path, out: Path, *, tokenizer: str | None = None, chunk_tokens: int = config.CHUNK_TOKENS, force: bool = False
 ) -> BuiltRows:
@@ -46,6 +50,7 @@ def build_rows(
     """
     import orjson
 
+    artifacts.check_replaceable(out, _HEAD)
     if out.exists() and not force:
         raise UserError("is there already", where=out, remedy="give another name, or --force")
     opened, counted = load_tokenizer(tokenizer), {"documents": 0, "chunks": 0, "rows": 0, "absent": 0}

@@ -21,7 +21,7 @@ from recallkit.recall.evaluated import (
 )
 from recallkit.recall.tasks import GROUPS, OWN, TASKS, load_rows
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result
+from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -99,8 +99,14 @@ class RecallPlan:
 
     def run(self) -> tuple[RecallTables, Path]:
         """Makes the missing documents tables and lm-eval's files, and the comparison, which is returned with its folder."""
-        from recallkit.recall.tables import compare_recall
+        from recallkit.recall.tables import RecallTables, compare_recall
 
+        models, variants = list(self.models), [self.options.variant(task) for task in self.rows]
+        keys = [evaluated.key for evaluated in self.models.values()]
+        question = {"reference": keys[0], "models": keys, "tasks": variants}
+        folder = comparison_path(self.out, keys, list(self.rows), self.options)
+        compared = Result(folder / "recall.parquet", "recall", question, beside=table_files(RecallTables, folder))
+        compared.check_replaceable()
         with report_completed(list(self.documents.values())):
             for model, evaluated in one_after_another(list(self.models.items())):
                 with evaluated.in_use():
@@ -112,16 +118,12 @@ class RecallPlan:
             timings.keep(f"{model}, {task}", documents.path.with_suffix(".json"), "evaluating")
         with timings.stage("comparing"):
             tables = compare_recall({asked: documents.path for asked, documents in self.documents.items()})
-        models, variants = list(self.models), [self.options.variant(task) for task in self.rows]
-        keys = [evaluated.key for evaluated in self.models.values()]
-        question = {"reference": keys[0], "models": keys, "tasks": variants}
         shown = {**question, "reference": models[0], "models": models}
         origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
-        folder = comparison_path(self.out, keys, list(self.rows), self.options)
         contexts = {name: model.options.context for name, model in self.models.items() if model.options.context is not None}
         facts = {**shown, "rows": origins, "contexts": contexts, "limit": self.options.limit}
         facts |= {"cut_tokens": self.options.cut_tokens} if self.options.has_own_cut else {}
-        Result(folder / "recall.parquet", "recall", question).write_tables(tables, facts, timings)
+        compared.write_tables(tables, facts, timings)
         return tables, folder
 
 
@@ -168,7 +170,7 @@ def _result(evaluated: EvaluatedModel, task: str, rows: RecallRows, out: Path, o
     """A documents table as a result."""
     identity = {**evaluated.identity, **_asked(task, options), "rows": rows.digest, "num_rows": len(rows.rows)}
     path = documents_path(out, evaluated.key, options.variant(task))
-    return Result(path, "recall documents", identity, force=options.force, remedy=evaluated.remedy)
+    return Result(path, "recall documents", identity, force=options.force, beside=[path.with_suffix(".json")], remedy=evaluated.remedy)
 
 
 def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Result, lm_eval_folder: Path, options: RecallOptions) -> None:

@@ -48,7 +48,7 @@ def lay_out(title: str, question: str, opening: str, sections: Sequence[Section]
         tag("footer", text(made_by), class_="notes"),
     ]
     main = tag("main", *(part + "\n" for part in body if part))
-    return HEAD + f"{head}\n{tag('body', main, chr(10), f'<script>{script}</script>')}\n</html>\n".encode()
+    return HEAD + f"{head}\n{tag('body', main, chr(10), f'<script>{script}</script>')}\n</html>\n".encode("utf-8", "backslashreplace")
 
 
 def _section(section: Section) -> str:

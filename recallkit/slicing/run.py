@@ -12,6 +12,7 @@ from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount, note_threshold
 from recallkit.storage import artifacts, schemas
+from recallkit.storage.ownership import JSON_MAGIC, PARQUET_MAGIC
 from recallkit.storage.result import MANIFEST, Result
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, TextOptions
@@ -51,8 +52,8 @@ def slice_text(
         table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
         if table.meta.get("boundary") != text.boundary:
             console.note(f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}")
-    for name in ("sequences.parquet", "tokens.parquet"):
-        artifacts.check_replaceable(out / name, artifacts.PARQUET_MAGIC)
+    for name, magic in (("sequences.parquet", PARQUET_MAGIC), ("tokens.parquet", PARQUET_MAGIC), (MANIFEST, JSON_MAGIC)):
+        artifacts.check_replaceable(out / name, magic)
     threshold = rare.resolve(table)
     timings = Timings()
     sequences = _make_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.config import SCHEMA_VERSION, home
 from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import given_files, seals
+from recallkit.storage import given_files, locks, ownership, seals
 from recallkit.storage.schemas import check_manifest
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-MANIFEST_KEY = b"recallkit"
-PARQUET_MAGIC = b"PAR1"
+MANIFEST_KEY = ownership.MANIFEST_KEY
+PARQUET_MAGIC = ownership.PARQUET_MAGIC
 _AGAIN = "make it again with --force"
 _CHECKSUM = "checksum"
 PARTIAL = ".partial"
@@ -51,6 +51,7 @@ def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
 
     With `absent` the file is not created, for a library that accepts no empty file.
     """
+    ownership.check_regular(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.parent.name.endswith(PARTIAL):  # a journal's folder, of thousands of parts, is removed as a whole
         remove_abandoned(path.parent)
@@ -290,7 +291,7 @@ def _locked(folder: Path, kind: int) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, kind)
+            locks.acquire(descriptor, kind, folder)
         yield
     finally:
         os.close(descriptor)
@@ -387,19 +388,12 @@ def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | Non
 
 
 def check_replaceable(path: Path, magic: bytes, *, at: int = 0) -> None:
-    """Raises UserError if `path` is a file or folder that is no table of ours: it is never replaced.
-
-    `magic` are the bytes of such a table at byte `at`. A Parquet file must also have a manifest, if it can be read.
-    """
-    if path.is_dir():
-        raise UserError("a directory, where a file is to be written", where=path, remedy="give another name with -o")
+    """Raises UserError if `path` is there and not ours (see `ownership.is_ours`): it is never replaced, not even with --force."""
+    ownership.check_regular(path)
     check_folders(path)
-    if path.exists() and path.stat().st_size:
-        with path.open("rb") as handle:
-            handle.seek(at)
-            is_ours = handle.read(len(magic)) == magic
-        if not is_ours or (magic == PARQUET_MAGIC and is_foreign_parquet(path)):
-            raise UserError("a file that recallkit did not write, and will not replace", where=path, remedy="give another name")
+    if path.exists() and path.stat().st_size and not ownership.is_ours(path, magic, at=at):
+        problem = "a file that recallkit did not write, as far as can be told, and will not replace"
+        raise UserError(problem, where=path, remedy="give another name, or move this file away")
 
 
 def is_foreign_parquet(path: Path) -> bool:
@@ -441,7 +435,7 @@ def digest_bytes(*parts: bytes) -> str:
 
 def digest_json(value: Any) -> str:
     """The digest of a JSON value, independent of key order."""
-    return digest_bytes(json.dumps(value, sort_keys=True, ensure_ascii=False).encode())
+    return digest_bytes(json.dumps(value, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 def digest_arrays(*arrays: np.ndarray) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from recallkit import events
 from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, locks
 from recallkit.storage.seals import DamagedError
 
 if TYPE_CHECKING:
@@ -80,13 +80,18 @@ class Journal:
             path = self.folder / "lock"
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:
-                fcntl.flock(lock, self._lock_kind | (0 if self.patient else fcntl.LOCK_NB))
+                if self.patient:
+                    locks.acquire(lock, self._lock_kind, self.target)
+                else:
+                    fcntl.flock(lock, self._lock_kind | fcntl.LOCK_NB)
                 if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
                     return lock
             except BlockingIOError:
+                process = locks.holder(lock)
                 os.close(lock)
-                remedy = "wait for it, or choose another output"
-                raise UserError("another recallkit process is writing this", where=self.target, remedy=remedy) from None
+                which = "" if process is None else f" ({locks.describe(process)})"
+                problem = f"another recallkit process is writing this{which}"
+                raise UserError(problem, where=self.target, remedy="wait for it, or choose another output") from None
             except BaseException:
                 os.close(lock)
                 raise
@@ -288,7 +293,7 @@ class PartsJournal(Journal):
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            locks.acquire(self._lock, fcntl.LOCK_SH, self.target)
             return False
         return True
 
@@ -296,7 +301,7 @@ class PartsJournal(Journal):
         """Writes the state unless another process was faster: of several with different keys only one continues."""
         _write_once(path, {"key": self.key, "num_parts": 0, "state": {}})
         assert self._lock is not None
-        fcntl.flock(self._lock, self._lock_kind)
+        locks.acquire(self._lock, self._lock_kind, self.target)
 
     def __exit__(self, *exception: object) -> None:
         if not self.shared and not self.parts.begun():

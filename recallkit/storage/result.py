@@ -22,6 +22,7 @@ from recallkit.config import SCHEMA_VERSION, VERSION
 from recallkit.errors import UserError
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.journal import Journal, PartsJournal, forget_finished
+from recallkit.storage.ownership import DATABASE_MAGIC, JSON_MAGIC, PARQUET_MAGIC
 from recallkit.storage.timings import Timings, is_of, write_manifest
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ class Result:
     """A result, finished or not. `options` are everything that determines its numbers: with other options it is another result.
 
     `path` is its file, the last one written if there are several: once it exists, so do the `others`. `kind` is its kind in the
-    manifest, which `read` gets from the file. `force`: existing files, finished or not, are made again; `remedy`: what to do about
-    a finished result of other options.
+    manifest, which `read` gets from the file. `beside`: further files that are written with it, none of which must exist.
+    `force`: existing files, finished or not, are made again; `remedy`: what to do about a finished result of other options.
     """
 
     path: Path
@@ -47,15 +48,17 @@ class Result:
     options: dict[str, Any]
     force: bool = False
     others: Sequence[Path] = ()
+    beside: Sequence[Path] = ()
     remedy: str = REPLACE
     read: Callable[[Path], dict[str, Any]] = artifacts.read_manifest
 
     def finished(self) -> dict[str, Any] | None:
         """The manifest if the result is complete; None if it is to be made. Reads only footers, so that it can be called before work.
 
-        Raises UserError if it was made with other options, is damaged, or can never be written.
+        Raises UserError if it was made with other options, is damaged, or can never be written, as where another program's file would
+        be replaced.
         """
-        artifacts.check_folders(self.path)
+        self.check_replaceable()
         artifacts.finish_commit(self.path.parent)
         if self.force or not self.path.exists():
             return None
@@ -85,6 +88,11 @@ class Result:
         if self.kind in _KINDS_WITH_OWN_JSON:
             return self.path.with_suffix(".json")
         return self.path.with_name(MANIFEST) if self.kind == "tokens" or self.kind in KINDS else None
+
+    def check_replaceable(self) -> None:
+        """Raises UserError if one of its files is there and not recallkit's."""
+        for path in (self.path, *self.others, *self.beside):
+            artifacts.check_replaceable(path, _MAGIC.get(path.suffix, DATABASE_MAGIC), at=0 if path.suffix in _MAGIC else 8)
 
     def is_complete(self) -> bool:
         """Whether the result is complete; see `finished`."""
@@ -124,6 +132,14 @@ _KINDS_WITH_OWN_JSON = {"scores", "mqar queries", "recall documents"}
 
 MANIFEST = "manifest.json"
 """The manifest beside the tables, with the timings."""
+
+_MAGIC = {".parquet": PARQUET_MAGIC, ".json": JSON_MAGIC}
+"""How files begin, by suffix; all others are counts databases."""
+
+
+def table_files(tables: type, folder: Path) -> list[Path]:
+    """All files that `Result.write_tables` may write for a dataclass of frames: its tables and the manifest."""
+    return [*(folder / f"{field.name}.parquet" for field in fields(tables)), folder / MANIFEST]
 
 
 def read_tables(tables: type[_T], folder: Path) -> _T:

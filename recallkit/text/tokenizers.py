@@ -22,8 +22,9 @@ from recallkit import config
 from recallkit.errors import UserError
 from recallkit.ragged import offsets_of
 from recallkit.registry import may_be_hub_id, split_revision
-from recallkit.storage.artifacts import check_replaceable, digest_json, replacing
+from recallkit.storage.artifacts import digest_json, replacing
 from recallkit.storage.given_files import check_file, check_files_in
+from recallkit.storage.ownership import PARQUET_MAGIC, check_regular, is_ours
 from recallkit.text.records import Document, EncodedDocuments, Vocabulary
 from recallkit.text.time_limit import call_within
 from recallkit.text.vocabulary import (
@@ -353,9 +354,10 @@ def _not_that_of_the_slices(path: Path, described: Mapping[str, Any]) -> UserErr
 def check_tokenizer_file(slices: Path, tokenizer: TextTokenizer) -> None:
     """Raises UserError if `keep_tokenizer` would replace a file that is not a slice directory's own."""
     path = slices / _SLICES_TOKENIZER
-    check_replaceable(path, b"{")
-    is_ours = any((slices / name).exists() for name in ("sequences.parquet", "tokens.parquet"))
-    if path.exists() and not is_ours and not _holds(path, tokenizer):
+    check_regular(path)
+    beside = [slices / name for name in ("sequences.parquet", "tokens.parquet")]
+    has_tables = any(table.is_file() and is_ours(table, PARQUET_MAGIC) for table in beside)
+    if path.exists() and not (has_tables and path.read_bytes().startswith(b"{")) and not _holds(path, tokenizer):
         problem = "a tokenizer that recallkit did not write and will not replace"
         raise UserError(problem, where=path, remedy="give another directory with -o")
 

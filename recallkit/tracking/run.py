@@ -13,7 +13,7 @@ from recallkit.errors import UserError
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result
+from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
 from recallkit.tracking.steps import Watch, by_step, expand_all, step_of
 from recallkit.tracking.tables import Labels, Tracked, TrackTables, make_tables, recall_appears
@@ -48,8 +48,7 @@ class TrackedRun:
             "reference": None if self.reference is None else self.reference.key,
             "sequences_digest": self.labels.tokens.manifest["sequences_digest"],
         }
-        self.result = Result(self.out / "track.parquet", "track", question, force=self.force)
-        artifacts.check_replaceable(self.result.path, artifacts.PARQUET_MAGIC)
+        self.result = Result(self.out / "track.parquet", "track", question, force=self.force, beside=table_files(TrackTables, self.out))
         self.result.finished()  # that of another question is not replaced; one of the same question grows
 
     def add(self, step: int, spec: ModelSpec) -> None:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from recallkit import registry
+from recallkit.config import VERSION
 from recallkit.errors import UserError
 from recallkit.models.architecture import LayerConfig
 from recallkit.models.mixers import MIXERS, options_of
 from recallkit.storage.artifacts import read_json, write_json
+from recallkit.storage.ownership import check_regular
 from recallkit.tradeoff.sequences import Task, examples_of
 from recallkit.tradeoff.training import BYTES_PER_ELEMENT, Measured, Recipe, machine, made_model, mean_of, train
 
@@ -154,6 +156,7 @@ def train_run(job: Job, folder: Path, device: torch.device) -> Iterator[int]:
         done = step
     mean = mean_of(measured)
     outcome = {
+        "recallkit_version": VERSION,
         **job.identity(),
         "parameters": model.num_parameters(),
         "state_bytes": BYTES_PER_ELEMENT * model.state_size(max(part.length for part in job.task.test)),
@@ -174,6 +177,7 @@ def train_run(job: Job, folder: Path, device: torch.device) -> Iterator[int]:
 def read_run(job: Job, folder: Path) -> dict[str, Any] | None:
     """The outcome of a job; None if it has not been run. Raises UserError for a damaged file."""
     path = job.path(folder)
+    check_regular(path)
     if not path.exists():
         return None
     try:

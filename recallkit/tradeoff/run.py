@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from recallkit import events
 from recallkit.display.progress import progress
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result
+from recallkit.storage.ownership import JSON_MAGIC
+from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -40,12 +41,16 @@ class Sweep:
     def run(self, *, device: str = "auto", workers: int = 1, force: bool = False) -> tuple[TradeoffTables, Path]:
         """Trains what is missing and writes the tables; returns them with their folder. Raises UserError for what a user can correct."""
         from recallkit.tradeoff.jobs import device_of, model_of, read_run
-        from recallkit.tradeoff.tables import make_tables
+        from recallkit.tradeoff.tables import TradeoffTables, make_tables
 
-        artifacts.check_folders(self.folder / "tradeoff.parquet")
+        beside = table_files(TradeoffTables, self.folder)
+        result = Result(self.folder / "tradeoff.parquet", "tradeoff", self._options(), beside=beside)
+        result.check_replaceable()
         if force:
-            for job in self.jobs:
-                artifacts.remove(job.path(self.out))
+            for path in (paths := [job.path(self.out) for job in self.jobs]):
+                artifacts.check_replaceable(path, JSON_MAGIC)
+            for path in paths:
+                artifacts.remove(path)
         missing = [place for place, job in enumerate(self.jobs) if read_run(job, self.out) is None]
         timings = Timings()
         if missing:
@@ -57,7 +62,7 @@ class Sweep:
             events.note(f"all {len(self.jobs)} runs are in {self.out / 'runs'}: reused (--force makes them again)")
         runs = [(job, _found(job, self.out)) for job in self.jobs]
         tables = make_tables(runs)
-        Result(self.folder / "tradeoff.parquet", "tradeoff", self._options()).write_tables(tables, self._facts(runs), timings)
+        result.write_tables(tables, self._facts(runs), timings)
         return tables, self.folder
 
     def _train(self, missing: Sequence[int], device: str, workers: int, timings: Timings) -> None:

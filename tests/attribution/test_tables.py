@@ -560,6 +560,30 @@ def test_thousands_of_sources_take_memory_for_the_largest_only(tmp_path):
     assert_row(check, *[corpus.sums("model", lambda t: t["source"] == "https://example.org/7")] * 2)
 
 
+def test_beyond_the_largest_sources_all_others_are_one_row_by_a_name_that_none_has(tmp_path, monkeypatch):
+    names = ["a", "3 smaller sources", "c", "d", "e"]
+    tokens = [(s, p, name, 1 if p == 2 else None, 5) for s, name in enumerate(names) for p in range(1, 8 - s)]
+    corpus = Corpus(tmp_path, tokens, rows_per_group=4)
+    paths = [corpus.score(name, np.linspace(1, 2, len(tokens)) * worse) for name, worse in (("reference", 1), ("model", 2))]
+    every = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50).gap
+    monkeypatch.setattr(collect, "MAX_SOURCES", 2)
+    monkeypatch.setattr(collect, "MAX_RESAMPLED_SOURCES", 1)
+    few = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50).gap
+    others = "3 smaller sources together"
+    assert few["source"].unique(maintain_order=True).to_list() == ["ALL", "3 smaller sources", "a", others]
+    sums = ["source", "slice", "tokens", "nll_reference", "nll_model", "share_of_tokens", "gap_share"]
+    kept = pl.col("source").is_in(["ALL", "3 smaller sources", "a"])
+    assert few.filter(kept).select(sums).equals(every.filter(kept).select(sums))
+    for slice_ in ("all", "ar_hit", "other"):
+        small = every.filter(pl.col("source").is_in(["c", "d", "e"]), pl.col("slice") == slice_)
+        together = few.filter(pl.col("source") == others, pl.col("slice") == slice_).row(0, named=True)
+        assert together["tokens"] == small["tokens"].sum()
+        assert close(together["delta_nll"] * together["tokens"], (small["delta_nll"] * small["tokens"]).sum())
+        assert together["delta_ci_low"] is None
+    with_interval = few.filter(pl.col("slice") == "all", pl.col("delta_ci_low").is_not_null())["source"].to_list()
+    assert others not in with_interval
+
+
 def test_thresholds_end_above_the_largest_count_and_hold_the_papers_and_the_files(tmp_path):
     corpus = Corpus(tmp_path, [(0, 1, "web", None, 0), (0, 2, "web", 1, 5)], max_count=40)
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])], num_resamples=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from dataclasses import dataclass, fields
@@ -90,7 +91,7 @@ def test_the_second_process_is_told_and_the_first_is_not_disturbed(run, text, sm
         done = run(name, *arguments, "--force")
         assert done.returncode == 1, done.stderr
         assert done.stderr.splitlines()[-1] == (
-            f"recallkit: {target}: another recallkit process is writing this; wait for it, or choose another output"
+            f"recallkit: {target}: another recallkit process is writing this (process {os.getpid()}); wait for it, or choose another output"
         )
         assert visible(tmp_path) == before
     with Journal(target, {"first": "of two"}) as first:

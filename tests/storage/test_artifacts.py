@@ -185,22 +185,11 @@ def test_files_that_are_not_ours_are_never_replaced(tmp_path):
         artifacts.check_replaceable(text, b"PAR1")
     with pytest.raises(UserError, match="a directory"):
         artifacts.check_replaceable(tmp_path, b"PAR1")
-    text.write_bytes(b"PAR1 whatever")
-    artifacts.check_replaceable(text, b"PAR1")
+    artifacts.check_replaceable(text, b"prec")
     artifacts.check_replaceable(tmp_path / "new", b"PAR1")
 
 
 # -------------------------------------------------------------------------------------------------- digests of weights
-
-
-def test_a_whole_parquet_file_of_someone_else_is_not_replaced(tmp_path):
-    """Damaged ones may have been ours: --force is how they are made again."""
-    theirs, damaged = tmp_path / "theirs.parquet", tmp_path / "damaged.parquet"
-    pq.write_table(pa.table({"a": [1]}), theirs)
-    damaged.write_bytes(b"PAR1" + b"\0" * 64)
-    with pytest.raises(UserError, match="did not write"):
-        artifacts.check_replaceable(theirs, artifacts.PARQUET_MAGIC)
-    artifacts.check_replaceable(damaged, artifacts.PARQUET_MAGIC)
 
 
 @pytest.fixture

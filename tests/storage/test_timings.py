@@ -138,7 +138,7 @@ def test_slices_keep_the_seconds_of_tokenising_when_they_are_labelled_anew(tmp_p
     assert again["stages"]["tokenising"] == first["stages"]["tokenising"]
     assert again["stages"]["labelling"] != first["stages"]["labelling"]
     assert again["resumed"] is False
-    (tmp_path / "manifest.json").write_text("{ half")
+    (tmp_path / "manifest.json").write_text((tmp_path / "manifest.json").read_text()[:-20])
     slicing.slice_text(text, tmp_path, counts=None, seq_len=64, force=True)
     unknown = read_timings(tmp_path / "manifest.json")
     assert unknown is not None

@@ -6,12 +6,15 @@ import json
 from functools import cache
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from recallkit.errors import UserError
+from recallkit.storage.artifacts import write_parquet
 from recallkit.text import tokenizers
 from recallkit.text.records import Document, Position
 from recallkit.text.tokenizers import (
@@ -332,7 +335,10 @@ def test_a_tokenizer_that_is_not_ours_is_not_replaced(tmp_path):
     check_tokenizer_file(tmp_path, made("sentencepiece"))
     with pytest.raises(UserError, match=r"tokenizer\.json: .*did not write.*-o"):
         check_tokenizer_file(tmp_path, made("unigram"))
-    (tmp_path / "sequences.parquet").write_bytes(b"PAR1")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "sequences.parquet")
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*did not write.*-o"):
+        check_tokenizer_file(tmp_path, made("unigram"))
+    write_parquet(tmp_path / "sequences.parquet", [], pa.schema([]), {})
     check_tokenizer_file(tmp_path, made("unigram"))
     (tmp_path / "tokenizer.json").write_bytes(b"no JSON")
     with pytest.raises(UserError, match="did not write"):
