@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from recallkit import config
+
 
 def main() -> None:
     """Runs the command line; Ctrl-C while it is still being loaded ends it like any other."""
+    config.is_program = True
     try:
         from recallkit.cli import run
     except KeyboardInterrupt:

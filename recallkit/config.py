@@ -66,6 +66,9 @@ MOST = 2**62
 LONGEST = 2**24
 """Upper bounds of options: counts and lengths that fit into 64-bit arithmetic and into memory."""
 
+is_program = False
+"""Whether this process is the program's own, its command line or a worker, and not another's program that imports recallkit."""
+
 
 def installing(extra: str) -> str:
     """The command that adds an optional dependency of ours, for remedies: its name is one of `optional-dependencies`."""

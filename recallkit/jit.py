@@ -2,7 +2,9 @@
 
 numba initialises itself, and the extensions of other packages, at the first call of a loop. Where two threads make that call, one
 iterates over a table of types while the other adds to it, and fails ("dictionary changed size during iteration"); so it is
-initialised here, before there are threads.
+initialised here, before there are threads. In a process of the program itself the extensions of other packages are left out: our loops
+take NumPy arrays alone, and awkward's, which comes with gigatoken, would take most of the time. Where recallkit is used in another's
+program they are loaded, because that program's loops may need them.
 
 Loops are compiled at their first call and cached beside their file, or in the user's cache folder if the package's is read-only
 (`NUMBA_CACHE_DIR` overrides it). Where neither is writable, numba refuses to define a loop; compiled code is then cached in a
@@ -15,14 +17,17 @@ import tempfile
 from multiprocessing.util import Finalize
 
 from numba import njit, prange
-from numba.core import config
+from numba.core import config, entrypoints
 from numba.core.caching import FunctionCache
-from numba.core.entrypoints import init_all
 from numba.core.registry import cpu_target
+
+from recallkit import config as settings
 
 __all__ = ["njit", "prange"]
 
-init_all()
+if settings.is_program:
+    entrypoints._already_initialized = True
+entrypoints.init_all()
 cpu_target.typing_context.refresh()
 cpu_target.target_context.refresh()
 

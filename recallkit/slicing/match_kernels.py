@@ -34,9 +34,15 @@ def longest_matches(ids: np.ndarray, offsets: np.ndarray, distance: np.ndarray, 
     ids, distance = np.ascontiguousarray(ids).view(), np.ascontiguousarray(distance).view()
     ids.flags.writeable = distance.flags.writeable = False
     places = offsets.astype(np.int64)
+    gave_up = np.zeros(num_sequences, bool)
 
     def match(share: int) -> None:
-        _match_range(ids, places, bounds[share], bounds[share + 1], distance, _STEPS_PER_ID, lengths)
+        first, last = bounds[share], bounds[share + 1]
+        _match_range(ids, places, first, last, distance, _STEPS_PER_ID, lengths, gave_up)
+        for sequence in (first + np.flatnonzero(gave_up[first:last])).tolist():  # seldom any, so what sorts is seldom compiled
+            start, end = places[sequence : sequence + 2]
+            out = start - places[0] - sequence
+            _match_by_sorting(ids[start:end], lengths[out : out + end - start - 1])
 
     with ThreadPoolExecutor(num_shares) as pool:
         for _ in pool.map(match, range(num_shares)):
@@ -46,16 +52,15 @@ def longest_matches(ids: np.ndarray, offsets: np.ndarray, distance: np.ndarray, 
 
 @njit(cache=True, nogil=True)
 def _match_range(  # type: ignore[no-untyped-def]
-    ids, offsets, first, last, distance, steps_per_id, lengths
+    ids, offsets, first, last, distance, steps_per_id, lengths, gave_up
 ):
-    """Matches sequences [first, last)."""
+    """Matches sequences [first, last), and marks those that take more than `steps_per_id` steps per id: they are not done."""
     for sequence in range(first, last):
         start, end = offsets[sequence], offsets[sequence + 1]
         out = start - offsets[0] - sequence
         mine = ids[start:end]
         rows = slice(out, out + mine.size - 1)
-        if not _match_by_walking(mine, distance[rows], steps_per_id * mine.size, lengths[rows]):
-            _match_by_sorting(mine, lengths[rows])
+        gave_up[sequence] = not _match_by_walking(mine, distance[rows], steps_per_id * mine.size, lengths[rows])
 
 
 @njit(cache=True, nogil=True)

@@ -199,7 +199,7 @@ def measure_apart(method: str, folder: Path) -> dict[str, Any]:
     """The same in a fresh process of 2 threads."""
     command = [sys.executable, __file__, "--method", method, "--folder", str(folder)]
     environment = {**os.environ, "POLARS_MAX_THREADS": str(NUM_THREADS), "OPENBLAS_NUM_THREADS": str(NUM_THREADS)}
-    result: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, env=environment).stdout)
+    result: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout)
     return result
 
 

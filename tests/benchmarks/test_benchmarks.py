@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.intervals import KINDS, simulate
+from tests.benchmarks.table import HEADER, STAGES
 from tests.conftest import ROOT, made_up_texts
 from tests.text.test_corpus import write_zst
 
@@ -34,6 +35,7 @@ SMALLEST = {
     "scale": "--tokens 200000 --megabytes 1 --repeats 1 --text {code}",
     "scoring": "--models llama --repeats 1 --tokens 128 --seq-len 64 --no-scan",
     "slicing": "--repeats 1 --only labels",
+    "table": "--quick --only read gap bigrams scoring eval-recall generate",
     "waiting": "--tokens 1000 --repeats 1 --busy 1 --settings ours",
 }
 FOLDER = Path(__file__).parent
@@ -59,6 +61,40 @@ def test_what_benchmarks_and_examples_import_is_there():
     scripts = [*FOLDER.glob("[!_t]*.py"), *(ROOT / "examples").glob("*.py")]
     assert {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "test_benchmarks"} == set(SMALLEST)
     assert [(path.name, *found) for path in scripts for found in imported(path) if not is_there(*found)] == []
+
+
+def test_every_example_is_used_by_a_test():
+    """By its name, or by that of an example that imports it."""
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    examples = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "examples").iterdir() if path.is_file()}
+    tested = {name for name in examples if name in tests}
+    assert len(tested) > 10
+    assert [name for name in examples if name not in tested and not any(f"from {name} import" in examples[other] for other in tested)] == []
+
+
+def test_the_page_opens_with_the_table_that_one_command_prints():
+    page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
+    table = page.split(HEADER, 1)[1].split("\n\n", 1)[0].strip().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    assert [row[0] for row in rows] == [stage.name for stage in STAGES]
+    assert page.index(HEADER) < page.index("\n## ")
+    for stage, (_, ours, peer, ratio, target) in zip(STAGES, rows, strict=True):
+        rates = [float(cell.split(": ")[-1].split()[0].replace(",", "")) for cell in (ours, peer)]
+        found = rates[1] / rates[0] if stage.is_seconds else rates[0] / rates[1]
+        assert float(ratio) == pytest.approx(found, rel=0.05)  # the median of ratios is not the ratio of medians
+        verdict = "" if stage.target is None else "met" if float(ratio) >= stage.target else "**missed**"
+        assert target == (f"{stage.target:.2g}: {verdict}" if verdict else "–")
+
+
+@pytest.mark.parametrize(
+    "stage", [stage for stage in STAGES if stage.script in ("counting", "scale", "slicing", "gap")], ids=lambda stage: stage.name
+)
+def test_the_table_reads_what_benchmarks_print(stage):
+    """The page quotes whole outputs of these, below its table."""
+    page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
+    assert stage.row(page).startswith(f"| {stage.name} | ")
+    with pytest.raises(LookupError, match="printed no figures"):
+        stage.row(page.split("\n## ", 1)[0])
 
 
 @pytest.mark.slow

@@ -1,0 +1,57 @@
+"""What a process loads before its first compiled loop, and what the first labels compile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+STARTS = {
+    "the program": (
+        "import recallkit.__main__ as program\nsys.argv = ['recallkit', '--version']\ntry: program.main()\nexcept SystemExit: pass\n"
+    ),
+    "a worker": (
+        "import multiprocessing, recallkit.parallel.processes as processes\n"
+        "ours, theirs = multiprocessing.Pipe()\nours.close()\nprocesses._serve(None, 0, 1, theirs)\n"
+    ),
+    "another's program": "",
+}
+
+
+def python(code: str, path: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(path)])}
+    done = subprocess.run([sys.executable, "-c", f"import sys\n{code}"], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_extensions_of_other_packages_are_loaded_in_other_programs_alone(start, tmp_path):
+    """gigatoken brings awkward, whose extension of numba takes a second; our loops need none."""
+    (tmp_path / "slow_extension.py").write_text("def register():\n    print('registered')\n", encoding="utf-8")
+    about = tmp_path / "slow_extension-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: slow-extension\nVersion: 1.0\n", encoding="utf-8")
+    (about / "entry_points.txt").write_text("[numba_extensions]\ninit = slow_extension:register\n", encoding="utf-8")
+    printed = python(f"{STARTS[start]}\nimport recallkit.jit\nprint('ready')", tmp_path).splitlines()
+    assert printed[-1] == "ready"
+    assert ("registered" in printed) is (start == "another's program")
+
+
+def test_what_sorts_suffixes_is_not_compiled_before_a_sequence_needs_it(tmp_path):
+    """It takes longer to compile than all else that labels text, which seldom needs it."""
+    code = (
+        "import numpy as np\nfrom recallkit.slicing import match_kernels\n"
+        "from recallkit.slicing.label_kernels import label_bigrams\n"
+        "def match(ids):\n"
+        "    ids, offsets = np.array(ids, np.uint32), np.array([0, len(ids)])\n"
+        "    match_kernels.longest_matches(ids, offsets, label_bigrams(ids, offsets)[0])\n"
+        "    print(len(match_kernels._match_by_sorting.signatures))\n"
+        "match([1, 2, 3, 9, 1, 2, 3])\nmatch(np.random.default_rng(0).integers(0, 2, 3000))\n"
+    )
+    assert python(code, tmp_path).split() == ["0", "1"]
