@@ -30,7 +30,20 @@ NUM_HASHES = 2_000_000
 """Hashes kept of the training text's n-grams of each size, 8 bytes each: all of them up to about 2 million tokens, a sample beyond."""
 
 SEQUENCES_PER_ROW_GROUP = 512
-"""Sequences per row group of every table of tokens: 512 x 2048 = 1,048,576 rows, the same in slices and scores."""
+"""Most sequences per row group of every table of tokens: 512 x 2048 = 1,048,576 rows, the same in slices and scores."""
+
+TOKENS_PER_ROW_GROUP = 512 * 2048
+"""Tokens that a row group has about at most: longer sequences make row groups of fewer, or memory would grow with their length."""
+
+SEQUENCES_PER_PART = 32
+"""Sequences of one part of unfinished scores: the fewest of a row group, which consists of whole parts."""
+
+
+def sequences_per_row_group(seq_len: int, most: int = SEQUENCES_PER_ROW_GROUP) -> int:
+    """The sequences of a row group: `most` up to 2048 predictions each, then fewer, in steps of SEQUENCES_PER_PART: 32 of 65,536."""
+    parts = TOKENS_PER_ROW_GROUP // (seq_len * SEQUENCES_PER_PART)
+    return min(most, max(1, parts) * SEQUENCES_PER_PART)
+
 
 SECONDS_BEFORE_NOTICE = 30.0
 """How long another process is waited for without a word."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.config import SEQUENCES_PER_ROW_GROUP
+from recallkit.config import sequences_per_row_group
 from recallkit.counting.table import open_counts
 from recallkit.errors import UserError
 from recallkit.intervening.asking import Asker
@@ -141,7 +141,8 @@ def _write(
     original = artifacts.read_manifest(source / "sequences.parquet")
     facts = {name: original[name] for name in ("seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")}
     stamp = {**result.stamp(), "kind": "sequences"}
-    manifest = sequences.write_sequences(folder / "sequences.parquet", _blocks(changed, kept, tokenizer, rows), {**stamp, **facts})
+    blocks = _blocks(changed, kept, tokenizer, rows, sequences_per_row_group(original["seq_len"]))
+    manifest = sequences.write_sequences(folder / "sequences.parquet", blocks, {**stamp, **facts})
     tokenizers.keep_tokenizer(folder, tokenizer)
     make_labels(folder, tokenizer, manifest, counts, Threshold(tokens.max_count), Timings(), force=True)
     found = {
@@ -179,11 +180,14 @@ def _read_sequences(path: Path, wanted: np.ndarray) -> dict[int, _Sequence]:
 
 
 def _blocks(
-    changed: Iterator[ChangedSequence], kept: Mapping[int, _Sequence], tokenizer: TextTokenizer, rows: np.ndarray
+    changed: Iterator[ChangedSequence], kept: Mapping[int, _Sequence], tokenizer: TextTokenizer, rows: np.ndarray, size: int
 ) -> Iterator[pa.Table]:
-    """The changed sequences as row groups; writes to `rows` (n, 4) in which row of their labels each token is read under each change."""
+    """The changed sequences as row groups of `size` of them.
+
+    Writes to `rows` (n, 4) in which row of their labels each token is read under each change.
+    """
     first, num_rows = 0, 0
-    while block := list(islice(changed, SEQUENCES_PER_ROW_GROUP)):
+    while block := list(islice(changed, size)):
         lengths = [len(one.ids) for one in block]
         for one in block:
             for reading in one.readings:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from recallkit.config import SEQUENCES_PER_ROW_GROUP
+from recallkit import config
+from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
 from recallkit.errors import UserError
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage import artifacts, db, schemas
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from recallkit.models.protocol import CarryingModel, ScoringModel
 
-SEQUENCES_PER_PART = 32
+SEQUENCES_PER_PART = config.SEQUENCES_PER_PART
 """Sequences whose scores are a file of their own until all are joined. A divisor of the row group's size."""
 
 _SLICE_AGAIN = "delete it and slice again"
@@ -352,7 +353,7 @@ def summarise_scores(path: Path) -> pl.DataFrame:
         return db.frame(connection, "scores/summarise_scores")
 
 
-def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+def join_parts(parts: Sequence[Path], sequences_per_part: int, seq_len: int, path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Joins parts into one score file with the row groups of `tokens.parquet`; returns its manifest.
 
     The manifest gets the sums of the facts of all parts. Raises UserError for a damaged part, which is removed, and if the
@@ -360,7 +361,7 @@ def join_parts(parts: Sequence[Path], sequences_per_part: int, path: Path, manif
     """
     import pyarrow as pa
 
-    step = SEQUENCES_PER_ROW_GROUP // sequences_per_part
+    step = sequences_per_row_group(seq_len, SEQUENCES_PER_ROW_GROUP) // sequences_per_part
     num_rows = sum(part_rows(part) for part in parts)
     if num_rows != manifest["num_rows"]:
         problem = f"its parts have {num_rows:,} rows for {manifest['num_rows']:,} tokens"

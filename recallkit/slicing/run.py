@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,14 @@ from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, TextOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
     from pathlib import Path
 
     from recallkit.counting.table import CountsTable
     from recallkit.slicing.threshold import Threshold
+    from recallkit.storage.journal import Journal
+    from recallkit.text.sequences import SequenceBlock
     from recallkit.text.tokenizers import TextTokenizer
 
 
@@ -91,13 +96,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
                 limit_predictions=opened.options.limit_tokens,
                 state=state,
             )
-            for block in blocks:
-                table = sequences.sequences_table(block, opened.tokenizer)
-                artifacts.write_parquet(
-                    journal.part(journal.num_parts), [table], schemas.arrow_schema("sequences"), {}, use_dictionary=False, compression="lz4"
-                )
-                journal.commit(asdict(block.state))
-                done = block.state.num_predictions
+            for done in _written(blocks, journal, opened.tokenizer):
                 show(done, opened.estimated_tokens(done))
         if not journal.num_parts:
             raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
@@ -106,6 +105,29 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
         stage.amounts["tokens"] = manifest["num_rows"]
         journal.finish()
     return manifest
+
+
+def _written(blocks: Iterator[SequenceBlock], journal: Journal, tokenizer: TextTokenizer) -> Iterator[int]:
+    """Commits each block as a part of the journal, while the next one is encoded; yields the predictions committed.
+
+    If `blocks` raises, the block before is committed first.
+    """
+    from recallkit.text.sequences import sequences_table
+
+    def write(block: SequenceBlock) -> int:
+        part, schema = journal.part(journal.num_parts), schemas.arrow_schema("sequences")
+        artifacts.write_parquet(part, [sequences_table(block, tokenizer)], schema, {}, use_dictionary=False, compression="lz4")
+        journal.commit(asdict(block.state))
+        return block.state.num_predictions
+
+    with ThreadPoolExecutor(1) as writer:
+        waiting: Future[int] | None = None
+        for block in blocks:
+            if waiting is not None:
+                yield waiting.result()
+            waiting = writer.submit(write, block)
+        if waiting is not None:
+            yield waiting.result()
 
 
 def make_labels(

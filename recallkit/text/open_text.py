@@ -49,7 +49,7 @@ class OpenText:
 
         self.options = options
         self._encoder: Encoder | None = None
-        self._unchecked = range(0)
+        self._checked, self._read = 0, 0
         self._reached = (0, 0.0)
         self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer, end_token=options.end_token)
         vocabulary = None if options.tokenizer is None else self.tokenizer.vocabulary
@@ -90,10 +90,10 @@ class OpenText:
         """The stream of encoded documents from a position on, up to shard `stop`."""
         from recallkit.text.tokenizers import encode_documents
 
-        self._unchecked = range(start.shard, start.shard + 1)
+        self._checked, self._read = start.shard, start.shard
         self._reached = (start.shard, 0.0)
         for encoded in encode_documents(self.corpus.documents(start, stop), self.tokenizer, choose=self._choose_encoder):
-            self._unchecked = range(self._unchecked.start, encoded.positions[-1].shard + 1)
+            self._read = encoded.positions[-1].shard
             self._reached = (encoded.positions[-1].shard, encoded.share)
             yield encoded
 
@@ -123,9 +123,10 @@ class OpenText:
                 raise UserError("changed while it was read", where=self.corpus.shards[number].name, remedy=remedy)
 
     def _check_read(self, digests: Sequence[str]) -> None:
-        """The same for everything read since the last check."""
-        self._check(self._unchecked, digests)
-        self._unchecked = range(self._unchecked.stop - 1, self._unchecked.stop)
+        """The same for everything read since the last check. More may be read meanwhile: only reading changes `_read`."""
+        read = self._read
+        self._check(range(self._checked, read + 1), digests)
+        self._checked = read
 
     @contextlib.contextmanager
     def unchanged(self, journal: Journal, shards: range | None = None, digests: Sequence[str] | None = None) -> Iterator[None]:

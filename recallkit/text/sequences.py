@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.config import SEQUENCES_PER_ROW_GROUP
+from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
+from recallkit.parallel.ahead import ahead
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, write_parquet
 from recallkit.storage.schemas import LAYOUTS, arrow_errors_as_user_errors, arrow_schema, check_schema, check_sequences
@@ -51,7 +52,7 @@ class PackingState:
 
 @dataclass(frozen=True, slots=True)
 class SequenceBlock:
-    """Up to 512 sequences. `ids` flat, sequence i of the block is `ids[offsets[i]:offsets[i + 1]]`.
+    """The sequences of a row group. `ids` flat, sequence i of the block is `ids[offsets[i]:offsets[i + 1]]`.
 
     `documents` gives the number of each id's document in the stream, `sources` that document's source.
     """
@@ -161,9 +162,9 @@ class _Packer:
             else _document_windows(self.stream, self.seq_len)
         )
         windows, at_limit = self._within_limit(windows)
-        taken = 0
-        while len(windows) - taken >= SEQUENCES_PER_ROW_GROUP or (taken < len(windows) and (final or at_limit)):
-            chosen = windows[taken : taken + SEQUENCES_PER_ROW_GROUP]
+        taken, size = 0, sequences_per_row_group(self.seq_len, SEQUENCES_PER_ROW_GROUP)
+        while len(windows) - taken >= size or (taken < len(windows) and (final or at_limit)):
+            chosen = windows[taken : taken + size]
             taken += len(chosen)
             yield self._block(chosen, resume_at=int(windows[taken][0]) if taken < len(windows) else self._after(chosen))
         if taken:
@@ -217,7 +218,7 @@ def pack_sequences(
     limit_predictions: int | None = None,
     state: PackingState | None = None,
 ) -> Iterator[SequenceBlock]:
-    """Cuts a stream of encoded documents into blocks of up to 512 sequences of at most `seq_len` predictions.
+    """Cuts a stream of encoded documents into blocks of sequences of at most `seq_len` predictions: see `sequences_per_row_group`.
 
     `state` continues an earlier run: `batches` must then begin at `state.position`. `limit_predictions` ends the
     stream after exactly that many predictions. A sequence has at least two ids; the last one may be shorter.
@@ -267,7 +268,7 @@ def sequences_table(block: SequenceBlock, tokenizer: TextTokenizer) -> pa.Table:
 
 
 def write_sequences(path: Path, blocks: Iterable[pa.Table], facts: dict[str, Any]) -> dict[str, Any]:
-    """Writes blocks of 512 sequences (`sequences_table`), each a row group of `sequences.parquet`; returns its manifest.
+    """Writes blocks of sequences (`sequences_table`), each a row group of `sequences.parquet`; returns its manifest.
 
     The manifest's `sequences_digest` identifies the ids and where sequences end, independent of the text they came from.
     """
@@ -278,7 +279,7 @@ def write_sequences(path: Path, blocks: Iterable[pa.Table], facts: dict[str, Any
             found.add(table)
             yield table
 
-    return write_parquet(path, groups(), arrow_schema("sequences"), lambda: {**facts, **found.facts()}, use_dictionary=False)
+    return write_parquet(path, ahead(groups()), arrow_schema("sequences"), lambda: {**facts, **found.facts()}, use_dictionary=False)
 
 
 class _Summary:

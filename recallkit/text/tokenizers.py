@@ -10,7 +10,6 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 
 from recallkit import config
 from recallkit.errors import UserError
+from recallkit.parallel.ahead import ahead
 from recallkit.ragged import offsets_of
 from recallkit.registry import may_be_hub_id, split_revision
 from recallkit.storage.artifacts import digest_json, replacing
@@ -538,15 +538,6 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def _ahead(batches: Iterator[list[Document]]) -> Iterator[list[Document]]:
-    """The batches in order; while one is used, another thread prepares the next."""
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(next, batches, None)
-        while (batch := waiting.result()) is not None:
-            waiting = pool.submit(next, batches, None)
-            yield batch
-
-
 def encode_documents(
     documents: Iterable[Document],
     tokenizer: TextTokenizer,
@@ -562,7 +553,7 @@ def encode_documents(
     """
     encode: Encoder | None = None
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
-    for batch in _ahead(_batches(documents)):
+    for batch in ahead(_batches(documents)):
         texts = [document.text for document in batch if document.ids is None]
         if encode is None and texts:
             encode = tokenizer.checked_encoder(texts, notify) if choose is None else choose(texts)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recallkit import attribution, slicing
+from recallkit import attribution, config, slicing
 from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.models.loading import load_model
@@ -58,16 +58,28 @@ def test_a_score_file_holds_the_models_own_nlls(small_slices, tiny_model, family
     assert (table["argmax"].to_numpy() == argmax).mean() > 0.99
 
 
+def row_groups(path: Path) -> list[int]:
+    metadata = pq.read_metadata(path)
+    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+
+
 def test_rows_and_row_groups_are_those_of_the_slices(small_slices):
     scoring.score("control:bigram", small_slices)
     path = scoring.score_path(small_slices, "control:bigram")
     keys = ["sequence", "position"]
     assert pl.read_parquet(path, columns=keys).equals(pl.read_parquet(small_slices / "tokens.parquet", columns=keys))
-    groups = [
-        [m.row_group(g).num_rows for g in range(m.num_row_groups)]
-        for m in (pq.read_metadata(path), pq.read_metadata(small_slices / "tokens.parquet"))
-    ]
-    assert groups[0] == groups[1]
+    assert row_groups(path) == row_groups(small_slices / "tokens.parquet")
+
+
+def test_row_groups_of_long_sequences_are_small_everywhere(small_slices, monkeypatch, tmp_path):
+    monkeypatch.setattr(config, "TOKENS_PER_ROW_GROUP", 32 * 64)
+    text = TextOptions([str(small_slices.parent / "valid.jsonl")], "validation")
+    slicing.slice_text(text, tmp_path, counts=small_slices.parent / "counts.duckdb", seq_len=64)
+    scoring.score("control:bigram", tmp_path)
+    for path in (tmp_path / "tokens.parquet", scoring.score_path(tmp_path, "control:bigram")):
+        groups = row_groups(path)
+        assert len(groups) > 2
+        assert set(groups[:-1]) == {32 * 64}
 
 
 SETTLED = scoring.ScoringOptions(device="cpu", batch_tokens=512)

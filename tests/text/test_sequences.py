@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recallkit import config
 from recallkit.text import sequences
 from recallkit.text.records import EncodedDocuments, Position
 from recallkit.text.sequences import PackingState, pack_sequences
@@ -84,6 +85,21 @@ def test_packing_goes_on_from_every_block(boundary, documents, seq_len, block, l
             rest = list(pack_sequences(batches(documents, [3], state.position.record), state=state, **options))
             assert packed(rest) == packed(whole[done:])
             assert [b.first for b in rest] == [b.first for b in whole[done:]]
+
+
+@pytest.mark.parametrize(("seq_len", "expected"), [(1, 512), (2048, 512), (2049, 480), (4096, 256), (32_768, 32), (1 << 20, 32)])
+def test_row_groups_are_bounded_by_tokens(seq_len, expected):
+    """They consist of whole parts of scores, which have 32 sequences."""
+    assert config.sequences_per_row_group(seq_len) == expected
+
+
+@pytest.mark.parametrize("boundary", ["pack", "document"])
+def test_long_sequences_make_blocks_of_fewer(monkeypatch, boundary):
+    monkeypatch.setattr(config, "TOKENS_PER_ROW_GROUP", 64 * 10)
+    documents = [[1] * 1000] * 2
+    blocks = list(pack_sequences(batches(documents, [1]), end_token_id=END, seq_len=10, boundary=boundary))
+    assert [len(block) for block in blocks[:-1]] == [64, 64, 64]
+    assert sum(len(block.ids) - len(block) for block in blocks) == (2001 if boundary == "pack" else 2000)
 
 
 def test_the_papers_windows():
