@@ -201,8 +201,7 @@ def _result(asked: MqarModel, pairs: int, out: Path, options: MqarOptions) -> Re
     """The two tables of one model and one number of pairs as a result, with everything that determines their numbers."""
     files = files_of(out, asked.key, options.length, pairs)
     identity = {**asked.identity, **_asked(options), "pairs": pairs}
-    beside = [files.queries.with_suffix(".json")]
-    return Result(files.queries, "mqar queries", identity, options.force, [files.fillers], beside, remedy=asked.remedy)
+    return Result(files.queries, "mqar queries", identity, options.force, [files.fillers], remedy=asked.remedy)
 
 
 def _make(asked: MqarModel, pairs: int, result: Result, options: MqarOptions) -> None:

@@ -166,8 +166,8 @@ def _result(out: Path, key: dict[str, Any], *, force: bool) -> Result:
     """The tables in `out` as a result."""
     from recallkit.profiling.tables import ProfileTables
 
-    *others, last, manifest = table_files(ProfileTables, out)
-    return Result(last, "profile", key, force=force, others=others, beside=[manifest])
+    *others, last, _ = table_files(ProfileTables, out)
+    return Result(last, "profile", key, force=force, others=others)
 
 
 def read_profile(folder: Path) -> ProfileTables:

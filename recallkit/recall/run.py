@@ -170,7 +170,7 @@ def _result(evaluated: EvaluatedModel, task: str, rows: RecallRows, out: Path, o
     """A documents table as a result."""
     identity = {**evaluated.identity, **_asked(task, options), "rows": rows.digest, "num_rows": len(rows.rows)}
     path = documents_path(out, evaluated.key, options.variant(task))
-    return Result(path, "recall documents", identity, force=options.force, beside=[path.with_suffix(".json")], remedy=evaluated.remedy)
+    return Result(path, "recall documents", identity, force=options.force, remedy=evaluated.remedy)
 
 
 def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Result, lm_eval_folder: Path, options: RecallOptions) -> None:

@@ -162,7 +162,7 @@ class ScoringPlan:
         full = {name: value for name, value in self.result.options.items() if name not in ("context", "stride", "carry_state")}
         path = score_path(self.slices, self.model, last)
         options = {**full, "last": last.ids, "stride": last.stride}
-        result = Result(path, "scores", options, beside=[path.with_suffix(".json")], remedy="delete this file")
+        result = Result(path, "scores", options, remedy="delete this file")
         plan = replace(self, result=result, last=last)
         if plan.result.finished() is None:
             _check_context(plan, check_model(self.request).max_length)
@@ -258,15 +258,14 @@ def _plan(model: ModelSpec, slices: Path, options: ScoringOptions) -> ScoringPla
         problem = "a live model is scored in this process alone"
         raise UserError(problem, where=model.shown, remedy="leave out workers and engine, or save it and give its path")
     path = score_path(slices, model)
-    beside = [path.with_suffix(".json")]
-    Result(path, "scores", {}, beside=beside).check_replaceable()
+    Result(path, "scores", {}).check_replaceable()
     found = artifacts.manifest_options(path, force=options.force)
     options = _as_scored(_of_model(options, model), {} if options.force else found or {})
     sequences = _sequences(slices)
     request = _request(model, sequences, options)
     request = replace(request, dtype=find_precision(request))
     remedy = _remedy(model, slices, _as_typed(options, request.dtype))
-    result = Result(path, "scores", _identity(request, sequences, options), force=options.force, beside=beside, remedy=remedy)
+    result = Result(path, "scores", _identity(request, sequences, options), force=options.force, remedy=remedy)
     plan = ScoringPlan(model, request, slices, options, sequences, result)
     if result.finished() is not None:
         return plan

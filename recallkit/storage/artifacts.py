@@ -316,6 +316,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     import pyarrow.parquet as pq
 
     finish_commit(path.parent)
+    given_files.check_file(path)
     try:
         with path.open("rb") as file:
             metadata = pq.read_metadata(file).metadata or {}

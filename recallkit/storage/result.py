@@ -39,7 +39,8 @@ class Result:
     """A result, finished or not. `options` are everything that determines its numbers: with other options it is another result.
 
     `path` is its file, the last one written if there are several: once it exists, so do the `others`. `kind` is its kind in the
-    manifest, which `read` gets from the file. `beside`: further files that are written with it, none of which must exist.
+    manifest, which `read` gets from the file. `beside`: further files that are written with it, none of which must exist; its
+    JSON file (`json_path`) is another.
     `force`: existing files, finished or not, are made again; `remedy`: what to do about a finished result of other options.
     """
 
@@ -91,7 +92,7 @@ class Result:
 
     def check_replaceable(self) -> None:
         """Raises UserError if one of its files is there and not recallkit's."""
-        for path in (self.path, *self.others, *self.beside):
+        for path in (self.path, *self.others, *self.beside, *filter(None, [self.json_path])):
             artifacts.check_replaceable(path, _MAGIC.get(path.suffix, DATABASE_MAGIC), at=0 if path.suffix in _MAGIC else 8)
 
     def is_complete(self) -> bool:

@@ -90,7 +90,7 @@ def test_a_damaged_file_is_named_with_a_remedy(folder):
     outcome = assert_manners(invoke("verify", folder))
     assert outcome.status == 1
     assert f"damaged     {path.relative_to(folder)}: damaged (its content is not as it was written)" in outcome.out
-    assert "-> make it again with --force" in outcome.out
+    assert f"-> score them again with `recallkit score control:bigram --slices {folder}/slices --force`" in outcome.out
     told = json.loads(invoke("verify", folder, "--json").out)
     assert (told["sound"], [f["file"] for f in told["findings"]]) == (False, [str(path.relative_to(folder))])
 
