@@ -59,7 +59,7 @@ def test_blocks_of_all_kinds_are_found():
 
 def test_other_programs_lines_name_what_is_there():
     """Targets of make, extras of pip, scripts and their options."""
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
     wrong = []
     for block, line in LINES:

@@ -237,6 +237,8 @@ def _columns_in(connection: duckdb.DuckDBPyConnection) -> dict[str, set[tuple[st
 def _check_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Raises UserError for a table whose columns differ: one of another type could have negative numbers, one of another name none."""
     found, wanted = _columns_in(connection), _columns_by_table()
+    if "meta" not in found:
+        raise UserError("not a readable counts table (it has no table meta)", where=path, remedy="name one that `recallkit count` made")
     for table, columns in wanted.items():
         if table not in found and table in ("ngrams", "ngram_hashes"):
             continue

@@ -460,7 +460,7 @@ _OPTIONS = _with(
     dtype=_maybe(_is_text),
     context=_maybe(_is_count),
     stride=_maybe(_is_count),
-    tokenizer=_either(_is_text, _with(given=_maybe(_is_text))),
+    tokenizer=_maybe(_either(_is_text, _with(given=_maybe(_is_text)))),
     version=_is_count,
     prompt=_is_text,
     cut=_is_text,
