@@ -1,8 +1,7 @@
 """The token view's data: which excerpts of the text are on a page, and their tokens in compact form.
 
 An excerpt is a sequence, because bigrams repeat only within their context (longer sequences are divided into blocks of LONGEST
-tokens). One query per model finds where its NLL on AR hits exceeds the reference's; then only the rows of the chosen excerpts
-are read.
+tokens). One pass finds where each model's NLL on AR hits exceeds the reference's; then only the rows of the chosen excerpts are read.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from recallkit.attribution.aligned import LabelledTokens, RowReader, open_scores, open_tokens
+from recallkit.attribution.aligned import LabelledTokens, RowReader, batch_ranges, open_scores, open_tokens
 from recallkit.errors import UserError, printable
 from recallkit.report.markup import compact_json
 from recallkit.report.pieces import Pieces
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
-    import polars as pl
     import pyarrow as pa
 
     from recallkit.attribution.comparison import Comparison
@@ -118,27 +116,47 @@ def _score_files(comparison: Comparison, slices: Path, tokens: LabelledTokens) -
 
 
 def list_excerpts(tokens: LabelledTokens, scores: Mapping[str, Path]) -> list[Excerpt]:
-    """All excerpts of the text, in order. `scores`: the reference's file first, then the models'."""
+    """All excerpts of the text, in order. `scores`: the reference's file first, then the models'. Reads some row groups at a time."""
     import numpy as np
 
-    reference, *models = scores.values()
-    with db.connect(threads=1) as connection:
-        db.view_file(connection, "tokens", tokens.path)
-        db.view_file(connection, "reference", reference)
-        frames = [_sums(connection, path) for path in models]
-    for path, frame in zip(models, frames, strict=True):
-        if not np.isfinite(frame["hit_nats"].to_numpy()).all():
-            raise UserError("contains NLLs that are not finite, or the reference's scores do", where=path, remedy=_REMEDY)
-    first, gaps = frames[0], zip(*(frame["hit_nats"] for frame in frames), strict=True)
-    stops = np.cumsum(first["tokens"].to_numpy()).tolist()
-    columns = (first["sequence"], first["block"], [0, *stops][:-1], stops, first["ar_hits"], gaps)
-    return list(itertools.starmap(Excerpt, zip(*columns, strict=True)))
+    labels = RowReader(tokens.path, ("sequence", "position", "ar_hit"), remedy=_REMEDY, checks_values=False)
+    nlls = [RowReader(path, ("nll",), remedy=_REMEDY, checks_values=False) for path in scores.values()]
+    excerpts: list[Excerpt] = []
+    for start, stop in batch_ranges(tokens.path):
+        rows = labels.read(start, stop)
+        hits = rows["ar_hit"].fill_null(False).to_numpy()
+        sequence, block = rows["sequence"].to_numpy(), (rows["position"].to_numpy() - 1) // LONGEST
+        begins = np.flatnonzero(np.diff(sequence, prepend=-1) | np.diff(block, prepend=-1))
+        reference, *models = (reader.read(start, stop)["nll"].to_numpy().astype(np.float64) for reader in nlls)
+        gaps = [np.add.reduceat(np.where(hits, nll - reference, 0.0), begins) for nll in models]
+        for path, gap in zip(list(scores.values())[1:], gaps, strict=True):
+            if not np.isfinite(gap).all():
+                raise UserError("contains NLLs that are not finite, or the reference's scores do", where=path, remedy=_REMEDY)
+        ends = [*begins[1:].tolist(), stop - start]
+        counted = np.add.reduceat(hits.astype(np.int64), begins).tolist()
+        columns = (
+            sequence[begins].tolist(),
+            block[begins].tolist(),
+            begins.tolist(),
+            ends,
+            counted,
+            zip(*(g.tolist() for g in gaps), strict=True),
+        )
+        excerpts += [Excerpt(seq, part, start + first, start + end, n, gap) for seq, part, first, end, n, gap in zip(*columns, strict=True)]
+    return _joined(excerpts)
 
 
-def _sums(connection: Any, scores: Path) -> pl.DataFrame:
-    db.view_file(connection, "scores", scores)
-    frame: pl.DataFrame = connection.sql(db.query("report/sum_excerpts"), params={"longest": LONGEST}).pl()
-    return frame
+def _joined(excerpts: Sequence[Excerpt]) -> list[Excerpt]:
+    """The excerpts, with those in one that ranges of rows have divided."""
+    joined: list[Excerpt] = []
+    for excerpt in excerpts:
+        last = joined[-1] if joined else None
+        if last is not None and (last.sequence, last.block) == (excerpt.sequence, excerpt.block):
+            gaps = tuple(a + b for a, b in zip(last.gaps, excerpt.gaps, strict=True))
+            joined[-1] = replace(last, stop=excerpt.stop, hits=last.hits + excerpt.hits, gaps=gaps)
+        else:
+            joined.append(excerpt)
+    return joined
 
 
 def _asked(tokens: LabelledTokens, every: Sequence[Excerpt], sequences: Sequence[int], documents: Sequence[int]) -> list[Excerpt]:

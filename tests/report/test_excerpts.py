@@ -49,6 +49,18 @@ def sums(comparison):
     return found, hits
 
 
+@pytest.mark.parametrize("rows", [1, 7, 100])
+def test_where_ranges_of_rows_end_changes_nothing(comparison, monkeypatch, rows):
+    whole = listed(comparison)
+    total = whole[-1].stop
+    ranges = [(start, min(start + rows, total)) for start in range(0, total, rows)]
+    monkeypatch.setattr(excerpts, "batch_ranges", lambda path: ranges)
+    found = listed(comparison)
+    assert [replace(excerpt, gaps=()) for excerpt in found] == [replace(excerpt, gaps=()) for excerpt in whole]
+    for mine, theirs in zip(found, whole, strict=True):
+        assert mine.gaps == pytest.approx(theirs.gaps, abs=1e-9)
+
+
 def test_every_sequence_is_listed_with_its_gaps(comparison, sums):
     gaps, hits = sums
     labels = rows_of(comparison)
