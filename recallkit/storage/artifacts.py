@@ -149,11 +149,9 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file with its checksum, without it. Raises UserError if it is damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        if value.pop(_CHECKSUM) == digest_json(value):
-            return dict(value)
-    except (ValueError, OSError, RecursionError, AttributeError, KeyError, TypeError) as error:
-        raise UserError("not a readable JSON file of recallkit", where=path, remedy=_AGAIN) from error
-    raise UserError("damaged (it is not as it was written)", where=path, remedy=_AGAIN)
+    except (ValueError, OSError, RecursionError) as error:
+        raise UserError("not a readable JSON file", where=path, remedy=_AGAIN) from error
+    return without_checksum(value if isinstance(value, dict) else {}, path)
 
 
 def json_object(path: Path) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Result:
     read: Callable[[Path], dict[str, Any]] = artifacts.read_manifest
 
     def finished(self) -> dict[str, Any] | None:
-        """The manifest if the result is complete; None if it is to be made. Reads only footers, so that it can be called before work.
+        """The manifest if the result is complete; None if it is to be made. Reads its tables once, to check them.
 
         Raises UserError if it was made with other options, is damaged, or can never be written, as where another program's file would
         be replaced.

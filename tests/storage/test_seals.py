@@ -79,7 +79,7 @@ def test_json_has_a_checksum(tmp_path):
     assert artifacts.read_json(path) == {"a": [1, "ü"], "b": None}
     for changed in ('"a": [\n    2', '"c"'):
         path.write_text(path.read_text().replace('"a": [\n    1', changed).replace('"b"', changed) if changed == '"c"' else changed)
-        with pytest.raises(UserError, match=r"JSON file of recallkit|not as it was written"):
+        with pytest.raises(UserError, match=r"readable JSON file|not as it was written"):
             artifacts.read_json(path)
     for other in ("{}", "[]", "3", '{"checksum": 3}', '{"a": 1}'):
         path.write_text(other)
