@@ -158,11 +158,12 @@ def _write(
 
 @dataclass(frozen=True, slots=True)
 class _Sequence:
-    """Ids (t,), the document of each, and the sources of documents."""
+    """Ids (t,), and where the part of each document in it begins, with the document's number and source."""
 
     ids: np.ndarray
-    documents: np.ndarray
-    sources: Mapping[int, str]
+    span_starts: np.ndarray
+    span_documents: np.ndarray
+    span_sources: Sequence[str]
 
 
 def _read_sequences(path: Path, wanted: np.ndarray) -> dict[int, _Sequence]:
@@ -172,10 +173,8 @@ def _read_sequences(path: Path, wanted: np.ndarray) -> dict[int, _Sequence]:
         numbers = group["sequence"].to_numpy()
         for place in np.flatnonzero(np.isin(numbers, wanted)).tolist():
             row = {name: group[name][place].values for name in ("tokens", "span_starts", "span_documents", "span_sources")}
-            ids, documents = row["tokens"].to_numpy(), row["span_documents"].to_numpy()
-            lengths = np.diff(row["span_starts"].to_numpy(), append=len(ids))
-            sources = dict(zip(documents.tolist(), row["span_sources"].to_pylist(), strict=True))
-            found[int(numbers[place])] = _Sequence(ids, np.repeat(documents, lengths), sources)
+            spans = (row[name].to_numpy() for name in ("tokens", "span_starts", "span_documents"))
+            found[int(numbers[place])] = _Sequence(*spans, row["span_sources"].to_pylist())
     return found
 
 
@@ -188,22 +187,22 @@ def _blocks(
     """
     first, num_rows = 0, 0
     while block := list(islice(changed, size)):
-        lengths = [len(one.ids) for one in block]
+        own = [kept[one.sequence] for one in block]
+        num_spans = [int(np.searchsorted(read.span_starts, len(one.ids))) for one, read in zip(block, own, strict=True)]
         for one in block:
             for reading in one.readings:
                 rows[reading.number, CHANGES.index(reading.change)] = num_rows + reading.target - 1
             num_rows += len(one.ids) - 1
-        yield sequences.sequences_table(
-            sequences.SequenceBlock(
-                first,
-                np.concatenate([one.ids for one in block]),
-                offsets_of(lengths),
-                np.concatenate([kept[one.sequence].documents[: len(one.ids)] for one in block]),
-                {document: name for one in block for document, name in kept[one.sequence].sources.items()},
-                sequences.PackingState(),
-            ),
-            tokenizer,
+        made = sequences.SequenceBlock(
+            first,
+            ids=np.concatenate([one.ids for one in block]),
+            offsets=offsets_of([len(one.ids) for one in block]),
+            span_offsets=offsets_of(num_spans),
+            span_starts=np.concatenate([read.span_starts[:n] for read, n in zip(own, num_spans, strict=True)]),
+            span_documents=np.concatenate([read.span_documents[:n] for read, n in zip(own, num_spans, strict=True)]),
+            span_sources=[name for read, n in zip(own, num_spans, strict=True) for name in read.span_sources[:n]],
         )
+        yield sequences.sequences_table(made, tokenizer)
         first += len(block)
 
 

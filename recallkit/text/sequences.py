@@ -54,48 +54,65 @@ class PackingState:
 class SequenceBlock:
     """The sequences of a row group. `ids` flat, sequence i of the block is `ids[offsets[i]:offsets[i + 1]]`.
 
-    `documents` gives the number of each id's document in the stream, `sources` that document's source.
+    A span is what a sequence has of one document: sequence i has the spans `span_offsets[i]` to `span_offsets[i + 1]`, each of which
+    begins `span_starts` ids into the sequence and is of document number `span_documents` of the stream, whose source is `span_sources`.
     """
 
     first: int
     ids: np.ndarray
     offsets: np.ndarray
-    documents: np.ndarray
-    sources: dict[int, str]
-    state: PackingState
+    span_offsets: np.ndarray
+    span_starts: np.ndarray
+    span_documents: np.ndarray
+    span_sources: Sequence[str]
+    state: PackingState = PackingState()
 
     def __len__(self) -> int:
         """Sequences in the block."""
         return len(self.offsets) - 1
 
+    @property
+    def documents(self) -> np.ndarray:
+        """The document of each id, int32 (ids,)."""
+        starts = self.span_starts + np.repeat(self.offsets[:-1], np.diff(self.span_offsets))
+        return np.repeat(self.span_documents, np.diff(starts, append=len(self.ids)))
+
+    @property
+    def sources(self) -> dict[int, str]:
+        """The source of each document."""
+        return dict(zip(self.span_documents.tolist(), self.span_sources, strict=True))
+
 
 class _Stream:
-    """Ids that are not yet in a sequence, each with its document and its index within that document's stream."""
+    """Ids that are not yet in a sequence, of consecutive documents.
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
+    Document number `first` + i begins at `starts[i]`, int64: the first one before 0, if ids of it were dropped.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], first: int) -> None:
         self.ids = np.empty(0, dtype)
-        self.documents = np.empty(0, np.int32)
-        self.within = np.empty(0, np.int64)
-        self.sources: dict[int, str] = {}
-        self.positions: dict[int, Position] = {}
+        self.first = first
+        self.starts = np.empty(0, np.int64)
+        self.sources: list[str] = []
+        self.positions: list[Position] = []
 
-    def append(self, encoded: EncodedDocuments, first_document: int, end_token_id: int, boundary: Boundary) -> None:
+    def append(self, encoded: EncodedDocuments, end_token_id: int, boundary: Boundary) -> None:
         """Adds documents with their end tokens."""
         ids, starts = join_documents(encoded, end_token_id, boundary)
-        lengths = np.diff(np.concatenate([starts, [len(ids)]]))
-        documents = np.arange(first_document, first_document + len(starts), dtype=np.int32)
+        self.starts = np.concatenate([self.starts, starts + len(self.ids)])
         self.ids = np.concatenate([self.ids, ids])
-        self.documents = np.concatenate([self.documents, np.repeat(documents, lengths)])
-        self.within = np.concatenate([self.within, positions_within(lengths)])
-        self.sources.update(enumerate(encoded.sources, first_document))
-        self.positions.update(enumerate(encoded.positions, first_document))
+        self.sources.extend(encoded.sources)
+        self.positions.extend(encoded.positions)
 
     def drop(self, count: int) -> None:
-        """Forgets the first `count` ids."""
-        self.ids, self.documents, self.within = self.ids[count:], self.documents[count:], self.within[count:]
-        kept = int(self.documents[0]) if len(self.documents) else None
-        for document in [d for d in self.sources if kept is None or d < kept]:
-            del self.sources[document], self.positions[document]
+        """Forgets the first `count` ids, and documents of which none is left."""
+        gone = int(self.document_of(count)) if count < len(self.ids) else len(self.starts)
+        self.ids, self.starts, self.first = self.ids[count:], self.starts[gone:] - count, self.first + gone
+        del self.sources[:gone], self.positions[:gone]
+
+    def document_of(self, places: np.ndarray | int) -> np.ndarray:
+        """The index in `starts` of the document that the id at each place is of."""
+        return np.searchsorted(self.starts, places, side="right") - 1
 
 
 def _packed_windows(stream: _Stream, seq_len: int, *, final: bool) -> np.ndarray:
@@ -114,9 +131,8 @@ def _document_windows(stream: _Stream, seq_len: int) -> np.ndarray:
 
     Example: documents of 6 and 3 ids and `seq_len` 4 give (0, 5), (4, 6) and (6, 9).
     """
-    edges = np.flatnonzero(np.diff(stream.documents)) + 1
-    firsts = np.concatenate([[0], edges]).astype(np.int64)
-    lengths = np.diff(np.concatenate([firsts, [len(stream.ids)]]))
+    firsts = np.maximum(stream.starts, 0)
+    lengths = np.diff(firsts, append=len(stream.ids))
     windows_of = np.maximum(0, -(-(lengths - 1) // seq_len))
     first = np.repeat(firsts, windows_of)
     # Of 5 and 3 ids with seq_len 2: windows (0, 3), (2, 5) and (5, 8), each from the last id of the one before in its document.
@@ -130,13 +146,12 @@ class _Packer:
     def __init__(
         self, dtype: np.dtype[Any], end_token_id: int, seq_len: int, boundary: Boundary, limit: int | None, state: PackingState
     ) -> None:
-        self.stream = _Stream(dtype)
+        self.stream = _Stream(dtype, state.document)
         self.end_token_id = end_token_id
         self.seq_len = seq_len
         self.boundary = boundary
         self.limit = limit
         self.state = state
-        self.next_document = state.document
         self.next_position = state.position
         self.skip = state.skip_ids
 
@@ -146,8 +161,7 @@ class _Packer:
 
     def add(self, encoded: EncodedDocuments) -> None:
         """Takes more documents."""
-        self.stream.append(encoded, self.next_document, self.end_token_id, self.boundary)
-        self.next_document += len(encoded.sources)
+        self.stream.append(encoded, self.end_token_id, self.boundary)
         last = encoded.positions[-1]
         self.next_position = Position(last.shard, last.record + 1)
         if self.skip:
@@ -187,26 +201,33 @@ class _Packer:
         return windows, True
 
     def _block(self, windows: np.ndarray, resume_at: int) -> SequenceBlock:
-        lengths = windows[:, 1] - windows[:, 0]
-        take = np.concatenate([np.arange(start, stop) for start, stop in windows])
-        documents = self.stream.documents[take]
+        starts, stops = windows.T
+        stream, lengths = self.stream, stops - starts
+        first_document = stream.document_of(starts)
+        num_spans = stream.document_of(stops - 1) - first_document + 1
+        documents = np.repeat(first_document, num_spans) + positions_within(num_spans)
         state = self._state_at(resume_at, len(windows), int(lengths.sum()) - len(windows))
         first, self.state = self.state.sequence, state
         return SequenceBlock(
             first=first,
-            ids=self.stream.ids[take],
+            ids=np.concatenate([stream.ids[start:stop] for start, stop in windows.tolist()]),
             offsets=offsets_of(lengths),
-            documents=documents,
-            sources={int(d): self.stream.sources[int(d)] for d in np.unique(documents)},
+            span_offsets=offsets_of(num_spans),
+            span_starts=np.maximum(stream.starts[documents] - np.repeat(starts, num_spans), 0),
+            span_documents=(documents + stream.first).astype(np.int32),
+            span_sources=[stream.sources[document] for document in documents.tolist()],
             state=state,
         )
 
     def _state_at(self, index: int, num_sequences: int, num_predictions: int) -> PackingState:
+        stream = self.stream
         counted = {"sequence": self.state.sequence + num_sequences, "num_predictions": self.state.num_predictions + num_predictions}
-        if index >= len(self.stream.ids):
-            return PackingState(position=self.next_position, document=self.next_document, skip_ids=0, **counted)
-        document = int(self.stream.documents[index])
-        return PackingState(position=self.stream.positions[document], document=document, skip_ids=int(self.stream.within[index]), **counted)
+        if index >= len(stream.ids):
+            next_document = stream.first + len(stream.starts)
+            return PackingState(position=self.next_position, document=next_document, skip_ids=0, **counted)
+        document = int(stream.document_of(index))
+        skip = index - int(stream.starts[document])
+        return PackingState(position=stream.positions[document], document=stream.first + document, skip_ids=skip, **counted)
 
 
 def pack_sequences(
@@ -245,23 +266,17 @@ def sequences_table(block: SequenceBlock, tokenizer: TextTokenizer) -> pa.Table:
     """A block as rows of `sequences.parquet`."""
     import pyarrow as pa
 
-    offsets = block.offsets.astype(np.int32)
-    new_span = np.ones(len(block.ids), bool)
-    new_span[1:] = block.documents[1:] != block.documents[:-1]
-    new_span[block.offsets[:-1]] = True
-    span_at = np.flatnonzero(new_span)
-    span_offsets = np.searchsorted(span_at, block.offsets).astype(np.int32)
-    span_documents = block.documents[span_at]
-    names: Sequence[str] = [source_label(block.sources[int(d)]) for d in span_documents]
-    spans_per_sequence = np.diff(span_offsets)
+    offsets, span_offsets = block.offsets.astype(np.int32), block.span_offsets.astype(np.int32)
+    first_spans = span_offsets[:-1]
+    names = pa.array([source_label(source) for source in block.span_sources], pa.string())
     columns = [
         pa.array(np.arange(block.first, block.first + len(block), dtype=np.int32)),
-        pa.array([names[i] for i in span_offsets[:-1]], pa.string()),
-        pa.array(span_documents[span_offsets[:-1]]),
+        names.take(pa.array(first_spans)),
+        pa.array(block.span_documents[first_spans]),
         pa.ListArray.from_arrays(offsets, block.ids.astype(np.uint32)),
-        pa.ListArray.from_arrays(span_offsets, (span_at - np.repeat(block.offsets[:-1], spans_per_sequence)).astype(np.int32)),
-        pa.ListArray.from_arrays(span_offsets, span_documents),
-        pa.ListArray.from_arrays(span_offsets, pa.array(names, pa.string())),
+        pa.ListArray.from_arrays(span_offsets, block.span_starts.astype(np.int32)),
+        pa.ListArray.from_arrays(span_offsets, block.span_documents),
+        pa.ListArray.from_arrays(span_offsets, names),
         pa.array(tokenizer.decode(np.split(block.ids, block.offsets[1:-1])), pa.string()),
     ]
     return pa.Table.from_arrays(columns, schema=arrow_schema("sequences"))
