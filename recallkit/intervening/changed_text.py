@@ -142,9 +142,8 @@ def _write(
     facts = {name: original[name] for name in ("seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")}
     stamp = {**result.stamp(), "kind": "sequences"}
     blocks = _blocks(changed, kept, tokenizer, rows, sequences_per_row_group(original["seq_len"]))
-    manifest = sequences.write_sequences(folder / "sequences.parquet", blocks, {**stamp, **facts})
-    tokenizers.keep_tokenizer(folder, tokenizer)
-    make_labels(folder, tokenizer, manifest, counts, Threshold(tokens.max_count), Timings(), force=True)
+    made = sequences.Sequences.made(folder / "sequences.parquet", blocks, {**stamp, **facts})
+    manifest = make_labels(folder, tokenizer, made, counts, Threshold(tokens.max_count), Timings(), force=True)
     found = {
         "tokens_of_slices": {slice_.name: sample.num_tokens for slice_, sample in zip(slices, samples, strict=True)},
         "excluded": dict(Counter(token.excluded for token in every if token.excluded)),
@@ -173,8 +172,8 @@ def _read_sequences(path: Path, wanted: np.ndarray) -> dict[int, _Sequence]:
         numbers = group["sequence"].to_numpy()
         for place in np.flatnonzero(np.isin(numbers, wanted)).tolist():
             row = {name: group[name][place].values for name in ("tokens", "span_starts", "span_documents", "span_sources")}
-            spans = (row[name].to_numpy() for name in ("tokens", "span_starts", "span_documents"))
-            found[int(numbers[place])] = _Sequence(*spans, row["span_sources"].to_pylist())
+            ids, starts, documents = (row[name].to_numpy() for name in ("tokens", "span_starts", "span_documents"))
+            found[int(numbers[place])] = _Sequence(ids, starts, documents, row["span_sources"].to_pylist())
     return found
 
 

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 Item = TypeVar("Item")
 
 
-def ahead(items: Iterator[Item]) -> Iterator[Item]:
+def ahead(items: Iterator[Item]) -> Generator[Item]:
     """The items in order, none of which is None; while one is used, another thread makes the next. Raises what `items` raises."""
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(next, items, None)

@@ -7,20 +7,20 @@ that any other threshold is a query. `match_length` is the length of the precedi
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recallkit.config import MAX_RESAMPLED_SOURCES
+from recallkit.parallel.ahead import ahead
 from recallkit.ragged import positions_within, run_starts
 from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 from recallkit.slicing.match_kernels import longest_matches
 from recallkit.storage.schemas import arrow_schema
-from recallkit.text.sequences import group_ids, sequence_groups
+from recallkit.text.sequences import group_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
     import polars as pl
@@ -35,8 +35,10 @@ _SPLIT = ("position", "prev_token", "token", "distance", "occurrences", "match_l
 PARQUET_OPTIONS: dict[str, Any] = {
     "use_dictionary": ["source", "train_count", "in_training"],
     "column_encoding": dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT"),
+    "write_statistics": ["sequence", "document"],
 }
-"""Encodings of `tokens.parquet`: of those that compress each column about equally well, the fastest to write."""
+"""How `tokens.parquet` is written: of the encodings that compress a column about equally well, the fastest; the smallest and the
+largest value of a row group only for columns of which each has few."""
 
 
 def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_training: np.ndarray | None = None) -> pa.Table:
@@ -131,42 +133,35 @@ class BytesBySource:
 
 
 def label_sequences(
-    sequences: Path,
+    groups: Iterable[pa.Table],
     counts: CountsTable | None,
     max_count: int,
     *,
     num_bytes: BytesBySource | None = None,
     copies: CopyFinder | None = None,
     progress: Callable[[int], None] = lambda _: None,
-) -> Iterator[pa.Table]:
+) -> Generator[pa.Table]:
     """Labels every row group of `sequences.parquet` in turn; `progress` receives the tokens done, `num_bytes` every group.
 
     `copies` finds what was copied from the training text; without it, that is not known.
 
     While the caller writes one group, which takes longer than labelling it, the next one is read and labelled.
     """
-    done = 0
-    groups = sequence_groups(sequences)
-    marked = ((group, None) for group in groups) if copies is None else copies.marked(groups)
 
-    def label_next() -> pa.Table | None:
-        group, in_training = next(marked, (None, None))
-        if group is None:
-            return None
-        table = label_group(group, counts, max_count, in_training)
-        if num_bytes is not None:
-            num_bytes.add(table)
-        if copies is not None:
-            copies.count(table)
-        return table
-
-    with ThreadPoolExecutor(1) as ahead:
-        waiting = ahead.submit(label_next)
-        while (table := waiting.result()) is not None:
-            waiting = ahead.submit(label_next)
-            done += table.num_rows
-            progress(done)
+    def labelled() -> Iterator[pa.Table]:
+        for group, in_training in ((group, None) for group in groups) if copies is None else copies.marked(groups):
+            table = label_group(group, counts, max_count, in_training)
+            if num_bytes is not None:
+                num_bytes.add(table)
+            if copies is not None:
+                copies.count(table)
             yield table
+
+    done = 0
+    for table in ahead(labelled()):
+        done += table.num_rows
+        progress(done)
+        yield table
 
 
 def summarise_slices(tokens: Path) -> pl.DataFrame:

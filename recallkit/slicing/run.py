@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import contextlib
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,22 +11,25 @@ from recallkit.counting.table import open_counts
 from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
+from recallkit.parallel.ahead import ahead
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount, note_threshold
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.ownership import JSON_MAGIC, PARQUET_MAGIC
 from recallkit.storage.result import MANIFEST, Result
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, TextOptions
+from recallkit.text.tokenizers import check_tokenizer_file, keep_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import pyarrow as pa
 
     from recallkit.counting.table import CountsTable
     from recallkit.slicing.threshold import Threshold
     from recallkit.storage.journal import Journal
-    from recallkit.text.sequences import SequenceBlock
+    from recallkit.text.sequences import Sequences
     from recallkit.text.tokenizers import TextTokenizer
 
 
@@ -46,13 +49,11 @@ def slice_text(
     `counts` only repetition is labelled. Unless `quiet`, a threshold that was not given as a count is reported on stderr. Raises
     UserError for everything a user can correct.
     """
-    from recallkit.text import tokenizers
-
     if seq_len < 1:
         raise UserError("a sequence needs at least one prediction", where=f"--seq-len {seq_len}")
     table = open_counts(counts) if counts else None
     opened = OpenText(text)
-    tokenizers.check_tokenizer_file(out, opened.tokenizer)
+    check_tokenizer_file(out, opened.tokenizer)
     if table is not None:
         table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
         if table.meta.get("boundary") != text.boundary:
@@ -61,116 +62,124 @@ def slice_text(
         artifacts.check_replaceable(out / name, magic)
     threshold = rare.resolve(table)
     timings = Timings()
-    sequences = _make_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force)
-    tokenizers.keep_tokenizer(out, opened.tokenizer)
-    if table is not None and table.meta.get("only") not in (None, sequences["sequences_digest"]):
-        raise UserError(
-            "counted with --only for other sequences: bigrams that are missing would look unseen",
-            where=counts,
-            remedy=f"count with --only {out}, or without --only",
-        )
-    if not quiet:
-        note_threshold(threshold, table)
-    return make_labels(out, opened.tokenizer, sequences, table, threshold, timings, force=force)
+    with _open_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force) as sequences:
+        only = None if table is None else table.meta.get("only")
+        if only is not None and only != sequences.complete()["sequences_digest"]:
+            raise UserError(
+                "counted with --only for other sequences: bigrams that are missing would look unseen",
+                where=counts,
+                remedy=f"count with --only {out}, or without --only",
+            )
+        if not quiet:
+            note_threshold(threshold, table)
+        return make_labels(out, opened.tokenizer, sequences, table, threshold, timings, force=force, about=opened.estimated_tokens)
 
 
-def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings, *, force: bool) -> dict[str, Any]:
-    from recallkit.text import sequences
+@contextlib.contextmanager
+def _open_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings, *, force: bool) -> Iterator[Sequences]:
+    """The sequences of the text: those that an earlier run finished, or those that are made of it while they are read."""
+    from recallkit.text.sequences import Sequences
 
     options = {**opened.identity(), "seq_len": seq_len}
     is_other = artifacts.manifest_options(path, force=force) != options  # --force makes labels again, but sequences only if options differ
     result = Result(path, "sequences", options, force=force and is_other)
     if (finished := result.finished()) is not None:
         known = {"sequences_digest": finished["sequences_digest"]}  # unless the manifest is of other sequences
-        timings.keep("tokenising", path.with_name(MANIFEST), "tokenising", **known)
-        return finished
-    with result.journal() as journal, timings.stage("tokenising", before=journal.seconds_before) as stage:
-        state = sequences.PackingState.from_json(journal.state) if journal.resumed else sequences.PackingState()
-        journal.note_resumed(state.num_predictions, "tokens")
-        with opened.reading(journal), progress("tokenising", total=opened.options.limit_tokens) as show:
-            blocks = sequences.pack_sequences(
-                opened.encoded(state.position),
-                end_token_id=opened.tokenizer.end_token_id,
-                seq_len=seq_len,
-                boundary=opened.options.boundary,
-                limit_predictions=opened.options.limit_tokens,
-                state=state,
-            )
-            for done in _written(blocks, journal, opened.tokenizer):
-                show(done, opened.estimated_tokens(done))
-        if not journal.num_parts:
-            raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
-        parts = (journal.read(number, schemas.arrow_schema("sequences")) for number in range(journal.num_parts))
-        manifest = sequences.write_sequences(path, parts, {**result.stamp(), **options, "names": opened.names()})
-        stage.amounts["tokens"] = manifest["num_rows"]
+        timings.keep("slicing", path.with_name(MANIFEST), "slicing", **known)
+        yield Sequences.read(path)
+        return
+    with result.journal() as journal:
+        facts = {**result.stamp(), **options, "names": opened.names()}
+        sequences = Sequences.made(path, ahead(_sequence_groups(opened, journal, seq_len)), facts)
+        sequences.num_tokens, sequences.seconds_before = opened.options.limit_tokens, journal.seconds_before
+        with contextlib.closing(sequences):
+            yield sequences
+            sequences.complete()
         journal.finish()
-    return manifest
 
 
-def _written(blocks: Iterator[SequenceBlock], journal: Journal, tokenizer: TextTokenizer) -> Iterator[int]:
-    """Commits each block as a part of the journal, while the next one is encoded; yields the predictions committed.
+def _sequence_groups(opened: OpenText, journal: Journal, seq_len: int) -> Iterator[pa.Table]:
+    """The sequences' row groups, each committed as a part of the journal before it is yielded; first those that an earlier run committed.
 
-    If `blocks` raises, the block before is committed first.
+    The next sequences are encoded and packed meanwhile. If that raises, the group before is committed first.
     """
-    from recallkit.text.sequences import sequences_table
+    from recallkit.text.sequences import PackingState, pack_sequences, sequences_table
 
-    def write(block: SequenceBlock) -> int:
-        part, schema = journal.part(journal.num_parts), schemas.arrow_schema("sequences")
-        artifacts.write_parquet(part, [sequences_table(block, tokenizer)], schema, {}, use_dictionary=False, compression="lz4")
-        journal.commit(asdict(block.state))
-        return block.state.num_predictions
-
-    with ThreadPoolExecutor(1) as writer:
-        waiting: Future[int] | None = None
-        for block in blocks:
-            if waiting is not None:
-                yield waiting.result()
-            waiting = writer.submit(write, block)
-        if waiting is not None:
-            yield waiting.result()
+    state = PackingState.from_json(journal.state) if journal.resumed else PackingState()
+    journal.note_resumed(state.num_predictions, "tokens")
+    schema = schemas.arrow_schema("sequences")
+    for number in range(journal.num_parts):
+        yield journal.read(number, schema)
+    with opened.reading(journal):
+        blocks = pack_sequences(
+            opened.encoded(state.position),
+            end_token_id=opened.tokenizer.end_token_id,
+            seq_len=seq_len,
+            boundary=opened.options.boundary,
+            limit_predictions=opened.options.limit_tokens,
+            state=state,
+        )
+        for block in ahead(blocks):
+            table = sequences_table(block, opened.tokenizer)
+            part = journal.part(journal.num_parts)
+            artifacts.write_parquet(part, [table], schema, {}, use_dictionary=False, compression="lz4")
+            journal.commit(asdict(block.state))
+            yield table
+    if not journal.num_parts:
+        raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
 
 
 def make_labels(
     out: Path,
     tokenizer: TextTokenizer,
-    sequences: dict[str, Any],
+    sequences: Sequences,
     table: CountsTable | None,
     threshold: Threshold,
     timings: Timings,
     *,
     force: bool,
+    about: Callable[[int], int | None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Labels the sequences in the directory `out`, whose manifest is `sequences`, in `tokens.parquet`; returns the manifest of that.
+    """Labels the sequences of the directory `out` in `tokens.parquet`, while they are made if they are not complete; returns the manifest.
 
-    Raises UserError for everything a user can correct.
+    `about`: how many tokens all of them have, about, if so many are made. Raises UserError for everything a user can correct.
     """
     from recallkit.slicing import labels
     from recallkit.slicing.copies import CopyFinder
 
     counts = table.describe() if table is not None else None
-    options = {"sequences_digest": sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": threshold.max_count}
-    if counts is not None and "hashes" in counts:
-        options["hashes"] = counts["hashes"]
-    result = Result(out / "tokens.parquet", "tokens", options, force=force)
-    if (finished := result.reused()) is not None:
-        return finished
-    kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")
     rarity = {"max_count": threshold.max_count, "threshold": threshold.facts()}
-    facts = {**result.stamp(), "counts": counts, **rarity, **{k: sequences[k] for k in kept}}
+
+    def result() -> Result:
+        options = {"sequences_digest": sequences.complete()["sequences_digest"], "counts_id": counts and counts["id"]}
+        options["max_count"] = threshold.max_count
+        if counts is not None and "hashes" in counts:
+            options["hashes"] = counts["hashes"]
+        return Result(out / "tokens.parquet", "tokens", options, force=force)
+
+    is_there = (out / "tokens.parquet").exists()
+    if (sequences.manifest is not None or (is_there and not force)) and (finished := result().reused()) is not None:
+        keep_tokenizer(out, tokenizer)
+        return finished
     num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
     copies = CopyFinder(table.ngram_hashes) if table is not None and table.ngram_hashes else None
 
     def manifest_at_end() -> dict[str, Any]:
-        found = {"num_bytes": None if num_bytes is None else num_bytes.rows()}
-        return {**facts, **found, "in_training": None if copies is None else copies.summary()}
+        kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")
+        of_sequences = {name: sequences.complete()[name] for name in kept}
+        found = {"num_bytes": None if num_bytes is None else num_bytes.rows(), "in_training": None if copies is None else copies.summary()}
+        return {**result().stamp(), "counts": counts, **rarity, **of_sequences, **found}
 
+    doing = "slicing" if sequences.manifest is None else "labelling"
     with artifacts.replacing_together(out) as staged:
-        with timings.stage("labelling") as stage, progress("labelling", total=sequences["num_rows"]) as show:
+        with timings.stage(doing, before=sequences.seconds_before) as stage, progress(doing, total=sequences.num_tokens) as show:
             tables = labels.label_sequences(
-                out / "sequences.parquet", table, threshold.max_count, num_bytes=num_bytes, copies=copies, progress=show
+                sequences.groups, table, threshold.max_count, num_bytes=num_bytes, copies=copies, progress=lambda n: show(n, about(n))
             )
-            schema, path = schemas.arrow_schema("tokens"), staged / result.path.name
-            manifest = artifacts.write_parquet(path, tables, schema, manifest_at_end, **labels.PARQUET_OPTIONS)
-            stage.amounts["tokens"] = sequences["num_rows"]
-        result.write_json(manifest, timings, staged)
+            schema, path = schemas.arrow_schema("tokens"), staged / "tokens.parquet"
+            with contextlib.closing(tables):
+                manifest = artifacts.write_parquet(path, tables, schema, manifest_at_end, **labels.PARQUET_OPTIONS)
+            stage.amounts["tokens"] = manifest["num_rows"]
+        keep_tokenizer(out, tokenizer, staged)
+        result().write_json(manifest, timings, staged)
     return manifest

@@ -163,25 +163,45 @@ def json_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def write_parquet(
-    path: Path, tables: Iterable[pa.Table], schema: pa.Schema, manifest: dict[str, Any] | Callable[[], dict[str, Any]], **options: Any
-) -> dict[str, Any]:
-    """Writes each table as one row group (zstd), the manifest and the seal in the footer, atomically; returns the manifest.
+_PARQUET_OPTIONS = {"compression": "zstd", "write_page_checksum": True, "max_rows_per_page": 1 << 20}
+"""Pages end at a megabyte: Arrow's own limit of 20,000 rows would make some fifty of a column, each of which costs time and bytes."""
 
-    A callable `manifest` is called after all tables are written, for facts that are known only then. `options` are passed to
-    pyarrow.parquet.ParquetWriter (`use_dictionary`, `column_encoding` ...).
+
+@contextlib.contextmanager
+def writing_parquet(
+    path: Path, schema: pa.Schema, manifest: Callable[[], dict[str, Any]], **options: Any
+) -> Iterator[Callable[[pa.Table], None]]:
+    """Yields a function that writes a table as one row group; the file is there, whole and sealed, if the block succeeds.
+
+    `manifest` is called at its end. `options` are passed to pyarrow.parquet.ParquetWriter (`use_dictionary`, `column_encoding` ...).
     """
     import pyarrow.parquet as pq
 
-    options = {"compression": "zstd", "write_page_checksum": True, **options}
     with replacing(path) as temporary:
-        with pq.ParquetWriter(temporary, schema, **options) as writer:
-            for table in tables:
-                writer.write_table(table, row_group_size=max(1, table.num_rows))
-            stamp = {"schema_version": SCHEMA_VERSION, **(manifest() if callable(manifest) else manifest)}
+        with pq.ParquetWriter(temporary, schema, **{**_PARQUET_OPTIONS, **options}) as writer:
+            yield lambda table: writer.write_table(table, row_group_size=max(1, table.num_rows))
+            stamp = {"schema_version": SCHEMA_VERSION, **manifest()}
             writer.add_key_value_metadata({MANIFEST_KEY.decode(): json.dumps(stamp, sort_keys=True)})
             writer.add_key_value_metadata({seals.KEY: seals.EMPTY})
         seals.seal(temporary)
+
+
+def write_parquet(
+    path: Path, tables: Iterable[pa.Table], schema: pa.Schema, manifest: dict[str, Any] | Callable[[], dict[str, Any]], **options: Any
+) -> dict[str, Any]:
+    """Writes each table as one row group, the manifest and the seal in the footer, atomically; returns the manifest.
+
+    A callable `manifest` is called after all tables are written, for facts that are known only then. See `writing_parquet`.
+    """
+    stamp: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+
+    def at_end() -> dict[str, Any]:
+        stamp.update(manifest() if callable(manifest) else manifest)
+        return stamp
+
+    with writing_parquet(path, schema, at_end, **options) as write:
+        for table in tables:
+            write(table)
     return stamp
 
 

@@ -8,21 +8,23 @@ By document: the end token precedes each document, and windows are cut inside it
 from __future__ import annotations
 
 import re
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
-from recallkit.parallel.ahead import ahead
 from recallkit.ragged import offsets_of, positions_within
-from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, write_parquet
+from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, writing_parquet
 from recallkit.storage.schemas import LAYOUTS, arrow_errors_as_user_errors, arrow_schema, check_schema, check_sequences
 from recallkit.text.joining import Boundary, join_documents
 from recallkit.text.records import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     import pyarrow as pa
@@ -282,19 +284,68 @@ def sequences_table(block: SequenceBlock, tokenizer: TextTokenizer) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=arrow_schema("sequences"))
 
 
-def write_sequences(path: Path, blocks: Iterable[pa.Table], facts: dict[str, Any]) -> dict[str, Any]:
-    """Writes blocks of sequences (`sequences_table`), each a row group of `sequences.parquet`; returns its manifest.
+class Sequences:
+    """The sequences of a directory, in row groups of `sequences.parquet`: those of the complete file, or of one that is being made.
 
-    The manifest's `sequences_digest` identifies the ids and where sequences end, independent of the text they came from.
+    `groups` gives each once, in order. Those that are made are written to the file by another thread as they are read, and `manifest`
+    is None until all have been: only then is there a file. Its `sequences_digest` identifies the ids and where sequences end,
+    independent of the text they came from. `num_tokens`, if it is known before, and the seconds that earlier runs spent on them.
     """
-    found = _Summary()
 
-    def groups() -> Iterator[pa.Table]:
-        for table in blocks:
-            found.add(table)
-            yield table
+    def __init__(self, path: Path, groups: Generator[pa.Table], manifest: dict[str, Any] | None) -> None:
+        self.path = path
+        self.groups = groups
+        self.manifest = manifest
+        self.num_tokens: int | None = None if manifest is None else manifest["num_rows"]
+        self.seconds_before = 0.0
 
-    return write_parquet(path, ahead(groups()), arrow_schema("sequences"), lambda: {**facts, **found.facts()}, use_dictionary=False)
+    @classmethod
+    def read(cls, path: Path) -> Sequences:
+        """Those of a complete file. Raises UserError if it is damaged, there or as they are read."""
+        return cls(path, sequence_groups(path), read_manifest(path))
+
+    @classmethod
+    def made(cls, path: Path, groups: Iterable[pa.Table], facts: dict[str, Any]) -> Sequences:
+        """Those of `groups` (see `sequences_table`), to be written to `path` with `facts` in the manifest."""
+        sequences = cls(path, sequence_groups(path), None)
+        sequences.groups = sequences._written(groups, facts)
+        return sequences
+
+    def _written(self, groups: Iterable[pa.Table], facts: dict[str, Any]) -> Generator[pa.Table]:
+        found = _Summary()
+
+        def manifest() -> dict[str, Any]:
+            return {**facts, **found.facts()}
+
+        schema = arrow_schema("sequences")
+        with writing_parquet(self.path, schema, manifest, use_dictionary=False) as write, ThreadPoolExecutor(1) as writer:
+
+            def add(group: pa.Table) -> None:
+                write(group)
+                found.add(group)
+
+            writing: Future[None] | None = None
+            for group in groups:
+                if writing is not None:
+                    writing.result()
+                writing = writer.submit(add, group)
+                yield group
+            if writing is not None:
+                writing.result()
+        self.manifest = manifest()
+
+    def complete(self) -> dict[str, Any]:
+        """The manifest; makes first what is not made, which `groups` then reads from the file."""
+        if self.manifest is None:
+            deque(self.groups, maxlen=0)
+            complete = Sequences.read(self.path)
+            self.groups, self.manifest = complete.groups, complete.manifest
+        assert self.manifest is not None
+        return self.manifest
+
+    def close(self) -> None:
+        """Ends what is still being made; the file is as it was before."""
+        self.groups.close()
 
 
 class _Summary:
@@ -327,7 +378,7 @@ def describe_sequences(path: Path) -> dict[str, Any]:
     return found.facts()
 
 
-def sequence_groups(sequences: Path) -> Iterator[pa.Table]:
+def sequence_groups(sequences: Path) -> Generator[pa.Table]:
     """The row groups of `sequences.parquet`, one at a time, without the text. Raises UserError if the file is damaged."""
     import pyarrow.parquet as pq
 

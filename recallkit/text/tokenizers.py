@@ -362,11 +362,11 @@ def check_tokenizer_file(slices: Path, tokenizer: TextTokenizer) -> None:
         raise UserError(problem, where=path, remedy="give another directory with -o")
 
 
-def keep_tokenizer(slices: Path, tokenizer: TextTokenizer) -> None:
-    """Writes the tokenizer into the slice directory, atomically, unless it is there already."""
+def keep_tokenizer(slices: Path, tokenizer: TextTokenizer, staged: Path | None = None) -> None:
+    """Writes the tokenizer into the slice directory, or into `staged`, from where it is moved there, unless it is there already."""
     path = slices / _SLICES_TOKENIZER
     if not (path.exists() and _holds(path, tokenizer)):
-        with replacing(path) as temporary:
+        with replacing((staged or slices) / _SLICES_TOKENIZER) as temporary:
             temporary.write_text(tokenizer.backend.to_str(), encoding="utf-8")
 
 
