@@ -16,6 +16,7 @@ from __future__ import annotations
 import tempfile
 from multiprocessing.util import Finalize
 
+import numpy as np
 from numba import njit, prange
 from numba.core import config, entrypoints
 from numba.core.caching import FunctionCache
@@ -23,13 +24,20 @@ from numba.core.registry import cpu_target
 
 from recallkit import config as settings
 
-__all__ = ["njit", "prange"]
+__all__ = ["frozen", "njit", "prange"]
 
 if settings.is_program:
     entrypoints._already_initialized = True
 entrypoints.init_all()
 cpu_target.typing_context.refresh()
 cpu_target.target_context.refresh()
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    """A plain, contiguous, read-only view, so that arrays that are mapped, sliced, Arrow's or ordinary share one compiled kernel."""
+    view = np.ascontiguousarray(array).view(np.ndarray)
+    view.flags.writeable = False
+    return view
 
 
 def _keep_what_is_compiled() -> tempfile.TemporaryDirectory[str] | None:

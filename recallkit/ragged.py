@@ -26,7 +26,8 @@ def positions_within(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
 
 def run_starts(*columns: np.ndarray) -> np.ndarray:
     """Where a run of rows begins that are equal in all columns (n,), int64: of 5, 5, 7 it is at 0 and 2."""
-    changes = np.arange(len(columns[0])) == 0
+    changes = np.zeros(len(columns[0]), bool)
+    changes[:1] = True
     for column in columns:
         changes[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(changes)

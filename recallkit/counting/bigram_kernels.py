@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from recallkit.jit import njit
+from recallkit.jit import frozen, njit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -166,14 +166,7 @@ def _checked(ids: np.ndarray, segment_starts: np.ndarray) -> tuple[np.ndarray, n
         raise ValueError("segment_starts must begin with 0 and end at the number of ids or before")
     if np.any(segment_starts[1:] < segment_starts[:-1]):
         raise ValueError("segment_starts must not decrease")
-    return _frozen(ids), _frozen(segment_starts)
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    """A plain, contiguous, read-only view, so that mapped, sliced and ordinary arrays share one compiled kernel."""
-    view = np.ascontiguousarray(array).view(np.ndarray)
-    view.flags.writeable = False
-    return view
+    return frozen(ids), frozen(segment_starts)
 
 
 def _run(pool: ThreadPoolExecutor, task: Callable[[Any], object], items: Iterable[Any]) -> None:
@@ -366,7 +359,7 @@ def merge_two(a: BigramRun, b: BigramRun, out_keys: np.ndarray, out_counts: np.n
     for out in (out_keys, out_counts):
         if out.dtype != np.uint64 or out.ndim != 1 or out.size < needed or not out.flags.c_contiguous:
             raise ValueError(f"the output is {out.dtype} {out.shape}, must be contiguous uint64 of at least {needed} rows")
-    a_keys, a_counts, b_keys, b_counts = (_frozen(array) for array in (*a, *b))
+    a_keys, a_counts, b_keys, b_counts = (frozen(array) for array in (*a, *b))
     return int(_merge(a_keys, a_counts, b_keys, b_counts, out_keys.view(np.ndarray), out_counts.view(np.ndarray)))
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from recallkit.jit import njit
+from recallkit.jit import frozen, njit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -103,8 +103,7 @@ class HashSampler:
 
         `ids` is (n,), unsigned, of at most 32 bits; `segment_starts` (s,) int64, ascending, the first 0: no n-gram extends across one.
         """
-        ids = np.ascontiguousarray(ids).view()
-        ids.flags.writeable = False
+        ids = frozen(ids)
         # As if all n-grams were distinct; if too few are, once more with what was learnt from it.
         largest = _expected(self.most, len(ids), self._largest)
         hashes = self._up_to(largest, ids, segment_starts)

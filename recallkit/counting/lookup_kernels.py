@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from recallkit.counting.bigram_kernels import _frozen, _run
-from recallkit.jit import njit
+from recallkit.counting.bigram_kernels import _run
+from recallkit.jit import frozen, njit
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -32,7 +32,7 @@ def index_rows(keys: np.ndarray, *, max_rows: int = 1 << 22) -> tuple[np.ndarray
     shift = max(0, largest.bit_length() - (max_rows - 1).bit_length())
     num_rows = (largest >> shift) + 1
     starts = np.empty(num_rows + 1, np.int64)
-    _fill_starts(_frozen(keys), np.uint64(shift + 32), starts)
+    _fill_starts(frozen(keys), np.uint64(shift + 32), starts)
     return starts, shift
 
 
@@ -43,7 +43,7 @@ def lookup_counts(
 
     `keys` uint64 sorted, first << 32 | second; `starts`, `shift` from `index_rows`.
     """
-    table = (_frozen(keys), _frozen(counts), starts, np.uint64(shift))
+    table = (frozen(keys), frozen(counts), starts, np.uint64(shift))
     return _in_threads(lambda *part: _search_counts(*table, *part), first, second, num_threads)
 
 
@@ -57,7 +57,7 @@ def build_index(keys: np.ndarray, counts: np.ndarray, starts: np.ndarray, *, num
     # Rows differ greatly in length, so threads divide bigrams rather than rows.
     shares = [int(starts[-1]) * share // num_threads for share in range(1, num_threads)]
     bounds = [0, *np.searchsorted(starts[:-1], shares).tolist(), num_rows]
-    keys, counts = _frozen(keys), _frozen(counts)
+    keys, counts = frozen(keys), frozen(counts)
     with ThreadPoolExecutor(num_threads) as pool:
         _run(pool, lambda share: _fill_slots(keys, counts, starts, bounds[share], bounds[share + 1], slots), range(num_threads))
     return slots
@@ -83,7 +83,7 @@ def lookup_indexed(
 
 def _in_threads(ask, first: np.ndarray, second: np.ndarray, num_threads: int) -> np.ndarray:  # type: ignore[no-untyped-def]
     """Looks up an equal share of the bigrams in each thread."""
-    first, second = _frozen(first), _frozen(second)
+    first, second = frozen(first), frozen(second)
     found = np.empty(len(first), np.int64)
     bounds = [len(first) * share // num_threads for share in range(num_threads + 1)]
     shares = [slice(bounds[share], bounds[share + 1]) for share in range(num_threads)]

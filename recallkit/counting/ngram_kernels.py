@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from recallkit.counting.bigram_kernels import _blocks, _checked, _frozen, _place, _run
-from recallkit.jit import njit
+from recallkit.counting.bigram_kernels import _blocks, _checked, _place, _run
+from recallkit.jit import frozen, njit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -480,7 +480,7 @@ def merge_two_ngrams(a: NgramRun, b: NgramRun, out_high: np.ndarray, out_low: np
     for out in outputs:
         if out.dtype != np.uint64 or out.ndim != 1 or out.size < needed or not out.flags.c_contiguous:
             raise ValueError(f"the output is {out.dtype} {out.shape}, must be contiguous uint64 of at least {needed} rows")
-    return int(_merge(*(_frozen(column) for column in (*a, *b)), *(out.view(np.ndarray) for out in outputs)))
+    return int(_merge(*(frozen(column) for column in (*a, *b)), *(out.view(np.ndarray) for out in outputs)))
 
 
 @njit(cache=True, nogil=True)

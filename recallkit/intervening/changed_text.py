@@ -201,7 +201,7 @@ def _blocks(
             span_documents=np.concatenate([read.span_documents[:n] for read, n in zip(own, num_spans, strict=True)]),
             span_sources=[name for read, n in zip(own, num_spans, strict=True) for name in read.span_sources[:n]],
         )
-        yield sequences.sequences_table(made, tokenizer)
+        yield sequences.with_text(sequences.sequences_table(made), tokenizer)
         first += len(block)
 
 

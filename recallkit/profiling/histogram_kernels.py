@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recallkit.jit import njit
+from recallkit.jit import frozen, njit
 from recallkit.slicing.label_kernels import NO_DISTANCE
 
 NUM_COUNTS = 6
@@ -76,12 +76,9 @@ def add_tokens(
     arrays = (source, group, bucket, content, distance, occurrences, ar_hit)
     assert all(len(array) == len(source) for array in arrays)
     logs = np.log(np.maximum(np.arange(len(cut_of)), 1))
-    frozen = [np.ascontiguousarray(array).view() for array in (cut_of, logs, *arrays)]
-    for array in frozen:
-        array.flags.writeable = False
     shape = np.array([sums.counts.shape[1], len(cut_of), sums.cut_counts.shape[3], sums.positions.shape[1]], np.uint64)
     flat = [array.reshape(-1) for array in (sums.counts, sums.distances, sums.cut_counts, sums.cut_logs, sums.positions)]
-    _add(shape, *flat, *frozen)
+    _add(shape, *flat, *map(frozen, (cut_of, logs, *arrays)))
 
 
 @njit(cache=True, nogil=True)

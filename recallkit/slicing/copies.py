@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.counting.hash_kernels import leading_power, mark_ngrams
+from recallkit.jit import frozen
 from recallkit.text.sequences import group_ids
 
 if TYPE_CHECKING:
@@ -94,9 +95,7 @@ class _Marker:
         no n-gram extends across. Returns how many of the n-grams that end at positions [first, stop) are of the sample, that is
         would be known if they were in the training text, and how many of these are in it.
         """
-        ids = np.ascontiguousarray(ids).view()
-        ids.flags.writeable = False
-        size = self.known.size
+        ids, size = frozen(ids), self.known.size
         largest = np.uint64(self.known.largest)
         power = leading_power(size)
         sampled, found = mark_ngrams(ids, starts, size, power, largest, self.known.hashes, self._places, self._shift, marks, first, stop)

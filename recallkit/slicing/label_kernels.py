@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from recallkit.jit import njit
+from recallkit.jit import frozen, njit
 
 NO_DISTANCE = -1
 """`distance` of a token whose bigram does not occur earlier in its sequence."""
@@ -38,9 +38,7 @@ def label_bigrams(ids: np.ndarray, offsets: np.ndarray, *, num_threads: int = 2)
     bits = max(_CACHED_BITS, (2 * longest - 1).bit_length())
     num_shares = max(1, min(num_threads, num_sequences))
     bounds = [num_sequences * share // num_shares for share in range(num_shares + 1)]
-    # Read-only, as arrays from Arrow are, so that one compiled kernel serves all.
-    ids = np.ascontiguousarray(ids).view()
-    ids.flags.writeable = False
+    ids = frozen(ids)
     places = offsets.astype(np.uint64)
 
     def label(share: int) -> None:

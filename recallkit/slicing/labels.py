@@ -7,13 +7,14 @@ that any other threshold is a query. `match_length` is the length of the precedi
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.parallel.ahead import ahead
-from recallkit.ragged import positions_within, run_starts
+from recallkit.ragged import run_starts
 from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 from recallkit.slicing.match_kernels import longest_matches
 from recallkit.storage.schemas import arrow_schema
@@ -50,32 +51,39 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
     import pyarrow as pa
 
     ids, offsets = group_ids(group)
-    lengths = np.diff(offsets)
-    begins_sequence = np.zeros(len(ids), bool)
-    begins_sequence[offsets[:-1]] = True
-    inside = ~begins_sequence[1:]
-    previous, token = ids[:-1][inside], ids[1:][inside]
+    bounds, lengths = list(pairwise(offsets.tolist())), np.diff(offsets) - 1
+    previous = np.concatenate([ids[start : stop - 1] for start, stop in bounds])
+    token = np.concatenate([ids[start + 1 : stop] for start, stop in bounds])
+    position = np.arange(1, lengths.max() + 1, dtype=np.int32)
     distance, occurrences = label_bigrams(ids, offsets)
     match_length = longest_matches(ids, offsets, distance)
-    repeated = distance != NO_DISTANCE
+    is_repeated = distance != NO_DISTANCE
+    repeated = boolean_array(is_repeated)
     documents, sources = _spans(group, offsets)
     train_count = None if counts is None else counts.lookup(previous, token)
     columns = [
-        pa.array(np.repeat(group["sequence"].to_numpy(), lengths - 1)),
-        pa.array((positions_within(lengths - 1) + 1).astype(np.int32)),
+        pa.array(np.repeat(group["sequence"].to_numpy(), lengths)),
+        pa.array(np.concatenate([position[:length] for length in lengths.tolist()])),
         documents,
         sources,
         pa.array(previous.view(np.int32)),
         pa.array(token.view(np.int32)),
-        pa.array(repeated),
-        pa.array(distance, mask=~repeated),
+        repeated,
+        pa.Array.from_buffers(pa.int32(), len(token), [repeated.buffers()[1], pa.py_buffer(distance)]),
         pa.array(occurrences),
         pa.array(match_length),
         pa.nulls(len(token), pa.int64()) if train_count is None else pa.array(train_count),
-        pa.nulls(len(token), pa.bool_()) if train_count is None else pa.array(repeated & (train_count <= max_count)),
+        pa.nulls(len(token), pa.bool_()) if train_count is None else boolean_array(is_repeated & (train_count <= max_count)),
         pa.nulls(len(token), pa.int8()) if in_training is None else pa.array(in_training),
     ]
     return pa.Table.from_arrays(columns, schema=arrow_schema("tokens"))
+
+
+def boolean_array(values: np.ndarray) -> pa.Array:
+    """Booleans as Arrow has them, a bit each, which `pa.array` sets one after the other."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
 
 
 def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from recallkit.jit import njit
+from recallkit.jit import frozen, njit
 
 _STEPS_PER_ID = 64
 """Comparisons on the fast path, per id of the sequence, before the suffix array takes over, which costs about as much."""
@@ -30,9 +30,7 @@ def longest_matches(ids: np.ndarray, offsets: np.ndarray, distance: np.ndarray, 
     lengths = np.empty(int(offsets[-1] - offsets[0]) - num_sequences, np.int32)
     num_shares = max(1, min(num_threads, num_sequences))
     bounds = [num_sequences * share // num_shares for share in range(num_shares + 1)]
-    # Read-only, as arrays from Arrow are, so that one compiled kernel serves all.
-    ids, distance = np.ascontiguousarray(ids).view(), np.ascontiguousarray(distance).view()
-    ids.flags.writeable = distance.flags.writeable = False
+    ids, distance = frozen(ids), frozen(distance)
     places = offsets.astype(np.int64)
     gave_up = np.zeros(num_sequences, bool)
 

@@ -103,13 +103,13 @@ def _sequence_groups(opened: OpenText, journal: Journal, seq_len: int) -> Iterat
 
     The next sequences are encoded and packed meanwhile. If that raises, the group before is committed first.
     """
-    from recallkit.text.sequences import PackingState, pack_sequences, sequences_table
+    from recallkit.text.sequences import PackingState, pack_sequences, sequences_table, textless_schema, with_text
 
     state = PackingState.from_json(journal.state) if journal.resumed else PackingState()
     journal.note_resumed(state.num_predictions, "tokens")
-    schema = schemas.arrow_schema("sequences")
+    schema = textless_schema()
     for number in range(journal.num_parts):
-        yield journal.read(number, schema)
+        yield with_text(journal.read(number, schema), opened.tokenizer)
     with opened.reading(journal):
         blocks = pack_sequences(
             opened.encoded(state.position),
@@ -120,11 +120,11 @@ def _sequence_groups(opened: OpenText, journal: Journal, seq_len: int) -> Iterat
             state=state,
         )
         for block in ahead(blocks):
-            table = sequences_table(block, opened.tokenizer)
+            table = sequences_table(block)
             part = journal.part(journal.num_parts)
-            artifacts.write_parquet(part, [table], schema, {}, use_dictionary=False, compression="lz4")
+            artifacts.write_parquet(part, [table], schema, {}, use_dictionary=False, compression="none")
             journal.commit(asdict(block.state))
-            yield table
+            yield with_text(table, opened.tokenizer)
     if not journal.num_parts:
         raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
 

@@ -19,10 +19,9 @@ def join_documents(encoded: EncodedDocuments, end_token_id: int, boundary: Bound
     With `pack` the end token follows its document; with `document` it precedes it, as the context of the first token. Example with
     end token 0: documents [5, 6] and [7] become [5, 6, 0, 7, 0] or [0, 5, 6, 0, 7], both with starts [0, 3].
     """
+    from recallkit.jit import frozen
     from recallkit.text.joining_kernels import copy_joined
 
     ids = np.empty(len(encoded.ids) + len(encoded.offsets) - 1, encoded.ids.dtype)
-    flat = encoded.ids.view()
-    flat.flags.writeable = False  # arrays from Arrow are read-only: so one compiled loop serves all
-    copy_joined(flat, encoded.offsets, end_token_id, boundary == "document", ids)
+    copy_joined(frozen(encoded.ids), encoded.offsets, end_token_id, boundary == "document", ids)
     return ids, encoded.offsets[:-1] + np.arange(len(encoded.offsets) - 1)

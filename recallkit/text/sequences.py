@@ -264,8 +264,8 @@ def source_label(source: str) -> str:
     return f"{source} (source)" if re.fullmatch(r"ALL( \(source\))*", source) else source
 
 
-def sequences_table(block: SequenceBlock, tokenizer: TextTokenizer) -> pa.Table:
-    """A block as rows of `sequences.parquet`."""
+def sequences_table(block: SequenceBlock) -> pa.Table:
+    """A block as rows of `sequences.parquet`, without the text (see `with_text`)."""
     import pyarrow as pa
 
     offsets, span_offsets = block.offsets.astype(np.int32), block.span_offsets.astype(np.int32)
@@ -279,9 +279,23 @@ def sequences_table(block: SequenceBlock, tokenizer: TextTokenizer) -> pa.Table:
         pa.ListArray.from_arrays(span_offsets, block.span_starts.astype(np.int32)),
         pa.ListArray.from_arrays(span_offsets, block.span_documents),
         pa.ListArray.from_arrays(span_offsets, names),
-        pa.array(tokenizer.decode(np.split(block.ids, block.offsets[1:-1])), pa.string()),
     ]
-    return pa.Table.from_arrays(columns, schema=arrow_schema("sequences"))
+    return pa.Table.from_arrays(columns, schema=textless_schema())
+
+
+def textless_schema() -> pa.Schema:
+    """The columns of `sequences.parquet` but the text, which ids give again."""
+    schema = arrow_schema("sequences")
+    return schema.remove(schema.get_field_index("text"))
+
+
+def with_text(group: pa.Table, tokenizer: TextTokenizer) -> pa.Table:
+    """A row group of `sequences.parquet`, of one without the text."""
+    import pyarrow as pa
+
+    ids, offsets = group_ids(group)
+    text = pa.array(tokenizer.decode(np.split(ids, offsets[1:-1])), pa.string())
+    return pa.Table.from_arrays([*group.columns, text], schema=arrow_schema("sequences"))
 
 
 class Sequences:

@@ -105,17 +105,18 @@ class TextTokenizer:
         backend.no_padding()
         self.backend = backend
         self.name = name
-        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        ids = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size: int = max(ids.values(), default=-1) + 1
         _check_sizes(backend, name, self.vocab_size)
         _check_determined(backend, name)
         self.end_token = _find_end_token(backend, name, end_token, default_end)
-        self.end_token_id: int = backend.get_vocab(with_added_tokens=True)[self.end_token]
+        self.end_token_id: int = ids[self.end_token]
         self._begin_token = begin_token
 
     @cached_property
     def digest(self) -> str:
         """Digest of everything that determines ids, independent of the release of `tokenizers` that wrote the file."""
-        return _digest_settings(self._settings())
+        return self._digest_and_settings[0]
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Flat ids (uint32) and offsets (int64, one more than texts), by the reference implementation."""
@@ -152,10 +153,15 @@ class TextTokenizer:
         return settings
 
     @cached_property
-    def _small_settings(self) -> dict[str, Any]:
-        """The same without the vocabulary."""
+    def _digest_and_settings(self) -> tuple[str, dict[str, Any]]:
+        """The digest, and the settings without the vocabulary: read once for both."""
         settings = self._settings()
-        return {**settings, "model": {k: v for k, v in settings["model"].items() if k not in ("vocab", "merges")}}
+        small = {**settings, "model": {k: v for k, v in settings["model"].items() if k not in ("vocab", "merges")}}
+        return _digest_settings(settings), small
+
+    @property
+    def _small_settings(self) -> dict[str, Any]:
+        return self._digest_and_settings[1]
 
     @cached_property
     def token_bytes(self) -> list[bytes] | None:

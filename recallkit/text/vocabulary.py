@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_PIECE = "▁"
+_NO_BYTE = "\u2400"
+"""In place of a character that is not in the byte-level alphabet; like those beyond it, this cannot be encoded as Latin-1."""
 
 
 def byte_level_alphabet() -> dict[str, int]:
@@ -51,10 +53,13 @@ def piece_bytes(settings: Mapping[str, Any], vocab: Mapping[str, int], added: Ma
     no bytes.
     """
     if is_byte_level(settings):
-        alphabet = byte_level_alphabet()
+        to_bytes = dict.fromkeys(range(256), _NO_BYTE) | {ord(character): byte for character, byte in byte_level_alphabet().items()}
 
         def read(piece: str) -> bytes:
-            return bytes(alphabet[c] for c in piece) if all(c in alphabet for c in piece) else piece.encode()
+            try:
+                return piece.translate(to_bytes).encode("latin-1")
+            except UnicodeEncodeError:
+                return piece.encode()
 
         found = {index: read(piece) for piece, index in vocab.items()} | {index: text.encode() for index, text in added.items()}
     elif _writes_spaces_as_pieces(settings):
