@@ -31,9 +31,8 @@ def index_rows(keys: np.ndarray, *, max_rows: int = 1 << 22) -> tuple[np.ndarray
     largest = int(keys[-1] >> _HALF) if len(keys) else 0
     shift = max(0, largest.bit_length() - (max_rows - 1).bit_length())
     num_rows = (largest >> shift) + 1
-    starts = np.empty(num_rows + 1, np.int64)
-    _fill_starts(frozen(keys), np.uint64(shift + 32), starts)
-    return starts, shift
+    firsts = np.arange(num_rows, dtype=np.uint64) << np.uint64(shift + 32)
+    return np.append(np.searchsorted(keys, firsts), len(keys)), shift
 
 
 def lookup_counts(
@@ -74,7 +73,8 @@ def lookup_indexed(
     num_threads: int = 2,
 ) -> np.ndarray:
     """The same as `lookup_counts`, by the index; ids of at most 32 bits."""
-    found = _in_threads(lambda *part: _ask_slots(starts.view(np.uint64), slots, *part), first, second, num_threads)
+    begins = starts.view(np.uint64)
+    found = _in_threads(lambda *part: _ask_slots(begins, slots, np.empty(_BLOCK, np.uint64), *part), first, second, num_threads)
     huge = np.flatnonzero(found == int(_LOW))
     if huge.size:
         found[huge] = lookup_counts(keys, counts, starts, 0, np.asarray(first)[huge], np.asarray(second)[huge])
@@ -90,20 +90,6 @@ def _in_threads(ask, first: np.ndarray, second: np.ndarray, num_threads: int) ->
     with ThreadPoolExecutor(num_threads) as pool:
         _run(pool, lambda share: ask(first[share], second[share], found[share]), shares)
     return found
-
-
-@njit(nogil=True, cache=True)
-def _fill_starts(keys, shift, starts):  # type: ignore[no-untyped-def]
-    row = 0
-    starts[0] = 0
-    for place in range(len(keys)):
-        mine = np.int64(keys[place] >> shift)
-        while row < mine:
-            row += 1
-            starts[row] = place
-    while row < len(starts) - 1:
-        row += 1
-        starts[row] = len(keys)
 
 
 @njit(nogil=True, cache=True)
@@ -155,32 +141,36 @@ def _fill_slots(keys, counts, starts, first_row, last_row, slots):  # type: igno
                 if slot == end:
                     slot = begin
             # A count of 0 leaves the slot empty, and an empty slot reads as 0.
-            count = min(np.uint64(counts[place]), _LOW)
-            slots[slot] = (token << _HALF) | count if count else np.uint64(0)
+            count = np.uint64(counts[place])
+            if count:
+                slots[slot] = (token << _HALF) | (count if count < _LOW else _LOW)
 
 
 @njit(nogil=True, cache=True)
-def _ask_slots(starts, slots, first, second, found):  # type: ignore[no-untyped-def]
-    num_rows = np.uint64(len(starts) - 1)
-    last_row = num_rows - np.uint64(1)
-    homes = np.empty(_BLOCK, np.uint64)
-    words = np.empty(_BLOCK, np.uint64)
-    for block in range(0, len(first), _BLOCK):
-        size = min(_BLOCK, len(first) - block)
-        for k in range(size):
-            begin, end = _room(starts, min(np.uint64(first[block + k]), last_row))
-            homes[k] = _home(np.uint64(second[block + k]), begin, end)
-        for k in range(size):
-            words[k] = slots[homes[k]]
-        for k in range(size):
-            row, token = np.uint64(first[block + k]), np.uint64(second[block + k])
-            word = words[k]
-            if (word >> _HALF) != token and word != 0:
-                begin, end = _room(starts, min(row, last_row))
-                slot = homes[k]
+def _ask_slots(starts, slots, homes, first, second, found):  # type: ignore[no-untyped-def]
+    """A block at a time, as many bigrams as there is room for in `homes`: so their slots are fetched from memory side by side."""
+    num_rows, one, num = np.uint64(len(starts) - 1), np.uint64(1), np.uint64(len(first))
+    block = np.uint64(0)
+    while block < num:
+        stop = block + np.uint64(len(homes))
+        stop = stop if stop < num else num
+        for place in range(block, stop):
+            row = np.uint64(first[place])
+            begin, end = _room(starts, row if row < num_rows else num_rows - one)
+            homes[place - block] = _home(np.uint64(second[place]), begin, end)
+        for place in range(block, stop):
+            found[place] = slots[homes[place - block]]
+        for place in range(block, stop):
+            row, token, word = np.uint64(first[place]), np.uint64(second[place]), np.uint64(found[place])
+            if row >= num_rows:
+                word = np.uint64(0)
+            elif (word >> _HALF) != token and word != 0:
+                begin, end = _room(starts, row)
+                slot = homes[place - block]
                 while (word >> _HALF) != token and word != 0:
-                    slot += np.uint64(1)
+                    slot += one
                     if slot == end:
                         slot = begin
                     word = slots[slot]
-            found[block + k] = np.int64(word & _LOW) if row < num_rows else 0
+            found[place] = word & _LOW
+        block = stop

@@ -52,55 +52,43 @@ def longest_matches(ids: np.ndarray, offsets: np.ndarray, distance: np.ndarray, 
 def _match_range(  # type: ignore[no-untyped-def]
     ids, offsets, first, last, distance, steps_per_id, lengths, gave_up
 ):
-    """Matches sequences [first, last), and marks those that take more than `steps_per_id` steps per id: they are not done."""
-    for sequence in range(first, last):
-        start, end = offsets[sequence], offsets[sequence + 1]
-        out = start - offsets[0] - sequence
-        mine = ids[start:end]
-        rows = slice(out, out + mine.size - 1)
-        gave_up[sequence] = not _match_by_walking(mine, distance[rows], steps_per_id * mine.size, lengths[rows])
-
-
-@njit(cache=True, nogil=True)
-def _match_by_walking(ids, distance, budget, lengths):  # type: ignore[no-untyped-def]
-    """Fills `lengths` (n - 1,) of one sequence (n,) and returns True, or gives up after `budget` steps and returns False.
+    """Matches sequences [first, last), and marks those that take more than `steps_per_id` steps per id: they are not done.
 
     A match is at most one id longer than that of the previous token: if the earlier occurrence continues with the same id, no match
     can be longer. Otherwise every earlier position of the bigram is tried, the latest first, until one is that long or none is left.
     """
-    steps = 0
-    length = source = 0  # of the previous match: the `length` + 1 ids that end there also end at `source`
-    for place in range(1, ids.size):
-        back = distance[place - 1]
-        if back < 0:
-            lengths[place - 1] = length = 0
-            continue
-        if length > 0 and ids[source + 1] == ids[place]:
-            source += 1
-            length += 1
-            lengths[place - 1] = length
-            continue
-        most, longest = length + 1, 0
-        earlier = place
-        while back >= 0:
-            earlier -= back
-            steps += 1
-            # A longer match than the longest so far must agree at its far end, which is checked first because it rarely does.
-            if earlier - longest > 0 and ids[earlier - longest - 1] == ids[place - longest - 1]:
-                same = 2
-                while same <= min(most, earlier) and ids[earlier - same] == ids[place - same]:
-                    same += 1
-                steps += same
-                if same - 1 > longest:
-                    longest, source = same - 1, earlier
-                    if longest == most:
-                        break
-            if steps > budget:
-                return False
-            back = distance[earlier - 1]
-        length = longest
-        lengths[place - 1] = length
-    return True
+    for sequence in range(first, last):
+        start, end = offsets[sequence], offsets[sequence + 1]
+        before = offsets[0] + sequence + 1  # ids that come before those of a row and are not predicted
+        budget = steps_per_id * (end - start)
+        length = source = 0  # of the previous match: the `length` + 1 ids that end there also end at `source`
+        for place in range(start + 1, end):
+            back = distance[place - before]
+            if back < 0:
+                length = 0
+            elif length > 0 and ids[source + 1] == ids[place]:
+                source += 1
+                length += 1
+            else:
+                most, longest = length + 1, 0
+                earlier = place
+                while back >= 0 and longest < most and budget >= 0:
+                    earlier -= back
+                    budget -= 1
+                    # A longer match than the longest so far must agree at its far end, which is checked first because it rarely does.
+                    if earlier - longest > start and ids[earlier - longest - 1] == ids[place - longest - 1]:
+                        same = 2
+                        while same <= most and same <= earlier - start and ids[earlier - same] == ids[place - same]:
+                            same += 1
+                        budget -= same
+                        if same - 1 > longest:
+                            longest, source = same - 1, earlier
+                    back = distance[earlier - before] if earlier > start else -1
+                length = longest
+            if budget < 0:
+                gave_up[sequence] = True
+                break
+            lengths[place - before] = length
 
 
 @njit(cache=True, nogil=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,9 +20,9 @@ def join_documents(encoded: EncodedDocuments, end_token_id: int, boundary: Bound
     With `pack` the end token follows its document; with `document` it precedes it, as the context of the first token. Example with
     end token 0: documents [5, 6] and [7] become [5, 6, 0, 7, 0] or [0, 5, 6, 0, 7], both with starts [0, 3].
     """
-    from recallkit.jit import frozen
-    from recallkit.text.joining_kernels import copy_joined
-
-    ids = np.empty(len(encoded.ids) + len(encoded.offsets) - 1, encoded.ids.dtype)
-    copy_joined(frozen(encoded.ids), encoded.offsets, end_token_id, boundary == "document", ids)
-    return ids, encoded.offsets[:-1] + np.arange(len(encoded.offsets) - 1)
+    end = np.array([end_token_id], encoded.ids.dtype)
+    pieces = [end[:0]]
+    for start, stop in pairwise(encoded.offsets.tolist()):
+        document = encoded.ids[start:stop]
+        pieces += (end, document) if boundary == "document" else (document, end)
+    return np.concatenate(pieces), encoded.offsets[:-1] + np.arange(len(encoded.offsets) - 1)

@@ -170,8 +170,10 @@ def test_the_quick_path_gives_up_after_its_budget_and_the_rest_reads_each_id_a_f
     ids = hostile(size)[name]
     distance = label_bigrams(ids.astype(np.uint32), np.array([0, size]))[0]
     counted, lengths = Counted(ids), np.full(size - 1, -1, np.int32)
-    done = match_kernels._match_by_walking.py_func(counted, distance.tolist(), 8 * size, lengths)
-    assert done is bool((lengths >= 0).all())
+    gave_up = np.zeros(1, bool)
+    match_kernels._match_range.py_func(counted, [0, size], 0, 1, distance.tolist(), 8, lengths, gave_up)
+    done = not gave_up[0]
+    assert done == (lengths >= 0).all()
     assert counted.reads <= 2 * (8 * size + longest_step(lengths)) + 4 * size
     if name == "binary":
         assert not done, "a quadratic number of steps, were it not for the budget"
