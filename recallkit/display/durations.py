@@ -19,7 +19,7 @@ def print_timings(timings: Mapping[str, Any] | None) -> None:
 
 
 def timings_line(timings: Mapping[str, Any]) -> str:
-    """`Took 12.3 s: tokenising 10.1 s (1.2M tokens/s), labelling 2.2 s (5.6M tokens/s).`"""
+    """`Took 12.3 s: slicing 10.1 s (1.2M tokens/s), labelling 2.2 s (5.6M tokens/s).`"""
     stages = ", ".join(f"{name} {_stage(stage)}" for name, stage in timings["stages"].items())
     rest = "; what an interrupted run did is not in it" if timings.get("resumed") else ""
     return f"Took {duration(timings['seconds'])}: {stages}{rest}."

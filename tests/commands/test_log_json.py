@@ -136,10 +136,11 @@ def test_the_option_may_stand_anywhere(run, shard, tmp_path, monkeypatch, place)
 
 
 def test_stages_begin_and_end_with_seconds_and_amounts(run, shard, tmp_path):
-    done = run("--log-json", "slice", shard, "-o", tmp_path / "s", "--json")
-    stages = [event for event in events_of(done.stderr) if event["event"] == "stage"]
+    made = run("--log-json", "slice", shard, "-o", tmp_path / "s", "--json")
+    done = run("--log-json", "slice", shard, "-o", tmp_path / "s", "--json", "--force")
+    stages = [event for told in (made, done) for event in events_of(told.stderr) if event["event"] == "stage"]
     assert [(event["stage"], event["state"]) for event in stages] == [
-        (stage, state) for stage in ("tokenising", "labelling") for state in ("begin", "end")
+        (stage, state) for stage in ("slicing", "labelling") for state in ("begin", "end")
     ]
     result = json.loads(done.stdout)
     for event in stages[1::2]:

@@ -127,7 +127,7 @@ def test_a_line_says_what_took_how_long(capsys):
 # ---------------------------------------------------------------------------------------------------- of commands
 
 
-def test_slices_keep_the_seconds_of_tokenising_when_they_are_labelled_anew(tmp_path, small_slices):
+def test_slices_keep_the_seconds_of_the_first_time_when_they_are_labelled_anew(tmp_path, small_slices):
     text = TextOptions([str(small_slices.parent / "valid.jsonl")], "validation")
     slicing.slice_text(text, tmp_path, counts=None, seq_len=64)
     first = read_timings(tmp_path / "manifest.json")
@@ -135,8 +135,9 @@ def test_slices_keep_the_seconds_of_tokenising_when_they_are_labelled_anew(tmp_p
     again = read_timings(tmp_path / "manifest.json")
     assert first is not None
     assert again is not None
-    assert again["stages"]["tokenising"] == first["stages"]["tokenising"]
-    assert again["stages"]["labelling"] != first["stages"]["labelling"]
+    assert list(first["stages"]) == ["slicing"]
+    assert list(again["stages"]) == ["slicing", "labelling"]
+    assert again["stages"]["slicing"] == first["stages"]["slicing"]
     assert again["resumed"] is False
     (tmp_path / "manifest.json").write_text((tmp_path / "manifest.json").read_text()[:-20])
     slicing.slice_text(text, tmp_path, counts=None, seq_len=64, force=True)
@@ -156,7 +157,7 @@ def test_no_footer_holds_timings(tmp_path, small_slices):
     assert {path.name for path in (tmp_path / "s" / "scores").iterdir()} == {
         f"{scoring.score_path(tmp_path, name).stem}{end}" for name in ("control:recall", "control:bigram") for end in (".parquet", ".json")
     }
-    for folder, stages in (("s", ["tokenising", "labelling"]), ("p", ["profiling", "fitting"]), ("g", ["attributing"])):
+    for folder, stages in (("s", ["slicing"]), ("p", ["profiling", "fitting"]), ("g", ["attributing"])):
         found = read_timings(tmp_path / folder / "manifest.json")
         assert found is not None
         assert list(found["stages"]) == stages
@@ -220,6 +221,6 @@ def test_a_killed_run_counts(tmp_path, warm, home):
     took = time.monotonic() - begun
     found = read_timings(tmp_path / "s" / "manifest.json")
     assert found is not None
-    assert before < found["stages"]["tokenising"]["seconds"] < before + took
-    assert found["stages"]["tokenising"]["tokens"] == artifacts.read_manifest(tmp_path / "s" / "tokens.parquet")["num_rows"]
+    assert before < found["stages"]["slicing"]["seconds"] < before + took
+    assert found["stages"]["slicing"]["tokens"] == artifacts.read_manifest(tmp_path / "s" / "tokens.parquet")["num_rows"]
     assert found["resumed"] is False, "its seconds are known"
