@@ -165,9 +165,9 @@ def _source_codes(documents: np.ndarray, sources: dict[int, str]) -> tuple[list[
     return names, np.repeat(of_runs, np.diff(starts, append=len(documents)))
 
 
-def _run_starts(documents: np.ndarray) -> np.ndarray:
-    """Where each document begins in the documents of consecutive tokens, (n,) with n at least 1."""
-    return np.flatnonzero(np.concatenate([[True], documents[1:] != documents[:-1]]))
+def _run_starts(values: np.ndarray) -> np.ndarray:
+    """Where each document, or source, begins in those of consecutive tokens, (n,) with n at least 1."""
+    return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
 
 
 def group_of(documents: np.ndarray) -> np.ndarray:
@@ -232,17 +232,16 @@ class ProfileSums:
 
     def _places(self, rows: LabelledRows) -> np.ndarray:
         """The indexes of the sources of `rows.names`, int32; new ones in the order of their first tokens, however rows are divided."""
-        present: list[int] = np.flatnonzero(np.bincount(rows.source, minlength=len(rows.names))).tolist()
-        new = [code for code in present if rows.names[code] not in self.sources]
-        new.sort(key=lambda code: int(np.argmax(rows.source == code)))
+        of_runs = rows.source[_run_starts(rows.source)]
+        codes, first = np.unique(of_runs, return_index=True)
+        known = {name: place for place, name in enumerate(self.sources)}
         places = np.zeros(len(rows.names), np.int32)
-        for code in [*new, *present]:
-            places[code] = self._place(rows.names[code])
+        for code in codes[np.argsort(first)].tolist():
+            name = rows.names[code]
+            places[code] = known[name] if name in known else self._place_new(name)
         return places
 
-    def _place(self, name: str) -> int:
-        if name in self.sources:
-            return self.sources.index(name)
+    def _place_new(self, name: str) -> int:
         if name == OTHER_SOURCES or len(self.sources) >= MAX_RESAMPLED_SOURCES:
             self.has_others = True
             place = MAX_RESAMPLED_SOURCES
