@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -32,12 +31,13 @@ from recallkit.attribution.clusters import ClusterSizes, Groups
 from recallkit.attribution.sums import Codes, GroupSums, Runs, Sums, gaps_of, join_sums, recode, renumber, values_of
 from recallkit.config import MAX_RESAMPLED_SOURCES, MAX_SOURCES
 from recallkit.errors import UserError
+from recallkit.parallel.ahead import map_ahead
 from recallkit.slicing.definitions import NEW_TOKEN, context_kinds, members
 from recallkit.slicing.new_tokens import new_tokens
 from recallkit.slicing.words import needed_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import pyarrow as pa
 
@@ -119,9 +119,8 @@ def collect_sums(
             idle.put(worker)
 
     collector = _Collector(tokens, slices, len(scores), groups_of(tokens, cluster))
-    with ThreadPoolExecutor(num_workers) as pool:
-        for sources, sums in pool.map(reduce_batch, ranges):
-            collector.add(sources, sums)
+    for sources, sums in map_ahead(reduce_batch, ranges, num_workers):
+        collector.add(sources, sums)
     return collector.finish()
 
 
@@ -324,11 +323,12 @@ class _Collector:
         order = np.empty(len(names), np.int64)
         order[[self._source_codes[name] for name in names]] = np.arange(len(names))
         sums = renumber(join_sums(self._of_slices), source=order)
+        self._of_slices.clear()
         once = sums.code < NUM_TOKEN_CODES
         sizes = np.bincount(sums.source[once], weights=sums.tokens[once], minlength=len(names))
         if len(names) > MAX_SOURCES:
             kept, places = _largest(sizes, MAX_SOURCES)
-            names = [*(names[place] for place in kept), _name_others(names)]
+            names = [*(names[place] for place in kept), _name_others(self._source_codes)]
             sums, sizes = renumber(sums, source=places), np.append(sizes[kept], -1)
         largest, places = _largest(sizes, MAX_RESAMPLED_SOURCES)
         totals, slices = self._by_source(sums, places, len(names))
@@ -354,8 +354,9 @@ class _Collector:
         groups = GroupSums(self._groups.number, num_places, num_codes, num_nlls)
         groups.add(self._groups.of(placed))
         tokens, nlls = groups.rows(self._slice_unions)
-        sizes = [ClusterSizes(self._slice_unions, number, in_order=False) for number in (1, num_places)]  # batch by batch, code by code
-        for size, entries in zip(sizes, (replace(placed, source=np.zeros_like(placed.source)), placed), strict=True):
+        by_cluster = placed.at(np.argsort(placed.cluster, kind="stable"))  # they are batch by batch, code by code
+        sizes = [ClusterSizes(self._slice_unions, number) for number in (1, num_places)]
+        for size, entries in zip(sizes, (replace(by_cluster, source=np.zeros_like(by_cluster.source)), by_cluster), strict=True):
             size.add(entries)
         numbers = (np.vstack(parts) for parts in zip(*(size.finish() for size in sizes), strict=True))
         return totals, ClusterSums(tokens, gaps_of(nlls), *numbers)
@@ -374,9 +375,9 @@ def _largest(sizes: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     return largest, places
 
 
-def _name_others(names: Sequence[str]) -> str:
+def _name_others(known: Collection[str]) -> str:
     """A name for the smaller of these sources together that none of the sources has."""
-    known, name = set(names), f"{len(names) - MAX_SOURCES:,} smaller sources"
+    name = f"{len(known) - MAX_SOURCES:,} smaller sources"
     while name in known:
         name += " together"
     return name

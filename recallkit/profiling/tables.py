@@ -36,7 +36,7 @@ from recallkit.errors import UserError
 from recallkit.profiling import histogram_kernels
 from recallkit.profiling.histogram_kernels import Histograms
 from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, cut_points, fit_power_law, tail_alpha
-from recallkit.ragged import positions_within
+from recallkit.ragged import positions_within, run_starts
 from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 from recallkit.storage.artifacts import read_manifest, replacing
 from recallkit.storage.schemas import arrow_schema
@@ -160,14 +160,9 @@ def _source_codes(documents: np.ndarray, sources: dict[int, str]) -> tuple[list[
     """Names, and the index of each token's source among them, int32 (n,); consecutive tokens share a document."""
     names = sorted(set(sources.values()))
     code = {name: place for place, name in enumerate(names)}
-    starts = _run_starts(documents)
+    starts = run_starts(documents)
     of_runs = np.array([code[sources[document]] for document in documents[starts].tolist()], np.int32)
     return names, np.repeat(of_runs, np.diff(starts, append=len(documents)))
-
-
-def _run_starts(documents: np.ndarray) -> np.ndarray:
-    """Where each document begins in the documents of consecutive tokens, (n,) with n at least 1."""
-    return np.flatnonzero(np.concatenate([[True], documents[1:] != documents[:-1]]))
 
 
 def group_of(documents: np.ndarray) -> np.ndarray:
@@ -209,7 +204,7 @@ class ProfileSums:
         if rows.position.min() < 1 or rows.position.max() > self.seq_len or rows.distance.max() >= self.seq_len or rows.distance.min() < -1:
             raise ValueError(f"positions or distances beyond sequences of {self.seq_len}")
         places = self._places(rows)
-        starts = _run_starts(rows.document)
+        starts = run_starts(rows.document)
         sizes = np.diff(starts, append=len(rows.document))
         self._add_documents(rows.document[starts], places[rows.source[starts]], sizes)
         group = np.repeat(group_of(rows.document[starts]), sizes)
@@ -232,17 +227,16 @@ class ProfileSums:
 
     def _places(self, rows: LabelledRows) -> np.ndarray:
         """The indexes of the sources of `rows.names`, int32; new ones in the order of their first tokens, however rows are divided."""
-        present: list[int] = np.flatnonzero(np.bincount(rows.source, minlength=len(rows.names))).tolist()
-        new = [code for code in present if rows.names[code] not in self.sources]
-        new.sort(key=lambda code: int(np.argmax(rows.source == code)))
+        of_runs = rows.source[run_starts(rows.source)]
+        codes, first = np.unique(of_runs, return_index=True)
+        known = {name: place for place, name in enumerate(self.sources)}
         places = np.zeros(len(rows.names), np.int32)
-        for code in [*new, *present]:
-            places[code] = self._place(rows.names[code])
+        for code in codes[np.argsort(first)].tolist():
+            name = rows.names[code]
+            places[code] = known[name] if name in known else self._place_new(name)
         return places
 
-    def _place(self, name: str) -> int:
-        if name in self.sources:
-            return self.sources.index(name)
+    def _place_new(self, name: str) -> int:
         if name == OTHER_SOURCES or len(self.sources) >= MAX_RESAMPLED_SOURCES:
             self.has_others = True
             place = MAX_RESAMPLED_SOURCES

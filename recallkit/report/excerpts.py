@@ -85,6 +85,7 @@ def token_view(
     tokens = open_tokens(comparison.slices / "tokens.parquet")
     scores = _score_files(comparison, comparison.slices, tokens)
     every = list_excerpts(tokens, scores)
+    give_back_memory()
     asked = _asked(tokens, every, sequences, documents)
     own = [name for name in scores if artifacts.read_manifest(scores[name]).get("tokenizer") is not None]
     pieces = Pieces(load_slices_tokenizer(comparison.slices, tokens.manifest["tokenizer"]))
@@ -100,6 +101,13 @@ def token_view(
         own_tokenizers=own,
         has_bytes=pieces.has_bytes,
     )
+
+
+def give_back_memory() -> None:
+    """Returns to the system what Arrow keeps of tables that are gone, a hundred megabytes of a long text."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
 
 
 def _score_files(comparison: Comparison, slices: Path, tokens: LabelledTokens) -> dict[str, Path]:

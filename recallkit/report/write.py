@@ -125,6 +125,7 @@ def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> 
     if comparison.slices is not None:
         try:
             view = excerpts.token_view(comparison, options.sequences, options.documents, most_bytes)
+            excerpts.give_back_memory()  # drawing needs as much
             if view.shown:
                 return sections.token_section(view, "DIR"), view.shown
             reason = UserError("no excerpt contains AR hits, or none fits on a page")

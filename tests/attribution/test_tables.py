@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -558,6 +559,29 @@ def test_thousands_of_sources_take_memory_for_the_largest_only(tmp_path):
     assert gap.filter(pl.col("slice") == "ar_hit")["ci_low"].is_not_null().sum() <= 101
     check = gap.filter(pl.col("source") == "https://example.org/7").row(0, named=True)
     assert_row(check, *[corpus.sums("model", lambda t: t["source"] == "https://example.org/7")] * 2)
+
+
+def test_sums_of_batches_do_not_wait_in_memory(tmp_path, monkeypatch):
+    """Where documents are short the sums of a batch are larger than its rows, and adding them takes longer than making them."""
+    corpus = Corpus(tmp_path, [(s, 1, "web", None, 5) for s in range(80)])
+    scores = [corpus.score(name, np.linspace(1, 2, 80) * worse) for name, worse in (("reference", 1), ("model", 2))]
+    begun, taken, reduce, add = [], [], collect._Worker.reduce, collect._Collector.add
+
+    def count_begun(worker, *rows):
+        begun.append(rows)
+        return reduce(worker, *rows)
+
+    def add_slowly(collector, *sums):
+        taken.append(sums)
+        time.sleep(0.01)
+        assert len(begun) <= len(taken) + collect._MAX_WORKERS
+        add(collector, *sums)
+
+    monkeypatch.setattr(collect, "batch_ranges", lambda path: [(row, row + 1) for row in range(80)])
+    monkeypatch.setattr(collect._Worker, "reduce", count_begun)
+    monkeypatch.setattr(collect._Collector, "add", add_slowly)
+    assert attribute_gap(corpus.path, scores[0], scores[1:], num_resamples=5).gap["tokens"][0] == 80
+    assert len(taken) == 80
 
 
 def test_beyond_the_largest_sources_all_others_are_one_row_by_a_name_that_none_has(tmp_path, monkeypatch):

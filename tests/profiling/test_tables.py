@@ -387,3 +387,13 @@ def test_content():
     kept = [text for text, content in zip(texts, mask, strict=True) if content]
     assert kept == ["theory", "3", "é", "_x", "中"]
     assert content_mask(texts, set()).sum() == len(kept) + 4
+
+
+def test_each_token_has_a_source_of_its_own():
+    """None of two hundred thousand is looked for among all tokens."""
+    rows = synthetic(np.random.default_rng(11), 400, 500)
+    number = np.arange(len(rows.source), dtype=np.int32)
+    own = replace(rows, names=[f"source {code}" for code in number], source=number[::-1].copy())
+    sums = ProfileSums(512)
+    sums.add(own)  # took minutes
+    assert sums.sources == [f"source {code}" for code in number[::-1][: stage.MAX_RESAMPLED_SOURCES]]

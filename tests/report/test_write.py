@@ -14,15 +14,17 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from recallkit.attribution import charts
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.attribution.tables import EMPTY_SLICE, GapTables, attribute_gap
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
-from recallkit.report import sections
+from recallkit.report import excerpts, sections
 from recallkit.report import words as told
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.scoring.run import score_path
@@ -382,6 +384,31 @@ def test_the_same_tables_give_the_same_bytes(words, written, tmp_path):
     assert again.page.read_bytes() == written.page.read_bytes()
     assert again.num_bytes == len(written.page.read_bytes()) < 5_000_000
     assert written.page.parent == read_comparison(words).folder
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+def test_memory_of_tables_that_are_gone_is_given_back_before_drawing(words, tmp_path, monkeypatch):
+    listed, draw, megabytes = excerpts.list_excerpts, charts.figures, []
+
+    def measure():
+        megabytes.append(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6)
+
+    def list_as_of_a_long_text(*args):
+        ones = pa.array(np.ones(1 << 17))
+        tables = [pc.add(ones, number) for number in range(200)]  # 210 MB
+        measure()
+        del tables
+        return listed(*args)
+
+    def measure_and_draw(*args):
+        measure()
+        return draw(*args)
+
+    monkeypatch.setattr(excerpts, "list_excerpts", list_as_of_a_long_text)
+    monkeypatch.setattr(charts, "figures", measure_and_draw)
+    write_report(words, tmp_path / "page.html")
+    read, drawn = megabytes
+    assert drawn < read - 100
 
 
 def test_the_page_is_replaced_whole(comparison, tmp_path):
