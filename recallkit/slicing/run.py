@@ -62,8 +62,10 @@ def slice_text(
         artifacts.check_replaceable(out / name, magic)
     threshold = rare.resolve(table)
     timings = Timings()
+    only = None if table is None else table.meta.get("only")
     with _open_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force) as sequences:
-        only = None if table is None else table.meta.get("only")
+        if only is not None or ((out / "tokens.parquet").exists() and not force):  # whether they are of these depends on the digest
+            _complete(sequences, opened, timings)
         if only is not None and only != sequences.complete()["sequences_digest"]:
             raise UserError(
                 "counted with --only for other sequences: bigrams that are missing would look unseen",
@@ -96,6 +98,13 @@ def _open_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
             yield sequences
             sequences.complete()
         journal.finish()
+
+
+def _complete(sequences: Sequences, opened: OpenText, timings: Timings) -> None:
+    """Makes sequences that are not complete before they are labelled."""
+    if sequences.manifest is None:
+        with timings.stage("slicing", before=sequences.seconds_before) as stage, progress("slicing", total=sequences.num_tokens) as show:
+            stage.amounts["tokens"] = sequences.complete(lambda done: show(done, opened.estimated_tokens(done)))["num_rows"]
 
 
 def _sequence_groups(opened: OpenText, journal: Journal, seq_len: int) -> Iterator[pa.Table]:
@@ -157,8 +166,7 @@ def make_labels(
             options["hashes"] = counts["hashes"]
         return Result(out / "tokens.parquet", "tokens", options, force=force)
 
-    is_there = (out / "tokens.parquet").exists()
-    if (sequences.manifest is not None or (is_there and not force)) and (finished := result().reused()) is not None:
+    if sequences.manifest is not None and (finished := result().reused()) is not None:
         keep_tokenizer(out, tokenizer)
         return finished
     num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None

@@ -8,7 +8,6 @@ By document: the end token precedes each document, and windows are cut inside it
 from __future__ import annotations
 
 import re
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from recallkit.text.joining import Boundary, join_documents
 from recallkit.text.records import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -348,12 +347,16 @@ class Sequences:
                 writing.result()
         self.manifest = manifest()
 
-    def complete(self) -> dict[str, Any]:
-        """The manifest; makes first what is not made, which `groups` then reads from the file."""
+    def complete(self, show: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
+        """The manifest; makes first what is not made, which `groups` then reads from the file. `show` receives the tokens done."""
         if self.manifest is None:
-            deque(self.groups, maxlen=0)
+            done = 0
+            for group in self.groups:
+                done += len(group_ids(group)[0]) - group.num_rows
+                show(done)
             complete = Sequences.read(self.path)
             self.groups, self.manifest = complete.groups, complete.manifest
+            self.num_tokens, self.seconds_before = complete.num_tokens, complete.seconds_before
         assert self.manifest is not None
         return self.manifest
 

@@ -359,6 +359,21 @@ def test_relabelling_needs_no_tokenising(invoke, tmp_path, small_slices):
     assert (tokens["ar_hit"] == (tokens["repeated"] & (tokens["train_count"] <= 3))).all()
 
 
+def test_labels_that_are_there_are_kept_though_their_sequences_are_made_again(invoke, tmp_path, small_slices):
+    slices = copy_of(small_slices, tmp_path)
+    counts, text = small_slices.parent / "counts.duckdb", [small_slices.parent / "valid.jsonl", small_slices.parent / "other.jsonl"]
+    again = ["slice", *text, "--counts", counts, "--seq-len", 64, "-o", slices]
+    sequences, tokens = ((slices / name).read_bytes() for name in ("sequences.parquet", "tokens.parquet"))
+    (slices / "sequences.parquet").unlink()
+    assert_one_line(invoke(*again, "--max-count", 3), "max_count", "--force")
+    assert (slices / "sequences.parquet").read_bytes() == sequences
+    (slices / "sequences.parquet").unlink()
+    status, _, err = invoke(*again, "--max-count", 20)
+    assert status == 0
+    assert "tokens.parquet is complete: reused" in err
+    assert [(slices / name).read_bytes() for name in ("sequences.parquet", "tokens.parquet")] == [sequences, tokens]
+
+
 def test_a_rate_is_a_count_a_billion_training_tokens(invoke, tmp_path, small_slices):
     counts = small_slices.parent / "counts.duckdb"
     num_tokens = counting.read_meta(counts)["num_tokens"]
