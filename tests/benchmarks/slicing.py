@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
@@ -252,12 +251,9 @@ def lookup_polars(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
 
 
 def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
-    """The whole of `slice` and the tokeniser alone, on the same documents in this process; where the time goes."""
+    """The whole of `slice` and the tokeniser alone, on the same documents in this process."""
     from recallkit import slicing
-    from recallkit.counting.table import CountsTable
-    from recallkit.slicing import labels
-    from recallkit.storage import artifacts
-    from recallkit.text import sequences, tokenizers
+    from recallkit.text import tokenizers
     from recallkit.text.corpus import open_corpus
 
     data = Path(os.environ["RECALLKIT_TEST_DATA"])
@@ -269,41 +265,17 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     encode(batches[0])
     begin = time.perf_counter()
     num_tokens = sum(len(encode(batch)[0]) for batch in batches)
-    alone = time.perf_counter() - begin
+    alone, num_documents = time.perf_counter() - begin, len(documents)
+    del documents, batches  # or Python's collector would look through them again and again
 
     options = TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", str(tokenizer_path(data)), fast=fast)
     slicing.slice_text(options, folder / "warm-up", counts=folder / "counts.duckdb", force=True)
-    spent: dict[str, float] = defaultdict(float)
-    for owner, name in [
-        (slicing, "open_counts"),
-        (tokenizers.TextTokenizer, "encode"),
-        (tokenizers.TextTokenizer, "decode"),
-        (sequences, "sequences_table"),
-        (sequences, "write_sequences"),
-        (slicing, "_make_sequences"),
-        (slicing, "make_labels"),
-        (labels, "label_group"),
-        (CountsTable, "lookup"),
-        (artifacts, "write_parquet"),
-    ]:
-        setattr(owner, name, timed(getattr(owner, name), name, spent))
     options = TextOptions([str(shard) for shard in shards], "validation", str(tokenizer_path(data)), fast=fast)
     begin = time.perf_counter()
     manifest = slicing.slice_text(options, folder / "slices", counts=folder / "counts.duckdb", force=True)
     seconds = time.perf_counter() - begin
-    assert manifest["num_rows"] == num_tokens + len(documents) - 1
-    return {"seconds": seconds, "alone": alone, "num_tokens": num_tokens, "spent": spent}
-
-
-def timed(function: Callable[..., Any], name: str, spent: dict[str, float]) -> Callable[..., Any]:
-    def call(*args: Any, **options: Any) -> Any:
-        begin = time.perf_counter()
-        try:
-            return function(*args, **options)
-        finally:
-            spent[name] += time.perf_counter() - begin
-
-    return call
+    assert manifest["num_rows"] == num_tokens + num_documents - 1
+    return {"seconds": seconds, "alone": alone, "num_tokens": num_tokens}
 
 
 def tokenizer_path(data: Path) -> Path:
@@ -431,15 +403,13 @@ def report(task: str, results: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def report_slice(results: dict[str, list[dict[str, Any]]]) -> None:
-    """The command's rate beside its tokeniser's, and its parts; parts run side by side, and within one another."""
+    """The command's rate beside its tokeniser's."""
     for method, rows in results.items():
         seconds, alone, millions = median(rows, "seconds"), median(rows, "alone"), rows[0]["num_tokens"] / 1e6
         share = float(statistics.median(row["alone"] / row["seconds"] for row in rows))
         rates = f"slice {seconds:.2f} s ({millions / seconds:.2f} Mtok/s), tokeniser alone {alone:.2f} s ({millions / alone:.2f} Mtok/s)"
         print(f"\n{method}, {millions:.1f} Mtok: {rates}")
         print(f"  share of its rate {share:.1%}, target {LEAST_SHARE:.0%} {counting.verdict(share >= LEAST_SHARE)}")
-        for name in sorted(rows[0]["spent"], key=lambda name: -rows[0]["spent"][name]):
-            print(f"  {statistics.median(row['spent'].get(name, 0) for row in rows):8.2f} s  {name}")
 
 
 def main() -> None:
