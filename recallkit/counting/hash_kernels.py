@@ -270,38 +270,50 @@ def smallest(runs: Iterable[HashRun], most: int) -> HashRun:
 
 @njit(cache=True, nogil=True)
 def mark_ngrams(  # type: ignore[no-untyped-def]
-    ids, starts, size, power, largest, hashes, places, shift, marks, first, stop
+    ids, starts, size, power, largest, hashes, places, shift, marks, first, stop, waiting
 ):
     """Sets `marks` at the ids of every n-gram whose hash is up to `largest` and among `hashes`; returns how many of the n-grams that end at
     [first, stop) have a hash up to `largest`, and how many of these are among `hashes`.
 
-    `places[hash >> shift]` is where in `hashes` to begin to look. Here, because numba's cache does not notice when a loop that it has
-    inlined from another file changes.
+    `places[hash >> shift]` is where in `hashes` to begin to look. Hashes are looked up some at a time, as many as there is room for in
+    `waiting`, uint64 (4, some), so that they are fetched from memory side by side. Here, because numba's cache does not notice when a
+    loop that it has inlined from another file changes.
     """
     num_sampled = num_found = 0
     one, width = np.uint64(1), np.uint64(size)
+    kept, ends, begins, nearest = waiting[0], waiting[1], waiting[2], waiting[3]
     for segment in range(len(starts)):
         begin, end = starts[segment], starts[segment + 1] if segment + 1 < len(starts) else len(ids)
         if end - begin < size:
             continue
-        place, until, unmarked = np.uint64(begin + size - 1), np.uint64(end), np.uint64(begin)
+        place, until, unmarked, num = np.uint64(begin + size - 1), np.uint64(end), np.uint64(begin), 0
         polynomial = polynomial_of(ids, place + one - width, place + one)
         while True:
             hashed = mixed(polynomial)
             if hashed <= largest:
-                is_counted = first <= place < stop
-                num_sampled += is_counted
-                bucket = hashed >> shift
-                at, last = places[bucket], places[bucket + one]
-                while at < last and hashes[at] < hashed:
-                    at += np.uint32(1)
-                if at < last and hashes[at] == hashed:
-                    num_found += is_counted
-                    for marked in range(max(unmarked, place + one - width), place + one):
-                        marks[marked] = size
-                    unmarked = place + one
-            place += one
-            if place >= until:
+                kept[num], ends[num] = hashed, place
+                num += 1
+            is_last = place + one >= until
+            if is_last or num == len(kept):
+                for k in range(num):
+                    begins[k] = places[kept[k] >> shift]
+                for k in range(num):
+                    nearest[k] = hashes[begins[k]] if begins[k] < len(hashes) else ALL
+                for k in range(num):
+                    is_counted = first <= ends[k] < stop
+                    num_sampled += is_counted
+                    at, last, there = begins[k], places[(kept[k] >> shift) + one], nearest[k]
+                    while at < last and there < kept[k]:
+                        at += one
+                        there = hashes[at] if at < last else ALL
+                    if at < last and there == kept[k]:
+                        num_found += is_counted
+                        for marked in range(max(unmarked, ends[k] + one - width), ends[k] + one):
+                            marks[marked] = size
+                        unmarked = ends[k] + one
+                num = 0
+            if is_last:
                 break
+            place += one
             polynomial = rolled(polynomial, ids[place], ids[place - width], power)
     return num_sampled, num_found

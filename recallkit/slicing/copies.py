@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from recallkit.counting.table import NgramHashes
 
 
+_LOOKED_UP_TOGETHER = 128
 _BUCKET_BITS = 21
 """A hash is looked up in one of up to 2^21 buckets, about one hash in each."""
 
@@ -98,7 +99,9 @@ class _Marker:
         ids, size = frozen(ids), self.known.size
         largest = np.uint64(self.known.largest)
         power = leading_power(size)
-        sampled, found = mark_ngrams(ids, starts, size, power, largest, self.known.hashes, self._places, self._shift, marks, first, stop)
+        table = self.known.hashes, self._places, self._shift
+        waiting = np.empty((4, _LOOKED_UP_TOGETHER), np.uint64)
+        sampled, found = mark_ngrams(ids, starts, size, power, largest, *table, marks, first, stop, waiting)
         return int(sampled), int(found)
 
 
