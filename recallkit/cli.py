@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import events
 from recallkit.commands.app import EXIT_DEFECT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, app
-from recallkit.errors import UsageError, UserError, lacks_resources
+from recallkit.errors import UsageError, UserError, is_utf8, lacks_resources, undecodable_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,18 +142,22 @@ def _explain(error: BaseException) -> None:
         _stop(UserError("not enough memory, threads or open files", where=_first_line(error), remedy=remedy))
     if "no space left" in str(error).lower():
         _stop(UserError("no space left on the disk", remedy="free some and run the same command again"))
+    if isinstance(error, UnicodeEncodeError) and (name := _name_in(error)) is not None:
+        _stop(undecodable_name(name))
     if not isinstance(error, SystemExit | KeyboardInterrupt):
-        if (name := _undecodable_name(error)) is not None:
-            _stop(UserError("a name with characters that are not text", where=name, remedy="rename it"))
         _stop_defective(error)
 
 
-def _undecodable_name(error: BaseException) -> str | None:
-    """The file name or argument that is not UTF-8, if the error is due to one: Python has its bytes as lone surrogates."""
-    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
-        before, after = error.object[: error.start], error.object[error.start :]
-        return re.split(r'["\n]', before)[-1] + re.split(r'["\n]', after)[0]  # a name among others, as in JSON
-    return next((word for word in (*sys.argv[1:], str(Path.cwd())) if any("\ud800" <= c <= "\udfff" for c in word)), None)
+def _name_in(error: UnicodeEncodeError) -> str | None:
+    """What could not be written as UTF-8, if it is a name: of a file that is there, or one made of an argument.
+
+    None for other text with lone surrogates, which a name elsewhere on the command line does not explain.
+    """
+    before, after = error.object[: error.start], error.object[error.start :]
+    name = re.split(r'["\n]', before)[-1] + re.split(r'["\n]', after)[0]  # a name among others, as in JSON
+    given = [part for word in sys.argv[1:] for part in re.split("[/=,]", word) if not is_utf8(part)]
+    paths = [path for path in (Path(name), *Path(name).parents) if not is_utf8(path.name)]
+    return name if any(part in name for part in given) or any(map(os.path.lexists, paths)) else None
 
 
 def _stop_defective(error: BaseException) -> None:

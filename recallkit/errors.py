@@ -41,6 +41,16 @@ class UsageError(UserError):
     """Options that conflict, or that no run could use: nothing was started, and the command line exits with status 2."""
 
 
+def is_utf8(name: str) -> bool:
+    """Whether a file name or argument is text: Python has bytes that are not UTF-8 as lone surrogates."""
+    return not any("\ud800" <= c <= "\udfff" for c in name)
+
+
+def undecodable_name(name: object) -> UserError:
+    """The error about a name that is not UTF-8."""
+    return UserError("a name with characters that are not text", where=name, remedy="rename it")
+
+
 def lacks_resources(error: BaseException) -> bool:
     """Whether memory, threads or open files ran out: such errors are reported as they are, not as corruption of the file being read.
 

@@ -18,10 +18,9 @@ def doctor(
     sizes: Annotated[bool, Option("Instead, list what each required package takes on disk, and what it is for.")] = False,
 ) -> Outcome["Sequence[Check] | Sequence[Part]"]:
     """Check this installation and machine: versions, devices, memory, disks, kernels, tokenizers, the hub; for bug reports too."""
-    from recallkit.doctor.checks import worst
     from recallkit.doctor.examine import examine
     from recallkit.doctor.sizes import installed_parts
-    from recallkit.doctor.view import doctor_json, print_doctor, print_sizes, sizes_json
+    from recallkit.doctor.view import doctor_json, failure_line, print_doctor, print_sizes, sizes_json
 
     if sizes:
         parts = installed_parts()
@@ -31,5 +30,5 @@ def doctor(
         value=lambda: checks,
         show=lambda: print_doctor(checks),
         json=lambda: doctor_json(checks),
-        failure="" if worst(checks) == "fail" else None,
+        failure=failure_line(checks),
     )

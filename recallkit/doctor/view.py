@@ -49,6 +49,12 @@ def print_sizes(parts: Sequence[Part]) -> None:
     console.print_table(Table("What the installed packages take", ["", "MB", "packages", "for"], rows, caption))
 
 
+def failure_line(checks: Sequence[Check]) -> str | None:
+    """Which checks failed, and where what to do about them is; None if none did."""
+    failed = [check.name for check in checks if check.status == "fail"]
+    return f"failed: {', '.join(failed)}; the remedy is given with each of these checks" if failed else None
+
+
 def summary(checks: Sequence[Check]) -> str:
     """The checks that are not ok, by name."""
     found = {status: [check.name for check in checks if check.status == status] for status in ("fail", "warn")}

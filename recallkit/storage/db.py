@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError, lacks_resources
+from recallkit.storage.given_files import check_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,10 +30,12 @@ def connect(path: Path | None = None, *, read_only: bool = False, threads: int |
 
     Whatever a query or a database requests, the connection reads no other file, no environment variable and no network, loads no
     extension, and cannot change these settings. A file opened read-only must contain tables and nothing that computes: raises
-    UserError for views and macros, which could replace what a query names.
+    UserError for views and macros, which could replace what a query names, and for a path that is not UTF-8.
     """
     import duckdb
 
+    if path is not None:
+        check_name(path.absolute())
     where = ":memory:" if path is None else str(path.absolute())  # an absolute path has no prefix such as `md:`
     has_odd_log = "?" in where
     settings = _SETTINGS | {"enable_external_access": has_odd_log} | ({} if threads is None else {"threads": threads})

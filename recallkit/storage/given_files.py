@@ -10,7 +10,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from recallkit import config
-from recallkit.errors import UserError
+from recallkit.errors import UserError, is_utf8, undecodable_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +23,12 @@ _NOT_READ = frozenset({"trainer_state.json"})
 """JSON that no library reads, and that grows with training."""
 
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a directory"}
+
+
+def check_name(path: Path) -> None:
+    """Raises UserError for a path that is not UTF-8: DuckDB, polars and `tokenizers` cannot open one, and say other things instead."""
+    if not is_utf8(str(path)):
+        raise undecodable_name(path)
 
 
 def check_file(path: Path, most: int | None = None) -> Path:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import db
+from recallkit.storage.given_files import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,7 @@ def _has_manifest(path: Path) -> bool:
 def _has_meta(path: Path) -> bool:
     import duckdb
 
+    check_name(path.absolute())
     try:
         with db.connect(path, read_only=True) as connection:
             facts = connection.execute(db.query("counts/select_meta")).fetchall()

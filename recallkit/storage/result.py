@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from recallkit import events
 from recallkit.config import SCHEMA_VERSION, VERSION
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, schemas
+from recallkit.storage import artifacts, given_files, schemas
 from recallkit.storage.journal import Journal, PartsJournal, forget_finished
 from recallkit.storage.ownership import DATABASE_MAGIC, JSON_MAGIC, PARQUET_MAGIC
 from recallkit.storage.timings import Timings, is_of, write_manifest
@@ -91,7 +91,8 @@ class Result:
         return self.path.with_name(MANIFEST) if self.kind == "tokens" or self.kind in KINDS else None
 
     def check_replaceable(self) -> None:
-        """Raises UserError if one of its files is there and not recallkit's."""
+        """Raises UserError if one of its files is there and not recallkit's, or can never be, because its name is not UTF-8."""
+        given_files.check_name(self.path.absolute() if self.path.suffix not in _MAGIC else self.path)  # DuckDB takes no relative path
         for path in (self.path, *self.others, *self.beside, *filter(None, [self.json_path])):
             artifacts.check_replaceable(path, _MAGIC.get(path.suffix, DATABASE_MAGIC), at=0 if path.suffix in _MAGIC else 8)
 

@@ -23,7 +23,7 @@ from recallkit.parallel.ahead import ahead
 from recallkit.ragged import offsets_of
 from recallkit.registry import may_be_hub_id, split_revision
 from recallkit.storage.artifacts import digest_json, replacing
-from recallkit.storage.given_files import check_file, check_files_in
+from recallkit.storage.given_files import check_file, check_files_in, check_name
 from recallkit.storage.ownership import PARQUET_MAGIC, check_regular, is_ours
 from recallkit.text.records import Document, EncodedDocuments, Vocabulary
 from recallkit.text.time_limit import call_within
@@ -390,6 +390,7 @@ def _holds(path: Path, tokenizer: TextTokenizer) -> bool:
 def _read_tokenizer_file(path: Path) -> tokenizers.Tokenizer:
     from tokenizers import Tokenizer
 
+    check_name(path)
     size = path.stat().st_size
     if size > config.MAX_TOKENIZER_BYTES:
         raise UserError(f"a tokenizer.json of {size:,} bytes: more than any tokenizer has", where=path, remedy="use another tokenizer")

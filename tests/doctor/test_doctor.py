@@ -81,6 +81,7 @@ def test_people_read_a_line_each_and_what_every_command_needs_makes_it_fail(run,
     assert "RECALLKIT_NO_SUCH_THING=\\x1b[31m\\xdcff" in line
     assert lines[-1].endswith(".")
     assert "1 failed: variables" in lines[-1]
+    assert done.stderr == "recallkit: failed: variables; the remedy is given with each of these checks\n"
 
 
 def test_a_package_that_is_broken_is_found_and_a_file_of_its_name_here_is_not_taken_for_it(tmp_path, monkeypatch):

@@ -195,6 +195,7 @@ def test_a_panic_leaves_no_backtrace(start, tmp_path, monkeypatch):
     assert process.exitcode == 1
     said = process.err.read_text()
     assert "stack backtrace" not in said
+    assert not [line for line in said.splitlines() if line.startswith(("Traceback", "  File"))]
     assert re.search(r"the tokenizer fails \(.*retry-limit-in-match", said.splitlines()[-1])
 
 
