@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,6 +39,19 @@ def test_every_flipped_bit_is_refused(path):
 
 def test_the_table_is_one_that_any_program_reads(path):
     assert pq.read_table(path).num_rows == 400
+    metadata = pq.read_metadata(path)
+    assert metadata.row_group(0).column(1).statistics.max == LIKE_A_SEAL
+    assert metadata.metadata[seals.KEY.encode()] != seals.EMPTY.encode()
+
+
+def test_a_table_is_sealed_once(path):
+    with pytest.raises(ValueError, match="no empty seal"):
+        seals.seal(path)
+
+
+def test_the_checksum_is_that_of_all_blocks(path, monkeypatch):
+    monkeypatch.setattr(seals, "_BLOCK", 100)
+    assert seals.file_checksum(path) == f"{zlib.crc32(path.read_bytes()):08x}"
 
 
 @pytest.mark.parametrize("length", [0, 3, 4, 100, -1])
@@ -64,6 +78,25 @@ def test_a_file_is_read_once_while_nothing_about_it_changes(path, monkeypatch):
     path.write_bytes(path.read_bytes())
     artifacts.read_manifest(path)
     assert len(read) == 2
+
+
+def test_the_checksum_of_a_whole_file_is_not_taken_for_that_of_its_content(path, monkeypatch):
+    monkeypatch.setattr(seals, "SETTLING_NS", -(10**18))
+    seals.file_checksum(path)
+    assert path in seals._known
+    assert artifacts.read_manifest(path)["kind"] == "x"
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_taken_as_known(path, monkeypatch):
+    def changed(file, length, real=seals._checksum):
+        found = real(file, length)
+        path.write_bytes(path.read_bytes())
+        return found
+
+    monkeypatch.setattr(seals, "SETTLING_NS", -(10**18))
+    monkeypatch.setattr(seals, "_checksum", changed)
+    seals.file_checksum(path)
+    assert path not in seals._known
 
 
 def test_a_file_that_was_just_written_is_not_taken_as_known(path, monkeypatch):
