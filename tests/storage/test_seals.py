@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import resource
 import zlib
 
 import pyarrow as pa
@@ -11,6 +14,7 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.storage import artifacts, seals
+from recallkit.storage.journal import Journal
 from recallkit.storage.seals import DamagedError
 
 # As statistics in a footer and as a manifest, text that looks like a seal.
@@ -118,3 +122,39 @@ def test_json_has_a_checksum(tmp_path):
         path.write_text(other)
         with pytest.raises(UserError, match=re.escape(str(path))):
             artifacts.read_json(path)
+
+
+def read_of_a_journal(path):
+    with Journal(path.parent / "out", {"a": 1}) as journal:
+        journal.commit({})
+        os.link(path, journal.part(0))
+        with open_files(3):
+            journal.read(0, TABLE.schema)
+
+
+def read_manifest(path):
+    with open_files(3):
+        artifacts.read_manifest(path)
+
+
+def finish_commit(path):
+    (path.parent / artifacts.COMMITTED).mkdir()
+    with open_files(3):
+        artifacts.finish_commit(path.parent)
+
+
+@contextlib.contextmanager
+def open_files(most: int):
+    """A block in which no more files can be open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("reader", [read_manifest, read_of_a_journal, finish_commit])
+def test_where_no_file_can_be_opened_nothing_is_called_damaged(path, reader):
+    with pytest.raises(OSError, match="Too many open files"):
+        reader(path)
