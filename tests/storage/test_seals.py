@@ -158,3 +158,12 @@ def open_files(most: int):
 def test_where_no_file_can_be_opened_nothing_is_called_damaged(path, reader):
     with pytest.raises(OSError, match="Too many open files"):
         reader(path)
+
+
+def test_a_part_with_a_flipped_bit_of_its_footer_makes_the_work_begin_anew(path):
+    with pytest.raises(UserError, match="it begins anew"), Journal(path.parent / "out", {"a": 1}) as journal:
+        journal.commit({})
+        content = path.read_bytes()
+        journal.part(0).write_bytes(content.replace(b'"kind": "x"', b'"kind": "y"'))
+        journal.read(0, TABLE.schema)
+    assert not (journal.folder / "state.json").exists()
