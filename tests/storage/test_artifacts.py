@@ -123,6 +123,40 @@ def test_unfinished_work_with_other_options_is_kept_unless_forced(tmp_path):
         assert journal.state == {"hours": "of work"}
     with Journal(target, {"a": 1, "b": 3}, force=True) as journal:
         assert not journal.resumed
+        assert not (journal.folder / "state.json").exists(), "a run with the former options would take parts of this one for its own"
+
+
+def test_a_damaged_state_of_unfinished_work_is_refused_unless_forced(tmp_path):
+    target = tmp_path / "out"
+    with Journal(target, {"a": 1}) as journal:
+        journal.commit({})
+    state = journal.folder / "state.json"
+    artifacts.write_json(state, {**artifacts.read_json(state), "num_parts": -1})
+    with pytest.raises(UserError, match=r"the state of unfinished work is damaged; begin again with --force"), Journal(target, {"a": 1}):
+        pass
+    assert state.exists()
+    with Journal(target, {"a": 1}, force=True) as journal:
+        assert (journal.num_parts, journal.state) == (0, {})
+
+
+def test_files_committed_by_a_killed_run_are_moved_before_those_of_the_next(tmp_path):
+    committed = tmp_path / artifacts.COMMITTED
+    committed.mkdir()
+    for path in (committed / "both", committed / "first", committed / "old.removed", tmp_path / "old"):
+        path.write_text("of the killed run")
+    with artifacts.replacing_together(tmp_path) as staged:
+        (staged / "both").write_text("of the next")
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {"both": "of the next", "first": "of the killed run"}
+
+
+def test_a_link_is_not_taken_for_committed_files(tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+    (tmp_path / "here" / artifacts.COMMITTED).symlink_to(tmp_path / "there")
+    artifacts.finish_commit(tmp_path / "here")
+    assert (tmp_path / "there" / "file").exists()
 
 
 def test_two_processes_never_write_one_output(tmp_path):

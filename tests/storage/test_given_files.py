@@ -25,7 +25,7 @@ def listening(path: Path) -> None:
         opened.bind(str(path))
 
 
-READERS = [given_files.check_file, artifacts.json_object]
+READERS = [given_files.check_file, artifacts.json_object, artifacts.read_manifest]
 
 
 @pytest.mark.parametrize("reader", [*READERS, given_files.read_file])

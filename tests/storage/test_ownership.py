@@ -198,3 +198,13 @@ def test_count_replaces_no_foreign_database_and_none_is_said_to_be_mended_by_for
     with pytest.raises(UserError, match="not a readable counts table") as refused:
         read_meta(path)
     assert "--force" not in refused.value.line()
+
+
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE other AS SELECT 1", "CREATE VIEW meta AS SELECT 'recallkit_version' AS key, '1' AS value"]
+)
+def test_a_database_without_our_table_is_not_ours(tmp_path, statement):
+    path = tmp_path / "other.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(statement)
+    assert not ownership.is_ours(path, DATABASE_MAGIC, at=8)

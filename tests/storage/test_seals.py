@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import resource
+import zlib
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +14,7 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.storage import artifacts, seals
+from recallkit.storage.journal import Journal
 from recallkit.storage.seals import DamagedError
 
 # As statistics in a footer and as a manifest, text that looks like a seal.
@@ -38,6 +43,19 @@ def test_every_flipped_bit_is_refused(path):
 
 def test_the_table_is_one_that_any_program_reads(path):
     assert pq.read_table(path).num_rows == 400
+    metadata = pq.read_metadata(path)
+    assert metadata.row_group(0).column(1).statistics.max == LIKE_A_SEAL
+    assert metadata.metadata[seals.KEY.encode()] != seals.EMPTY.encode()
+
+
+def test_a_table_is_sealed_once(path):
+    with pytest.raises(ValueError, match="no empty seal"):
+        seals.seal(path)
+
+
+def test_the_checksum_is_that_of_all_blocks(path, monkeypatch):
+    monkeypatch.setattr(seals, "_BLOCK", 100)
+    assert seals.file_checksum(path) == f"{zlib.crc32(path.read_bytes()):08x}"
 
 
 @pytest.mark.parametrize("length", [0, 3, 4, 100, -1])
@@ -66,6 +84,25 @@ def test_a_file_is_read_once_while_nothing_about_it_changes(path, monkeypatch):
     assert len(read) == 2
 
 
+def test_the_checksum_of_a_whole_file_is_not_taken_for_that_of_its_content(path, monkeypatch):
+    monkeypatch.setattr(seals, "SETTLING_NS", -(10**18))
+    seals.file_checksum(path)
+    assert path in seals._known
+    assert artifacts.read_manifest(path)["kind"] == "x"
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_taken_as_known(path, monkeypatch):
+    def changed(file, length, real=seals._checksum):
+        found = real(file, length)
+        path.write_bytes(path.read_bytes())
+        return found
+
+    monkeypatch.setattr(seals, "SETTLING_NS", -(10**18))
+    monkeypatch.setattr(seals, "_checksum", changed)
+    seals.file_checksum(path)
+    assert path not in seals._known
+
+
 def test_a_file_that_was_just_written_is_not_taken_as_known(path, monkeypatch):
     """A second write within the grain of the system's file times would go unnoticed."""
     monkeypatch.setattr(seals, "SETTLING_NS", 10**18)
@@ -85,3 +122,48 @@ def test_json_has_a_checksum(tmp_path):
         path.write_text(other)
         with pytest.raises(UserError, match=re.escape(str(path))):
             artifacts.read_json(path)
+
+
+def read_of_a_journal(path):
+    with Journal(path.parent / "out", {"a": 1}) as journal:
+        journal.commit({})
+        os.link(path, journal.part(0))
+        with open_files(3):
+            journal.read(0, TABLE.schema)
+
+
+def read_manifest(path):
+    with open_files(3):
+        artifacts.read_manifest(path)
+
+
+def finish_commit(path):
+    (path.parent / artifacts.COMMITTED).mkdir()
+    with open_files(3):
+        artifacts.finish_commit(path.parent)
+
+
+@contextlib.contextmanager
+def open_files(most: int):
+    """A block in which no more files can be open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("reader", [read_manifest, read_of_a_journal, finish_commit])
+def test_where_no_file_can_be_opened_nothing_is_called_damaged(path, reader):
+    with pytest.raises(OSError, match="Too many open files"):
+        reader(path)
+
+
+def test_a_part_with_a_flipped_bit_of_its_footer_makes_the_work_begin_anew(path):
+    with pytest.raises(UserError, match="it begins anew"), Journal(path.parent / "out", {"a": 1}) as journal:
+        journal.commit({})
+        content = path.read_bytes()
+        journal.part(0).write_bytes(content.replace(b'"kind": "x"', b'"kind": "y"'))
+        journal.read(0, TABLE.schema)
+    assert not (journal.folder / "state.json").exists()

@@ -161,6 +161,9 @@ def test_the_digest_is_not_that_of_how_a_file_is_written(tmp_path):
     for changed in ({"model": {**known["model"], **unset}}, {"model": older}, {"padding": padding}, {"post_processor": None}):
         (tmp_path / "t.json").write_text(json.dumps({**known, **changed}))
         assert load_tokenizer(str(tmp_path / "t.json")).digest == tokenizer.digest
+    assert known["model"]["ignore_merges"] is False
+    del known["model"]["ignore_merges"]  # as releases wrote it that had no such option
+    assert tokenizers._digest_settings(known) == tokenizer.digest
 
 
 def test_counts_and_slices_of_a_tokenizer_with_another_option_are_refused(run, tmp_path):

@@ -204,6 +204,61 @@ def test_unfinished_work_is_kept_by_clean(folder):
     assert ("damaged", ".new.parquet.partial/state.json") in lines(verify(folder))
 
 
+def test_every_file_of_unfinished_work_is_checked(folder):
+    from recallkit.storage.journal import PartsJournal
+
+    journal = PartsJournal(folder / "new.parquet", {"seed": 1}, shared=True)
+    with journal:
+        artifacts.write_parquet(journal.parts.path(0), [], artifacts_schema(), {})
+        journal.parts.settle("batch", lambda: 3)
+    assert lines(verify(folder)) == [("unfinished", ".new.parquet.partial")]
+    for path in journal.folder.glob("*-*"):
+        content = path.read_bytes()
+        path.write_bytes(content.replace(b"3", b"4") if path.name.startswith("settled") else content[:-9] + b"?" + content[-8:])
+        assert ("damaged", f".new.parquet.partial/{path.name}") in lines(verify(folder))
+        path.write_bytes(content)
+
+
+def test_unfinished_work_of_other_options_than_the_result_beside_it_is_no_leftover(folder):
+    from recallkit.storage.journal import Journal
+
+    target = folder / "slices" / "tokens.parquet"
+    options = artifacts.read_manifest(target)["options"]
+    for key, kind in (({**options, "max_count": 77}, "unfinished"), (options, "leftover")):
+        with pytest.raises(KeyboardInterrupt), Journal(target, key, force=True) as journal:
+            journal.commit({})
+            raise KeyboardInterrupt
+        assert lines(verify(folder)) == [(kind, "slices/.tokens.parquet.partial")]
+
+
+def test_tables_that_a_killed_run_had_committed_are_moved_into_place(folder):
+    committed, path = folder / "slices" / artifacts.COMMITTED, folder / "slices" / "tokens.parquet"
+    committed.mkdir()
+    path.rename(committed / path.name)
+    assert lines(verify(folder)) == []
+    assert path.exists()
+    assert not committed.exists()
+
+
+def test_a_table_with_another_number_of_rows_than_its_manifest_is_damaged(folder):
+    import pyarrow.parquet as pq
+
+    for path in (folder / "slices" / "tokens.parquet", next(folder.glob("slices/scores/*.parquet"))):
+        manifest, table = artifacts.read_manifest(path), pq.read_table(path)
+        artifacts.write_parquet(path, [table.slice(0, table.num_rows - 1)], table.schema.remove_metadata(), manifest)
+        problem = f"{table.num_rows - 1:,} rows, but its manifest says {table.num_rows:,}"
+        assert problem in {finding.problem for finding in verify(folder).findings if finding.file == str(path.relative_to(folder))}
+
+
+def test_a_manifest_file_without_its_table_and_one_that_is_cut_are_told(folder):
+    path = next(folder.glob("slices/scores/*.json"))
+    path.write_bytes(path.read_bytes()[:-3])
+    assert ("damaged", str(path.relative_to(folder))) in lines(verify(folder))
+    other = next(each for each in folder.glob("slices/scores/*.json") if each != path)
+    other.with_suffix(".parquet").unlink()
+    assert ("mismatch", str(other.relative_to(folder))) in lines(verify(folder))
+
+
 def artifacts_schema():
     import pyarrow as pa
 
