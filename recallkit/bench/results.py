@@ -67,6 +67,11 @@ class Results:
         """`machine`, `rows`, `targets`."""
         return {"machine": self.machine, "rows": [row.to_json() for row in self.rows], "targets": self.verdicts}
 
+    def failure_line(self) -> str | None:
+        """Which measurements of our own code failed; None if none did."""
+        failed = dict.fromkeys(f"{row.implementation}, {row.benchmark}" for row in self.rows if row.is_ours_and_failed)
+        return f"failed: {'; '.join(failed)}; the reason is given with each" if failed else None
+
     @staticmethod
     def from_json(saved: dict[str, Any]) -> Results:
         """The inverse of `to_json`."""

@@ -67,7 +67,7 @@ class Outcome(Generic[T]):
     """The result of a command, in every form that can be requested; only the requested one is made.
 
     `exports` are frames by name (a dataclass or a mapping), tables as they are printed, and the folder, if there is one; with `figures`
-    they are also what a notebook shows of the value. `failure` ends the command with status 1, after a note if it is not empty.
+    they are also what a notebook shows of the value. `failure` ends the command with status 1, after this note.
     """
 
     value: Callable[[], T]
@@ -222,7 +222,7 @@ class Command:
             outcome.show()
             print_files(written)
         is_logged = self.log(trackers, outcome, {**given, **(vars(own[0]) if own else {})})
-        if outcome.failure:
+        if outcome.failure is not None:
             console.note(outcome.failure)
         return int(outcome.failure is not None or not is_logged)
 

@@ -72,7 +72,7 @@ def bench(
         json=results.to_json,
         exports=lambda: [({"measurements": _frame(run.measured_rows(results))}, bench_tables(results), folder)],
         figures=lambda: bench_figures(results),
-        failure="" if any(row.is_ours_and_failed for row in results.rows) else None,
+        failure=results.failure_line(),
     )
 
 

@@ -28,5 +28,5 @@ def verify(
         value=lambda: found,
         show=lambda: print_verified(found),
         json=lambda: to_json(found),
-        failure=None if found.is_sound else f"{folder} has results that are damaged or do not fit together",
+        failure=None if found.is_sound else f"{folder} has results that are damaged or do not fit together; the remedy is given with each",
     )

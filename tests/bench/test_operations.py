@@ -10,7 +10,7 @@ import torch
 from recallkit.bench import operations
 from recallkit.bench.cases import OPERATIONS
 from recallkit.bench.operations import COPY, MATRIX, MICROSECONDS, Case, Setting, measure_case
-from recallkit.bench.results import Row
+from recallkit.bench.results import Results, Row
 from recallkit.bench.timing import Ceilings, Timing
 from tests.conftest import ROOT
 from tests.kernels.checks import relative_error
@@ -65,6 +65,8 @@ def test_without_our_time_there_is_no_ratio(monkeypatch):
     assert peer.ratio is None
     assert ours.is_ours_and_failed
     assert not peer.is_ours_and_failed
+    assert Results({}, [ours, peer]).failure_line() == f"failed: recallkit (torch), {ours.benchmark}; the reason is given with each"
+    assert Results({}, [peer]).failure_line() is None
     ours, peer = made_up({"recallkit (torch)": Timing(problem="out of memory"), "peer": Timing(problem="failed: so")}, monkeypatch)
     assert not ours.is_ours_and_failed
     assert not peer.is_ours_and_failed
