@@ -36,10 +36,10 @@ _SPLIT = ("position", "prev_token", "token", "distance", "occurrences", "match_l
 PARQUET_OPTIONS: dict[str, Any] = {
     "use_dictionary": ["source", "train_count", "in_training"],
     "column_encoding": dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT"),
-    "write_statistics": ["sequence", "document"],
+    "write_statistics": ["sequence", "position", "document"],
 }
-"""How `tokens.parquet` is written: of the encodings that compress a column about equally well, the fastest; the smallest and the
-largest value of a row group only for columns of which each has few."""
+"""How `tokens.parquet` is written: of the encodings that compress a column about equally well, the fastest. The smallest and
+largest values of a row group are kept of the columns that say where in the text it is."""
 
 
 def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_training: np.ndarray | None = None) -> pa.Table:

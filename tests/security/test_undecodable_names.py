@@ -58,6 +58,7 @@ def test_they_are_read_or_told_in_one_line(run, small_slices, tmp_path, monkeypa
 )
 def test_so_is_the_folder_that_a_command_runs_in(run, small_slices, tmp_path, monkeypatch, command):
     shutil.copytree(small_slices.parent, tmp_path / BAD)
+    shutil.rmtree(tmp_path / BAD / "slices" / "scores", ignore_errors=True)  # which other tests may have made
     (tmp_path / BAD / "text.jsonl").write_text(json.dumps({"text": "a b a b " * 20}) + "\n")
     monkeypatch.chdir(tmp_path / BAD)
     done = run(*command)
