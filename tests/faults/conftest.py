@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -81,9 +82,14 @@ def left_over(folder: Path) -> list[Path]:
     return [path for path in hidden if not any(parent.name.endswith(".partial") for parent in path.parents)]
 
 
+def files_below(folder: Path) -> list[Path]:
+    """Every file, of a folder that changes meanwhile: `rglob` fails where a folder has just gone."""
+    return [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
+
+
 def has_committed(folder: Path) -> bool:
     """Whether a journal in it holds work: a state is written whole."""
-    return any(json.loads(path.read_text())["num_parts"] for path in folder.rglob("state.json"))
+    return any(json.loads(path.read_text())["num_parts"] for path in files_below(folder) if path.name == "state.json")
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import commit_often, made_of
+from tests.faults.conftest import commit_often, files_below, made_of
 
 COMMANDS = {
     "count": ["--limit-tokens", 30_000],
@@ -30,8 +30,11 @@ COMMANDS = {
 
 def kept(folder: Path) -> set[tuple[str, int]]:
     """What is kept of unfinished work: parts, and the number of commits in a state."""
-    found = {(path.name, 0) for kind in ("part", "begun") for path in folder.rglob(f".*.partial/{kind}-*")}
-    for path in folder.rglob("state.json"):
+    files = files_below(folder)
+    found = {(path.name, 0) for path in files if path.parent.name.endswith(".partial") and path.name.startswith(("part-", "begun-"))}
+    for path in files:
+        if path.name != "state.json":
+            continue
         try:
             found.add((path.parent.name, json.loads(path.read_text())["num_parts"]))
         except OSError:  # it has just ended
