@@ -3,6 +3,8 @@ VENV ?= .venv
 SECONDS_OF_FUZZ ?= 3600
 PYTHON ?= python3
 export PYTHON
+# Without compiled modules each of the hundreds of processes that the tests start would compile numba, pandas and torch anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test fuzz lint types slow docs benchmarks benchmarks-table wheel clean
 

@@ -12,7 +12,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from recallkit import attribution, config, counting, slicing
+from recallkit import config, counting, slicing
 from recallkit.config import VERSION
 from recallkit.errors import UsageError
 from recallkit.models import zoo
@@ -69,6 +69,8 @@ def slices(*, force: bool = False) -> Path:
 
 def comparison(slices_folder: Path | None = None) -> Path:
     """The folder of the comparison of the zoo's models, on the built-in slices by default; makes what is missing."""
+    from recallkit import attribution
+
     compared_on = slices_folder or slices()
     attribution.gap(MODELS[0], MODELS[1:], compared_on)
     return attribution.gap_path(compared_on, MODELS[0], MODELS[1:])

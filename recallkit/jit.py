@@ -3,8 +3,8 @@
 numba initialises itself, and the extensions of other packages, at the first call of a loop. Where two threads make that call, one
 iterates over a table of types while the other adds to it, and fails ("dictionary changed size during iteration"); so it is
 initialised here, before there are threads. In a process of the program itself the extensions of other packages are left out: our loops
-take NumPy arrays alone, and awkward's, which comes with gigatoken, would take most of the time. Where recallkit is used in another's
-program they are loaded, because that program's loops may need them.
+take NumPy arrays alone, and awkward's, which comes with gigatoken, would take most of the time. So is linear algebra, for which numba
+imports SciPy. Where recallkit is used in another's program both are loaded, because that program's loops may need them.
 
 Loops are compiled at their first call and cached beside their file, or in the user's cache folder if the package's is read-only
 (`NUMBA_CACHE_DIR` overrides it). Where neither is writable, numba refuses to define a loop; compiled code is then cached in a
@@ -13,6 +13,7 @@ temporary folder for the run.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from multiprocessing.util import Finalize
 
@@ -26,11 +27,25 @@ from recallkit import config as settings
 
 __all__ = ["frozen", "njit", "prange"]
 
-if settings.is_program:
-    entrypoints._already_initialized = True
-entrypoints.init_all()
-cpu_target.typing_context.refresh()
-cpu_target.target_context.refresh()
+_BLAS = "scipy.linalg.cython_blas"
+
+
+def _initialise() -> None:
+    without_blas = settings.is_program and _BLAS not in sys.modules
+    if settings.is_program:
+        entrypoints._already_initialized = True
+    if without_blas:
+        sys.modules[_BLAS] = None  # type: ignore[assignment]  # importing it fails, and numba goes on without
+    try:
+        entrypoints.init_all()
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
+    finally:
+        if without_blas:
+            del sys.modules[_BLAS]
+
+
+_initialise()
 
 
 def frozen(array: np.ndarray) -> np.ndarray:

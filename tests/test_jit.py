@@ -31,16 +31,17 @@ def python(code: str, path: Path) -> str:
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_extensions_of_other_packages_are_loaded_in_other_programs_alone(start, tmp_path):
-    """gigatoken brings awkward, whose extension of numba takes a second; our loops need none."""
+def test_extensions_and_linear_algebra_are_loaded_in_other_programs_alone(start, tmp_path):
+    """gigatoken brings awkward, whose extension of numba takes a second, linear algebra imports SciPy: our loops need neither."""
     (tmp_path / "slow_extension.py").write_text("def register():\n    print('registered')\n", encoding="utf-8")
     about = tmp_path / "slow_extension-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: slow-extension\nVersion: 1.0\n", encoding="utf-8")
     (about / "entry_points.txt").write_text("[numba_extensions]\ninit = slow_extension:register\n", encoding="utf-8")
-    printed = python(f"{STARTS[start]}\nimport recallkit.jit\nprint('ready')", tmp_path).splitlines()
-    assert printed[-1] == "ready"
-    assert ("registered" in printed) is (start == "another's program")
+    code = f"{STARTS[start]}\nimport recallkit.jit, numba.np.arraymath as blas\nprint(blas._HAVE_BLAS, 'scipy.linalg' in sys.modules)"
+    *printed, algebra = python(f"{code}\nimport scipy.linalg.cython_blas", tmp_path).splitlines()
+    is_other = start == "another's program"
+    assert ("registered" in printed, algebra) == (is_other, f"{is_other} {is_other}")
 
 
 def test_what_sorts_suffixes_is_not_compiled_before_a_sequence_needs_it(tmp_path):

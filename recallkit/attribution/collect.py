@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from recallkit import arrow
 from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
 from recallkit.attribution.breakdowns import (
     AR_HIT,
@@ -224,9 +225,7 @@ class _Worker:
 
     def _given_codes(self, labels: pa.Table, new: np.ndarray, start: int) -> Codes:
         """The number of each requested slice, after the codes of AR hits and other tokens, for each row in it."""
-        import pyarrow as pa
-
-        labels = labels.append_column(NEW_TOKEN, [pa.array(new)])
+        labels = labels.append_column(NEW_TOKEN, [arrow.array(new)])
         if self._words is not None:
             words = self._words.read(start, start + len(new))
             for name in words.column_names:

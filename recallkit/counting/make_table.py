@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recallkit import arrow
 from recallkit.config import SCHEMA_VERSION
 from recallkit.counting.bigrams import CountedStream
 from recallkit.counting.table import NGRAM_HASHES, NGRAMS_DIGEST, counts_id
@@ -117,7 +118,8 @@ def _insert(connection: duckdb.DuckDBPyConnection, query: str, **columns: np.nda
 
     num_rows = next(len(values) for values in columns.values() if values is not None)
     nulls = pa.nulls(num_rows, pa.uint32())
-    connection.register("batch", pa.table({name: nulls if values is None else np.asarray(values) for name, values in columns.items()}))
+    arrays = {name: nulls if values is None else arrow.array(values) for name, values in columns.items()}
+    connection.register("batch", pa.table(arrays))
     connection.execute(db.query(query))
     connection.unregister("batch")
 
@@ -163,6 +165,7 @@ def export_counts(table: CountsTable, path: Path) -> None:
     def groups() -> Iterator[pa.Table]:
         for part in _parts(len(table.keys)):
             keys = table.keys[part]
-            yield pa.table([(keys >> np.uint64(32)).astype(np.uint32), keys.astype(np.uint32), table.counts[part]], schema=schema)
+            columns = (keys >> np.uint64(32)).astype(np.uint32), keys.astype(np.uint32), table.counts[part]
+            yield pa.Table.from_arrays([arrow.array(column) for column in columns], schema=schema)
 
     artifacts.write_parquet(path, groups(), schema, {"kind": "bigrams", "counts_id": table.meta["id"]})

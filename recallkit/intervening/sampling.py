@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from recallkit import arrow
 from recallkit.attribution.aligned import RowReader, batch_ranges
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.ragged import run_starts
@@ -21,7 +22,8 @@ from recallkit.slicing.words import needed_columns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from recallkit.attribution.aligned import LabelledTokens
+    from recallkit import arrow
+from recallkit.attribution.aligned import LabelledTokens
     from recallkit.slicing.definitions import Slice
 
 FIRST_RARE = "first_rare"
@@ -86,7 +88,7 @@ class SliceReader:
         """Rows [start, stop), and for each slice a mask of them, bool (n,). Raises UserError if they are damaged."""
         rows = self._labels.read(start, stop)
         repeated = rows["repeated"].to_numpy()
-        every = rows.append_column(NEW_TOKEN, pa.array(np.zeros(len(rows), bool)))  # what repeats a bigram is not new
+        every = rows.append_column(NEW_TOKEN, arrow.array(np.zeros(len(rows), bool)))  # what repeats a bigram is not new
         if self._words is not None:
             words = self._words.read(start, stop)
             for name in words.column_names:

@@ -10,6 +10,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from recallkit import arrow
 from recallkit.storage import artifacts
 from recallkit.storage.journal import read_part
 
@@ -70,7 +71,7 @@ class Saver:
 
         if self._batched.num_done == self._saved:
             return
-        table = pa.table({name: getattr(self._batched.scores, name) for name in _COLUMNS})
+        table = pa.table({name: arrow.array(getattr(self._batched.scores, name)) for name in _COLUMNS})
         facts = {"batches": self._batched.num_done, "tokens": self.tokens_done}
         artifacts.write_parquet(self._path, [table], table.schema, facts)
         self._saved = self._batched.num_done

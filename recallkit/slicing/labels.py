@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recallkit import arrow
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.parallel.ahead import ahead
 from recallkit.ragged import run_starts
@@ -58,32 +59,25 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
     distance, occurrences = label_bigrams(ids, offsets)
     match_length = longest_matches(ids, offsets, distance)
     is_repeated = distance != NO_DISTANCE
-    repeated = boolean_array(is_repeated)
+    repeated = arrow.array(is_repeated)
     documents, sources = _spans(group, offsets)
     train_count = None if counts is None else counts.lookup(previous, token)
     columns = [
-        pa.array(np.repeat(group["sequence"].to_numpy(), lengths)),
-        pa.array(np.concatenate([position[:length] for length in lengths.tolist()])),
+        arrow.array(np.repeat(group["sequence"].to_numpy(), lengths)),
+        arrow.array(np.concatenate([position[:length] for length in lengths.tolist()])),
         documents,
         sources,
-        pa.array(previous.view(np.int32)),
-        pa.array(token.view(np.int32)),
+        arrow.array(previous.view(np.int32)),
+        arrow.array(token.view(np.int32)),
         repeated,
         pa.Array.from_buffers(pa.int32(), len(token), [repeated.buffers()[1], pa.py_buffer(distance)]),
-        pa.array(occurrences),
-        pa.array(match_length),
-        pa.nulls(len(token), pa.int64()) if train_count is None else pa.array(train_count),
-        pa.nulls(len(token), pa.bool_()) if train_count is None else boolean_array(is_repeated & (train_count <= max_count)),
-        pa.nulls(len(token), pa.int8()) if in_training is None else pa.array(in_training),
+        arrow.array(occurrences),
+        arrow.array(match_length),
+        pa.nulls(len(token), pa.int64()) if train_count is None else arrow.array(train_count),
+        pa.nulls(len(token), pa.bool_()) if train_count is None else arrow.array(is_repeated & (train_count <= max_count)),
+        pa.nulls(len(token), pa.int8()) if in_training is None else arrow.array(in_training),
     ]
     return pa.Table.from_arrays(columns, schema=arrow_schema("tokens"))
-
-
-def boolean_array(values: np.ndarray) -> pa.Array:
-    """Booleans as Arrow has them, a bit each, which `pa.array` sets one after the other."""
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
 
 
 def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
@@ -99,7 +93,7 @@ def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
     documents = group["span_documents"].combine_chunks().flatten().to_numpy()
     names = group["span_sources"].combine_chunks().flatten().dictionary_encode()
     codes = names.indices.to_numpy()
-    return pa.array(np.repeat(documents, lengths)), pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes, lengths)), names.dictionary)
+    return arrow.array(np.repeat(documents, lengths)), pa.DictionaryArray.from_arrays(arrow.array(np.repeat(codes, lengths)), names.dictionary)
 
 
 class BytesBySource:

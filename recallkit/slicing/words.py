@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from recallkit import arrow
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.ragged import offsets_of
@@ -141,7 +142,7 @@ def label_words(group: pa.Table, text: DocumentText, next_counts: Callable[[int]
     kinds = pa.DictionaryArray.from_arrays(pa.array(np.maximum(kind, 0).astype(np.int32), mask=kind < 0), pa.array(KINDS))
     known = ~np.isnan(count)
     whole = np.where(known, count, 0).astype(np.int64)
-    columns = [pa.array(repeated), pa.array(folded), pa.array(whole, mask=~known), kinds, pa.array(closes)]
+    columns = [arrow.array(repeated), arrow.array(folded), pa.array(whole, mask=~known), kinds, arrow.array(closes)]
     return pa.Table.from_arrays(columns, schema=arrow_schema("words"))
 
 
