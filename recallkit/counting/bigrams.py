@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from recallkit.counting.sorted_runs import HASHES, RunFiles, SavedRun, kind_of
+from recallkit.parallel.ahead import ahead
 from recallkit.storage import artifacts
 from recallkit.text.joining import Boundary, join_documents
 from recallkit.text.records import Position
 from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from recallkit.counting.bigram_kernels import BigramRun
@@ -44,6 +45,9 @@ NGRAM_CHUNK_TOKENS = 1 << 25
 
 SECONDS_PER_CHUNK = 120.0
 """A slow stream commits after this time, so that a kill costs at most two minutes of work."""
+
+_ROWS_AT_ONCE = 1 << 18
+"""Rows of a run whose sums are taken at a time, so that they stay in a core's cache."""
 
 SHARD_RANGE_BYTES = 1 << 26
 """Neighbouring shards are counted together up to this size on disk, some seconds of work."""
@@ -264,7 +268,7 @@ class _ShardRangeCounter:
         self.state, saved = (CountingState(), {}) if found is None else (found, journal.state)
         self.runs = {kind: _Runs(journal.folder, kind, saved.get("runs", {}).get(kind, [])) for kind in counting.kinds()}
         self.counters = {kind: _counter(kind, counting, num_threads) for kind in counting.kinds()}
-        known = np.array(saved.get("unigrams", []), np.uint64)
+        known = np.array(saved.get("unigrams", "").split(), np.uint64)
         self.unigrams = np.concatenate([known, np.zeros(max(0, counting.vocab_size - len(known)), np.uint64)])
         self.chunk: _Chunk | None = None
         self.committed_at = time.monotonic()
@@ -301,24 +305,33 @@ class _ShardRangeCounter:
 
     def _count_unigrams(self, chunk: _Chunk, counted: BigramRun) -> None:
         """Every id is the second of a bigram or begins a segment: summing over distinct bigrams is faster than over all ids."""
-        seconds, begun = (counted.keys & np.uint64(0xFFFFFFFF)).astype(np.int64), chunk.first_ids()
-        length = max(len(self.unigrams), int(seconds.max(initial=0)) + 1, int(begun.max(initial=0)) + 1)
-        sums = np.bincount(seconds, counted.counts, length).astype(np.uint64) + np.bincount(begun, minlength=length).astype(np.uint64)
+        begun = chunk.first_ids()
+        length = max(len(self.unigrams), int(chunk.ids[: chunk.length].max()) + 1)
+        sums = np.bincount(begun, minlength=length).astype(np.uint64)
         sums[: len(self.unigrams)] += self.unigrams
+        for first in range(0, len(counted.keys), _ROWS_AT_ONCE):
+            rows = slice(first, first + _ROWS_AT_ONCE)
+            seconds = (counted.keys[rows] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+            sums += np.bincount(seconds, counted.counts[rows], length).astype(np.uint64)
         self.unigrams = sums
+
+    def _counted(self, chunk: _Chunk) -> Iterator[tuple[_Runs, Run]]:
+        """The run of each kind; while one is written, the next is counted."""
+        for kind, runs in self.runs.items():
+            counted = self.counters[kind].count(*chunk.view(self.counting.length(kind)))
+            if kind == "bigrams":
+                self._count_unigrams(chunk, counted)
+                counted = keep_only(counted, self.counting.only)
+            yield runs, counted
 
     def _commit(self) -> None:
         """Turns the chunk into runs and commits the position in the text."""
         if self.chunk is not None and self.chunk.length > self.chunk.num_context:
-            for kind, runs in self.runs.items():
-                counted = self.counters[kind].count(*self.chunk.view(self.counting.length(kind)))
-                if kind == "bigrams":
-                    self._count_unigrams(self.chunk, counted)
-                    counted = keep_only(counted, self.counting.only)
+            for runs, counted in ahead(self._counted(self.chunk)):
                 runs.add(counted)
             replaced = {kind: runs.merge_similar() for kind, runs in self.runs.items()}
             saved = {kind: [asdict(run) for run in runs.runs] for kind, runs in self.runs.items()}
-            self.journal.commit({"stream": asdict(self.state), "runs": saved, "unigrams": self.unigrams.tolist()})
+            self.journal.commit({"stream": asdict(self.state), "runs": saved, "unigrams": " ".join(map(str, self.unigrams.tolist()))})
             for kind, old in replaced.items():
                 for run in old:
                     self.runs[kind].files.remove(run)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ALL = 2**64 - 1
-"""Beyond every hash: a sample up to here has every n-gram. (An n-gram of this hash is never kept: it marks empty slots.)"""
+"""The largest hash: a sample up to here has every n-gram."""
 
 _BITS = ALL
 _BASE = 0xD1342543DE82EF95
@@ -33,9 +33,6 @@ _BASE = 0xD1342543DE82EF95
 _ADDED, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _BUFFER = 1 << 16
 """Hashes that a thread collects before they are put into the sample."""
-
-_SPARE = 1 << 10
-"""Slots after those that hashes are first looked for in, for those that are moved on."""
 
 
 class HashRun(NamedTuple):
@@ -87,7 +84,7 @@ def mixed(polynomial):  # type: ignore[no-untyped-def]
 class HashSampler:
     """Samples the n-grams of a text that comes in chunks; `num_threads` threads share every chunk, and do not affect the result.
 
-    Takes 8 bytes per hash kept, and 8 MB per thread. Not for use by several callers at once.
+    Takes 24 bytes per hash kept, and half a megabyte per thread. Not for use by several callers at once.
     """
 
     def __init__(self, size: int, most: int, *, num_threads: int = 2) -> None:
@@ -104,7 +101,7 @@ class HashSampler:
         `ids` is (n,), unsigned, of at most 32 bits; `segment_starts` (s,) int64, ascending, the first 0: no n-gram extends across one.
         """
         ids = frozen(ids)
-        # As if all n-grams were distinct; if too few are, once more with what was learnt from it.
+        # As if all n-grams were distinct; if half of them repeat others, once more with what was learnt from it.
         largest = _expected(self.most, len(ids), self._largest)
         hashes = self._up_to(largest, ids, segment_starts)
         while len(hashes) < self.most and largest < self._largest:
@@ -131,86 +128,45 @@ class HashSampler:
         with ThreadPoolExecutor(self.num_threads) as pool:
             for _ in pool.map(collect, range(self.num_threads)):
                 pass
-        return sample.hashes
+        return sample.hashes()
 
 
 def _expected(most: int, num_distinct: int, limit: int, *, among: int = ALL) -> int:
-    """A hash up to which there are a quarter more than `most` hashes, if `num_distinct` are up to `among`; `limit` at most."""
-    return min(limit, 5 * most * among // (4 * max(1, num_distinct)))
+    """A hash up to which there are twice `most` hashes, if `num_distinct` are up to `among`; `limit` at most."""
+    return min(limit, 2 * most * among // max(1, num_distinct))
 
 
 class _Sample:
-    """The `most` smallest of the hashes added; hashes beyond `largest` may be left out before they are added.
+    """The `most` smallest of the distinct hashes added; hashes beyond `largest` may be left out before they are added.
 
-    Hashes are in a table in which each is at the slot that is proportional to it, or, if larger ones are there, pushes these on: so the
-    table is always sorted, and finds repeated hashes. Hashes are uniform, so they move few slots. When there are twice as many as
-    asked for, the larger half is dropped, and the table is made for the rest.
+    When three times as many have been added as are asked for, they are sorted, and all but the smallest are dropped.
     """
 
     def __init__(self, most: int, largest: int) -> None:
         self.most, self.largest = most, largest
-        self._num_kept = 0
-        self._slots, self._scale = self._empty()
-
-    def _empty(self) -> tuple[np.ndarray, float]:
-        """A table for twice `most` hashes up to `largest`, and slots per hash."""
-        slots = np.full(3 * self.most + _SPARE, ALL, np.uint64)
-        return slots, 3 * self.most / (self.largest + 1)
+        self._added, self._num_added = np.empty(3 * most, np.uint64), 0
 
     def add(self, found: np.ndarray) -> None:
         """Adds hashes, in any order."""
         while len(found):
-            done, self._num_kept = self._insert(found, 2 * self.most)
-            found = found[done:]
-            if self._num_kept >= 2 * self.most:
-                self._shrink()
+            taken = found[: len(self._added) - self._num_added]
+            self._added[self._num_added : self._num_added + len(taken)] = taken
+            self._num_added += len(taken)
+            if self._num_added == len(self._added):
+                self._drop_all_but_the_smallest()
+            found = found[len(taken) :]
 
-    def _shrink(self) -> None:
-        kept = self.hashes
-        self.largest = int(kept[-1])
-        self._slots, self._scale = self._empty()
-        self._num_kept = 0
-        _, self._num_kept = self._insert(kept, len(self._slots))
+    def _drop_all_but_the_smallest(self) -> None:
+        kept = self.hashes()
+        self._added[: len(kept)], self._num_added = kept, len(kept)
+        if len(kept) == self.most:
+            self.largest = int(kept[-1])
 
-    def _insert(self, found: np.ndarray, most: int) -> tuple[int, int]:
-        done, num_kept = _insert(found, np.uint64(self.largest), self._slots, self._scale, most, self._num_kept)
-        return int(done), int(num_kept)
-
-    @property
     def hashes(self) -> np.ndarray:
-        """The smallest hashes so far, uint64, increasing."""
-        found: np.ndarray = self._slots[self._slots != np.uint64(ALL)][: self.most]
-        return found
-
-
-@njit(cache=True, nogil=True)
-def _insert(found, largest, slots, scale, most, num_kept):  # type: ignore[no-untyped-def]
-    """Puts hashes, those up to `largest`, into the table until it has `most`; returns how many it took, and how many the table has then.
-
-    A hash that is pushed beyond the last slot is lost. That takes a thousand hashes that are almost equal, which only a text made for
-    it has.
-    """
-    for number in range(len(found)):
-        carried = found[number]
-        if carried > largest:
-            continue
-        place = np.int64(np.float64(carried) * scale)
-        while True:
-            there = slots[place]
-            if carried == there:
-                break
-            if carried < there:
-                slots[place] = carried
-                carried = there
-                if there == np.uint64(ALL):
-                    num_kept += 1
-                    break
-            place += 1
-            if place == len(slots):
-                break
-        if num_kept >= most:
-            return number + 1, num_kept
-    return len(found), num_kept
+        """The smallest hashes so far, uint64, strictly increasing."""
+        added = self._added[: self._num_added]
+        added.sort()
+        return _distinct(added)[: self.most]
 
 
 @njit(cache=True, nogil=True)
@@ -254,9 +210,14 @@ def merge_two_hashes(a: HashRun, b: HashRun, out: np.ndarray) -> int:
 
 def _merged(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     merged = np.sort(np.concatenate([a, b]), kind="stable")  # which takes linear time for two sorted halves
-    is_first = np.ones(len(merged), bool)
-    is_first[1:] = merged[1:] != merged[:-1]
-    return merged[is_first]
+    return _distinct(merged)
+
+
+def _distinct(hashes: np.ndarray) -> np.ndarray:
+    """Sorted hashes, equal ones once."""
+    is_first = np.ones(len(hashes), bool)
+    np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
+    return hashes[is_first]
 
 
 def smallest(runs: Iterable[HashRun], most: int) -> HashRun:

@@ -93,7 +93,9 @@ def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
     documents = group["span_documents"].combine_chunks().flatten().to_numpy()
     names = group["span_sources"].combine_chunks().flatten().dictionary_encode()
     codes = names.indices.to_numpy()
-    return arrow.array(np.repeat(documents, lengths)), pa.DictionaryArray.from_arrays(arrow.array(np.repeat(codes, lengths)), names.dictionary)
+    return arrow.array(np.repeat(documents, lengths)), pa.DictionaryArray.from_arrays(
+        arrow.array(np.repeat(codes, lengths)), names.dictionary
+    )
 
 
 class BytesBySource:

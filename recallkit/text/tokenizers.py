@@ -66,7 +66,8 @@ _BATCH_CHARACTERS = 4_000_000
 _BATCH_DOCUMENTS = 8192
 _CHARACTERS_PER_ID = 4
 """Roughly, so that batches of ids are as large as those of text."""
-_CHECK_CHARACTERS = 400_000
+_CHECK_CHARACTERS = 100_000
+_CHECK_CHARACTERS_OF_EACH = 10_000
 
 _PROBES = (
     "",
@@ -585,7 +586,7 @@ def _checked_fast_encoder(tokenizer: TextTokenizer, texts: Sequence[str], notify
         return None
     sample, characters = [*_PROBES], 0
     for text in texts:
-        sample.append(text[:_CHECK_CHARACTERS])
+        sample.append(text[:_CHECK_CHARACTERS_OF_EACH])
         characters += len(sample[-1])
         if characters >= _CHECK_CHARACTERS:
             break
