@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from recallkit import config
@@ -10,11 +11,15 @@ from recallkit import config
 def main() -> None:
     """Runs the command line; Ctrl-C while it is still being loaded ends it like any other."""
     config.is_program = True
+    gc.set_threshold(10_000)  # libraries make hundreds of thousands of objects while they are imported, and no garbage
     try:
         from recallkit.cli import run
     except KeyboardInterrupt:
         sys.exit(130)
-    run()
+    try:
+        run()
+    finally:
+        gc.freeze()  # as the interpreter ends it would search all that is left for cycles, which takes longer than a small command
 
 
 if __name__ == "__main__":

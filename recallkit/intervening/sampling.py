@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from recallkit import arrow
 from recallkit.attribution.aligned import RowReader, batch_ranges
@@ -22,8 +21,9 @@ from recallkit.slicing.words import needed_columns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from recallkit import arrow
-from recallkit.attribution.aligned import LabelledTokens
+    import pyarrow as pa
+
+    from recallkit.attribution.aligned import LabelledTokens
     from recallkit.slicing.definitions import Slice
 
 FIRST_RARE = "first_rare"
