@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from recallkit.storage.journal import Journal
     from recallkit.text.records import EncodedDocuments
 
-CHUNK_TOKENS = 1 << 27
-"""Tokens counted in memory at a time: 256 MB of uint16 ids and about twice that of work space, shared by all processes."""
+CHUNK_TOKENS = 1 << 26
+"""Tokens counted in memory at a time: 128 MB of uint16 ids and about twice that of work space, shared by all processes."""
 
 NGRAM_CHUNK_TOKENS = 1 << 25
 """The same if longer n-grams are counted too, which takes more memory per token."""
@@ -168,11 +168,9 @@ def counting_state(journal: Journal) -> CountingState | None:
 def count_shard_range(
     batches: Iterable[EncodedDocuments],
     journal: Journal,
-    counting: Counting,
+    counters: Counters,
     *,
     limit_tokens: int | None = None,
-    chunk_tokens: int = CHUNK_TOKENS,
-    num_threads: int = 2,
 ) -> Generator[int, None, CountedShardRange]:
     """Counts a range of shards and commits runs to `journal`, from its last commit on.
 
@@ -180,7 +178,7 @@ def count_shard_range(
     tokens included. Yields the tokens so far after every batch; returns the counted range, whose runs are in the folder of
     `journal.target`.
     """
-    return (yield from _ShardRangeCounter(journal, counting, limit_tokens, chunk_tokens, num_threads).run(batches))
+    return (yield from _ShardRangeCounter(journal, counters, limit_tokens).run(batches))
 
 
 def ended(counting: Generator[int, None, CountedShardRange], progress: Callable[[int], None] = lambda _: None) -> CountedShardRange:
@@ -193,11 +191,34 @@ def ended(counting: Generator[int, None, CountedShardRange], progress: Callable[
             return counted
 
 
+class Counters:
+    """Counts one shard range after another, and keeps its memory in between, because memory that is new takes longer than counting.
+
+    A chunk has `chunk_tokens` tokens, of 2 bytes or 4, and its bigrams take 4 bytes each; `num_threads` threads share it.
+    """
+
+    def __init__(self, counting: Counting, *, chunk_tokens: int = CHUNK_TOKENS, num_threads: int = 2) -> None:
+        self.counting, self.chunk_tokens, self.num_threads = counting, chunk_tokens, num_threads
+        self.by_kind = {kind: _counter(kind, counting, num_threads) for kind in counting.kinds()}
+        self._ids = np.empty(0, np.uint16)
+
+    def restart(self) -> None:
+        """Forgets what was learnt from the range before."""
+        for kind in HASHES.keys() & self.by_kind.keys():
+            self.by_kind[kind].restart()
+
+    def room(self, dtype: np.dtype[Any], num_ids: int) -> np.ndarray:
+        """Memory for the ids of a chunk; what it held is lost."""
+        if self._ids.dtype != dtype or len(self._ids) < num_ids:
+            self._ids = np.empty(num_ids, dtype)
+        return self._ids
+
+
 class _Chunk:
     """Ids waiting to be counted, and where segments (documents, or the whole packed text) begin among them."""
 
-    def __init__(self, dtype: np.dtype[Any], capacity: int, context: Sequence[int]) -> None:
-        self.ids = np.empty(capacity + len(context), dtype)
+    def __init__(self, room: np.ndarray, context: Sequence[int]) -> None:
+        self.ids = room
         self.restart(context)
 
     def restart(self, context: Sequence[int]) -> None:
@@ -261,13 +282,13 @@ class _Runs:
 class _ShardRangeCounter:
     """The state of `count_shard_range` between batches."""
 
-    def __init__(self, journal: Journal, counting: Counting, limit: int | None, chunk_tokens: int, num_threads: int) -> None:
-        self.journal, self.counting, self.limit = journal, counting, limit
-        self.chunk_tokens, self.num_threads = chunk_tokens, num_threads
+    def __init__(self, journal: Journal, counters: Counters, limit: int | None) -> None:
+        self.journal, self.counters, self.counting, self.limit = journal, counters, counters.counting, limit
+        counters.restart()
+        counting = counters.counting
         found = counting_state(journal)
         self.state, saved = (CountingState(), {}) if found is None else (found, journal.state)
         self.runs = {kind: _Runs(journal.folder, kind, saved.get("runs", {}).get(kind, [])) for kind in counting.kinds()}
-        self.counters = {kind: _counter(kind, counting, num_threads) for kind in counting.kinds()}
         known = np.array(saved.get("unigrams", "").split(), np.uint64)
         self.unigrams = np.concatenate([known, np.zeros(max(0, counting.vocab_size - len(known)), np.uint64)])
         self.chunk: _Chunk | None = None
@@ -288,11 +309,11 @@ class _ShardRangeCounter:
             ids = ids[: self.limit - self.state.num_tokens]
             starts = starts[starts < len(ids)]
         if self.chunk is None:
-            self.chunk = _Chunk(ids.dtype, max(self.chunk_tokens, len(ids)), self.state.tail)
+            self.chunk = self._new_chunk(ids.dtype, max(self.counters.chunk_tokens, len(ids)))
         if not self.chunk.has_room(len(ids)) or time.monotonic() - self.committed_at > SECONDS_PER_CHUNK:
             self._commit()
         if not self.chunk.has_room(len(ids)):
-            self.chunk = _Chunk(ids.dtype, len(ids), self.state.tail)
+            self.chunk = self._new_chunk(ids.dtype, len(ids))
         self.chunk.append(ids, starts if self.counting.boundary == "document" else starts[:0])
         last, overlap = encoded.positions[-1], self.counting.overlap
         self.state = CountingState(
@@ -302,6 +323,9 @@ class _ShardRangeCounter:
             head=(*self.state.head, *ids[:overlap].tolist())[:overlap],
             tail=last_ids((*self.state.tail, *ids[max(0, len(ids) - overlap) :].tolist()), overlap),
         )
+
+    def _new_chunk(self, dtype: np.dtype[Any], num_ids: int) -> _Chunk:
+        return _Chunk(self.counters.room(dtype, num_ids + len(self.state.tail)), self.state.tail)
 
     def _count_unigrams(self, chunk: _Chunk, counted: BigramRun) -> None:
         """Every id is the second of a bigram or begins a segment: summing over distinct bigrams is faster than over all ids."""
@@ -318,7 +342,7 @@ class _ShardRangeCounter:
     def _counted(self, chunk: _Chunk) -> Iterator[tuple[_Runs, Run]]:
         """The run of each kind; while one is written, the next is counted."""
         for kind, runs in self.runs.items():
-            counted = self.counters[kind].count(*chunk.view(self.counting.length(kind)))
+            counted = self.counters.by_kind[kind].count(*chunk.view(self.counting.length(kind)))
             if kind == "bigrams":
                 self._count_unigrams(chunk, counted)
                 counted = keep_only(counted, self.counting.only)
@@ -342,7 +366,7 @@ class _ShardRangeCounter:
         """Merges the runs into one per kind, and writes the unigram counts as one more."""
         folder = self.journal.target.parent
         self.chunk = None
-        runs = {kind: runs.finish(RunFiles(folder, kind), self.num_threads) for kind, runs in self.runs.items()}
+        runs = {kind: runs.finish(RunFiles(folder, kind), self.counters.num_threads) for kind, runs in self.runs.items()}
         seen = np.flatnonzero(self.unigrams).astype(np.uint64)
         tokens = RunFiles(folder, "tokens")
         runs["tokens"] = tokens.add(tokens.kind.make(seen, self.unigrams[seen]))

@@ -92,6 +92,11 @@ class HashSampler:
         if min(size, most, num_threads) < 1:
             raise ValueError(f"size {size}, most {most}, num_threads {num_threads}: each must be at least 1")
         self.size, self.most, self.num_threads = size, most, num_threads
+        self._room = np.empty(0, np.uint64)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins with another text: what follows does not depend on the chunks before it."""
         self._largest = ALL
         """No hash beyond it can be among the smallest of all chunks together."""
 
@@ -115,7 +120,10 @@ class HashSampler:
     def _up_to(self, largest: int, ids: np.ndarray, segment_starts: np.ndarray) -> np.ndarray:
         """The smallest hashes of those up to `largest`."""
         bounds = [len(ids) * share // self.num_threads for share in range(self.num_threads + 1)]
-        sample, lock = _Sample(max(1, min(self.most, len(ids))), largest), Lock()
+        most, lock = max(1, min(self.most, len(ids))), Lock()
+        if len(self._room) < 3 * most:
+            self._room = np.empty(3 * most, np.uint64)
+        sample = _Sample(most, largest, self._room[: 3 * most])
 
         def collect(share: int) -> None:
             at, stop, power = bounds[share], bounds[share + 1], leading_power(self.size)
@@ -139,12 +147,12 @@ def _expected(most: int, num_distinct: int, limit: int, *, among: int = ALL) -> 
 class _Sample:
     """The `most` smallest of the distinct hashes added; hashes beyond `largest` may be left out before they are added.
 
-    When three times as many have been added as are asked for, they are sorted, and all but the smallest are dropped.
+    When they fill `room`, of more than `most`, they are sorted there, and all but the smallest are dropped.
     """
 
-    def __init__(self, most: int, largest: int) -> None:
+    def __init__(self, most: int, largest: int, room: np.ndarray) -> None:
         self.most, self.largest = most, largest
-        self._added, self._num_added = np.empty(3 * most, np.uint64), 0
+        self._added, self._num_added = room, 0
 
     def add(self, found: np.ndarray) -> None:
         """Adds hashes, in any order."""

@@ -79,14 +79,14 @@ def _count(this: _Import, parts: PartsJournal) -> CountedStream:
     from recallkit.counting import bigrams
 
     stream = this.index.stream(this.boundary, this.text.end_token_id)
-    counting = bigrams.Counting(stream.end_token_id, this.text.vocab_size, this.boundary)
+    counters = bigrams.Counters(bigrams.Counting(stream.end_token_id, this.text.vocab_size, this.boundary))
     with Journal(parts.parts.path(0), {}, force=True) as journal, progress("counting", total=this.index.num_ids) as show:
         state = bigrams.counting_state(journal)
         if state is not None:
             parts.note_resumed(state.num_tokens, "tokens")
         batches = stream.batches(Position() if state is None else state.position)
-        shard_range = bigrams.ended(bigrams.count_shard_range(batches, journal, counting, limit_tokens=stream.limit_tokens), show)
-        counted = bigrams.join_shard_ranges([shard_range], parts.folder, counting)
+        shard_range = bigrams.ended(bigrams.count_shard_range(batches, journal, counters, limit_tokens=stream.limit_tokens), show)
+        counted = bigrams.join_shard_ranges([shard_range], parts.folder, counters.counting)
     if not counted.num_tokens:
         raise UserError("an index without text", where=this.place, remedy="give another one")
     return counted if stream.limit_tokens is None else replace(counted, num_documents=_count_documents(this, counted))

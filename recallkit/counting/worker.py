@@ -83,6 +83,8 @@ class Counter:
         if self.opened.tokenizer.digest != job.tokenizer_digest:
             raise UserError("changed while the text was counted", where=job.text.tokenizer, remedy="count again with --force")
 
+        self.counters = bigrams.Counters(job.counting, chunk_tokens=job.chunk_tokens, num_threads=self.num_threads)
+
     def run(self, items: Sequence[ShardRange]) -> Iterator[Done]:
         """Counts ranges of shards; reports tokens while it counts, and each range as soon as its result is on disk."""
         for shard_range in items:
@@ -106,10 +108,8 @@ class Counter:
         reports = bigrams.count_shard_range(
             self.opened.encoded(state.position if state else Position(shard_range.first), shard_range.stop),
             journal,
-            self.job.counting,
+            self.counters,
             limit_tokens=shard_range.limit,
-            chunk_tokens=self.job.chunk_tokens,
-            num_threads=self.num_threads,
         )
         reported, read, reported_at = state.num_tokens if state else 0, 0, time.monotonic()
         while True:

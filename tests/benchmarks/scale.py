@@ -73,7 +73,7 @@ def stream(base: np.ndarray, num_tokens: int, spent: list[float]) -> Iterator[En
 
 def count_tokens(folder: Path, num_tokens: int) -> dict[str, Any]:
     """Seconds and extra memory of counting."""
-    from recallkit.counting.bigrams import Counting, count_shard_range, join_shard_ranges
+    from recallkit.counting.bigrams import Counters, Counting, count_shard_range, join_shard_ranges
     from recallkit.counting.make_table import write_counts
     from recallkit.storage.journal import Journal
 
@@ -84,7 +84,7 @@ def count_tokens(folder: Path, num_tokens: int) -> dict[str, Any]:
         spent = [0.0]
         begin = time.perf_counter()
         with Journal(folder / name / "part-0", {}) as journal:
-            words = count_shard_range(stream(base, size, spent), journal, counting)
+            words = count_shard_range(stream(base, size, spent), journal, Counters(counting))
             while True:
                 try:
                     next(words)

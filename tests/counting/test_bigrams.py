@@ -15,6 +15,7 @@ from recallkit.counting import bigrams
 from recallkit.counting.bigrams import (
     CountedShardRange,
     CountedStream,
+    Counters,
     Counting,
     count_shard_range,
     counting_state,
@@ -58,7 +59,7 @@ def counted_by(
     documents: list[list[int]], parts: Path, number: int, counting: Counting, limit: int | None, chunk: int
 ) -> CountedShardRange:
     with Journal(parts / f"part-{number}", {}) as journal:
-        return ended(count_shard_range(batches(documents, [2, 1]), journal, counting, limit_tokens=limit, chunk_tokens=chunk))
+        return ended(count_shard_range(batches(documents, [2, 1]), journal, Counters(counting, chunk_tokens=chunk), limit_tokens=limit))
 
 
 def counted_in(
@@ -166,11 +167,11 @@ def test_an_interrupted_count_goes_on(tmp_path, boundary, order, short_hashed):
     target = tmp_path / "part-0"
     for stop in (3, 17, 18, 40):
         with Journal(target, {}) as journal, pytest.raises(Interrupted):
-            ended(count_shard_range(until(stop, place(journal)), journal, counting, chunk_tokens=50))
+            ended(count_shard_range(until(stop, place(journal)), journal, Counters(counting, chunk_tokens=50)))
     with Journal(target, {}) as journal:
         start = place(journal)
         assert start > 20, "the journal kept nothing"
-        counted = ended(count_shard_range(batches(documents, [1], start), journal, counting, chunk_tokens=50))
+        counted = ended(count_shard_range(batches(documents, [1], start), journal, Counters(counting, chunk_tokens=50)))
     joined = join_shard_ranges([counted], tmp_path, counting)
     assert as_counters(joined) == expected(documents, boundary)
     assert {size: run.hashes.tolist() for size, run in joined.hashes.items()} == hashed(documents, boundary, None, 30)
@@ -182,13 +183,13 @@ def test_a_journal_whose_runs_are_gone_begins_again(tmp_path):
     documents = [[1, 2, 3]] * 30
     counting = Counting(END, VOCAB, "pack")
     with Journal(tmp_path / "part-0", {}) as journal:
-        shard_range = count_shard_range(batches(documents, [1]), journal, counting, chunk_tokens=10)
+        shard_range = count_shard_range(batches(documents, [1]), journal, Counters(counting, chunk_tokens=10))
         for _ in range(20):
             next(shard_range)
         shard_range.close()
         next(journal.folder.glob("bigrams-*.keys")).unlink()
         assert counting_state(journal) is None
-        counted = ended(count_shard_range(batches(documents, [1]), journal, counting, chunk_tokens=10))
+        counted = ended(count_shard_range(batches(documents, [1]), journal, Counters(counting, chunk_tokens=10)))
     assert as_counters(join_shard_ranges([counted], tmp_path, counting)) == expected(documents, "pack")
 
 
@@ -196,7 +197,7 @@ def test_few_runs_stay_on_disk(tmp_path):
     documents = [[int(i)] * 3 for i in np.random.default_rng(0).integers(0, 50, 400)]
     with Journal(tmp_path / "part-0", {}) as journal:
         most = 0
-        for _ in count_shard_range(batches(documents, [4]), journal, Counting(END, VOCAB, "pack"), chunk_tokens=16):
+        for _ in count_shard_range(batches(documents, [4]), journal, Counters(Counting(END, VOCAB, "pack"), chunk_tokens=16)):
             most = max(most, len(list(journal.folder.glob("bigrams-*.keys"))))
         assert 1 < most < 10  # of a hundred chunks
 
@@ -325,7 +326,7 @@ def test_a_slow_stream_commits_by_the_clock(tmp_path, monkeypatch):
     monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)
     with Journal(tmp_path / "part-0", {}) as journal:
         stream = batches([[1, 2]] * 5, [1])
-        ended(count_shard_range((next(stream) for _ in range(3)), journal, Counting(END, VOCAB, "pack")))
+        ended(count_shard_range((next(stream) for _ in range(3)), journal, Counters(Counting(END, VOCAB, "pack"))))
         assert counting_state(journal).position == Position(0, 3)
         assert journal.num_parts >= 3
 
