@@ -16,10 +16,7 @@ def main() -> None:
         from recallkit.cli import run
     except KeyboardInterrupt:
         sys.exit(130)
-    try:
-        run()
-    finally:
-        gc.freeze()  # as the interpreter ends it would search all that is left for cycles, which takes longer than a small command
+    run()
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ config
 events
 registry
 ragged
+arrow
 quiet_transformers
 jit
 storage
