@@ -36,13 +36,17 @@ TOKENS_PER_ROW_GROUP = 512 * 2048
 """Tokens that a row group has about at most: longer sequences make row groups of fewer, or memory would grow with their length."""
 
 SEQUENCES_PER_PART = 32
-"""Sequences of one part of unfinished scores: the fewest of a row group, which consists of whole parts."""
+"""Sequences of one part of unfinished scores, or those of a row group if these are fewer; it consists of whole parts."""
 
 
 def sequences_per_row_group(seq_len: int, most: int = SEQUENCES_PER_ROW_GROUP) -> int:
-    """The sequences of a row group: `most` up to 2048 predictions each, then fewer, in steps of SEQUENCES_PER_PART: 32 of 65,536."""
+    """The sequences of a row group: `most` up to 2048 predictions each, then fewer, in steps of SEQUENCES_PER_PART: 32 of 65,536.
+
+    Of longer ones as many as have twice TOKENS_PER_ROW_GROUP, or one.
+    """
     parts = TOKENS_PER_ROW_GROUP // (seq_len * SEQUENCES_PER_PART)
-    return min(most, max(1, parts) * SEQUENCES_PER_PART)
+    fewest = min(SEQUENCES_PER_PART, max(1, 2 * TOKENS_PER_ROW_GROUP // seq_len))
+    return min(most, max(fewest, parts * SEQUENCES_PER_PART))
 
 
 SECONDS_BEFORE_NOTICE = 30.0

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recallkit import config
 from recallkit.counting.table import read_meta
 from recallkit.display import console
 from recallkit.display.progress import progress
@@ -176,16 +177,22 @@ class ScoringPlan:
         options = self.options
         return ContextWindow(options.context, options.stride, options.carry_state) if self.last is None else self.last.window
 
+    @property
+    def sequences_per_part(self) -> int:
+        """Sequences that are scored and kept together."""
+        from recallkit.scoring.scores import SEQUENCES_PER_PART
+
+        return min(SEQUENCES_PER_PART, config.sequences_per_row_group(self.sequences["seq_len"]))
+
     def run(self) -> dict[str, Any]:
         """Makes what is missing; see `score`."""
         from recallkit.models.live import evaluating
-        from recallkit.scoring.scores import SEQUENCES_PER_PART
 
         options, result, sequences = self.options, self.result, self.sequences
         if (manifest := result.finished()) is not None:
-            num_parts = -(-sequences["num_sequences"] // SEQUENCES_PER_PART)
+            num_parts = -(-sequences["num_sequences"] // self.sequences_per_part)
             return manifest if options.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
-        cut: dict[str, Any] = {"batch_tokens": options.batch_tokens, "sequences_per_part": SEQUENCES_PER_PART}
+        cut: dict[str, Any] = {"batch_tokens": options.batch_tokens, "sequences_per_part": self.sequences_per_part}
         means = self.means()
         cut |= {} if means is None else {"means": means.digest}
         with result.parts(shared=options.share is not None, **cut) as journal, evaluating(self.request.module):
@@ -227,7 +234,6 @@ class ScoringPlan:
     def job(self, parts: Parts) -> ScoringJob:
         """The work as processes take it."""
         from recallkit.models.loading import identify_model, warn_remote_code
-        from recallkit.scoring.scores import SEQUENCES_PER_PART
         from recallkit.scoring.worker import ScoringJob
 
         options, request = self.options, self.request
@@ -248,7 +254,7 @@ class ScoringPlan:
             end_token,
             options.batch_tokens,
             self.window,
-            SEQUENCES_PER_PART,
+            self.sequences_per_part,
         )
 
 

@@ -87,9 +87,12 @@ def test_packing_goes_on_from_every_block(boundary, documents, seq_len, block, l
             assert [b.first for b in rest] == [b.first for b in whole[done:]]
 
 
-@pytest.mark.parametrize(("seq_len", "expected"), [(1, 512), (2048, 512), (2049, 480), (4096, 256), (32_768, 32), (1 << 20, 32)])
+@pytest.mark.parametrize(
+    ("seq_len", "expected"),
+    [(1, 512), (2048, 512), (2049, 480), (4096, 256), (32_768, 32), (65_536, 32), (1 << 18, 8), (1 << 20, 2), (1 << 22, 1)],
+)
 def test_row_groups_are_bounded_by_tokens(seq_len, expected):
-    """They consist of whole parts of scores, which have 32 sequences."""
+    """They consist of whole parts of scores, which have 32 sequences, or fewer long ones."""
     assert config.sequences_per_row_group(seq_len) == expected
 
 
