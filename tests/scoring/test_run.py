@@ -71,15 +71,16 @@ def test_rows_and_row_groups_are_those_of_the_slices(small_slices):
     assert row_groups(path) == row_groups(small_slices / "tokens.parquet")
 
 
-def test_row_groups_of_long_sequences_are_small_everywhere(small_slices, monkeypatch, tmp_path):
-    monkeypatch.setattr(config, "TOKENS_PER_ROW_GROUP", 32 * 64)
+@pytest.mark.parametrize(("tokens", "group"), [(32 * 64, 32), (4 * 64, 8)])
+def test_row_groups_of_long_sequences_are_small_everywhere(tokens, group, small_slices, monkeypatch, tmp_path):
+    monkeypatch.setattr(config, "TOKENS_PER_ROW_GROUP", tokens)
     text = TextOptions([str(small_slices.parent / "valid.jsonl")], "validation")
     slicing.slice_text(text, tmp_path, counts=small_slices.parent / "counts.duckdb", seq_len=64)
     scoring.score("control:bigram", tmp_path)
     for path in (tmp_path / "tokens.parquet", scoring.score_path(tmp_path, "control:bigram")):
         groups = row_groups(path)
         assert len(groups) > 2
-        assert set(groups[:-1]) == {32 * 64}
+        assert set(groups[:-1]) == {group * 64}
 
 
 SETTLED = scoring.ScoringOptions(device="cpu", batch_tokens=512)
