@@ -46,6 +46,11 @@ def is_utf8(name: str) -> bool:
     return not any("\ud800" <= c <= "\udfff" for c in name)
 
 
+def as_utf8(text: str) -> str:
+    """The text with lone surrogates escaped, which strict JSON does not have and UTF-8 cannot encode."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def undecodable_name(name: object) -> UserError:
     """The error about a name that is not UTF-8."""
     return UserError("a name with characters that are not text", where=name, remedy="rename it")

@@ -17,7 +17,7 @@ import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from recallkit.errors import UserError, printable
+from recallkit.errors import UserError, as_utf8, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,23 +112,23 @@ def _line(event: str, message: str, level: str, fields: Mapping[str, Any]) -> by
         "pid": os.getpid(),
         "message": printable(message),
     }
-    value = {**stamp, **{name: _plain(field) for name, field in fields.items() if name not in stamp}}
-    return json.dumps(value, allow_nan=False).encode("ascii") + b"\n"
+    value = strict({**stamp, **{name: field for name, field in fields.items() if name not in stamp}})
+    return json.dumps(value, allow_nan=False, default=lambda other: as_utf8(str(other))).encode("ascii") + b"\n"
 
 
-def _plain(value: Any) -> Any:
-    """The value as strict JSON allows it: without infinities and lone surrogates, which parsers in other languages refuse."""
+def strict(value: Any) -> Any:
+    """The value as strict JSON has it, which parsers in other languages take: null for infinities, such as the perplexity of a mean NLL
+    above 709 nats, and lone surrogates, such as those of file names that are not UTF-8, escaped.
+    """
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        return as_utf8(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if value is None or isinstance(value, bool | int):
-        return value
     if isinstance(value, dict):
-        return {str(_plain(str(key))): _plain(item) for key, item in value.items()}
+        return {as_utf8(str(key)): strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return _plain(str(value))
+        return [strict(item) for item in value]
+    return value
 
 
 def _write(line: bytes) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.display.tables import Struck
 from recallkit.errors import printable
 from recallkit.events import note as note
+from recallkit.events import strict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,22 +43,13 @@ def stderr() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """The result as JSON on stdout; floats are not rounded; control characters are escaped."""
-    text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+    """The result as JSON on stdout; floats are not rounded; control characters and what is not UTF-8 are escaped."""
+    text = json.dumps(strict(value), indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(_OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
 
 
-_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that JSON does not escape: further control characters, and those that change the direction of text."""
-
-
-def finite(value: Any) -> Any:
-    """The value with null for infinities, which JSON lacks: for example the perplexity of a mean NLL above 709 nats."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def abbreviate(number: float) -> str:

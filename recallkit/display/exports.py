@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.console import finite
 from recallkit.display.tables import LATEX_HEAD, MARKDOWN_HEAD
+from recallkit.events import strict
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
@@ -107,5 +107,5 @@ _JSON_HEAD = '{"made_by": "recallkit"'
 
 def _json(name: str, frame: pl.DataFrame) -> str:
     """One row per line."""
-    lines = ",\n".join(json.dumps(finite(row), ensure_ascii=False, allow_nan=False) for row in frame.iter_rows(named=True))
+    lines = ",\n".join(json.dumps(strict(row), ensure_ascii=False, allow_nan=False) for row in frame.iter_rows(named=True))
     return f'{_JSON_HEAD}, "table": {json.dumps(name)}, "rows": [\n{lines}\n]}}\n'

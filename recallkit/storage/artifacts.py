@@ -421,7 +421,8 @@ def is_foreign_parquet(path: Path) -> bool:
     import pyarrow.parquet as pq
 
     try:
-        return MANIFEST_KEY not in (pq.read_metadata(path).metadata or {})
+        with path.open("rb") as file:
+            return MANIFEST_KEY not in (pq.read_metadata(file).metadata or {})
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if lacks_resources(error):
             raise

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from recallkit.config import VERSION
-from recallkit.display.console import finite
 from recallkit.errors import UserError
+from recallkit.events import strict
 from recallkit.trackers.tracker import PROJECT, Tracker, import_package, quiet
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class MlflowTracker(Tracker):
         self._client.log_dict(run, record.config, f"{record.command}.json")
         for name, frame in record.tables.items():  # as log_table does it, which rounds to 10 digits
             table = {"columns": frame.columns, "data": [list(row) for row in frame.iter_rows()]}
-            self._client.log_dict(run, finite(table), f"tables/{name}.json")
+            self._client.log_dict(run, strict(table), f"tables/{name}.json")
         known = json.loads(self._client.get_run(run).data.tags.get(_SHOWN_AS_TABLES, "[]"))
         shown = [{"path": f"tables/{name}.json", "type": "table"} for name in record.tables]
         self._client.set_tag(run, _SHOWN_AS_TABLES, json.dumps([*known, *(each for each in shown if each not in known)]))

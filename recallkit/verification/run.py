@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, journal
+from recallkit.storage.given_files import check_name
 from recallkit.storage.result import MANIFEST
 from recallkit.storage.seals import DamagedError
 from recallkit.storage.timings import KEY as TIMINGS
@@ -67,13 +68,17 @@ class Verified:
         """Adds a finding about a file in the folder."""
         self.findings.append(Finding(str(path.relative_to(self.folder)), kind, problem, remedy))
 
+    def note_unreadable(self, error: OSError) -> None:
+        """Adds the finding of a folder that cannot be read."""
+        self.add(Path(error.filename), "damaged", f"cannot be read ({error.strerror})", "see that it may be read")
+
     @contextlib.contextmanager
     def finding(self, path: Path) -> Iterator[None]:
         """A block that reads a file: errors about it become findings."""
         try:
             yield
         except UserError as error:
-            is_own = error.where in (None, str(path))
+            is_own = error.where in (None, str(path), str(path.absolute()))
             problem = error.problem if is_own else f"{error.where}: {error.problem}"
             self.add(path, "damaged" if is_own else "mismatch", problem, error.remedy or "make it again")
         except OSError as error:
@@ -88,15 +93,16 @@ def verify(folder: Path, *, clean: bool = False) -> Verified:
     Every byte of a table is checked by its seal; digests of sequences, ids of counts and numbers of rows are computed again; labels,
     scores and comparisons are those of the sequences, counts and scores beside them. Tables that a killed run had committed are moved
     into place, as by every reader. With `clean`, what killed runs left is removed first: temporary files, and parts of results that are
-    complete. Raises UserError if there is no such folder.
+    complete. Raises UserError if there is no such folder, or if its name is not UTF-8.
     """
     if not folder.is_dir():
         raise UserError("no such directory", where=folder, remedy="name one that recallkit wrote results to")
+    check_name(folder)
     found = Verified(folder)
-    for path in [path for path in _files(folder, found) if path.name == artifacts.COMMITTED]:
+    for path in [path for path in _files(folder) if path.name == artifacts.COMMITTED]:
         with found.finding(path):
             artifacts.finish_commit(path.parent)
-    files = sorted(_files(folder, found))
+    files = sorted(_files(folder, found.note_unreadable))
     if clean:
         found.num_removed = _clean(folder, files)
         files = [path for path in files if path.exists()]
@@ -117,12 +123,8 @@ def verify(folder: Path, *, clean: bool = False) -> Verified:
     return found
 
 
-def _files(folder: Path, found: Verified) -> Iterator[Path]:
-    """All files, and the folders of unfinished work; links to folders are not followed. One that cannot be read is a finding."""
-
-    def note(error: OSError) -> None:
-        found.add(Path(error.filename), "damaged", f"cannot be read ({error.strerror})", "see that it may be read")
-
+def _files(folder: Path, note: Callable[[OSError], None] | None = None) -> Iterator[Path]:
+    """All files, and the folders of unfinished work; links to folders are not followed. `note` is told of one that cannot be read."""
     for place, folders, names in os.walk(folder, onerror=note):
         yield from (Path(place, name) for name in names)
         whole = [name for name in folders if name == artifacts.COMMITTED or artifacts.is_temporary(Path(place, name))]
@@ -144,7 +146,9 @@ def _check_of(path: Path) -> Callable[[Path, Verified, Manifests], None] | None:
 
 def _is_manifest_file(path: Path) -> bool:
     """Whether JSON is a manifest of ours, which has timings, or should be one; any other is somebody else's."""
-    value = artifacts.json_object(path)
+    value: dict[str, Any] = {}
+    with contextlib.suppress(UserError):  # it is longer than any manifest
+        value = artifacts.json_object(path)
     return TIMINGS in value or (not value and (path.name == MANIFEST or path.with_suffix(".parquet").is_file()))
 
 
@@ -152,6 +156,7 @@ def _check_table(path: Path, found: Verified, manifests: Manifests) -> None:
     if artifacts.is_foreign_parquet(path):
         found.add(path, "foreign", "not written by recallkit: nothing to compare it with", "none needed")
         return
+    check_name(path)
     manifests[path] = manifest = artifacts.read_manifest(path)
     if manifest.get("kind") == "sequences":
         _check_sequences(path, manifest)
@@ -193,6 +198,7 @@ def _check_counts(path: Path, found: Verified, manifests: Manifests) -> None:
 
 
 def _check_manifest_file(path: Path, found: Verified, manifests: Manifests) -> None:
+    check_name(path)
     manifests[path] = artifacts.read_json(path)
 
 

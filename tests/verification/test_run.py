@@ -13,6 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from recallkit.storage import artifacts
+from recallkit.storage.given_files import MAX_JSON_BYTES
 from recallkit.verification.run import Verified, verify
 from tests.fuzz.conftest import make
 from tests.fuzz.harness import assert_manners, copy_of, invoke
@@ -156,12 +157,19 @@ def test_a_manifest_file_of_another_table_does_not_fit(folder):
     assert "differs in max_count" in finding.problem
 
 
-def test_counts_that_were_changed_inside_are_found(folder):
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE bigrams SET count = count + 1 WHERE first = (SELECT min(first) FROM bigrams)",
+        "DELETE FROM ngram_hashes WHERE hash = (SELECT min(hash) FROM ngram_hashes)",
+    ],
+)
+def test_counts_that_were_changed_inside_are_found(folder, change):
     import duckdb
 
     with duckdb.connect(str(folder / "counts.duckdb")) as connection:
-        connection.execute("UPDATE bigrams SET count = count + 1 WHERE first = (SELECT min(first) FROM bigrams)")
-    assert ("damaged", "counts.duckdb") in lines(verify(folder))
+        assert connection.execute(change).fetchall() > [(0,)]
+    assert lines(verify(folder)) == [("damaged", "counts.duckdb")]
 
 
 DEAD = 2**22 + 1
@@ -235,7 +243,8 @@ def test_tables_that_a_killed_run_had_committed_are_moved_into_place(folder):
     committed, path = folder / "slices" / artifacts.COMMITTED, folder / "slices" / "tokens.parquet"
     committed.mkdir()
     path.rename(committed / path.name)
-    assert lines(verify(folder)) == []
+    found = verify(folder)
+    assert (lines(found), found.num_files) == ([], len(recorded(folder)) - 1), "what was moved is verified, too"
     assert path.exists()
     assert not committed.exists()
 
@@ -248,6 +257,18 @@ def test_a_table_with_another_number_of_rows_than_its_manifest_is_damaged(folder
         artifacts.write_parquet(path, [table.slice(0, table.num_rows - 1)], table.schema.remove_metadata(), manifest)
         problem = f"{table.num_rows - 1:,} rows, but its manifest says {table.num_rows:,}"
         assert problem in {finding.problem for finding in verify(folder).findings if finding.file == str(path.relative_to(folder))}
+
+
+@pytest.mark.parametrize("name", ["num_sequences", "num_rows", "longest", "sequences_digest"])
+def test_sequences_that_are_not_as_their_manifest_says_are_damaged(folder, name):
+    import pyarrow.parquet as pq
+
+    path = folder / "slices" / "sequences.parquet"
+    manifest, table = artifacts.read_manifest(path), pq.read_table(path)
+    other = manifest[name][::-1] if isinstance(manifest[name], str) else manifest[name] + 1
+    artifacts.write_parquet(path, [table], table.schema.remove_metadata(), {**manifest, name: other})
+    (problem,) = (finding.problem for finding in verify(folder).findings if finding.kind == "damaged")
+    assert problem == f"{name} is {manifest[name]} according to its rows, and {other} according to its manifest"
 
 
 def test_a_manifest_file_without_its_table_and_one_that_is_cut_are_told(folder):
@@ -269,12 +290,64 @@ def test_files_of_others_are_left_alone(tmp_path):
     import polars as pl
 
     pl.DataFrame({"text": ["a"]}).write_parquet(tmp_path / "corpus.parquet")
+    shutil.copy(tmp_path / "corpus.parquet", tmp_path / BAD)
     (tmp_path / "config.json").write_text('{"mine": 1}')
+    (tmp_path / f"{BAD}.json").write_text('{"mine": 1}')
     (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "text.json").touch()
+    os.truncate(tmp_path / "text.json", MAX_JSON_BYTES + 1)
     found = verify(tmp_path, clean=True)
-    assert lines(found) == [("foreign", "corpus.parquet")]
+    assert lines(found) == [("foreign", BAD), ("foreign", "corpus.parquet")]
     assert found.is_sound
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+BAD = os.fsdecode(b"bad\xff.parquet")
+"""A name that is not UTF-8, which DuckDB cannot open, nor Arrow."""
+
+
+def test_files_whose_names_are_not_text_are_findings_among_the_others(folder):
+    table = next(folder.glob("slices/scores/*.parquet"))
+    places = {table: table.with_name(BAD), table.with_suffix(".json"): table.with_name(BAD).with_suffix(".json")}
+    places[folder / "counts.duckdb"] = folder / f"{BAD}.duckdb"
+    places[folder / "slices" / "sequences.parquet"] = folder / BAD / "sequences.parquet"
+    (folder / BAD).mkdir()
+    for path, place in places.items():
+        shutil.copy(path, place)
+    (folder / "slices" / BAD).write_bytes(artifacts.PARQUET_MAGIC)
+    (folder / "slices" / "tokens.parquet").write_bytes(b"")
+    named = {str(place.relative_to(folder)) for place in [*places.values(), folder / "slices" / BAD]}
+    outcome = assert_manners(invoke("verify", folder, "--clean"))
+    assert "damaged     bad\\xdcff.parquet.duckdb: a name with characters that are not text" in outcome.out
+    told = json.loads(invoke("verify", folder, "--json").out)
+    damaged = {finding["file"] for finding in told["findings"] if finding["kind"] == "damaged"}
+    assert damaged == {"slices/tokens.parquet", *(name.replace("\udcff", "\\udcff") for name in named)}
+    assert json.dumps(told, ensure_ascii=False).encode("utf-8")
+
+
+def test_a_name_that_is_not_text_is_a_finding_also_in_a_folder_given_relatively(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    bad = (folder / "counts.duckdb").rename(folder / f"{BAD}.duckdb")
+    assert ("damaged", bad.name) in lines(verify(Path(folder.name)))
+
+
+def test_a_folder_whose_name_is_not_text_is_told_once(folder):
+    outcome = assert_manners(invoke("verify", folder.rename(folder.with_name(BAD)), "--json"))
+    assert (outcome.status, outcome.out) == (1, "")
+    assert "bad\\xdcff.parquet: a name with characters that are not text; rename it" in outcome.err
+
+
+def test_a_folder_that_cannot_be_read_is_a_finding(tmp_path):
+    """One whose path is longer than the system takes, which even its administrator cannot read."""
+    place = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=place)
+        inner = os.open("d" * 250, os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(place)
+    (finding,) = verify(tmp_path).findings
+    assert (finding.kind, finding.problem) == ("damaged", "cannot be read (File name too long)")
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
