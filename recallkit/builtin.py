@@ -6,9 +6,10 @@ and nothing prepared. The counts are those of the same tokens that the models of
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, replace
-from importlib.metadata import distributions
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,22 @@ _LAYOUT = 3
 
 def folder() -> Path:
     """The cache folder of the built-in results: one per set of installed packages, whose READMEs are part of the text."""
-    installed = sorted({(d.metadata["Name"] or "", d.version or "") for d in distributions()})
+    installed = sorted(set(map(_name_and_version, distributions())))
     shipped = artifacts.digest_file(zoo.TRAINING_BIGRAMS)
     made_by = [VERSION, config.SCHEMA_VERSION, _LAYOUT, sys.version]
     return config.home() / "demo" / artifacts.digest_json([*made_by, installed, shipped])[:12]
+
+
+def _name_and_version(distribution: Distribution) -> tuple[str, str]:
+    """These two headers, empty where they are missing or broken: to parse all the metadata of a hundred packages takes 0.2 s."""
+    try:
+        text = next(filter(None, map(distribution.read_text, ("METADATA", "PKG-INFO", ""))), "")
+    except (OSError, ValueError):
+        return "", ""
+    headers = text.partition("\n\n")[0]
+    found = (re.search(rf"^{name}:[ \t]*(.*)$", headers, re.MULTILINE | re.IGNORECASE) for name in ("Name", "Version"))
+    name, version = ("" if header is None else header[1] for header in found)
+    return name, version
 
 
 def page() -> Path:

@@ -117,6 +117,51 @@ def test_the_digest_follows_what_decides_ids(tmp_path):
     assert one == two != three
 
 
+LETTERS = {
+    "version": "1.0",
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": None,
+    "model": {
+        "type": "BPE",
+        "unk_token": "<unk>",
+        "vocab": {token: number for number, token in enumerate(["<unk>", "</s>", "a", "b", "c", "ab", "bc", "abc"])},
+        "merges": [["a", "b"], ["b", "c"], ["ab", "c"]],
+    },
+}
+"""A tokenizer of three letters."""
+
+ADDED = {"id": 5, "content": "ab", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model": {"merges": [["b", "c"], ["a", "b"], ["ab", "c"]]}},
+        {"model": {"merges": [["a", "b"], ["b", "c"], ["a", "bc"]]}},
+        {"model": {"merges": []}},
+        {"model": {"vocab": {**LETTERS["model"]["vocab"], "b": 4, "c": 3}}},
+        {"model": {"type": "WordLevel", "merges": []}},
+        {"normalizer": {"type": "Lowercase"}},
+        {"pre_tokenizer": {"type": "Split", "pattern": {"String": "b"}, "behavior": "Isolated", "invert": False}},
+        {"added_tokens": [ADDED]},
+    ],
+    ids=lambda changed: "-".join([*changed, *changed.get("model", ())]),
+)
+def test_a_change_that_gives_other_ids_gives_another_digest(tmp_path, changed):
+    """A part of the tokenizer each; of a model, compared with one that differs in nothing else."""
+    before = LETTERS | ({"model": LETTERS["model"] | {"merges": []}} if changed.get("model", {}).get("type") else {})
+    after = before | changed | {"model": before["model"] | changed.get("model", {})}
+    seen = []
+    for settings_of in (before, after):
+        (tmp_path / "t.json").write_text(json.dumps(settings_of))
+        tokenizer = load_tokenizer(str(tmp_path / "t.json"))
+        seen.append(([tokenizer.backend.encode(text).ids for text in ("abc", "ab", "bc", "ABC", "cab", "aab")], tokenizer.digest))
+    (ids, digest), (other_ids, other_digest) = seen
+    assert ids != other_ids
+    assert digest != other_digest
+
+
 OPTIONS = [
     ("built-in", "ignore_merges", True),
     ("built-in", "unk_token", "<|endoftext|>"),
