@@ -150,6 +150,14 @@ def test_files_committed_by_a_killed_run_are_moved_before_those_of_the_next(tmp_
     assert found == {"both": "of the next", "first": "of the killed run"}
 
 
+def test_a_manifest_is_that_of_the_table_that_a_killed_run_had_committed(tmp_path):
+    (tmp_path / artifacts.COMMITTED).mkdir()
+    table = pa.table({"a": [1]})
+    artifacts.write_parquet(tmp_path / "t.parquet", [table], table.schema, {"kind": "x", "run": "earlier"})
+    artifacts.write_parquet(tmp_path / artifacts.COMMITTED / "t.parquet", [table], table.schema, {"kind": "x", "run": "killed"})
+    assert artifacts.read_manifest(tmp_path / "t.parquet")["run"] == "killed"
+
+
 def test_a_link_is_not_taken_for_committed_files(tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
