@@ -1,3 +1,5 @@
+"""Names and versions of installed packages as the built-in results identify them."""
+
 from importlib.metadata import PathDistribution, distributions
 
 import pytest

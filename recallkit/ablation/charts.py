@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.ablation.words import HEADERS, SLICES_TOLD, labelled
-from recallkit.display.chart_parts import FULL, labels, name_axis, values
+from recallkit.display.chart_parts import FULL, labels, layered, name_axis, values
 from recallkit.display.chart_theme import Figure
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _draw(rows: Sequence[Row], palette: Palette) -> Chart:
     depth = alt.Opacity("loss:Q", scale=alt.Scale(type="sqrt", domain=[0, max(most, 1e-9)], range=[0.0, _DARKEST], clamp=True), legend=None)
     boxes = base.mark_rect(color=palette.models[0], stroke=palette.page).encode(opacity=depth, description="told:N")
     figures = base.mark_text(aria=False, color=palette.ink).encode(text="text:N")
-    return alt.layer(boxes, figures, width=FULL - room, height=_ROW_HEIGHT * len(names))
+    return layered(boxes, figures, width=FULL - room, height=_ROW_HEIGHT * len(names))
 
 
 def _cell(row: Row) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.shares import is_void
-from recallkit.display.chart_parts import FULL, Key, cleared, labels, legend, rounded, shorten, stacked, upright, values
+from recallkit.display.chart_parts import FULL, Key, cleared, labels, layered, legend, rounded, shorten, stacked, upright, values
 from recallkit.display.chart_theme import Figure
 from recallkit.display.console import counted, percent
 
@@ -64,7 +64,7 @@ def _draw_perplexities(reference: str, sides: Mapping[str, Sequence[tuple[str, f
         fill = colours[kind] if kind == _HITS else palette.page
         dots = alt.Chart(values(mine)).mark_point(shape="circle", size=80, fill=fill, stroke=colours[kind], strokeWidth=2, opacity=1)
         parts += [dots.encode(x=axis, y=down, description="text:N")] if mine else []
-    plot = alt.layer(*rules, *parts, *_row_heads(names, palette), width=FULL, height=height)
+    plot = layered(*rules, *parts, *_row_heads(names, palette), width=FULL, height=height)
     entries = [
         Key("AR hits", palette.hits, None, "circle"),
         Key("other tokens", palette.rest, None, "circle", is_hollow=True),
@@ -163,7 +163,7 @@ def _draw_parts(bars: Mapping[str, Sequence[Row]], palette: Palette) -> Chart:
         drawn.append(mine.encode(x=axis, x2="x2:Q", y=down, y2="y2:Q", description="text:N"))
     drawn.append(upright(palette, 0.0, axis, height, [1, 0], palette.ink))
     drawn += _whiskers(whiskers, axis, down, palette) if whiskers else []
-    plot = alt.layer(*drawn, *_row_heads(names, palette), width=FULL, height=height)
+    plot = layered(*drawn, *_row_heads(names, palette), width=FULL, height=height)
     entries = [Key(_NAMES[_HITS], palette.hits, None, "block"), Key(_NAMES[_OTHER], palette.rest, None, "block")]
     return stacked(plot, legend([*entries, Key("95 % interval", palette.ink, [1, 0], None)], palette, start=0))
 

@@ -16,7 +16,9 @@ from recallkit.display.chart_parts import (
     Key,
     bucket_axis,
     head,
+    in_columns,
     labels,
+    layered,
     legend,
     not_drawn,
     place,
@@ -138,7 +140,7 @@ def _draw_rows(
         drawn_rows = _row_plot(
             looks[model], names, sources, shares[model], whole.get(model), (axis, rows, domain), (width, height), palette
         )
-        plots.append(alt.layer(*drawn_rows, *head(palette, titles[model]), width=width, height=height))
+        plots.append(layered(*drawn_rows, *head(palette, titles[model]), width=width, height=height))
     key = (
         Key("all sources", palette.soft, [4, 3], None, 1) if whole else Key("share of tokens", palette.soft, None, "square", is_hollow=True)
     )
@@ -228,9 +230,8 @@ def _share_axis(domain: tuple[float, float], width: float) -> alt.Axis:
 
 def _grid(plots: Sequence[Chart], columns: int, palette: Palette, entries: Sequence[Key], left: float = AXIS) -> Chart:
     """Small plots in `columns`, row by row, with the legend of their lines below."""
-    import altair as alt
 
-    grid = alt.concat(*plots, columns=columns, spacing={"row": 10, "column": 18}).resolve_scale(x="independent", y="independent")
+    grid = in_columns(*plots, columns=columns, spacing=(10, 18))
     return stacked(grid, *([legend(entries, palette, start=-left)] if entries else []))
 
 
@@ -288,7 +289,7 @@ def _draw_thresholds(comparison: Comparison, of_models: Mapping[str, Sequence[Ro
         both = [name for name in (comparison.reference, model) if name in found and place(found[name]) <= places[1] + 0.5]
         bends = [upright(palette, place(found[name]), x, height, [1, 0], looks[name].colour, told.get(name, "")) for name in both]
         top = head(palette, titles[model])
-        plots.append(alt.layer(*others, *rules, *bends, *mine, *top, width=width, height=height))
+        plots.append(layered(*others, *rules, *bends, *mine, *top, width=width, height=height))
     reference = looks[comparison.reference]
     entries = [Key(f"knee of {shorten(reference.label, 30)}", reference.colour, [1, 0], None, 1)] if comparison.reference in found else []
     return stacked(unit_line(_OF_AR_HITS, palette), _grid(plots, columns, palette, [*marks.values(), *entries]))

@@ -13,6 +13,7 @@ from recallkit.display.chart_parts import (
     CHARACTER,
     Point,
     Series,
+    in_columns,
     keys,
     labels,
     legend,
@@ -78,10 +79,9 @@ def _varied(rows: list[Row]) -> Iterator[tuple[str, str, list[Row]]]:
 
 def _draw(found: Sequence[tuple[str, str, list[Row]]], caption: str, palette: Palette = PAPER) -> Chart:
     """All plots in rows of `_ACROSS`, below a line on the machine."""
-    import altair as alt
 
     plots = [_draw_one(title, letter, rows, palette) for title, letter, rows in found]
-    grid = alt.concat(*plots, columns=_ACROSS, spacing=28).resolve_scale(x="independent", y="independent")
+    grid = in_columns(*plots, columns=_ACROSS, spacing=(28, 28))
     return stacked(unit_line(caption, palette), grid)
 
 

@@ -9,13 +9,11 @@ from recallkit.commands import options as opt
 from recallkit.commands.adapter import Argument, File, Option, Outcome, command
 
 if TYPE_CHECKING:
-    import altair as alt
+    from altair.typing import ChartType
 
     from recallkit.display.chart_theme import Figure
     from recallkit.display.notebook import Shown
     from recallkit.report.write import Report
-
-    Chart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart | alt.FacetChart
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def _open(page: Path) -> None:
         console.note(f"no browser was found: open {page}")
 
 
-def figures(of: Union[File, "Shown"]) -> "dict[str, Chart]":
+def figures(of: Union[File, "Shown"]) -> "dict[str, ChartType]":
     """The figures of results by name, as altair charts in the colours of a paper: shown in a notebook, `.save("x.svg")`.
 
     `of` is what a function returned (`gap`, `profile`, `eval_mqar` ...) or `read_comparison`, or a folder that they wrote.

@@ -268,7 +268,7 @@ class _Runs:
         replaced = []
         while len(self.runs) > 1 and self.runs[-2].num_rows < 2 * self.runs[-1].num_rows:
             a, b = self.runs[-2:]
-            self.runs[-2:] = [self.files.merge_two(a, b)]
+            self.runs[-2:] = [self.files.merge([self.files.load(a), self.files.load(b)], num_threads=1)]
             replaced += [a, b]
         return replaced
 
@@ -276,7 +276,7 @@ class _Runs:
         """All runs as one, among `files`."""
         if len(self.runs) == 1:
             return files.link(self.runs[0], self.files)
-        return files.merge_all([self.files.load(run) for run in self.runs], num_threads=num_threads)
+        return files.merge([self.files.load(run) for run in self.runs], num_threads=num_threads)
 
 
 class _ShardRangeCounter:
@@ -439,7 +439,7 @@ def join_shard_ranges(
         if kind in HASHES:
             merged[kind] = smallest(cast("list[HashRun]", runs), counting.num_hashes)
         else:
-            merged[kind] = runs[0] if len(runs) == 1 else files.load(files.merge_all(runs, num_threads=num_threads))
+            merged[kind] = runs[0] if len(runs) == 1 else files.load(files.merge(runs, num_threads=num_threads))
     return CountedStream(
         merged["bigrams"],
         merged["tokens"].keys.astype(np.uint32),

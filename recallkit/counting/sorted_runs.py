@@ -11,7 +11,7 @@ import os
 import shutil
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -93,9 +93,6 @@ class RunFiles:
     def _checksums(self, stem: str) -> list[str]:
         return [seals.file_checksum(path) for path in self.paths(stem)]
 
-    def _saved(self, stem: str, num_rows: int) -> SavedRun:
-        return SavedRun(stem, num_rows, self._checksums(stem))
-
     def load(self, run: SavedRun) -> Run:
         """A run's arrays, memory-mapped. Raises UserError if a file is missing or truncated."""
         if not self.is_whole(run):
@@ -106,11 +103,7 @@ class RunFiles:
 
     def add(self, counted: Run) -> SavedRun:
         """Writes a run."""
-        stem = self._new_stem()
-        with self._replacing(stem) as temporary:
-            for path, array in zip(temporary, counted, strict=True):
-                array.astype("<u8", copy=False).tofile(path)
-        return self._saved(stem, len(counted[0]))
+        return self._write([counted])
 
     def link(self, run: SavedRun, others: RunFiles) -> SavedRun:
         """Links (or copies) a run of another folder into this one; the original stays."""
@@ -122,27 +115,21 @@ class RunFiles:
                 shutil.copyfile(there, here)
         return run
 
-    def merge_two(self, a: SavedRun, b: SavedRun) -> SavedRun:
-        """Merges two memory-mapped runs into a new one; the two stay."""
-        stem, shape = self._new_stem(), (a.num_rows + b.num_rows,)
-        with self._replacing(stem) as temporary:
-            outputs = [np.memmap(path, "<u8", "w+", shape=shape) for path in temporary]
-            num_rows = self.kind.merge_two(self.load(a), self.load(b), *outputs)
-            for path, array in zip(temporary, outputs, strict=True):
-                array.flush()
-                os.truncate(path, 8 * num_rows)
-        return self._saved(stem, num_rows)
-
-    def merge_all(self, runs: Sequence[Run], *, num_threads: int = 2) -> SavedRun:
+    def merge(self, runs: Sequence[Run], *, num_threads: int = 2) -> SavedRun:
         """Merges any number of runs into a new one: several threads merge ranges of keys, which are written in order."""
-        stem, num_rows = self._new_stem(), 0
-        with self._replacing(stem) as temporary, ExitStack() as opened:
+        return self._write(self.merged_ranges(runs, num_threads=num_threads))
+
+    def _write(self, ranges: Iterable[Run]) -> SavedRun:
+        """A run of ranges of keys, in their order. Files are written, not mapped: on a full disk a map ends the process."""
+        stem, num_rows = f"{self.kind.name}-{uuid.uuid4().hex}", 0
+        with ExitStack() as opened:
+            temporary = [opened.enter_context(artifacts.replacing(path)) for path in self.paths(stem)]
             files = [opened.enter_context(path.open("wb")) for path in temporary]
-            for merged in self.merged_ranges(runs, num_threads=num_threads):
-                num_rows += len(merged[0])
-                for file, array in zip(files, merged, strict=True):
-                    np.asarray(array, "<u8").tofile(file)
-        return self._saved(stem, num_rows)
+            for each in ranges:
+                num_rows += len(each[0])
+                for file, column in zip(files, each, strict=True):
+                    file.write(np.ascontiguousarray(column, "<u8").data)
+        return SavedRun(stem, num_rows, self._checksums(stem))
 
     def merged_ranges(self, runs: Sequence[Run], *, num_threads: int = 2) -> Iterator[Run]:
         """The merged runs in key order, one range of keys at a time; the next ranges are merged while one is used."""
@@ -179,15 +166,6 @@ class RunFiles:
         for path in self.folder.glob(f"*{self.kind.name}-*"):
             if path not in live:
                 path.unlink(missing_ok=True)
-
-    @contextmanager
-    def _replacing(self, stem: str) -> Iterator[list[Path]]:
-        """Temporary files for a run's columns, renamed when all are written."""
-        with ExitStack() as stack:
-            yield [stack.enter_context(artifacts.replacing(path)) for path in self.paths(stem)]
-
-    def _new_stem(self) -> str:
-        return f"{self.kind.name}-{uuid.uuid4().hex}"
 
 
 def _cut_ranges(runs: Sequence[Run]) -> Iterator[list[tuple[int, int]]]:

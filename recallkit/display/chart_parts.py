@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.chart_theme import DASHES, HEIGHT, WIDTH, model_colours, model_dashes, model_shapes, without_controls
+from recallkit.display.chart_theme import DASHES, HEIGHT, WIDTH, Arrangement, model_colours, model_dashes, model_shapes, without_controls
 from recallkit.errors import printable
 
 if TYPE_CHECKING:
@@ -201,10 +201,8 @@ def head(palette: Palette, left: str, right: str = "", width: float = WIDTH) -> 
 
 def unit_line(unit: str, palette: Palette, start: float = -AXIS) -> Chart:
     """A line above several plots, beginning `start` pixels left of them: what they all show."""
-    import altair as alt
 
-    drawn: Chart = alt.layer(text(unit, start, 6, colour=palette.soft), width=FULL + start, height=8)
-    return drawn
+    return layered(text(unit, start, 6, colour=palette.soft), width=FULL + start, height=8)
 
 
 def line_panel(
@@ -238,7 +236,7 @@ def line_panel(
     firm = alt.Chart(values(solid)).mark_line(aria=False).encode(**_paint("stroke", "strokeDash", "strokeWidth"))
     marks = alt.Chart(values(dots)).mark_point(size=dot, strokeWidth=1, opacity=1).encode(**_paint("stroke", "fill", "shape"))
     layers = [chart.encode(**axes, detail="run:N") for chart, rows in ((thin, faint), (firm, solid)) if rows]
-    return alt.layer(*below, *layers, marks.encode(**axes, description="text:N"), *above, width=size[0], height=size[1])
+    return layered(*below, *layers, marks.encode(**axes, description="text:N"), *above, width=size[0], height=size[1])
 
 
 def _runs(points: Sequence[Point]) -> list[tuple[int, list[Point]]]:
@@ -306,7 +304,6 @@ def keys(looks: Sequence[Series]) -> list[Key]:
 
 def legend(entries: Sequence[Key], palette: Palette, start: float = -AXIS, width: float = FULL) -> Chart:
     """The legend, in as many columns as the longest label allows, row by row, beginning `start` pixels left of the plots."""
-    import altair as alt
 
     longest = 30 + CHARACTER * max(len(entry.label) for entry in entries)
     columns = max(1, min(len(entries), int(width // longest), 4))
@@ -324,7 +321,7 @@ def legend(entries: Sequence[Key], palette: Palette, start: float = -AXIS, width
     drawn = [(rules, lined), (squares, blocks), (dots.encode(**_paint("stroke", "fill", "shape")), dotted)]
     shown = _pixels(rows, "after").mark_text(align="left", baseline="middle", aria=False).encode(text="text:N")
     height = _LINE * math.ceil(len(entries) / columns)
-    return alt.layer(*(part for part, found in drawn if found), shown, width=width + start, height=height)
+    return layered(*(part for part, found in drawn if found), shown, width=width + start, height=height)
 
 
 def _pixels(rows: Sequence[Mapping[str, Any]], x: str) -> alt.Chart:
@@ -348,9 +345,16 @@ def _paint(*channels: str) -> dict[str, Any]:
     return {channel: made[channel] for channel in channels}
 
 
-def stacked(*parts: Chart, spacing: float = 14) -> alt.VConcatChart:
-    """Charts below each other, aligned at the left."""
-    import altair as alt
+def layered(*parts: Chart, width: float, height: float) -> Arrangement:
+    """Charts in one plot, the last on top."""
+    return Arrangement("layer", parts, {"width": width, "height": height})
 
-    chart: alt.VConcatChart = alt.vconcat(*parts, spacing=spacing).resolve_scale(x="independent", y="independent")
-    return chart
+
+def in_columns(*plots: Chart, columns: int, spacing: tuple[float, float]) -> Arrangement:
+    """Plots row by row, each with its own axes; `spacing` between rows and between columns."""
+    return Arrangement("concat", plots, {"columns": columns, "spacing": dict(zip(("row", "column"), spacing, strict=True))})
+
+
+def stacked(*parts: Chart, spacing: float = 14) -> Arrangement:
+    """Charts below each other, aligned at the left, each with its own axes."""
+    return Arrangement("vconcat", parts, {"spacing": spacing})

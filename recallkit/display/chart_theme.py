@@ -13,7 +13,7 @@ import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    import altair as alt
+    from altair.typing import ChartType
 
-    Chart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart | alt.FacetChart
+    Chart: TypeAlias = "ChartType | Arrangement"
 
 _Shown = TypeVar("_Shown")
 
@@ -103,6 +103,22 @@ ENDINGS = (".svg", ".png", ".pdf")
 
 
 @dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Charts arranged as Vega-Lite arranges them: `kind` is the name of the list of them, `options` are its other properties.
+
+    It takes the place of altair's own, which copy all that they hold at every level, and again with every option.
+    """
+
+    kind: Literal["layer", "concat", "vconcat"]
+    parts: Sequence[Chart]
+    options: Mapping[str, Any]
+
+    def to_dict(self, *, validate: bool, context: dict[str, Any]) -> dict[str, Any]:
+        """As altair's charts have it."""
+        return {self.kind: [part.to_dict(validate=validate, context=context) for part in self.parts], **self.options}
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """A chart with its text: `name` is the file's, `title` and `caption` are plain text, `draw` makes the chart in a palette's colours."""
 
@@ -136,7 +152,11 @@ def _scale(models: Sequence[str], reference: str | None, own: _Shown, nth: Calla
 
 def themed(chart: Chart, palette: Palette, font: str = FONT) -> dict[str, Any]:
     """The chart's Vega-Lite specification with the palette's colours for everything that is not data."""
-    specification: dict[str, Any] = chart.to_dict(validate=False)  # validating a chart of many layers takes seconds
+    import altair as alt
+
+    found: dict[str, Any] = {}
+    inner = {"top_level": False, "datasets": found}  # no chart is the outermost; validating one of many layers takes seconds
+    specification: dict[str, Any] = {"$schema": alt.SCHEMA_URL, **chart.to_dict(validate=False, context=inner), "datasets": found}
     shown = {"labelColor": palette.soft, "titleColor": palette.soft, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
     lines = {"gridColor": palette.rule, "domainColor": palette.rule, "tickColor": palette.rule, "tickSize": 3}
     specification["config"] = {

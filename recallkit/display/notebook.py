@@ -9,7 +9,9 @@ from recallkit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from recallkit.display.chart_theme import Chart, Figure
+    from altair.typing import ChartType
+
+    from recallkit.display.chart_theme import Figure
 
 
 class Shown:
@@ -33,7 +35,7 @@ class Shown:
         """What can be drawn of it; nothing of a copy."""
         return self._figures() if hasattr(self, "_figures") else ()
 
-    def chart(self, name: str | None = None) -> Chart:
+    def chart(self, name: str | None = None) -> ChartType:
         """A figure as an altair chart, in the colours of a paper: the first, or the one called `name` as in `recallkit.figures`.
 
         Raises UsageError if there is no such figure.
@@ -45,7 +47,7 @@ class Shown:
         return found[name or next(iter(found))]
 
 
-def charts(figures: Sequence[Figure]) -> dict[str, Chart]:
+def charts(figures: Sequence[Figure]) -> dict[str, ChartType]:
     """Figures by name, as altair charts in the colours of a paper."""
     import altair as alt
 

@@ -12,6 +12,7 @@ from recallkit.display.chart_parts import (
     Point,
     bucket_axis,
     head,
+    in_columns,
     keys,
     legend,
     line_panel,
@@ -191,7 +192,6 @@ def _share_axis(most: float, field: str, *, numbered: bool = True) -> alt.Y:
 
 def _draw_by_distance(rows: Sequence[Row], distances: Sequence[Row], palette: Palette) -> Chart:
     """Small plots in two columns, one per number of pairs, all with the same axes."""
-    import altair as alt
 
     looks = _looks(rows, palette)
     every = [place(row["high"]) for row in distances]
@@ -211,6 +211,6 @@ def _draw_by_distance(rows: Sequence[Row], distances: Sequence[Row], palette: Pa
         panels.append(line_panel(looks, points, axes, palette, above=above, size=(_PANEL_WIDTH, _PANEL_HEIGHT), dot=12))
     return stacked(
         unit_line("values recalled, share of those asked for", palette),
-        alt.concat(*panels, columns=2, spacing=alt.RowColnumber(row=14, column=0)),
+        in_columns(*panels, columns=2, spacing=(14, 0)),
         legend(keys(looks), palette),
     )

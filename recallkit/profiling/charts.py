@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.chart_parts import FULL, MOST_SOURCES, labels, name_axis, not_drawn
+from recallkit.display.chart_parts import FULL, MOST_SOURCES, labels, layered, name_axis, not_drawn
 from recallkit.display.chart_theme import HEIGHT, WIDTH, Figure, model_colours
 from recallkit.profiling.power_law import power_law_masses
 
@@ -77,7 +77,7 @@ def _draw_bigrams(tables: ProfileTables, sources: list[str], palette: Palette) -
     known = alt.datum.low != None  # noqa: E711  (an expression of Vega, not of Python)
     whiskers = base.transform_filter(known).mark_rule(color=palette.ink, strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
     distinct = base.mark_tick(color=palette.ink, thickness=2, height=13).encode(x="distinct:Q")
-    return alt.layer(bars, whiskers, distinct).properties(width=FULL - room, height=max(2, len(rows)) * _ROW_HEIGHT)
+    return layered(bars, whiskers, distinct, width=FULL - room, height=max(2, len(rows)) * _ROW_HEIGHT)
 
 
 def _bar(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _draw_distances(tables: ProfileTables, sources: list[str], palette: Palette)
         .mark_line(strokeWidth=1.3)
         .encode(x=x, y=y, color=colour, detail="source:N")
     )
-    return alt.layer(fitted, dots).properties(width=WIDTH, height=HEIGHT + 40)
+    return layered(fitted, dots, width=WIDTH, height=HEIGHT + 40)
 
 
 def _powers(title: str, points: list[dict[str, Any]]) -> alt.Axis:

@@ -15,6 +15,7 @@ from recallkit.display.chart_parts import (
     head,
     keys,
     labels,
+    layered,
     legend,
     line_panel,
     place,
@@ -98,9 +99,8 @@ def _task_bars(
     mark: dict[str, Any] = {"align": "right", "baseline": "middle", "aria": False}
     named = words.mark_text(**mark).encode(x=alt.value(-8), text="name:N")
     told = words.mark_text(color=palette.soft, **mark).encode(x=alt.value(width + _FIGURE), text="figure:N")
-    return alt.layer(bars, around, whiskers, named, told, *head(palette, task, "accuracy", width + _FIGURE)).properties(
-        width=width, height=height
-    )
+    above = head(palette, task, "accuracy", width + _FIGURE)
+    return layered(bars, around, whiskers, named, told, *above, width=width, height=height)
 
 
 def _bar(top: float, row: Row, names: Mapping[str, str], look: Series) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from recallkit.display.chart_parts import FULL, MOST_SOURCES, Key, labels, legend, name_axis, not_drawn, stacked, values
+from recallkit.display.chart_parts import FULL, MOST_SOURCES, Key, labels, layered, legend, name_axis, not_drawn, stacked, values
 from recallkit.display.chart_theme import Figure
 from recallkit.display.console import counted, percent
 
@@ -47,7 +47,7 @@ def _draw(rows: Sequence[Row], palette: Palette) -> Chart:
             bars = alt.Chart(values(drawn)).mark_bar(height=_BAR if name == "repeated" else _BAR - 6, color=colour)
             layers.append(bars.encode(x=x, y=y, description="text:N"))
             entries.append(Key(told, colour, None, "block"))
-    return stacked(alt.layer(*layers, **size), legend(entries, palette, start=-room))
+    return stacked(layered(*layers, **size), legend(entries, palette, start=-room))
 
 
 def _told(row: Row, name: str, told: str) -> str:

@@ -236,7 +236,7 @@ def test_runs_merged_by_ranges_of_keys_are_sorted_and_whole(tmp_path, monkeypatc
         columns = (keys,) if kind == "bigrams" else (keys >> np.uint64(4), keys & np.uint64(15))
         made.append(sorted_runs.kind_of(kind).make(*columns, counts))
     files = sorted_runs.RunFiles(tmp_path, kind)
-    *columns, counts = files.load(files.merge_all(made, num_threads=3))
+    *columns, counts = files.load(files.merge(made, num_threads=3))
     keys = columns[0] if kind == "bigrams" else (columns[0] << np.uint64(4)) + columns[1]
     assert keys.tolist() == sorted(expected)
     assert counts.tolist() == [expected[key] for key in sorted(expected)]

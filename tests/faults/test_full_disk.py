@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from recallkit.counting.bigram_kernels import BigramRun
+from recallkit.counting.sorted_runs import RunFiles
 from tests.faults.conftest import left_over, made_of, visible
 
 
@@ -66,3 +70,12 @@ def test_a_full_disk_is_one_line_and_the_command_goes_on(run, disk, command, tmp
     assert made_of(small) == expected
     assert not [path for path in visible(small) if path.endswith(".wal")]
     assert not list(small.rglob(".*"))
+
+
+def test_a_disk_that_is_full_while_runs_are_merged_is_an_error_with_its_number(disk):
+    files = RunFiles(disk(200), "tokens")
+    keys = np.arange(10_000, dtype=np.uint64)
+    run = files.load(files.add(BigramRun(keys, keys)))
+    with pytest.raises(OSError, match="No space left") as raised:
+        files.merge([run, run], num_threads=1)
+    assert raised.value.errno == errno.ENOSPC
