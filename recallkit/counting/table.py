@@ -198,11 +198,13 @@ def read_meta(path: Path) -> dict[str, Any]:
     Raises UserError if it is missing, damaged, or of another schema version, if a table of it has other columns than `count` writes, and
     if a fact was changed.
     """
-    if not path.is_file():
-        raise UserError("no such counts table", where=path, remedy="make it with `recallkit count`, or name it with --counts")
     with _reading(path) as connection:
-        _check_columns(connection, path)
-        rows = connection.execute(db.query("counts/select_meta")).fetchall()
+        return _meta_in(connection, path)
+
+
+def _meta_in(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, Any]:
+    _check_columns(connection, path)
+    rows = connection.execute(db.query("counts/select_meta")).fetchall()
     meta: dict[str, Any] = {}
     for key, value in rows:
         if key in meta:
@@ -253,8 +255,8 @@ def open_counts(path: Path) -> CountsTable:
 
     Also for rows that are there twice, and for counts that do not have the id of the meta.
     """
-    meta = read_meta(path)
     with _reading(path) as connection:
+        meta = _meta_in(connection, path)
         bigrams = connection.execute(db.query("counts/select_bigrams")).fetchnumpy()
         unigrams = connection.execute(db.query("counts/select_unigrams")).fetchnumpy()
     table = CountsTable(
@@ -276,9 +278,11 @@ def open_counts(path: Path) -> CountsTable:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection to a counts table, and a UserError for what DuckDB finds damaged."""
+    """A connection to a counts table, and a UserError if there is none, and for what DuckDB finds damaged."""
     import duckdb
 
+    if not path.is_file():
+        raise UserError("no such counts table", where=path, remedy="make it with `recallkit count`, or name it with --counts")
     try:
         with db.connect(path, read_only=True) as connection:
             yield connection
