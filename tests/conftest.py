@@ -16,6 +16,7 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from recallkit.text.open_text import TextOptions
@@ -24,6 +25,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on two threads craw
 
 if shutil.which("nvidia-smi") is None:
     os.environ["TRITON_INTERPRET"] = "1"  # without a GPU kernels are interpreted; asked for before anything imports triton
+
+hypothesis.settings.register_profile("recallkit", deadline=None, derandomize=bool(os.environ.get("CI")))  # first calls compile
+hypothesis.settings.load_profile("recallkit")
 
 ROOT = Path(__file__).resolve().parent.parent
 

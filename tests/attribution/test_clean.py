@@ -36,7 +36,7 @@ def mark(corpus: Corpus, marks: list[int]) -> Corpus:
     return corpus
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(texts(), st.data())
 def test_any_text_without_copies_is_what_loops_count(tmp_path_factory, drawn, data):
     rows, pairs, rows_per_group, reference, model = drawn

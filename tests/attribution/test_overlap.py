@@ -50,7 +50,7 @@ def shapley(values: list[list[bool]], amounts: list[float], player: int) -> floa
     return math.fsum(union(slices | {player}) - union(slices) for slices in before) / len(orders)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(texts(), st.integers(2, 6))
 def test_shares_are_shapley_values_over_all_orders(tmp_path_factory, drawn, number):
     rows, pairs, rows_per_group, reference, model = drawn

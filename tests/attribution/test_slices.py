@@ -82,7 +82,7 @@ def assert_control(row, corpus):
         assert math.isclose(row["enrichment"], row["gap_share"] / row["share_of_tokens"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(texts())
 def test_any_text_is_what_loops_over_its_ids_count(tmp_path_factory, drawn):
     rows, pairs, rows_per_group, reference, model = drawn

@@ -243,7 +243,7 @@ def corpora(draw):
     return tokens, draw(st.integers(1, 8)), draw(st.integers(0, 3000)), draw(nlls), draw(nlls)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(corpora())
 def test_any_corpus_is_what_plain_loops_count(tmp_path_factory, drawn):
     tokens, rows_per_group, max_count, reference, model = drawn

@@ -303,7 +303,7 @@ def slow_tokens(folder, models):
     return joined.sort("sequence", "position")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     threshold=st.integers(0, 70),
     columns=st.lists(st.sampled_from(["token", "nll_a", "rank_b", "argmax_a", "source", "ar_hit"]), min_size=1, unique=True),

@@ -54,7 +54,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_counts_equal_the_reference_whatever_was_counted_before(data: st.DataObject) -> None:
     counter = BigramCounter(num_threads=data.draw(st.integers(1, 3)))
     with pytest.MonkeyPatch.context() as patch:
@@ -174,7 +174,7 @@ def run_of(table: dict[int, int]) -> BigramRun:
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 30) | st.integers(2**63 - 2, 2**64 - 1), st.integers(1, 2**61)), max_size=5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_merged_runs_add_exactly(tables: list[dict[int, int]]) -> None:
     total: dict[int, int] = {}
     for table in tables:

@@ -91,7 +91,7 @@ def ngrams_of(counted: CountedStream, order: int) -> Counter:
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     documents=documents_strategy,
     cuts=st.sets(st.integers(1, 14)),
@@ -123,7 +123,7 @@ def hashed(documents: list[list[int]], boundary: str, limit: int | None, num_has
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     documents=documents_strategy,
     cuts=st.sets(st.integers(1, 14)),

@@ -24,7 +24,7 @@ texts = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     ids=texts,
     cuts=st.sets(st.integers(0, 120), max_size=4),

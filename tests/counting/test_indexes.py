@@ -47,7 +47,7 @@ def small_blocks(monkeypatch):
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("width", [2, 4])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(documents=documents_strategy, last_has_end=st.booleans(), files=st.integers(1, 3))
 def test_tokengrams_gives_documents_and_the_packed_text(tmp_path_factory, width, documents, last_has_end, files):
     folder = tmp_path_factory.mktemp("tokengrams")
@@ -94,7 +94,7 @@ def test_text_without_end_tokens_is_packed_alone(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("width", "table"), [(1, True), (2, True), (4, True), (2, False), (4, False)])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(documents=documents_strategy, shards=st.integers(1, 3))
 def test_infini_gram_gives_its_documents(tmp_path_factory, width, table, documents, shards):
     vocab = {1: 255, 2: VOCAB, 4: 1 << 17}[width]

@@ -65,7 +65,7 @@ def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_counts_equal_the_reference_whatever_was_counted_before(data: st.DataObject) -> None:
     order = data.draw(st.sampled_from(ORDERS))
     counter = NgramCounter(order, num_threads=data.draw(st.integers(1, 3)))
@@ -237,7 +237,7 @@ WORDS = st.integers(0, 4) | st.integers(2**63 - 2, 2**64 - 1)
 
 
 @given(st.lists(st.dictionaries(st.tuples(WORDS, WORDS), st.integers(1, 2**61)), max_size=5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_merged_runs_add_exactly(tables: list[dict[tuple[int, int], int]]) -> None:
     total: dict[tuple[int, int], int] = {}
     for table in tables:
@@ -247,7 +247,7 @@ def test_merged_runs_add_exactly(tables: list[dict[tuple[int, int], int]]) -> No
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_packing_keeps_ids_and_their_order(data: st.DataObject) -> None:
     order = data.draw(st.sampled_from(ORDERS))
     widest = (1 << id_bits(order)) - 1

@@ -65,7 +65,7 @@ NAMES = st.text(string.ascii_letters + "/-.:[]*界é ", min_size=1, max_size=120
 FIGURES = st.floats(-9e5, 9e5).map(lambda value: f"{value:,.2f}")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(NAMES, st.lists(NAMES, min_size=1, max_size=5), st.data())
 def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut(printed, name, headers, data):
     figures = data.draw(st.lists(FIGURES, min_size=len(headers), max_size=len(headers)))
@@ -77,7 +77,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut(printed, name, 
     assert row.split()[1:] == figures
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(NAMES)
 def test_long_names_fold_and_none_of_their_letters_is_lost(printed, name):
     lines = printed(print_table, Table("title", ["model", "other model"], [[name, "1.00"]]))

@@ -47,7 +47,7 @@ def frame(rows) -> pl.DataFrame:
     return pl.DataFrame(list(rows), schema=SCHEMA, orient="row")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS)
 def test_csv_gives_every_value_back(tmp_path, rows):
     """Read by Python's csv, whose floats are exact."""
@@ -62,7 +62,7 @@ def test_csv_gives_every_value_back(tmp_path, rows):
         assert line[2:] == ["" if tokens is None else str(tokens), "" if repeated is None else str(repeated).lower()]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS)
 def test_json_gives_every_value_back(tmp_path, rows):
     [path] = export({"t": frame(rows)}, {}, tmp_path, ["json"])

@@ -32,7 +32,7 @@ def tiny_job(copying, **changes):
 # ----------------------------------------------------------------------------------------------------------------- data
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(2, 20), st.integers(2, 40), st.integers(0, 2**40))
 def test_sequences_obey_the_definition(load, half, vocab, seed):
     made = load("06_train_copying").copying_examples(5, 2 * half, vocab, seed)

@@ -16,7 +16,7 @@ from tests.fuzz.targets import TARGETS
 
 # Each example takes seconds: to shrink one would take minutes.
 PHASES = [Phase.explicit, Phase.generate]
-FEW = settings(max_examples=2, derandomize=True, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=2, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=40)
 QUICK = ["tokens", "bigrams"]
 

@@ -70,7 +70,7 @@ SUFFIXES = [".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".txt", ".json", ".
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @given(damage=byte_damage(), more=byte_damage())
-@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_damaged_shards_are_read_or_refused(tmp_path: Path, suffix: str, damage: Damage, more: Damage) -> None:
     path = good_file(tmp_path / f"shard{suffix}")
     damage(path)
@@ -164,7 +164,7 @@ def test_halves_of_characters_and_zeros(tmp_path: Path) -> None:
         max_leaves=8,
     )
 )
-@settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_json_is_a_document_or_a_bad_record(tmp_path: Path, record: object) -> None:
     path = tmp_path / "any.jsonl"
     path.write_text(json.dumps(record) + '\n{"text":"last"}\n')

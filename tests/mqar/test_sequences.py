@@ -64,7 +64,7 @@ def place_plainly(times: Sequence[float], power: float, pairs: int) -> list[int]
 
 
 @given(tasks(), st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_every_sequence_is_what_the_paper_says(task, samples):
     task.check()
     drawn = make_sequences(task, SMALL, samples)
@@ -76,7 +76,7 @@ def test_every_sequence_is_what_the_paper_says(task, samples):
 
 
 @given(tasks(), st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_sequence_is_the_same_whatever_is_made_with_it(task, sample):
     alone = make_sequences(task, SMALL, [sample])
     among = make_sequences(task, SMALL, [sample + 3, sample, sample + 1])
@@ -102,7 +102,7 @@ def test_seeds_samples_and_vocabularies_change_what_they_should():
 
 
 @given(st.integers(1, 12), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_places_are_those_of_the_slow_twin(pairs, data):
     num_slots = data.draw(st.integers(pairs, pairs + 30))
     times = data.draw(st.lists(st.floats(1e-6, 50), min_size=num_slots, max_size=num_slots, unique=True))

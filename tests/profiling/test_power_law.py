@@ -46,7 +46,7 @@ def fitted(histogram: np.ndarray, x_min: int | None = None) -> PowerLaw:
     return fit
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     counts=st.lists(st.integers(0, 500), min_size=3, max_size=40).filter(lambda c: np.count_nonzero(c) > 1 and sum(c) >= MIN_TAIL),
     x_min=st.integers(1, 3),

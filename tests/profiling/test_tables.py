@@ -126,7 +126,7 @@ def summed(case: Case, sizes: list[int]) -> ProfileSums:
     return sums
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(case=cases(), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
 def test_tables_equal_a_count_by_the_definitions(case, sizes):
     tables = make_tables(summed(case, sizes), knows_hits=True)
@@ -153,7 +153,7 @@ def test_tables_equal_a_count_by_the_definitions(case, sizes):
     assert len(tables.positions) == len(case.places)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(case=cases(), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3), cut=st.integers(0, 6), data=st.data())
 def test_where_a_stream_is_cut_does_not_matter(case, sizes, cut, data, tmp_path_factory):
     whole = summed(case, [len(case.sequences)])

@@ -33,7 +33,7 @@ def write(folder, documents=DOCUMENTS, name="documents.jsonl"):
     return path
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(max_size=60), st.integers(1, 12), st.sampled_from([None, "bytes"]))
 def test_chunks_partition_a_text(text, num_tokens, spec):
     tokenizer = load_tokenizer(spec)

@@ -28,7 +28,7 @@ def test_by_hand(generation, value, expected):
     assert word_f1(generation, value) == pytest.approx(expected)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TEXTS, TEXTS)
 def test_it_is_squads(generation, value):
     from lm_eval.tasks.qasper.metrics import f1_abstractive, normalize_answer

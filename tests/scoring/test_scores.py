@@ -66,7 +66,7 @@ def test_every_score_lands_on_its_token(batch_tokens):
     assert got.exact.all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     lengths=st.lists(st.integers(2, 60), min_size=1, max_size=8),
     context=st.integers(1, 40),

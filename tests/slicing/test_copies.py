@@ -37,7 +37,7 @@ def as_groups(documents: list[list[int]], boundary: str, seq_len: int, per_group
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     documents=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=40), min_size=1, max_size=6),
     seq_len=st.integers(1, 9),

@@ -157,7 +157,7 @@ WORDS = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=12))
 def test_whatever_is_accepted_has_one_value_per_row_that_depends_on_it_alone(words):
     try:

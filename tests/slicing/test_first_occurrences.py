@@ -15,7 +15,7 @@ from tests.slicing.references import first_occurrences_reference
 id_lists = st.sampled_from([1, 3, 20]).flatmap(lambda top: st.lists(st.integers(0, top), min_size=1, max_size=80))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(id_lists, min_size=1, max_size=6))
 def test_first_occurrences_equal_the_reference(sequences):
     """From the distances of the labels; a sequence of one id has no row."""

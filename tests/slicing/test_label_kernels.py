@@ -15,7 +15,7 @@ from tests.slicing.references import label_bigrams_reference
 id_lists = st.sampled_from([3, 20, 50_000, 2**32 - 1]).flatmap(lambda top: st.lists(st.integers(0, top), min_size=1, max_size=80))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(id_lists, min_size=1, max_size=9), st.integers(1, 3))
 def test_labels_equal_the_reference(sequences, num_threads):
     offsets = np.concatenate([[0], np.cumsum([len(s) for s in sequences])])
@@ -57,7 +57,7 @@ def test_long_sequences_and_one_full_table():
 pairs = st.sampled_from([5, 70_000, 2**32 - 1]).flatmap(lambda top: st.tuples(st.integers(0, top), st.integers(0, top)))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(pairs, min_size=1, max_size=60), st.lists(pairs, min_size=1, max_size=30), st.sampled_from([4, 1 << 22]))
 def test_lookups_equal_a_counter(table, asked, max_rows):
     counted = Counter(table)
@@ -77,7 +77,7 @@ indexed_pairs = st.sampled_from([(5, 5), (70_000, 40), (3, 2**32 - 1)]).flatmap(
 table_counts = st.sampled_from([0, 1, 9, 2**32 - 2, 2**32 - 1, 2**32, 2**40])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(indexed_pairs, table_counts, min_size=1, max_size=90), st.lists(indexed_pairs, max_size=200), st.integers(1, 3))
 def test_the_index_gives_the_table_s_counts(table, asked, num_threads):
     keys = np.array(sorted(first << 32 | second for first, second in table), np.uint64)

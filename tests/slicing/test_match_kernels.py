@@ -82,7 +82,7 @@ def test_overlaps_count_as_they_do_for_bigrams():
     assert matched([[7, 8, 7, 8, 7]]) == [0, 0, 1, 2]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(ids_of)
 def test_reference_and_automaton_are_the_definition(ids):
     assert by_definition(ids) == longest_matches_reference(ids) == by_automaton(ids)
@@ -91,7 +91,7 @@ def test_reference_and_automaton_are_the_definition(ids):
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 @pytest.mark.usefixtures("steps")
 def test_any_sequences_are_the_reference(num_threads):
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(st.lists(ids_of, min_size=1, max_size=6))
     @example([[5]])
     @example([[5, 5]])

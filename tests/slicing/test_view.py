@@ -25,7 +25,7 @@ def bucketed(rows) -> pl.DataFrame:
         return db.frame(connection, "slices/bucket_distances")
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["a", "b"]), st.one_of(st.none(), st.integers(1, 5000), st.sampled_from([1, 2, 3, 4, 2048, 2049]))),

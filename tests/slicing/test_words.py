@@ -173,7 +173,7 @@ def closes(sequence: list[bytes], place: int) -> bool:
     return answer
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.lists(st.sampled_from(PIECES), min_size=2, max_size=14), min_size=1, max_size=4),
     st.randoms(),

@@ -291,7 +291,7 @@ def assert_reenters(folder: Path) -> None:
             assert list(corpus.documents(start)) == [d for d in documents if d.position >= start]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(json_line, max_size=8), min_size=1, max_size=2),
     st.sampled_from(list(ENCODERS)),
@@ -325,7 +325,7 @@ def expected_texts(content: list[bytes]) -> list[str]:
     return texts
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.none() | st.text(max_size=5), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 4))
 def test_rows_are_reentered_at_every_position(texts: list[str | None], row_group_size: int, batch_rows: int) -> None:
     with tempfile.TemporaryDirectory() as name, mock.patch.object(tables, "_MAX_BATCH_ROWS", batch_rows):

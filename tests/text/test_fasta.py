@@ -47,7 +47,7 @@ def by_line(text: str, stretch: int) -> list[tuple[str, str]]:
     return [(f"{name}:{at + 1}-{at + len(part)}", part) for name, at, part in cut]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(NAMES, LINES), min_size=1, max_size=4), st.integers(1, 7), st.integers(1, 30), st.sampled_from(["\n", "\r\n"]))
 def test_it_reads_what_a_reader_of_lines_reads(sequences, block, stretch, end) -> None:
     text = "".join(f">{name}\n" + "".join(line + end for line in lines) for name, lines in sequences).removesuffix("\n")

@@ -27,7 +27,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(values, max_size=6), st.integers(1, 12), st.booleans(), st.sampled_from([None, 2]))
 def test_items_are_those_of_pythons_json(items: list[object], block: int, ascii_only: bool, indent: int | None) -> None:
     written = json.dumps(items, ensure_ascii=ascii_only, indent=indent).encode("utf-8", "surrogatepass")
@@ -50,7 +50,7 @@ def test_objects_texts_and_lines(tmp_path: Path) -> None:
     assert read(path) == ["lines", "in fact"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.text(max_size=10), min_size=1, max_size=8), st.integers(1, 30))
 def test_arrays_are_reentered_at_every_position(texts: list[str], block_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as name, mock.patch.object(readers, "BLOCK_BYTES", block_bytes):

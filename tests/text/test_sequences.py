@@ -60,7 +60,7 @@ documents_strategy = st.lists(st.lists(st.integers(0, 50), max_size=12), min_siz
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     documents=documents_strategy,
     seq_len=st.integers(1, 9),
@@ -73,7 +73,7 @@ def test_sequences_follow_the_definition(boundary, documents, seq_len, sizes, li
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(documents=documents_strategy, seq_len=st.integers(1, 5), block=st.integers(1, 4), limit=st.none() | st.integers(1, 60))
 def test_packing_goes_on_from_every_block(boundary, documents, seq_len, block, limit):
     options = {"end_token_id": END, "seq_len": seq_len, "boundary": boundary, "limit_predictions": limit}

@@ -41,7 +41,7 @@ def test_arrow_reads_the_columns_it_needs(tmp_path: Path, stream: bool) -> None:
     assert [d.source for d in documents[:2]] == ["Github", "ArXiv"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.none() | st.text(max_size=5), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 4), st.booleans())
 def test_arrow_is_reentered_at_every_position(texts: list[str | None], rows: int, batch_rows: int, stream: bool) -> None:
     with tempfile.TemporaryDirectory() as name, mock.patch.object(tables, "_MAX_BATCH_ROWS", batch_rows):
@@ -87,7 +87,7 @@ def test_csv_in_every_compression(tmp_path: Path) -> None:
     assert read(tmp_path / "a.tsv") == ["a, b"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8), st.text('a,"\n\r ', max_size=6)), min_size=1

@@ -63,7 +63,7 @@ def documents_of(ids: list[int]) -> list[tuple[int, list[int]]]:
     return [*found, (begun, document)] if document else found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from([END, END, 1, 2, 99]), min_size=1, max_size=14), st.integers(1, 4))
 def test_a_stream_is_divided_and_reentered_at_every_position(ids: list[int], block: int) -> None:
     expected = documents_of(ids)
@@ -83,7 +83,7 @@ def test_a_stream_is_divided_and_reentered_at_every_position(ids: list[int], blo
                 assert [d.position for d in again] == [d.position for d in found if d.position.record >= record]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from([END, 1, 2]), min_size=1, max_size=14), st.integers(2, 6), st.integers(1, 4))
 def test_pieces_have_the_same_documents(ids: list[int], most: int, block: int) -> None:
     with (

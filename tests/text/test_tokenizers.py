@@ -42,7 +42,7 @@ def test_the_builtin_tokenizer_is_byte_level_with_4096_entries():
     assert sum(len(b) == 1 for b in tokenizer.token_bytes) == 256
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text())
 def test_ids_decode_to_the_text(text):
     tokenizer = made("built-in")
@@ -51,7 +51,7 @@ def test_ids_decode_to_the_text(text):
     assert tokenizer.backend.decode(ids.tolist(), skip_special_tokens=False) == text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.text(), min_size=1, max_size=5))
 def test_the_fast_path_gives_the_same_ids(texts):
     pytest.importorskip("gigatoken", reason="the extra `fast` is not installed")
@@ -254,7 +254,7 @@ def test_a_file_that_is_no_tokenizer_is_one_line(tmp_path):
 # --------------------------------------------------------------------------------------------------- pieces and their bytes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sampled_from(["built-in", "byte-level", "sentencepiece", "unigram", "bytes"]),
     st.text(alphabet=st.characters(codec="utf-8", exclude_characters="▁")),

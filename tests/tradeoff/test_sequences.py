@@ -28,7 +28,7 @@ def check_example(ids, places, answers, pairs, vocab):
     assert sorted(places) == [2 * pairs + i for i, id_ in enumerate(rest) if id_ != 0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 6), st.integers(0, 9), st.integers(0, 40), st.integers(0, 2**40))
 def test_examples_obey_the_definition(pairs, spare, more_ids, seed):
     length, vocab = 4 * pairs + spare, 2 * pairs + 4 + more_ids

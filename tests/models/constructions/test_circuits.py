@@ -25,7 +25,7 @@ def circuits(draw) -> Circuit:
 
 
 @given(circuit=circuits(), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_compiled_circuit_computes_the_same(circuit, seed):
     compiled = compile_circuit(circuit)
     inputs = torch.randint(-2, 3, (circuit.num_inputs,), generator=torch.Generator().manual_seed(seed)).double()
@@ -37,7 +37,7 @@ def test_a_compiled_circuit_computes_the_same(circuit, seed):
 
 
 @given(sources=st.integers(1, 4).flatmap(lambda m: st.permutations(range(1 << m))))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_permutation_is_columns_of_swaps(sources):
     row, n = list(range(len(sources))), len(sources)
     columns = benes(sources)

@@ -19,7 +19,7 @@ sizes = {"n": st.integers(1, 12), "d": st.integers(1, 3), "seed": st.integers(0,
 
 
 @given(**sizes, share=st.floats(0, 1, exclude_max=True))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_shifts(n, d, seed, share):
     s, y = int(share * n), whole(n, d, seed)
     zeros = torch.zeros(s, d)
@@ -29,7 +29,7 @@ def test_shifts(n, d, seed, share):
 
 
 @given(size=st.integers(1, 5), spare=st.integers(0, 7), d=st.integers(1, 3), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_running_sum_can_be_added_to_again(size, spare, d, seed):
     n = 2 * size + spare
     x, total = whole(size, d, seed), whole(size, d, seed + 1)
@@ -48,7 +48,7 @@ def test_a_running_sum_can_be_added_to_again(size, spare, d, seed):
     d=st.integers(1, 2),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_rows_are_remembered_while_others_are_convolved(size, k, slack, kept, d, seed):
     room = size + k - 1 + slack
     n = 2 * room + 2 * kept + k - 1

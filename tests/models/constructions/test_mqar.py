@@ -34,7 +34,7 @@ def tasks(draw) -> tuple[MqarTask, MqarVocabulary]:
 
 @each_construction
 @given(given=tasks(), dtype=st.sampled_from(["float32", "bfloat16", "float16"]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_every_query_is_answered_whatever_the_task(name, given, dtype):
     task, vocabulary = given
     vocab_size = len(vocabulary.keys) + len(vocabulary.values) + 1
@@ -99,7 +99,7 @@ def test_the_forms_of_the_model_agree(name):
 
 
 @given(vocab_size=st.integers(1, 5000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_token_has_a_word_of_its_own(vocab_size):
     words = token_words(vocab_size)
     assert words.abs().eq(1).all()

@@ -39,7 +39,7 @@ def one_hot_answers(answers: list[int]) -> torch.Tensor:
 
 
 @given(given_sequence=sequences())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_as_many_filters_as_distances_find_every_value(given_sequence):
     ids, kinds, answers = given_sequence
     queries, keys, values = parts(ids, kinds)
@@ -57,7 +57,7 @@ def test_as_many_filters_as_distances_find_every_value(given_sequence):
 
 
 @given(given_sequence=sequences())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_attention_finds_every_value(given_sequence):
     ids, kinds, answers = given_sequence
     queries, keys, values = parts(ids, kinds)

@@ -53,7 +53,7 @@ def test_repeated_tokens_by_hand():
     assert followers(ids, 2).tolist() == followers(ids, 6)[:, -2:].tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 12).flatmap(lambda t: st.lists(st.lists(st.integers(0, 4), min_size=t, max_size=t), min_size=1, max_size=3)))
 def test_lists_without_a_matrix_are_the_rows_of_the_matrix(rows):
     ids = torch.tensor(rows)

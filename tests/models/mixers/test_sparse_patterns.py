@@ -53,7 +53,7 @@ def test_bigbird_is_longformer_and_a_few_random_keys():
     assert (thirds - 0.25).abs().max() < 0.06, "from all of the text"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(list(PATTERNS)),
     st.integers(2, 40),
