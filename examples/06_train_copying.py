@@ -13,9 +13,12 @@ layers, and how sparse they are. The same command resumes an interrupted run. Se
 from __future__ import annotations
 
 import functools
+import importlib
 import math
+import sys
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -25,7 +28,6 @@ from torch import nn
 from recallkit import registry
 from recallkit.errors import UserError
 from recallkit.models.architecture import LayerConfig
-from recallkit.models.mixers.pattern_check import pattern_masks, reached, sparsity_of
 from recallkit.models.mixers.sparse_attention import SparseAttention
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
     from recallkit.display.chart_theme import Figure, Palette
     from recallkit.models.language_model import LanguageModel
+
+sys.path.append(str(Path(__file__).parent / "theory"))
+patterns = importlib.import_module("5_sparse_patterns")
 
 TASK = "copying"
 DIRECTIONS = ("causal", "both")
@@ -132,18 +137,18 @@ def layers_of(pattern: str, num_layers: int, length: int) -> tuple[LayerConfig, 
 
 
 def masks_of(pattern: str, num_layers: int, length: int, direction: str) -> list[torch.Tensor]:
-    """The masks of a model's layers, (h, n, n) bool each: see `pattern_masks`."""
+    """The masks of a model's layers, (h, n, n) bool each: see `5_sparse_patterns.py`."""
     masks = []
     for place, layer in enumerate(layers_of(pattern, num_layers, length)):
         options = {name: value for name, value in layer.options.items() if name not in ("num_heads", "rope_fraction", "layer")}
-        cycle = pattern_masks(**options, num_heads=NUM_HEADS, causal=direction == "causal")
+        cycle = patterns.pattern_masks(**options, num_heads=NUM_HEADS, causal=direction == "causal")
         masks.append(cycle[place % len(cycle)])
     return masks
 
 
 def reachable(pattern: str, num_layers: int, length: int, direction: str) -> float:
     """The share of the answers that the layers together connect with the place where they are asked for."""
-    table = reached(masks_of(pattern, num_layers, length, direction), num_layers)
+    table = patterns.reached(masks_of(pattern, num_layers, length, direction), num_layers)
     places = torch.arange(length // 2, length - 1)
     return float(table[places, places + 1 - length // 2].double().mean())
 
@@ -187,7 +192,7 @@ def work(job: Job, device: torch.device) -> dict[str, Any]:
     training, test = (hidden_from(part, job.vocab) for part in parts) if job.direction == "both" else parts
     recipe = Recipe(job.learning_rate, job.steps, job.batch, job.seed, job.stop_above, job.measured_every)
     found = {
-        "sparsity": round(sparsity_of(masks_of(job.pattern, job.layers, job.length, "both")), 4),
+        "sparsity": round(patterns.sparsity_of(masks_of(job.pattern, job.layers, job.length, "both")), 4),
         "reachable": round(reachable(job.pattern, job.layers, job.length, job.direction), 4),
     }
     return found | perform(model_of(job), training, test, recipe, device)

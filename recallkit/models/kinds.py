@@ -104,8 +104,8 @@ KINDS: tuple[ModelKind, ...] = (
             "construct:base-conv": "MQAR solved by BaseConv with filters of the input and set weights (Zoology, theorem H.38)",
         },
         lambda spec: spec.startswith("construct:"),
-        *_lazy("constructions.mqar", "identify_construction", "load_construction"),
-        facts=_lazy("constructions.mqar", "construction_facts")[0],
+        *_lazy("constructions", "identify_construction", "load_construction"),
+        facts=_lazy("constructions", "construction_facts")[0],
         reads_builtin_tokenizer=True,
     ),
     ModelKind(

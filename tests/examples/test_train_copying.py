@@ -87,13 +87,13 @@ def test_masks_are_those_of_the_models_layers(copying, layers, direction):
             assert seen == [[row.nonzero()[:, 0].tolist() for row in head] for head in heads], pattern
             pairs += [len(keys) for head in seen for keys in head]
         if direction == "both":
-            assert copying.sparsity_of(masks) == pytest.approx(1 - sum(pairs) / (layers * 4 * 36 * 36)), pattern
+            assert copying.patterns.sparsity_of(masks) == pytest.approx(1 - sum(pairs) / (layers * 4 * 36 * 36)), pattern
 
 
 def test_every_layer_of_random_is_another(copying):
     masks = copying.masks_of("random", 3, 144, "causal")
     assert len({mask.numpy().tobytes() for mask in masks}) == 3
-    assert copying.sparsity_of(copying.masks_of("random", 3, 144, "both")) == pytest.approx(0.9, abs=0.01)
+    assert copying.patterns.sparsity_of(copying.masks_of("random", 3, 144, "both")) == pytest.approx(0.9, abs=0.01)
 
 
 def reaches(model, length):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
-from recallkit.models.constructions.mqar import CONSTRUCTIONS, token_words
+from recallkit.models.constructions import CONSTRUCTIONS, token_words
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import check_model, identify_model, load_model
 from recallkit.models.protocol import ModelRequest
