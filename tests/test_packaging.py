@@ -29,8 +29,8 @@ NEEDED_BY_OTHERS = {
 }
 """Dependencies that no module of ours imports, and why they are there all the same."""
 UNDECLARED = {
-    "liger_kernel": "a peer that `bench` times where it is there",
-    "cut_cross_entropy": "a peer that `bench` times where it is there",
+    "liger_kernel": "a peer that a benchmark times where it is there",
+    "cut_cross_entropy": "a peer that a benchmark times where it is there",
     "pydivsufsort": "a peer that a benchmark times where it is there",
     "atheris": "guides fuzzing where it is there",
     "nltk": "comes with lm-eval; `profile --stop-words nltk` tells what to do without it",

@@ -1,1 +1,1 @@
-"""Benchmarks of this machine: operations of `recallkit.kernels` against public implementations, and whole models."""
+"""`bench`: how fast this machine scores, reads a prompt and generates with whole models."""

@@ -1,18 +1,23 @@
 """Whole models with random weights, of the zoo at a given size or the papers' presets: scoring, reading a prompt, generating.
 
-The columns of the last two are those of Based's table 1 (arXiv 2402.18668).
+The last two are the columns of Based's table 1 (arXiv 2402.18668).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+import os
+import platform
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from recallkit.bench.results import TOKENS, Row
+from recallkit import registry
 from recallkit.bench.timing import OUT_OF_MEMORY, Timing, compare, problem_of
+from recallkit.errors import UserError
 from recallkit.models import presets, zoo
 from recallkit.models.generation import generate
 from recallkit.models.language_model import LanguageModel
@@ -20,11 +25,18 @@ from recallkit.models.native_model import NativeModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+PROMPT_OF_GENERATION = 16
+"""Ids that are read before generating: few, so that the time is spent in the steps."""
+TOKENS = "tokens/ms"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The workload of a model."""
+    """What each model does."""
 
     size: str = zoo.SHIPPED_SIZE
     """One of `zoo.SIZES`; presets have their own."""
@@ -35,20 +47,136 @@ class Workload:
     new: int = 32
     """Ids that each row generates."""
     repeats: int = 3
+    """Samples of each time."""
+    paper: bool = False
+    """Whether prompts and new ids are as long as in Based's table 1."""
+
+    def of(self, name: str) -> Workload:
+        """That of one model: in the paper prompts have 16,384 ids for models of 360M parameters, else 4,096, and 2,048 ids are new."""
+        return replace(self, prompt=16_384 if self.label(name).endswith("360m") else 4096, new=2048) if self.paper else self
+
+    def label(self, name: str) -> str:
+        """A model's name in the results: a preset's own, or an architecture of the zoo with its size."""
+        return name if name in presets.PRESETS else f"{name} {self.size}"
 
 
-PROMPT_OF_GENERATION = 16
-"""Ids that are read before generating: few, so that the time is spent in the steps."""
+def choose_work(device: torch.device, *, quick: bool = False, paper: bool = False, **given: Any) -> Workload:
+    """The fields of `Workload` that are given (not None), the others as is usual on the device.
+
+    On a GPU those are models of 360M parameters and prompts of 4,096 ids, on CPU about two minutes of work.
+    Raises UserError for an unknown size, and where `paper` and a length are given.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if paper and (quick or not chosen.keys().isdisjoint(("prompt", "new"))):
+        raise UserError("it sets the lengths of prompts and of new tokens", where="--paper", remedy="leave out --prompt, --new and --quick")
+    usual = Workload("360m", 4096, 128, 128) if device.type == "cuda" else Workload()
+    if quick:
+        usual = Workload(prompt=256, new=8, repeats=1)
+    work = replace(usual, paper=paper, **chosen)
+    registry.look_up(zoo.SIZES, work.size, "size")
+    return work
 
 
-def paper_workload(name: str, work: Workload) -> Workload:
-    """The workload with the lengths of Based's table 1: a prompt of 4,096 ids (16,384 for models of 360M parameters), 2,048 new ones."""
-    return replace(work, prompt=16_384 if label_of(name, work).endswith("360m") else 4096, new=2048)
+def choose_models(names: Sequence[str]) -> tuple[str, ...]:
+    """Architectures of the zoo and presets by name, in the order of their tables; all architectures if none is named.
+
+    `models` and `presets` mean all of a kind. Raises UserError for a name that is none of these.
+    """
+    every = (*zoo.ARCHITECTURES, *presets.PRESETS)
+    known = {"models": tuple(zoo.ARCHITECTURES), "presets": tuple(presets.PRESETS)} | {name: (name,) for name in every}
+    wanted = set(chain.from_iterable(registry.look_up(known, name, "model") for name in names or ["models"]))
+    return tuple(name for name in every if name in wanted)
 
 
-def label_of(name: str, work: Workload) -> str:
-    """A model's name in the results: a preset's own, or an architecture of the zoo with its size."""
-    return name if name in presets.PRESETS else f"{name} {work.size}"
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One task of one model."""
+
+    benchmark: str
+    """ "scoring", "prefill" or "generation"."""
+    size: dict[str, int]
+    """Rows b, ids n or new ids."""
+    model: str
+    seconds: float = math.nan
+    """Of one call, the median."""
+    fastest: float = math.nan
+    slowest: float = math.nan
+    rate: float | None = None
+    """Tokens per millisecond."""
+    problem: str | None = None
+    """Why it was not measured."""
+
+    @property
+    def size_text(self) -> str:
+        """`b=16 n=4,096`."""
+        return " ".join(f"{name}={value:,}" for name, value in self.size.items())
+
+    def to_json(self) -> dict[str, Any]:
+        """With null where nothing was measured."""
+        fields = {**asdict(self), "unit": TOKENS}
+        return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in fields.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All rows, and the machine."""
+
+    machine: dict[str, Any]
+    rows: list[Row]
+
+    def to_json(self) -> dict[str, Any]:
+        """`machine`, `rows`."""
+        return {"machine": self.machine, "rows": [row.to_json() for row in self.rows]}
+
+    def to_arrow(self) -> pa.Table:
+        """The measurements, a row each: the content of bench.parquet."""
+        import pyarrow as pa
+
+        rows = [{**row.to_json(), "size": row.size_text} for row in self.rows]
+        texts, numbers = ("benchmark", "size", "model", "unit", "problem"), ("seconds", "fastest", "slowest", "rate")
+        schema = pa.schema([*((name, pa.string()) for name in texts), *((name, pa.float64()) for name in numbers)])
+        return pa.Table.from_pylist(rows, schema=schema)
+
+    def failure_line(self) -> str | None:
+        """Which measurements failed for another reason than memory; None if none did."""
+        failed = dict.fromkeys(f"{row.model}, {row.benchmark}" for row in self.rows if (row.problem or "").startswith("failed"))
+        return f"failed: {'; '.join(failed)}; the reason is given with each" if failed else None
+
+    def write(self, folder: Path) -> list[Path]:
+        """Writes bench.json and bench.parquet into a folder that `make_folder` made."""
+        from recallkit.storage import artifacts
+
+        files, table = [folder / name for name in _FILES], self.to_arrow()
+        with artifacts.replacing(files[0]) as temporary:
+            temporary.write_text(artifacts.json_text(self.to_json()), encoding="utf-8")
+        artifacts.write_parquet(files[1], [table], table.schema, {"kind": "bench", "machine": self.machine})
+        return files
+
+
+_FILES = {"bench.json": b'{\n  "machine"', "bench.parquet": b"PAR1"}
+"""The files of `Results.write`, and how each begins."""
+
+
+def make_folder(folder: Path) -> None:
+    """Creates the folder of `Results.write`, before anything is measured. Raises UserError or OSError where it could not be written."""
+    from recallkit.storage import artifacts
+
+    for name, beginning in _FILES.items():
+        artifacts.check_replaceable(folder / name, beginning)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError("it is not writable", where=folder, remedy="give another folder with -o")
+
+
+def describe_machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Device, precision and versions."""
+    try:
+        from triton import __version__ as triton
+    except ImportError:
+        triton = None
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, threads: {torch.get_num_threads()}"
+    versions = {"torch": torch.__version__, "triton": triton}
+    return {"device": device.type, "name": name, "dtype": str(dtype).removeprefix("torch."), **versions}
 
 
 def build(name: str, work: Workload, device: torch.device, dtype: torch.dtype) -> NativeModel:
@@ -57,30 +185,27 @@ def build(name: str, work: Workload, device: torch.device, dtype: torch.dtype) -
     config = presets.preset(name, context) if name in presets.PRESETS else zoo.architecture(name, work.size, context)
     with torch.device(device):
         model = LanguageModel(config)
-    return NativeModel(model.to(dtype).eval().requires_grad_(False), label_of(name, work), device)
+    return NativeModel(model.to(dtype).eval().requires_grad_(False), work.label(name), device)
 
 
-def measure_models(names: Sequence[str], work: Workload, device: torch.device, dtype: torch.dtype) -> Iterator[Row]:
-    """Three rows per model: tokens per millisecond of `score`, of `forward` with a carried state, and of `generate`.
-
-    One model is in memory at a time.
-    """
-    for name in names:
-        shown, model = label_of(name, work), None
-        try:
-            model = build(name, work, device, dtype)
-            for benchmark, size, num_tokens, call in _tasks(model, work):
-                timing = compare({name: call}, device, repeats=work.repeats)[name]
-                yield _row(benchmark, size, shown, timing, num_tokens)
-        except (MemoryError, RuntimeError) as error:  # a model may not fit in memory where the following ones do
-            if (problem := problem_of(error)) != OUT_OF_MEMORY:
-                raise
-            yield _row("scoring", {"b": work.batch}, shown, Timing(problem=problem), 0)
+def measure(name: str, work: Workload, device: torch.device, dtype: torch.dtype) -> Iterator[Row]:
+    """Three rows: tokens per millisecond of `score`, of `forward` with a carried state, and of `generate`; one if it does not fit."""
+    work = work.of(name)
+    label = work.label(name)
+    try:
+        model = build(name, work, device, dtype)
+        for benchmark, size, num_tokens, call in _tasks(model, work):
+            timing = compare({name: call}, device, repeats=work.repeats)[name]
+            yield _row(benchmark, size, label, timing, num_tokens)
+    except (MemoryError, RuntimeError) as error:  # a model may not fit in memory where the following ones do
+        if (problem := problem_of(error)) != OUT_OF_MEMORY:
+            raise
+        yield _row("scoring", {"b": work.batch}, label, Timing(problem=problem), 0)
 
 
 def _row(benchmark: str, size: dict[str, int], model: str, timing: Timing, num_tokens: int) -> Row:
     rate = None if timing.problem else num_tokens / timing.median / 1e3
-    return Row(benchmark, size, model, timing.median, timing.fastest, timing.slowest, rate=rate, unit=TOKENS, problem=timing.problem)
+    return Row(benchmark, size, model, timing.median, timing.fastest, timing.slowest, rate, timing.problem)
 
 
 def _tasks(model: NativeModel, work: Workload) -> Iterator[tuple[str, dict[str, int], int, Callable[[int], Any]]]:

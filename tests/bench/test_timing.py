@@ -1,4 +1,4 @@
-"""Times: samples in turn, medians and ranges of one call, what fails is a row."""
+"""Times: samples in turn, medians and ranges of one call; what fails is a row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recallkit.bench import timing
-from recallkit.bench.timing import compare, measure_ceilings, num_copies
+from recallkit.bench.timing import compare
 
 CPU = torch.device("cpu")
 
@@ -39,11 +39,9 @@ def clock(monkeypatch):
 def test_a_sample_is_long_enough_and_a_time_is_that_of_one_call(clock):
     fast, slow = clock.takes(0.001), clock.takes(0.2)
     times = compare({"fast": fast, "slow": slow}, CPU, repeats=3)
-    assert times["fast"].median == pytest.approx(0.001)
-    assert times["slow"].median == pytest.approx(0.2)
+    assert (times["fast"].median, times["slow"].median) == pytest.approx((0.001, 0.2))
     # Two calls that are not timed, then three samples of 50 ms or of one call.
-    assert len(fast.calls) == 2 + 3 * 50
-    assert len(slow.calls) == 2 + 3
+    assert (len(fast.calls), len(slow.calls)) == (2 + 3 * 50, 2 + 3)
 
 
 def test_the_first_calls_are_not_timed_and_the_range_is_that_of_the_samples(clock):
@@ -58,41 +56,33 @@ def test_samples_are_taken_in_turn(clock):
     assert order[4:] == ["one", "other", "one", "other"]
 
 
-def test_what_fails_says_so_and_keeps_its_place(clock):
-    def missing(i: int) -> None:
-        raise ModuleNotFoundError("no module")
+def test_what_fails_at_once_or_later_says_why_and_loses_no_other_row(clock):
+    def fails(error: Exception, after: int = 0):
+        calls = []
 
-    def broken(i: int) -> None:
-        raise ValueError("it does not fit\nand more")
+        def call(i: int) -> None:
+            calls.append(i)
+            clock.now += 1.0
+            if len(calls) > after:
+                raise error
 
-    def large(i: int) -> None:
-        raise torch.OutOfMemoryError
+        return call
 
-    times = compare({"missing": missing, "broken": broken, "large": large, "good": clock.takes(1.0)}, CPU, repeats=1)
-    assert [times[name].problem for name in times] == ["not installed", "failed: it does not fit", "out of memory", None]
-    assert list(times) == ["missing", "broken", "large", "good"]
-
-
-def test_what_fails_while_it_is_timed_loses_no_other_row(clock):
-    calls = []
-
-    def full(i: int) -> None:
-        calls.append(i)
-        clock.now += 1.0
-        if len(calls) > 3:
-            raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried")
-
-    times = compare({"full": full, "good": clock.takes(1.0)}, CPU, repeats=3)
-    assert times["full"].problem == "out of memory"
-    assert (len(calls), times["good"].median, times["good"].problem) == (4, 1.0, None)
-
-
-def test_a_copy_moves_twice_its_bytes_and_a_product_takes_two_operations_a_term(monkeypatch):
-    monkeypatch.setattr(timing, "compare", lambda calls, device, repeats: {name: timing.Timing(2.0, 2.0, 2.0) for name in calls})
-    found = measure_ceilings(CPU, torch.float32)
-    assert found.copy == 2 * (1 << 25) / 2.0
-    assert found.matrix == 2 * 1024**3 / 2.0
-
-
-def test_on_cpu_one_copy_of_the_inputs_is_enough():
-    assert num_copies(1, CPU) == 1
+    full = RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried")
+    calls = {
+        "missing": fails(ModuleNotFoundError("no module")),
+        "broken": fails(ValueError("it does not fit\nand more")),
+        "large": fails(torch.OutOfMemoryError()),
+        "later": fails(full, after=3),
+        "good": clock.takes(1.0),
+    }
+    times = compare(calls, CPU, repeats=3)
+    assert list(times) == list(calls)
+    assert [found.problem for found in times.values()] == [
+        "not installed",
+        "failed: it does not fit",
+        "out of memory",
+        "out of memory",
+        None,
+    ]
+    assert times["good"].median == 1.0

@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.benchmarks.intervals import KINDS, simulate
+from tests.benchmarks.kernels import OPERATIONS, Setting
 from tests.benchmarks.table import HEADER, STAGES
 from tests.conftest import ROOT, made_up_texts
+from tests.kernels.checks import relative_error
 from tests.text.test_corpus import write_zst
 
 SMALLEST = {
@@ -95,6 +98,23 @@ def test_the_table_reads_what_benchmarks_print(stage):
     assert stage.row(page).startswith(f"| {stage.name} | ")
     with pytest.raises(LookupError, match="printed no figures"):
         stage.row(page.split("\n## ", 1)[0])
+
+
+def test_every_kernel_is_compared_with_a_peer():
+    packages = {path.parent.name.removesuffix("_attention") for path in (ROOT / "kernels").glob("*/api.py")}
+    assert packages == {name.removesuffix("_step").removesuffix("_attention") for name in OPERATIONS}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_peers_of_a_kernel_compute_the_same(name):
+    case = next(OPERATIONS[name](Setting(torch.device("cpu"), torch.float32, quick=True)))
+    inputs, attends_to_all = case.make(), {"SDPA"} if name in ("taylor_attention", "window_attention") else set()
+    with torch.inference_mode():
+        results = [run(*(x.clone() for x in inputs)) for who, run in case.runs.items() if who not in attends_to_all]
+    ours, *theirs = (result[0] if isinstance(result, tuple) else result for result in results)
+    assert next(iter(case.runs)) == "recallkit (torch)"
+    assert theirs or attends_to_all
+    assert all(relative_error(result.reshape(ours.shape), ours) < 1e-4 for result in theirs)
 
 
 @pytest.mark.slow

@@ -1,0 +1,126 @@
+"""`bench`: what is asked for is measured, printed and written from the same rows."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+import torch
+
+from recallkit.bench import models
+from recallkit.bench.models import Results, Workload, choose_models, choose_work, measure
+from recallkit.bench.timing import Timing
+from recallkit.errors import UserError
+from recallkit.models import zoo
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.models.presets import PRESETS, Preset, Recipe
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def test_the_command_prints_and_writes_what_it_measured_over_what_it_wrote_before(run, tmp_path):
+    for _ in range(2):
+        done = run("bench", "attention", "--quick", "--json", "-o", tmp_path / "out")
+        assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed == json.loads((tmp_path / "out/bench.json").read_text())
+    found = [(entry["benchmark"], entry["model"]) for entry in printed["rows"]]
+    assert found == [("scoring", "attention 1.6m"), ("prefill", "attention 1.6m"), ("generation", "attention 1.6m")]
+    assert all(0 < entry["seconds"] < 60 and entry["problem"] is None for entry in printed["rows"])
+    table = pl.read_parquet(tmp_path / "out/bench.parquet", glob=False)
+    assert table["seconds"].to_list() == [entry["seconds"] for entry in printed["rows"]]
+    assert table["size"].to_list() == ["b=8 n=128", "b=1 n=256", "b=8 new=8"]
+    assert printed["machine"]["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [("file", "a file, where a directory is to be"), ("file/below", "a file, where a directory is to be"), ("mine", "will not replace")],
+)
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(run, tmp_path, place, line):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/bench.json").write_text('{"mine": 1}')
+    done = run("bench", "based", "--quick", "-o", tmp_path / place)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert line in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert (tmp_path / "mine/bench.json").read_text() == '{"mine": 1}'
+
+
+def test_a_model_that_does_not_fit_is_a_row_and_any_other_failure_the_status(monkeypatch):
+    def full(name, *_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(models, "build", full)
+        (row,) = measure("based", Workload(), CPU, torch.float32)
+    assert (row.model, row.problem, row.to_json()["seconds"]) == ("based 1.6m", "out of memory", None)
+    assert Results({}, [row]).failure_line() is None
+    monkeypatch.setattr(models, "compare", lambda calls, device, repeats: dict.fromkeys(calls, Timing(problem="failed: so")))
+    rows = list(measure("based", Workload(prompt=64, new=1), CPU, torch.float32))
+    assert str(Results({}, rows).failure_line()).startswith("failed: based 1.6m, scoring; based 1.6m, prefill; based 1.6m, generation")
+
+
+def test_names_are_architectures_and_presets_in_the_order_of_their_tables():
+    assert choose_models([]) == choose_models(["models", "based"]) == tuple(zoo.ARCHITECTURES)
+    assert choose_models(["mamba-360m", "mamba", "based"]) == ("based", "mamba", "mamba-360m")
+    assert choose_models(["presets"]) == tuple(PRESETS)
+    with pytest.raises(UserError, match=r"mambo.*\n?.*mamba"):
+        choose_models(["mambo"])
+
+
+def test_defaults_suit_the_device_and_what_is_given_replaces_them():
+    gpu = choose_work(GPU)
+    assert (gpu.size, gpu.prompt, gpu.batch) == ("360m", 4096, 128)
+    mine = choose_work(CPU, repeats=2, size="360m", prompt=None, batch=3, new=None)
+    assert mine == Workload("360m", batch=3, repeats=2)
+    with pytest.raises(UserError, match="361m"):
+        choose_work(CPU, size="361m")
+
+
+def test_the_lengths_of_the_paper_s_table_1_depend_on_the_model():
+    chosen = choose_work(GPU, paper=True, batch=4)
+    assert chosen.of("based-360m").batch == 4
+    lengths = {name: chosen.of(name) for name in ("based-360m", "mamba-1.3b", "hyena-358m", "based")}
+    assert {name: (work.prompt, work.new) for name, work in lengths.items()} == {
+        "based-360m": (16_384, 2048),
+        "mamba-1.3b": (4096, 2048),
+        "hyena-358m": (4096, 2048),
+        "based": (16_384, 2048),
+    }
+    for given in ({"prompt": 5}, {"new": 5}, {"quick": True}):
+        with pytest.raises(UserError, match="lengths"):
+            choose_work(GPU, paper=True, **given)
+
+
+def test_a_preset_is_built_for_the_prompt_and_measured_under_its_own_name(monkeypatch):
+    small = ArchitectureConfig(64, 32, (LayerConfig("hyena", {"max_length": 8}), LayerConfig("mamba")), mlp_width=32)
+    monkeypatch.setitem(PRESETS, "small-1m", Preset("zoology:8", 1, small, Recipe()))
+    work = Workload(prompt=40, batch=2, new=3, repeats=1)
+    assert models.build("small-1m", work, CPU, torch.float32).max_length == 40
+    assert [(row.model, row.rate > 0) for row in measure("small-1m", work, CPU, torch.float32)] == 3 * [("small-1m", True)]
+
+
+@pytest.mark.parametrize(("prompt", "batch", "scored"), [(64, 2, 64), (1024, 4, 256), (1024, 64, 128)])
+def test_rates_are_tokens_a_millisecond_and_scored_rows_share_the_length_of_a_prompt(monkeypatch, prompt, batch, scored):
+    monkeypatch.setattr(models, "compare", lambda calls, device, repeats: dict.fromkeys(calls, Timing(2.0, 2.0, 2.0)))
+    scoring, prefill, generation = measure("rwkv", Workload(prompt=prompt, batch=batch, new=3), CPU, torch.float32)
+    assert scoring.size == {"b": batch, "n": scored}
+    assert [row.rate for row in (scoring, prefill, generation)] == pytest.approx([batch * scored / 2e3, prompt / 2e3, 3 * batch / 2e3])
+
+
+@pytest.mark.parametrize("size", zoo.SIZES)
+@pytest.mark.parametrize("name", zoo.ARCHITECTURES)
+def test_architectures_of_a_size_have_its_parameters_and_context(name, size):
+    from recallkit.models.language_model import LanguageModel
+
+    config = zoo.architecture(name, size, 512)
+    with torch.device("meta"):
+        model = LanguageModel(config)
+    assert model.num_parameters(embeddings=False) == pytest.approx(zoo.SIZES[size].parameters, rel=0.01)
+    assert model.max_length == 512
+    assert len(config.layers) == 4 * zoo.SIZES[size].repeats
+    assert {layer.options["num_heads"] for layer in config.layers if "num_heads" in layer.options} <= {zoo.SIZES[size].num_heads}
+    assert [layer.options["layer"] for layer in config.layers if "layer" in layer.options] in ([], list(range(len(config.layers))))
