@@ -54,7 +54,7 @@ LONGEST = [
     *("counting/test_run.py", "profiling/test_run.py", "kernels/test_long_conv.py", "kernels/test_architectures.py"),
     *("models/test_generation.py", "doctor/test_doctor.py", "attribution/test_tables.py", "counting/test_bigrams.py"),
     *("models/test_server.py", "models/test_adapters.py", "models/test_published.py"),
-    *("models/test_families.py", "counting/test_ngram_kernels.py", "commands/test_log_json.py", "report/test_browser.py"),
+    *("models/test_families.py", "commands/test_log_json.py", "report/test_browser.py"),
     *("text/test_token_files.py", "models/test_adapters.py", "models/test_server.py", "models/test_fla.py"),
 ]
 """Files whose tests take 20 seconds and more, by path, the longest first: processes that share the files out end together.

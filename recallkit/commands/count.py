@@ -32,9 +32,6 @@ def count(
     skip_bad: opt.SkipBad = False,
     texts: opt.Texts = None,
     only: Annotated[File | None, Option("Keep only the bigrams that this slice directory contains.", metavar="DIR")] = None,
-    order: Annotated[
-        int, Option("Also count longer n-grams: 3, 4 or 5 ids, into the table `ngrams` of the same file.", least=2, most=5)
-    ] = 2,
     import_file: Annotated[
         File | None,
         Option(
@@ -89,7 +86,7 @@ def count(
             sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad, texts=texts
         )
         read, file = builtin.resolve_count_defaults(read, opt.path(out), is_builtin=is_builtin)
-        meta = counting.count(read, file, only=kept, force=force, options=CountingOptions(order, engine, workers, address, hashes))
+        meta = counting.count(read, file, only=kept, force=force, options=CountingOptions(engine, workers, address, hashes))
     if export is not None:
         counting.export_counts(file, opt.path(export), force=force)
     return Outcome(value=lambda: _row(file, meta), show=lambda: print_counts(meta, file), json=lambda: counts_json(meta, file))

@@ -1,4 +1,4 @@
-"""Exact counts of training bigrams and longer n-grams in a DuckDB table."""
+"""Exact counts of training bigrams in a DuckDB table."""
 
 from recallkit.counting.run import CountingOptions, count, export_counts, import_counts
 from recallkit.counting.table import open_counts, read_meta

@@ -1,13 +1,13 @@
 """Exact counts of training bigrams in bounded memory: ranges of shards, chunks counted into sorted runs, runs merged.
 
 Neighbouring shards of the text form a shard range. Shard ranges are independent: any number of processes and machines count them
-in any order, each into one run, and the n-grams that cross from one range into the next are found from their first and last ids.
+in any order, each into one run, and the bigrams that cross from one range into the next are found from their first and last ids.
 Within a range, chunks of ids are counted in memory, and each becomes a sorted run on disk; runs of similar size are merged
 in pairs, so that even a long range has only a few. After every run the position in the text is committed, and a killed count
 resumes there. Totals do not depend on where the text was divided into shard ranges and chunks.
 
-Longer n-grams (`order` 3 to 5) are counted beside the bigrams in the same way, and of the n-grams of 13 and 50 ids a sample of hashes
-is kept (`hash_kernels`), by which text that is sliced later is recognised as a copy.
+Of the n-grams of 13 and 50 ids a sample of hashes is kept in the same way (`hash_kernels`), by which text that is sliced later is
+recognised as a copy.
 """
 
 from __future__ import annotations
@@ -32,16 +32,12 @@ if TYPE_CHECKING:
 
     from recallkit.counting.bigram_kernels import BigramRun
     from recallkit.counting.hash_kernels import HashRun
-    from recallkit.counting.ngram_kernels import NgramRun
     from recallkit.counting.sorted_runs import Run
     from recallkit.storage.journal import Journal
     from recallkit.text.records import EncodedDocuments
 
 CHUNK_TOKENS = 1 << 26
 """Tokens counted in memory at a time: 128 MB of uint16 ids and about twice that of work space, shared by all processes."""
-
-NGRAM_CHUNK_TOKENS = 1 << 25
-"""The same if longer n-grams are counted too, which takes more memory per token."""
 
 SECONDS_PER_CHUNK = 120.0
 """A slow stream commits after this time, so that a kill costs at most two minutes of work."""
@@ -60,24 +56,23 @@ MAX_SHARD_RANGES = 256
 class Counting:
     """How ids become counts: all that determines the table, apart from the text.
 
-    `order` 3 to 5 also counts n-grams of that length. `only` (sorted bigram keys) restricts the table to these bigrams. `num_hashes`:
-    hashes kept of the n-grams of each size in HASHES, 0 for none.
+    `only` (sorted bigram keys) restricts the table to these bigrams. `num_hashes`: hashes kept of the n-grams of each size in HASHES,
+    0 for none.
     """
 
     end_token_id: int
     vocab_size: int
     boundary: Boundary
-    order: int = 2
     only: np.ndarray | None = None
     num_hashes: int = 0
 
     def kinds(self) -> tuple[str, ...]:
         """The kinds of runs that chunks are counted into."""
-        return ("bigrams", *(("ngrams",) if self.order > 2 else ()), *(HASHES if self.num_hashes else ()))
+        return ("bigrams", *(HASHES if self.num_hashes else ()))
 
     def length(self, kind: str) -> int:
         """Length in ids of an n-gram of a kind."""
-        return 2 if kind == "bigrams" else HASHES.get(kind, self.order)
+        return HASHES.get(kind, 2)
 
     @property
     def overlap(self) -> int:
@@ -382,11 +377,10 @@ def last_ids(ids: tuple[int, ...], number: int) -> tuple[int, ...]:
 def _counter(kind: str, counting: Counting, num_threads: int) -> Any:
     from recallkit.counting.bigram_kernels import BigramCounter
     from recallkit.counting.hash_kernels import HashSampler
-    from recallkit.counting.ngram_kernels import NgramCounter
 
     if kind in HASHES:
         return HashSampler(counting.length(kind), counting.num_hashes, num_threads=num_threads)
-    return BigramCounter(num_threads=num_threads) if kind == "bigrams" else NgramCounter(counting.order, num_threads=num_threads)
+    return BigramCounter(num_threads=num_threads)
 
 
 def keep_only(counted: Any, needed: np.ndarray | None) -> Any:
@@ -405,8 +399,7 @@ def keep_only(counted: Any, needed: np.ndarray | None) -> Any:
 class CountedStream:
     """A finished count: the sorted run of bigrams, the tokens that occur (uint32, sorted) with their counts (uint64), the totals.
 
-    `ngrams` is the run of longer n-grams, if they were counted. Runs may be memory-mapped. `hashes`: the sample of hashes of the
-    n-grams of each size, of the `num_hashes` smallest, if they were kept.
+    Runs may be memory-mapped. `hashes`: the sample of hashes of the n-grams of each size, of the `num_hashes` smallest, if they were kept.
     """
 
     bigrams: BigramRun
@@ -414,7 +407,6 @@ class CountedStream:
     token_counts: np.ndarray
     num_tokens: int
     num_documents: int
-    ngrams: NgramRun | None = None
     hashes: Mapping[int, HashRun] = field(default_factory=dict)
     num_hashes: int = 0
 
@@ -446,7 +438,6 @@ def join_shard_ranges(
         np.asarray(merged["tokens"].counts),
         sum(shard_range.num_tokens for shard_range in shard_ranges),
         sum(shard_range.num_documents for shard_range in shard_ranges),
-        ngrams=merged.get("ngrams"),
         hashes={HASHES[kind]: merged[kind] for kind in counting.kinds() if kind in HASHES},
         num_hashes=counting.num_hashes,
     )
@@ -467,15 +458,12 @@ def spanning_ngrams(shard_ranges: Sequence[CountedShardRange], length: int) -> l
 def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) -> Any:
     """Counts a few n-grams."""
     from recallkit.counting.hash_kernels import ngram_hash
-    from recallkit.counting.ngram_kernels import pack_ngrams
 
     if kind in HASHES:
         return kind_of(kind).make(np.array(sorted({ngram_hash(ngram) for ngram in ngrams}), np.uint64))
     counted = Counter(ngrams)
     columns = np.array(sorted(counted), np.uint32).reshape(-1, counting.length(kind)).T
     counts = np.array([counted[tuple(row)] for row in columns.T.tolist()], np.uint64)
-    if kind == "ngrams":
-        return kind_of(kind).make(*pack_ngrams(list(columns)), counts)
     keys = (columns[0].astype(np.uint64) << np.uint64(32)) | columns[1]
     return keep_only(kind_of(kind).make(keys, counts), counting.only)
 

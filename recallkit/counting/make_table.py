@@ -11,7 +11,7 @@ import numpy as np
 from recallkit import arrow
 from recallkit.config import SCHEMA_VERSION
 from recallkit.counting.bigrams import CountedStream
-from recallkit.counting.table import NGRAM_HASHES, NGRAMS_DIGEST, counts_id
+from recallkit.counting.table import NGRAM_HASHES, counts_id
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
 from recallkit.storage.timings import KEY as TIMINGS
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from recallkit.counting.ngram_kernels import NgramRun
     from recallkit.counting.table import CountsTable
 
 _ROWS_PER_INSERT = 1 << 22
@@ -36,21 +35,19 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
     n-grams, which affect no count, have a digest of their own.
     """
     keys, _ = counted.bigrams
-    longer = [] if counted.ngrams is None else [artifacts.digest_arrays(*counted.ngrams)]
     meta = {
         **meta,
         "schema_version": SCHEMA_VERSION,
         "num_tokens": counted.num_tokens,
         "num_documents": counted.num_documents,
         "num_bigrams": len(keys),
-        **({} if counted.ngrams is None else {"num_ngrams": len(counted.ngrams.counts), NGRAMS_DIGEST: longer[0]}),
         **({} if not counted.hashes else {NGRAM_HASHES: _describe_hashes(counted)}),
-        "id": counts_id(meta, *counted.bigrams, counted.tokens, counted.token_counts, longer),
+        "id": counts_id(meta, *counted.bigrams, counted.tokens, counted.token_counts),
     }
     timings = timings or Timings()
     with _writing(path), artifacts.replacing(path, absent=True) as temporary, db.connect(temporary) as connection:
         with timings.stage("writing"):
-            _insert_all(connection, counted, meta)
+            _insert_all(connection, counted)
             connection.execute("CHECKPOINT")
         meta[TIMINGS] = timings.to_json()
         facts = artifacts.with_checksum(meta)
@@ -80,14 +77,12 @@ def _describe_hashes(counted: CountedStream) -> dict[str, Any]:
     return {"most": counted.num_hashes, "num": {size: len(hashes) for size, hashes in runs.items()}, "digest": digest}
 
 
-def _insert_all(connection: duckdb.DuckDBPyConnection, counted: CountedStream, meta: dict[str, Any]) -> None:
+def _insert_all(connection: duckdb.DuckDBPyConnection, counted: CountedStream) -> None:
     keys, counts = counted.bigrams
     connection.execute(db.query("counts/create_tables"))
     for part in _parts(len(keys)):
         columns = {"first": (keys[part] >> 32).astype(np.uint32), "second": keys[part].astype(np.uint32)}
         _insert(connection, "counts/insert_bigrams", **columns, count=counts[part])
-    if counted.ngrams is not None:
-        _insert_ngrams(connection, counted.ngrams, int(meta["order"]))
     _insert(connection, "counts/insert_unigrams", token=counted.tokens, count=counted.token_counts)
     if counted.hashes:
         connection.execute(db.query("counts/create_ngram_hashes"))
@@ -101,25 +96,10 @@ def _parts(num_rows: int) -> Iterator[slice]:
         yield slice(start, start + _ROWS_PER_INSERT)
 
 
-def _insert_ngrams(connection: duckdb.DuckDBPyConnection, ngrams: NgramRun, order: int) -> None:
-    """Appends n-grams of 3 to 5 ids; the columns beyond are null."""
-    from recallkit.counting.ngram_kernels import MAX_ORDER, unpack_ngrams
-
-    connection.execute(db.query("counts/create_ngrams"))
-    for part in _parts(len(ngrams.counts)):
-        ids = unpack_ngrams(ngrams.high[part], ngrams.low[part], order)
-        absent = [None] * (MAX_ORDER - order)
-        columns = dict(zip(("first", "second", "third", "fourth", "fifth"), [*ids, *absent], strict=True))
-        _insert(connection, "counts/insert_ngrams", **columns, count=ngrams.counts[part])
-
-
-def _insert(connection: duckdb.DuckDBPyConnection, query: str, **columns: np.ndarray | None) -> None:
+def _insert(connection: duckdb.DuckDBPyConnection, query: str, **columns: np.ndarray) -> None:
     import pyarrow as pa
 
-    num_rows = next(len(values) for values in columns.values() if values is not None)
-    nulls = pa.nulls(num_rows, pa.uint32())
-    arrays = {name: nulls if values is None else arrow.array(values) for name, values in columns.items()}
-    connection.register("batch", pa.table(arrays))
+    connection.register("batch", pa.table({name: arrow.array(values) for name, values in columns.items()}))
     connection.execute(db.query(query))
     connection.unregister("batch")
 

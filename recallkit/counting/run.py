@@ -1,6 +1,6 @@
 """Counts training text in one process or many: plans ranges of shards, counts the missing ones, and merges them.
 
-The table is the same for any number of shards, shard ranges and workers: each range is counted separately, and n-grams that
+The table is the same for any number of shards, shard ranges and workers: each range is counted separately, and bigrams that
 cross from one to the next are found from their ends.
 """
 
@@ -41,21 +41,18 @@ _LEAST_CHUNK = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class CountingOptions:
-    """How a text is counted: n-grams of `order` 3 to 5 besides the bigrams; the number of workers and their engine.
+    """How a text is counted: the number of workers and their engine.
 
-    `num_hashes` hashes of its n-grams of each size are kept, to recognise text copied from it; of a count of some bigrams only, none.
+    `num_hashes` hashes of its n-grams of 13 and of 50 ids are kept, to recognise text copied from it; with `only`, none.
     """
 
-    order: int = 2
     engine: str = "local"
     workers: int = 1
     address: str | None = None
     num_hashes: int = config.NUM_HASHES
 
-    def check(self, only: Path | None) -> None:
+    def check(self) -> None:
         """Raises UsageError for options that cannot be combined."""
-        if self.order > 2 and only is not None:
-            raise UsageError("keeps bigrams alone, and --order asks for longer n-grams", where="--only", remedy="give one of them")
         if self.engine != "ray" and self.address is not None:
             raise UsageError("names a Ray cluster", where="--address", remedy="add --engine ray")
 
@@ -63,17 +60,15 @@ class CountingOptions:
 def count(
     text: TextOptions, out: Path, *, only: Path | None = None, force: bool = False, options: CountingOptions = CountingOptions()
 ) -> dict[str, Any]:
-    """Counts training bigrams into `out` (DuckDB), with `options.order` longer n-grams too; returns the table's meta.
+    """Counts training bigrams into `out` (DuckDB); returns the table's meta.
 
     `only` names a slice directory: bigrams that are not in its sequences are left out, to save memory and disk.
     Raises UserError for everything a user can correct.
     """
-    options.check(only)
+    options.check()
     opened = OpenText(text)
     sequences = only / "sequences.parquet" if only else None
     identity = {**opened.identity(), "only": artifacts.read_manifest(sequences)["sequences_digest"] if sequences else None}
-    if options.order > 2:
-        identity["order"] = options.order
     if options.num_hashes != config.NUM_HASHES:
         identity["hashes"] = options.num_hashes
     if any(Path(name).exists() and Path(name).resolve() == out.resolve() for name in opened.names()):
@@ -163,10 +158,7 @@ def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndar
     tokenizer = opened.tokenizer
     pieces = _pieces(opened, parts)
     shards = [piece for of_shard in pieces for piece in of_shard]
-    counting = bigrams.Counting(
-        tokenizer.end_token_id, tokenizer.vocab_size, opened.options.boundary, options.order, only, options.num_hashes
-    )
-    whole = bigrams.CHUNK_TOKENS if options.order == 2 else bigrams.NGRAM_CHUNK_TOKENS
+    counting = bigrams.Counting(tokenizer.end_token_id, tokenizer.vocab_size, opened.options.boundary, only, options.num_hashes)
     return CountingJob(
         opened.options,
         shards,
@@ -174,7 +166,7 @@ def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndar
         tokenizer.digest,
         replace(parts, folder=parts.folder.resolve()),
         counting,
-        max(_LEAST_CHUNK, whole // options.workers),
+        max(_LEAST_CHUNK, bigrams.CHUNK_TOKENS // options.workers),
         opened.of_shards(shards),
     )
 

@@ -1,7 +1,7 @@
 """Sorted runs of counts on disk: written by each counter, merged in pairs while there are many, in the end by ranges of keys.
 
 A run is a table of counts sorted by key, each column a flat file of little-endian uint64 that is memory-mapped to be read.
-Bigrams and tokens have one column of keys, longer n-grams two, and hashes are keys without counts. No file name is used twice: if
+Bigrams and tokens have keys and counts, hashes are keys alone. No file name is used twice: if
 two processes do the same piece of work on a file system without locks, one of them may lose its files, but they never mix.
 """
 
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
     from recallkit.counting.bigram_kernels import BigramRun
     from recallkit.counting.hash_kernels import HashRun
-    from recallkit.counting.ngram_kernels import NgramRun
 
-    Run = BigramRun | NgramRun | HashRun
-    """Key columns and counts (none of hashes), uint64 (m,), keys strictly increasing."""
+    Run = BigramRun | HashRun
+    """Keys and counts (none of hashes), uint64 (m,), keys strictly increasing."""
 
 HASHES = {"hashes13": 13, "hashes50": 50}
 """Kinds of runs of hashes -> ids in the n-grams: 13 as in GPT-3's search for test sets in its training text (Brown et al. 2020, appendix
@@ -52,13 +51,11 @@ class Kind(NamedTuple):
 
 
 def kind_of(name: str) -> Kind:
-    """`tokens` and `bigrams` (columns keys, counts), `ngrams` (high, low, counts) or one of HASHES (hashes)."""
-    from recallkit.counting import bigram_kernels, hash_kernels, ngram_kernels
+    """`tokens` and `bigrams` (columns keys, counts) or one of HASHES (hashes)."""
+    from recallkit.counting import bigram_kernels, hash_kernels
 
     if name in HASHES:
         return Kind(name, hash_kernels.HashRun, hash_kernels.HashRun._fields, hash_kernels.merge_two_hashes)
-    if name == "ngrams":
-        return Kind(name, ngram_kernels.NgramRun, ngram_kernels.NgramRun._fields, ngram_kernels.merge_two_ngrams)
     return Kind(name, bigram_kernels.BigramRun, bigram_kernels.BigramRun._fields, bigram_kernels.merge_two)
 
 
@@ -181,7 +178,6 @@ def _cut_ranges(runs: Sequence[Run]) -> Iterator[list[tuple[int, int]]]:
     step = max(1, total // (num_ranges * _SAMPLES_PER_RANGE))
     samples = np.sort(np.concatenate([run[0][step // 2 :: step] for run in runs]))
     cuts = np.unique(samples[np.arange(1, num_ranges) * len(samples) // num_ranges]) if num_ranges > 1 else samples[:0]
-    # Cuts are between values of the first column, so that all rows of one value fall into one range.
     places = [[0, *np.searchsorted(run[0], cuts).tolist(), len(run[0])] for run in runs]
     for at in range(len(cuts) + 1):
         yield [(place[at], place[at + 1]) for place in places]

@@ -28,9 +28,6 @@ NGRAM_HASHES = "ngram_hashes"
 """The fact of the meta about hashes of the training text's n-grams: how many were to be kept of each size (`most`), their number by size
 (`num`), their `digest`. Tables that were imported, counted with --only or made by older versions have none."""
 
-NGRAMS_DIGEST = "ngrams_digest"
-"""The fact of the meta with the digest of longer n-grams, if they were counted: with it the id is checked without reading them."""
-
 _AGAIN = "make it again with --force"
 
 _MAX_INDEXED = 1 << 26
@@ -148,19 +145,7 @@ class CountsTable:
 
     def recompute_id(self) -> str:
         """The id according to what is in the tables, which is that of the meta unless one of them was changed."""
-        return self.id_of_arrays([self._digest_ngrams()] if "num_ngrams" in self.meta else [])
-
-    def id_of_arrays(self, longer: Sequence[str]) -> str:
-        """The id of the arrays here, and of `longer` n-grams with this digest."""
-        return counts_id(self.meta, self.keys, self.counts, self.tokens, self.token_counts, longer)
-
-    def _digest_ngrams(self) -> str:
-        from recallkit.counting.ngram_kernels import pack_ngrams
-
-        with _reading(self.path) as connection:
-            rows = connection.execute(db.query("counts/select_ngrams")).fetchnumpy()
-        ids = [np.asarray(rows[name], np.uint32) for name in ("first", "second", "third", "fourth", "fifth")[: int(self.meta["order"])]]
-        return artifacts.digest_arrays(*pack_ngrams(ids), np.asarray(rows["count"], np.uint64))
+        return counts_id(self.meta, self.keys, self.counts, self.tokens, self.token_counts)
 
     def describe(self) -> dict[str, Any]:
         """What the manifest of a result records about these counts."""
@@ -178,12 +163,10 @@ def _digest_hashes(found: Sequence[NgramHashes]) -> str:
     return artifacts.digest_json({str(each.size): artifacts.digest_arrays(each.hashes) for each in found})
 
 
-def counts_id(
-    meta: Mapping[str, Any], keys: np.ndarray, counts: np.ndarray, tokens: np.ndarray, token_counts: np.ndarray, longer: Sequence[str] = ()
-) -> str:
-    """The id of a table with these facts and arrays (`CountsTable`), and, if they were counted, `longer` n-grams with this digest."""
+def counts_id(meta: Mapping[str, Any], keys: np.ndarray, counts: np.ndarray, tokens: np.ndarray, token_counts: np.ndarray) -> str:
+    """The id of a table with these facts and arrays (`CountsTable`)."""
     identity = artifacts.digest_json([meta.get("tokenizer"), meta.get("boundary"), meta.get("only")])
-    digests = [identity, artifacts.digest_arrays(keys, counts, tokens, token_counts), *longer]
+    digests = [identity, artifacts.digest_arrays(keys, counts, tokens, token_counts)]
     return artifacts.digest_bytes(*(digest.encode() for digest in digests))
 
 
@@ -224,7 +207,7 @@ def _meta_in(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, Any
 def _columns_by_table() -> dict[str, set[tuple[str, str, bool]]]:
     """Name, type and whether it may be null of the columns of each table, as the queries that create them say."""
     with db.connect() as connection:
-        for name in ("create_tables", "create_ngrams", "create_ngram_hashes"):
+        for name in ("create_tables", "create_ngram_hashes"):
             connection.execute(db.query(f"counts/{name}"))
         return _columns_in(connection)
 
@@ -242,7 +225,7 @@ def _check_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     if "meta" not in found:
         raise UserError("not a readable counts table (it has no table meta)", where=path, remedy="name one that `recallkit count` made")
     for table, columns in wanted.items():
-        if table not in found and table in ("ngrams", "ngram_hashes"):
+        if table not in found and table == "ngram_hashes":
             continue
         if lacking := sorted(columns - found.get(table, set())):
             name, kind, may_be_null = lacking[0]
@@ -270,8 +253,7 @@ def open_counts(path: Path) -> CountsTable:
     for kind, values in (("bigram", table.keys), ("token", table.tokens)):
         if not (values[1:] > values[:-1]).all():
             raise DamagedError(f"damaged (a {kind} has two counts)", where=path, remedy=_AGAIN)
-    longer = [str(meta.get(NGRAMS_DIGEST))] if "num_ngrams" in meta else []
-    if len(table.keys) != meta["num_bigrams"] or meta["id"] != table.id_of_arrays(longer):
+    if len(table.keys) != meta["num_bigrams"] or meta["id"] != table.recompute_id():
         raise DamagedError("damaged (its counts are not those that were written)", where=path, remedy=_AGAIN)
     return table
 

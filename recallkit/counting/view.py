@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 def counts_json(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Facts of a counts table."""
     kept = ("id", "num_tokens", "num_documents", "num_bigrams", "boundary", "tokenizer", "only", "sources", "timings")
-    longer = {key: meta[key] for key in ("order", "num_ngrams", NGRAM_HASHES) if key in meta}
-    return {"path": str(path), **{key: meta.get(key) for key in kept}, **longer}
+    hashes = {NGRAM_HASHES: meta[NGRAM_HASHES]} if NGRAM_HASHES in meta else {}
+    return {"path": str(path), **{key: meta.get(key) for key in kept}, **hashes}
 
 
 def print_counts(meta: Mapping[str, Any], path: Path) -> None:
     """One line: how much was counted, and the path of the table."""
-    longer = f", {meta['num_ngrams']:,} distinct {meta['order']}-grams" if "num_ngrams" in meta else ""
-    console.print_line(f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams{longer}")
+    console.print_line(f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams")
     print_timings(meta.get("timings"))
     console.print_line(f"Table (DuckDB): {path}", is_path=True)

@@ -30,7 +30,6 @@ SMALLEST = {
     "intervals": "mqar --draws 3 --documents 10 --limit 20",
     "kernels": "short_conv --quick",
     "new_families": "",
-    "ngrams": "--tokens 50000 --repeats 1 --orders 3",
     "peers_gap": "control:recall control:bigram",
     "profiling": "--repeats 1 --shards 1",
     "reading": "--repeats 1 --shard {shard}",

@@ -25,11 +25,9 @@ from recallkit.counting.bigrams import (
 )
 from recallkit.counting.hash_kernels import ngram_hash
 from recallkit.counting.make_table import export_counts, read_foreign_counts, write_counts
-from recallkit.counting.ngram_kernels import unpack_ngrams
 from recallkit.counting.sorted_runs import HASHES
 from recallkit.counting.table import open_counts
 from recallkit.errors import UserError
-from recallkit.storage import db
 from recallkit.storage.journal import Journal
 from recallkit.text.records import Position
 from tests.text.test_sequences import END, batches, documents_strategy
@@ -67,27 +65,19 @@ def counted_in(
     shard_ranges: list[list[list[int]]],
     *,
     boundary: str = "pack",
-    order: int = 2,
     only: np.ndarray | None = None,
     limit: int | None = None,
     chunk: int = 1000,
     num_hashes: int = 0,
 ) -> CountedStream:
     """The count of documents, given shard range by shard range."""
-    counting = Counting(END, VOCAB, boundary, order, only, num_hashes)
+    counting = Counting(END, VOCAB, boundary, only, num_hashes)
     counted = []
     for number, documents in enumerate(shard_ranges):
         left = None if limit is None else limit - sum(shard_range.num_tokens for shard_range in counted)
         if left != 0:
             counted.append(counted_by(documents, folder, number, counting, left, chunk))
     return join_shard_ranges(counted, folder, counting)
-
-
-def ngrams_of(counted: CountedStream, order: int) -> Counter:
-    columns = unpack_ngrams(counted.ngrams.high, counted.ngrams.low, order)
-    rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    assert rows == sorted(set(rows))
-    return Counter(dict(zip(rows, counted.ngrams.counts.tolist(), strict=True)))
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
@@ -97,16 +87,13 @@ def ngrams_of(counted: CountedStream, order: int) -> Counter:
     cuts=st.sets(st.integers(1, 14)),
     chunk=st.integers(1, 40),
     limit=st.none() | st.integers(1, 60),
-    order=st.integers(2, 5),
 )
-def test_counts_equal_a_counter_wherever_shard_ranges_and_chunks_are_cut(tmp_path_factory, boundary, documents, cuts, chunk, limit, order):
+def test_counts_equal_a_counter_wherever_shard_ranges_and_chunks_are_cut(tmp_path_factory, boundary, documents, cuts, chunk, limit):
     places = [0, *sorted(cut for cut in cuts if cut < len(documents)), len(documents)]
     shard_ranges = [documents[start:stop] for start, stop in itertools.pairwise(places)]
-    counted = counted_in(tmp_path_factory.mktemp("count"), shard_ranges, boundary=boundary, order=order, limit=limit, chunk=chunk)
+    counted = counted_in(tmp_path_factory.mktemp("count"), shard_ranges, boundary=boundary, limit=limit, chunk=chunk)
     assert as_counters(counted) == expected(documents, boundary, limit)
     assert counted.num_tokens == counted.token_counts.sum()
-    if order > 2:
-        assert ngrams_of(counted, order) == expected(documents, boundary, limit, order)[0]
 
 
 @pytest.fixture
@@ -129,16 +116,15 @@ def hashed(documents: list[list[int]], boundary: str, limit: int | None, num_has
     cuts=st.sets(st.integers(1, 14)),
     chunk=st.integers(1, 40),
     limit=st.none() | st.integers(1, 60),
-    order=st.sampled_from([2, 4]),
     num_hashes=st.sampled_from([1, 5, 1000]),
 )
 def test_hashes_are_the_smallest_wherever_shard_ranges_and_chunks_are_cut(
-    tmp_path_factory, short_hashed, boundary, documents, cuts, chunk, limit, order, num_hashes
+    tmp_path_factory, short_hashed, boundary, documents, cuts, chunk, limit, num_hashes
 ):
     places = [0, *sorted(cut for cut in cuts if cut < len(documents)), len(documents)]
     shard_ranges = [documents[start:stop] for start, stop in itertools.pairwise(places)]
     folder = tmp_path_factory.mktemp("count")
-    counted = counted_in(folder, shard_ranges, boundary=boundary, order=order, limit=limit, chunk=chunk, num_hashes=num_hashes)
+    counted = counted_in(folder, shard_ranges, boundary=boundary, limit=limit, chunk=chunk, num_hashes=num_hashes)
     assert {size: run.hashes.tolist() for size, run in counted.hashes.items()} == hashed(documents, boundary, limit, num_hashes)
     assert as_counters(counted) == expected(documents, boundary, limit)
 
@@ -147,12 +133,11 @@ class Interrupted(Exception):
     pass
 
 
-@pytest.mark.parametrize("order", [2, 4])
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-def test_an_interrupted_count_goes_on(tmp_path, boundary, order, short_hashed):
+def test_an_interrupted_count_goes_on(tmp_path, boundary, short_hashed):
     rng = np.random.default_rng(3)
     documents = [rng.integers(0, 20, rng.integers(0, 30)).tolist() for _ in range(60)]
-    counting = Counting(END, VOCAB, boundary, order, num_hashes=30)
+    counting = Counting(END, VOCAB, boundary, num_hashes=30)
 
     def until(number: int, start: int):
         for batch in batches(documents, [1], start):
@@ -175,8 +160,6 @@ def test_an_interrupted_count_goes_on(tmp_path, boundary, order, short_hashed):
     joined = join_shard_ranges([counted], tmp_path, counting)
     assert as_counters(joined) == expected(documents, boundary)
     assert {size: run.hashes.tolist() for size, run in joined.hashes.items()} == hashed(documents, boundary, None, 30)
-    if order > 2:
-        assert ngrams_of(joined, order) == expected(documents, boundary, None, order)[0]
 
 
 def test_a_journal_whose_runs_are_gone_begins_again(tmp_path):
@@ -264,12 +247,12 @@ def test_the_table_holds_what_was_counted(tmp_path):
 
 def test_the_id_tells_tables_apart_and_nothing_else(tmp_path):
     ids = []
-    for name, documents, chunk in (("a", [[1, 2, 3]], 4), ("b", [[1, 2, 3]], 100), ("c", [[1, 2, 4]], 100), ("d", [[1, 2, 3]], 100)):
+    for name, documents, chunk in (("a", [[1, 2, 3]], 4), ("b", [[1, 2, 3]], 100), ("c", [[1, 2, 4]], 100)):
         (tmp_path / name).mkdir()
-        counted = counted_in(tmp_path / name, [documents], chunk=chunk, order=3 if name == "d" else 2)
-        ids.append(write_counts(tmp_path / f"{name}.duckdb", counted, {"boundary": "pack", "order": 3})["id"])
+        counted = counted_in(tmp_path / name, [documents], chunk=chunk)
+        ids.append(write_counts(tmp_path / f"{name}.duckdb", counted, {"boundary": "pack"})["id"])
     assert ids[0] == ids[1]
-    assert len(set(ids)) == 3
+    assert len(set(ids)) == 2
 
 
 def test_hashes_are_read_back_and_do_not_change_the_id(tmp_path, short_hashed):
@@ -331,18 +314,7 @@ def test_a_slow_stream_commits_by_the_clock(tmp_path, monkeypatch):
         assert journal.num_parts >= 3
 
 
-@pytest.mark.parametrize("order", [2, 5])
-def test_an_empty_stream_counts_nothing(tmp_path, order):
-    counted = counted_in(tmp_path, [[], []], order=order)
+def test_an_empty_stream_counts_nothing(tmp_path):
+    counted = counted_in(tmp_path, [[], []])
     assert counted.num_tokens == 0
     assert len(counted.bigrams.keys) == 0
-
-
-@pytest.mark.parametrize("order", [3, 5])
-def test_the_table_holds_longer_ngrams(tmp_path, order):
-    documents = [[1, 2, 3, 1, 2, 3, 1], [4, 4, 4, 4, 4, 4]]
-    write_counts(tmp_path / "counts.duckdb", counted_in(tmp_path, [documents], order=order), {"order": order})
-    with db.connect(tmp_path / "counts.duckdb", read_only=True) as connection:
-        rows = connection.execute("SELECT * FROM ngrams").fetchall()
-    wanted = expected(documents, "pack", None, order)[0]
-    assert rows == [(*ngram, *[None] * (5 - order), wanted[ngram]) for ngram in sorted(wanted)]

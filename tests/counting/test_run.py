@@ -83,15 +83,6 @@ def test_several_processes_give_the_same_table(text, whole, tmp_path, workers, r
     assert count(text, tmp_path / "counts.duckdb", workers=workers) == whole
 
 
-@pytest.mark.parametrize("boundary", ["pack", "document"])
-def test_longer_ngrams_too(text, tmp_path, boundary, warm_workers, monkeypatch):
-    text = replace(text, boundary=boundary)
-    several = count(text, tmp_path / "several.duckdb", order=4, workers=3)
-    monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1 << 30)
-    assert count(text, tmp_path / "one.duckdb", order=4) == several
-    assert several["num_ngrams"] > several["num_bigrams"]
-
-
 @pytest.mark.parametrize("limit", [1, 3_000, 12_345, 10**6])
 def test_a_limit_ends_the_text_at_the_same_token(text, tmp_path, limit, warm_workers, monkeypatch):
     text = replace(text, limit_tokens=limit)
@@ -225,24 +216,21 @@ def test_a_part_that_lost_a_file_is_counted_again(text, whole, tmp_path, monkeyp
     assert count(text, out) == whole
 
 
-@pytest.mark.parametrize("kind", ["bigrams", "ngrams"])
-def test_runs_merged_by_ranges_of_keys_are_sorted_and_whole(tmp_path, monkeypatch, kind):
+def test_runs_merged_by_ranges_of_keys_are_sorted_and_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(sorted_runs, "ROWS_PER_RANGE", 50)
     rng, expected, made = np.random.default_rng(0), Counter(), []
     for _ in range(5):
         keys = np.unique(rng.integers(0, 2000, 300)).astype(np.uint64)
         counts = rng.integers(1, 9, len(keys)).astype(np.uint64)
         expected.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
-        columns = (keys,) if kind == "bigrams" else (keys >> np.uint64(4), keys & np.uint64(15))
-        made.append(sorted_runs.kind_of(kind).make(*columns, counts))
-    files = sorted_runs.RunFiles(tmp_path, kind)
-    *columns, counts = files.load(files.merge(made, num_threads=3))
-    keys = columns[0] if kind == "bigrams" else (columns[0] << np.uint64(4)) + columns[1]
+        made.append(sorted_runs.kind_of("bigrams").make(keys, counts))
+    files = sorted_runs.RunFiles(tmp_path, "bigrams")
+    keys, counts = files.load(files.merge(made, num_threads=3))
     assert keys.tolist() == sorted(expected)
     assert counts.tolist() == [expected[key] for key in sorted(expected)]
 
 
-@pytest.mark.parametrize("kind", ["bigrams", "ngrams", "hashes13"])
+@pytest.mark.parametrize("kind", ["bigrams", "hashes13"])
 def test_a_run_with_a_changed_bit_or_another_length_is_not_sound(tmp_path, kind):
     files = sorted_runs.RunFiles(tmp_path, kind)
     run = files.add(files.kind.make(*(np.arange(9, dtype=np.uint64) for _ in files.kind.columns)))
@@ -329,17 +317,14 @@ def test_files_of_a_data_set_are_counted_apart(tmp_path, warm_workers, workers):
     assert streamed["id"] == local["id"]
 
 
-def test_options_that_do_not_go_together(text, tmp_path, small_slices):
-    with pytest.raises(UsageError, match="--only"):
-        counting.count(text, tmp_path / "c.duckdb", only=small_slices, options=CountingOptions(order=3))
+def test_options_that_do_not_go_together(text, tmp_path):
     with pytest.raises(UsageError, match="--engine ray"):
         counting.count(text, tmp_path / "c.duckdb", options=CountingOptions(address="auto"))
 
 
 def test_the_command_counts_with_processes(run, text, tmp_path, whole):
-    done = run("count", *text.sources, "--workers", 2, "-o", tmp_path / "counts.duckdb", "--order", 3)
+    done = run("count", *text.sources, "--workers", 2, "-o", tmp_path / "counts.duckdb")
     assert done.returncode == 0, done.stderr
-    assert "3-grams" in done.stdout
     assert facts(tmp_path / "counts.duckdb")["num_bigrams"] == whole["num_bigrams"]
 
 

@@ -19,17 +19,15 @@ from tests.conftest import made_up_texts, write_jsonl
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory) -> Path:
-    """Tables of bigrams (`2.duckdb`) and of trigrams too (`3.duckdb`)."""
     folder = tmp_path_factory.mktemp("counted")
     text = write_jsonl(folder / "text.jsonl", made_up_texts(5, 60))
-    for order in (2, 3):
-        counting.count(TextOptions([str(text)], "training"), folder / f"{order}.duckdb", options=counting.CountingOptions(order=order))
-    return folder
+    counting.count(TextOptions([str(text)], "training"), folder / "counts.duckdb")
+    return folder / "counts.duckdb"
 
 
-def changed(counted: Path, folder: Path, *statements: str, order: int = 2) -> Path:
+def changed(counted: Path, folder: Path, *statements: str) -> Path:
     path = folder / "counts.duckdb"
-    path.write_bytes((counted / f"{order}.duckdb").read_bytes())
+    path.write_bytes(counted.read_bytes())
     with duckdb.connect(str(path)) as connection:
         for statement in statements:
             connection.execute(statement)
@@ -43,9 +41,8 @@ def refused(path: Path, reader=open_counts) -> str:
     return caught.value.line()
 
 
-@pytest.mark.parametrize("order", [2, 3])
-def test_a_table_as_it_was_written_is_read(counted, order):
-    table = open_counts(counted / f"{order}.duckdb")
+def test_a_table_as_it_was_written_is_read(counted):
+    table = open_counts(counted)
     assert table.meta["id"] == table.recompute_id()
     assert len(table.ngram_hashes) == 2
     assert "checksum" not in table.meta
@@ -107,7 +104,6 @@ def test_columns_of_other_types_are_refused_before_a_value_is_read(counted, tmp_
     assert said in refused(changed(counted, tmp_path, statement), read_meta)
 
 
-@pytest.mark.parametrize("order", [2, 3])
 @pytest.mark.parametrize(
     "statement",
     [
@@ -120,8 +116,8 @@ def test_columns_of_other_types_are_refused_before_a_value_is_read(counted, tmp_
         "UPDATE bigrams SET second = 4095 WHERE rowid = 3",
     ],
 )
-def test_rows_that_are_missing_changed_or_there_twice(counted, tmp_path, statement, order):
-    assert "damaged (" in refused(changed(counted, tmp_path, statement, order=order))
+def test_rows_that_are_missing_changed_or_there_twice(counted, tmp_path, statement):
+    assert "damaged (" in refused(changed(counted, tmp_path, statement))
 
 
 def test_hashes_that_were_changed(counted, tmp_path):

@@ -193,7 +193,6 @@ def stages(text, small_slices, tiny_model, tmp_path_factory) -> list[Stage]:
     return [
         Stage("count", 10, count()),
         Stage("count by two", 6, count("--workers", 2)),
-        Stage("count trigrams", 10, count("--order", 3)),
         Stage("count some", 8, count("--limit-tokens", 20_000)),
         Stage("import", 6, lambda folder: ["count", "--import", given / "foreign.csv", "-o", folder / "c.duckdb"]),
         Stage("slice", 14, lambda folder: ["slice", text, "-o", folder / "s", "--seq-len", 64]),

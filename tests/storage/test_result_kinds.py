@@ -73,7 +73,6 @@ def make_all(folder: Path) -> None:
     text = str(write_jsonl(folder / "text.jsonl", texts))
     train, valid = TextOptions([text], "train"), TextOptions([text], "validation", limit_tokens=400)
     counting.count(train, folder / "counts.duckdb")
-    counting.count(train, folder / "longer.duckdb", options=counting.CountingOptions(order=3))
     (folder / "foreign.csv").write_text("first,second,count\n1,2,3\n2,3,4\n")
     given: dict[str, Any] = {"num_tokens": None, "boundary": "pack", "force": False}
     counting.import_counts(folder / "foreign.csv", folder / "foreign.duckdb", tokenizer=None, **given)
